@@ -1,0 +1,1 @@
+"""The wire: bytes to frames and back.  No roles, no rules."""

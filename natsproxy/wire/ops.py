@@ -1,0 +1,123 @@
+"""The op table: one row per NATS client-protocol operation, read by everything that needs to know an op.
+
+Parser, encoder, session, metrics, captures and Spark read this table, so a new op is a row here and a
+case in `tests/wire/cases.py`.  The facts are nats-server's (`server/parser.go`); what a client may send
+to a server beyond its own ops (+OK, -ERR, INFO) is in `from_client` only where the server tolerates it
+*and* natsproxy passes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+
+class Direction(IntEnum):
+    """Which way a frame travels: `C2S` from the client, `S2C` from the server."""
+
+    C2S = 0
+    S2C = 1
+
+    @property
+    def opposite(self) -> Direction:
+        """The other direction."""
+        return Direction(1 - self)
+
+    @property
+    def label(self) -> str:
+        """`"c2s"` or `"s2c"`, as in logs, captures and rules."""
+        return "s2c" if self else "c2s"
+
+
+C2S: Final = Direction.C2S
+S2C: Final = Direction.S2C
+
+
+class Op(IntEnum):
+    """A protocol operation.  The numbers are part of the capture format (op bitmasks): never reuse one."""
+
+    PUB = 0
+    HPUB = 1
+    SUB = 2
+    UNSUB = 3
+    MSG = 4
+    HMSG = 5
+    INFO = 6
+    CONNECT = 7
+    PING = 8
+    PONG = 9
+    OK = 10
+    ERR = 11
+
+    @property
+    def label(self) -> str:
+        """The op as it is written on the wire: `"PUB"`, `"+OK"`, `"-ERR"`."""
+        return OPS[self].token.decode()
+
+    @property
+    def bit(self) -> int:
+        """This op's bit in an op bitmask."""
+        return 1 << self
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One row of the op table.
+
+    forms: the fields of the control line by their number, in wire order.
+    payload: the frame carries `size` bytes and CRLF after its control line.
+    headers: its payload begins with `header_size` bytes of header block.
+    gap: what must stand between op and arguments: "blank" (one space or TAB at least), "any" (nothing
+    needed: `CONNECT{}`), "ignored" (everything up to LF is ignored).
+    limited: `max_control_line` applies to its arguments (c2s).
+    earns_ok: a verbose client gets one `+OK` for it.
+    """
+
+    op: Op
+    token: bytes
+    from_client: bool
+    from_server: bool
+    forms: dict[int, tuple[str, ...]]
+    payload: bool = False
+    headers: bool = False
+    gap: str = "blank"
+    limited: bool = True
+    earns_ok: bool = False
+
+
+OPS: Final[tuple[OpSpec, ...]] = (
+    OpSpec(Op.PUB, b"PUB", True, False, {2: ("subject", "size"), 3: ("subject", "reply", "size")},
+           payload=True, earns_ok=True),
+    OpSpec(Op.HPUB, b"HPUB", True, False,
+           {3: ("subject", "header_size", "size"), 4: ("subject", "reply", "header_size", "size")},
+           payload=True, headers=True, earns_ok=True),
+    OpSpec(Op.SUB, b"SUB", True, False, {2: ("subject", "sid"), 3: ("subject", "queue", "sid")}, earns_ok=True),
+    OpSpec(Op.UNSUB, b"UNSUB", True, False, {1: ("sid",), 2: ("sid", "args")}, earns_ok=True),
+    OpSpec(Op.MSG, b"MSG", False, True, {3: ("subject", "sid", "size"), 4: ("subject", "sid", "reply", "size")},
+           payload=True),
+    OpSpec(Op.HMSG, b"HMSG", False, True,
+           {4: ("subject", "sid", "header_size", "size"), 5: ("subject", "sid", "reply", "header_size", "size")},
+           payload=True, headers=True),
+    OpSpec(Op.INFO, b"INFO", False, True, {1: ("args",)}, gap="any"),
+    OpSpec(Op.CONNECT, b"CONNECT", True, False, {1: ("args",)}, gap="any", earns_ok=True),
+    OpSpec(Op.PING, b"PING", True, True, {0: ()}, gap="ignored", limited=False),
+    OpSpec(Op.PONG, b"PONG", True, True, {0: ()}, gap="ignored", limited=False),
+    OpSpec(Op.OK, b"+OK", True, True, {0: ()}, gap="ignored", limited=False),
+    OpSpec(Op.ERR, b"-ERR", False, True, {1: ("args",)}, gap="any"),
+)  # fmt: skip
+"""The table, indexed by `Op`."""
+
+BY_TOKEN: Final[dict[bytes, Op]] = {spec.token: spec.op for spec in OPS}
+MESSAGE_OPS: Final = frozenset(spec.op for spec in OPS if spec.payload)
+
+
+def op_mask(*ops: Op) -> int:
+    """Return the bitmask of `ops`."""
+    mask = 0
+    for op in ops:
+        mask |= 1 << op
+    return mask
+
+
+ALL_OPS: Final = op_mask(*Op)

@@ -1,0 +1,109 @@
+"""The frame scanner: one direction's bytes in, segments out, never a byte lost or seen twice.
+
+There are two of them with one interface and the same answers: `_scanner` (compiled from Cython) and
+`_scanner_py` (pure Python).  The compiled one is used where it was built; `NATSPROXY_PURE=1` or a machine
+without a C compiler chooses the other.  Both are always tested, against each other.
+
+How it is used::
+
+    scanner.feed(data)
+    while (segment := scanner.next()) is not None:
+        ...                       # may change scanner.interest, .watch_sids, .hold: in force from the next segment
+
+Rules of the scanner
+1. Segments are contiguous: each starts where the last one ended.  Bytes that belong to no segment yet (an
+   unfinished control line, a frame being held) are kept and come first in the next `feed`.
+2. A frame is *wanted* by `interest` (by op and subject), by `watch_sids` (MSG, HMSG) or by `watch_subjects`
+   (the subject of any message op, byte for byte).  Frames that are not wanted are joined into runs; a run
+   holds whole frames only.
+3. An unfinished frame whose control line is complete is held until it is whole if its wire size is at most
+   `hold`; a wanted one until its need is there (line, header block, all) as long as that is at most
+   `buffer_limit`.  Otherwise it is returned as a `Frame` with `missing > 0` (wanted or not), and the rest as
+   `Body` segments, which may be empty of nothing: each has at least one byte.
+4. The limits are the server's: `line_limit` counts the argument part of c2s control lines as
+   nats-server does (PROTOCOL: after op and leading blanks, before CRLF; on unfinished lines too); s2c lines
+   end at 1 MiB.  Numbers: ASCII digits, at most nine (c2s); s2c the same.
+5. The grammar is nats-server's, c2s and s2c from one table (`wire/ops.py`): ops in any letter case, any run
+   of blanks, LF alone ends a control line, CRLF alone ends a payload.  A wrong byte in an op is found as it
+   arrives, not at the end of the line.
+6. After `Malformed` the scanner is dead: `next()` returns None, `feed` ignores its argument.
+7. c2s: an unknown op is `Malformed`.  s2c: from an unknown op on, everything is `Opaque`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from natsproxy.wire.frames import Need, Segment
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import Direction
+
+
+class Interest(Protocol):
+    """Compiled clauses (see `wire/interest.py`).  Immutable, shared."""
+
+    def __init__(self, clauses: tuple[Clause, ...] = ()) -> None: ...
+
+    @property
+    def clauses(self) -> tuple[Clause, ...]:
+        """The clauses it was compiled from."""
+        ...
+
+    def need(self, op: int, subject: bytes = b"") -> Need:
+        """Return how much of a frame of `op` on `subject` is wanted."""
+        ...
+
+
+class Scanner(Protocol):
+    """The scanner of one direction of one connection.
+
+    interest, watch_sids, watch_subjects, hold: may be changed between two `next()`.
+    counts: frames seen so far, by op (a list of twelve); counted when their control line is complete.
+    ordinal: how many frames were returned so far, runs included: the ordinal of the next frame.
+    offset: the stream offset of the first byte that no segment has covered yet.
+    """
+
+    interest: Interest
+    watch_sids: dict[bytes, Need]
+    watch_subjects: dict[bytes, Need]
+    hold: int
+    counts: list[int]
+    ordinal: int
+    offset: int
+
+    def __init__(
+        self,
+        direction: Direction,
+        interest: Interest,
+        *,
+        line_limit: int = 4096,
+        hold: int = 65536,
+        buffer_limit: int = 8 << 20,
+    ) -> None: ...
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes as they were received."""
+        ...
+
+    def next(self) -> Segment | None:
+        """Return the next segment, or None when more bytes are needed."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """How many bytes are kept for later."""
+        ...
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a `Frame` was returned whose `Body` is not complete: nothing may be injected here."""
+        ...
+
+    def rest(self) -> bytes:
+        """Take the kept bytes out (for EOF): they are no whole frame."""
+        ...
+
+
+# The choice of twin stands here once both exist.
+COMPILED = os.environ.get("NATSPROXY_PURE", "") in ("", "0")
