@@ -1,0 +1,102 @@
+"""What happened, as values: one typed family that log, metrics, captures and test handles subscribe to.
+
+Times are nanoseconds of the proxy's one clock.  `conn` is the connection's number within its recorder;
+None where an event belongs to the proxy.  Events never carry payloads or secrets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A client connected and its server leg stands."""
+
+    t: int
+    conn: int
+    client: str
+    upstream: str
+    listener: str = ""
+    ordinal: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A client said who it is (its CONNECT passed), or the server told its account."""
+
+    t: int
+    conn: int
+    key: str
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A connection ended.
+
+    cause: one of the short names in `session/causes.py`.  detail: a sentence where there is more to say.
+    bytes and frames are what arrived, per direction.
+    """
+
+    t: int
+    conn: int
+    cause: str
+    detail: str = ""
+    c2s_bytes: int = 0
+    c2s_frames: int = 0
+    s2c_bytes: int = 0
+    s2c_frames: int = 0
+    duration: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One time that a rule acted.
+
+    direction: "c2s" or "s2c".  ordinal: the frame's number as it arrived, None for link actions.
+    m: how many frames (or connections) the rule's selector had matched, this one included.
+    action: what was done ("deny", "drop", "hold", ...).  delay: ns given, 0 where none.
+    key: the connection key of the dice.  subject: the client's subject, for logs (at most 256 bytes).
+    """
+
+    t: int
+    conn: int
+    rule: str
+    kind: str
+    direction: str
+    ordinal: int | None
+    m: int
+    action: str
+    delay: int = 0
+    key: str = ""
+    subject: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A capture could not keep up or could not write: something was not recorded."""
+
+    t: int
+    conn: int | None
+    reason: str
+    bytes: int = 0
+    frames: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something an operator should read once: level is "info", "warning" or "error"."""
+
+    t: int
+    conn: int | None
+    level: str
+    text: str
+    data: dict[str, object] = field(default_factory=dict)
+
+
+Event = Opened | Greeted | Closed | Firing | Gap | Notice
