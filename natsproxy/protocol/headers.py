@@ -1,0 +1,198 @@
+"""Header blocks of HPUB and HMSG: read them, look a header up, change one and keep every other byte.
+
+    NATS/1.0[ <code>[ <description>]] CRLF  { <name>:[ws]<value> CRLF }  CRLF
+
+nats-server forwards a block unread (only its length counts), so any bytes may come.  `parse` takes what
+clients take: LF alone as line end, a missing blank line, a line without a colon, a missing version line; and
+says in `odd` what was not as the grammar has it.  The server's own look-up is stricter and a function of its
+own: `get` finds the name byte for byte, after CRLF and right before `:`, skips spaces (not TABs) and takes
+the first.
+
+Edits work on the bytes: `set_header` and `remove_header` touch the lines of that name and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+VERSION_LINE: Final = b"NATS/1.0"
+CRLF: Final = b"\r\n"
+BLANKS: Final = b" \t"
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """A header block that was read.
+
+    code: the status ("503") or `b""`.  description: the text behind it.
+    pairs: name and value in wire order, case kept, blanks around the value removed.
+    odd: what was not as the grammar has it, one clause each; empty for a proper block.
+    """
+
+    code: bytes
+    description: bytes
+    pairs: tuple[tuple[bytes, bytes], ...]
+    odd: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> int | None:
+        """The status code as a number, None without one (or with one that is not a number)."""
+        return int(self.code) if self.code.isdigit() else None
+
+    def first(self, name: bytes) -> bytes | None:
+        """Return the first value of `name` (case counts), None without one."""
+        return next((value for key, value in self.pairs if key == name), None)
+
+    def all(self, name: bytes) -> tuple[bytes, ...]:
+        """Return every value of `name` in wire order (case counts)."""
+        return tuple(value for key, value in self.pairs if key == name)
+
+
+NO_HEADERS: Final = Headers(b"", b"", ())
+
+
+def parse(block: bytes) -> Headers:
+    """Read a header block.  Never fails: what is odd is said in `odd`."""
+    if not block:
+        return NO_HEADERS
+    odd: list[str] = []
+    lines, ended = _lines(block, odd)
+    code, description = _status(lines, odd)
+    pairs: list[tuple[bytes, bytes]] = []
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        if not colon:
+            odd.append("a line without a colon")
+            continue
+        if not name or not all(0x21 <= byte <= 0x7E for byte in name):
+            odd.append("a name with other than printable ASCII")
+        pairs.append((name, value.strip(BLANKS)))
+    if not ended:
+        odd.append("no blank line at the end")
+    return Headers(code, description, tuple(pairs), tuple(dict.fromkeys(odd)))
+
+
+def _lines(block: bytes, odd: list[str]) -> tuple[list[bytes], bool]:
+    """Split a block into its lines up to the blank one; and tell whether there was one."""
+    lines: list[bytes] = []
+    position = 0
+    while position < len(block):
+        end = block.find(b"\n", position)
+        if end < 0:
+            odd.append("a last line without a line end")
+            lines.append(block[position:])
+            return lines, False
+        line = block[position:end]
+        position = end + 1
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        else:
+            odd.append("a line that ends in LF alone")
+        if not line:
+            if position < len(block):
+                odd.append("bytes after the blank line")
+            return lines, True
+        lines.append(line)
+    return lines, False
+
+
+def _status(lines: list[bytes], odd: list[str]) -> tuple[bytes, bytes]:
+    """Return code and description of the version line; a missing one is replaced by an empty line."""
+    if not lines or not lines[0].startswith(VERSION_LINE):
+        odd.append("no NATS/1.0 line")
+        if not lines or b":" in lines[0]:
+            lines.insert(0, b"")
+        return b"", b""
+    rest = lines[0][len(VERSION_LINE) :]
+    if rest and rest[:1] not in (b" ", b"\t"):
+        odd.append("no blank after NATS/1.0")
+    fields = rest.strip(BLANKS)
+    code, description = fields[:3], fields[3:].strip(BLANKS)
+    if code and not (code.isdigit() and len(code) == 3):
+        odd.append("a status that is not three digits")
+    return code, description
+
+
+def get(block: bytes, name: bytes) -> bytes | None:
+    """Return the value that nats-server would see for `name`, None without one.
+
+    name: its exact bytes; case counts.  Only the first occurrence counts, spaces before the value are
+    skipped, TABs are not, and a line that does not start after CRLF is invisible (`server/client.go`).
+    """
+    at = block.find(CRLF + name + b":")
+    if at < 0:
+        return None
+    start = at + len(name) + 3
+    while block[start : start + 1] == b" ":
+        start += 1
+    end = block.find(CRLF, start)
+    return block[start:] if end < 0 else block[start:end]
+
+
+def build(
+    pairs: list[tuple[bytes, bytes]] | tuple[tuple[bytes, bytes], ...] = (),
+    *,
+    code: bytes = b"",
+    description: bytes = b"",
+) -> bytes:
+    """Return a header block.
+
+    Raises ValueError where a name or a value would break the block (line ends; a colon or blank in a name).
+    """
+    status = b" ".join(part for part in (VERSION_LINE, code, description) if part)
+    if b"\r" in status or b"\n" in status:
+        raise ValueError("a status line holds no line end")
+    return b"".join([status, CRLF, *(_line(name, value) for name, value in pairs), CRLF])
+
+
+def _line(name: bytes, value: bytes) -> bytes:
+    if not name or any(byte <= 0x20 or byte > 0x7E or byte == 0x3A for byte in name):
+        raise ValueError(f"{name!r} is no header name: printable ASCII without a colon")
+    if b"\r" in value or b"\n" in value:
+        raise ValueError(f"the value of header {name!r} holds a line end")
+    return name + b": " + value + CRLF
+
+
+def _spans(block: bytes, name: bytes) -> list[tuple[int, int]]:
+    """Return where the lines of `name` stand, line ends included.  The version line is never one of them."""
+    spans: list[tuple[int, int]] = []
+    position = block.find(b"\n") + 1 if block.startswith(VERSION_LINE) else 0
+    while 0 <= position < len(block):
+        end = block.find(b"\n", position)
+        stop = len(block) if end < 0 else end + 1
+        if block[position:stop].strip(CRLF) == b"":
+            break
+        if block.startswith(name + b":", position):
+            spans.append((position, stop))
+        position = stop
+    return spans
+
+
+def remove_header(block: bytes, name: bytes) -> bytes:
+    """Return `block` without the lines of `name` (case counts); every other byte is kept."""
+    for start, stop in reversed(_spans(block, name)):
+        block = block[:start] + block[stop:]
+    return block
+
+
+def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
+    """Return `block` with `name` set to `value`, every other byte kept.
+
+    The first line of that name is replaced and further ones go; without one, a line is added at the end.  An
+    empty block (a frame without headers) becomes a whole one.  Raises ValueError as `build` does.
+    """
+    line = _line(name, value)
+    if not block:
+        return VERSION_LINE + CRLF + line + CRLF
+    spans = _spans(block, name)
+    if spans:
+        for start, stop in reversed(spans[1:]):
+            block = block[:start] + block[stop:]
+        start, stop = spans[0]
+        return block[:start] + line + block[stop:]
+    for ending in (b"\r\n\r\n", b"\n\n"):
+        if block.endswith(ending):
+            keep = len(block) - len(ending) // 2
+            return block[:keep] + line + block[keep:]
+    return block + (b"" if block.endswith(b"\n") else CRLF) + line + CRLF

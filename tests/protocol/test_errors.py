@@ -1,0 +1,138 @@
+"""The -ERR catalogue: exact texts, Go quoting, and taking a text apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.protocol import errors
+
+QUOTED = [
+    (b"foo.bar", '"foo.bar"'),
+    (b"", '""'),
+    (b'a"b', '"a\\"b"'),
+    (b"a\\b", '"a\\\\b"'),
+    (b"\xff", '"\\xff"'),
+    (b"a\xc3b", '"a\\xc3b"'),
+    (b"\x00\x01\x7f", '"\\x00\\x01\\x7f"'),
+    (b"\a\b\f\v", '"\\a\\b\\f\\v"'),
+    ("привет".encode(), '"привет"'),
+    ("é😀".encode(), '"é😀"'),
+    ("\u00a0".encode(), '"\\u00a0"'),
+    ("\u200b".encode(), '"\\u200b"'),
+    ("\u0085".encode(), '"\\u0085"'),
+    ("\U000e0001".encode(), '"\\U000e0001"'),
+    (b"<>&'", '"<>&\'"'),
+]
+
+
+@pytest.mark.parametrize(("raw", "text"), QUOTED)
+def test_quote_is_go_q(raw: bytes, text: str) -> None:
+    """Quoting is that of Go's %q, for odd bytes too."""
+    assert errors.quote(raw) == text
+    assert errors.unquote(text[1:-1]) == raw
+
+
+@given(st.binary(max_size=30))
+def test_unquote_undoes_quote(raw: bytes) -> None:
+    """Any subject comes back from the text that quotes it."""
+    assert errors.unquote(errors.quote(raw)[1:-1]) == raw
+
+
+TEXTS = [
+    (errors.publish_denied(b"foo"), 'Permissions Violation for Publish to "foo"', errors.PUBLISH_DENIED),
+    (
+        errors.publish_reply_denied(b"$JS.ACK.x"),
+        'Permissions Violation for Publish with Reply of "$JS.ACK.x"',
+        errors.PUBLISH_REPLY_DENIED,
+    ),
+    (
+        errors.subscribe_denied(b"foo.>"),
+        'Permissions Violation for Subscription to "foo.>"',
+        errors.SUBSCRIBE_DENIED,
+    ),
+    (
+        errors.subscribe_denied(b"foo", b"q"),
+        'Permissions Violation for Subscription to "foo" using queue "q"',
+        errors.SUBSCRIBE_DENIED,
+    ),
+    (
+        errors.too_many_tokens(b"a.b.c.d"),
+        'Permissions Violation for Subscription to "a.b.c.d", too many tokens',
+        errors.TOO_MANY_TOKENS,
+    ),
+    (
+        errors.subscription_revoked(b"foo", b"1"),
+        'Permissions Violation for Subscription to "foo" (sid "1")',
+        errors.SUBSCRIPTION_REVOKED,
+    ),
+    (
+        errors.subscription_revoked(b"foo", b"1", b"q"),
+        'Permissions Violation for Subscription to "foo" using queue "q" (sid "1")',
+        errors.SUBSCRIPTION_REVOKED,
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "text", "kind"), TEXTS)
+def test_permission_texts(made: str, text: str, kind: errors.ErrorKind) -> None:
+    """Each constructor makes the server's text, which classifies as its own row."""
+    assert made == text
+    assert errors.classify(text).kind is kind
+
+
+@given(st.binary(max_size=12), st.binary(max_size=12), st.binary(max_size=4))
+def test_classify_extracts_what_was_quoted(subject: bytes, queue: bytes, sid: bytes) -> None:
+    """Subject, queue and sid come back whatever their bytes, over the wire form too."""
+    text = errors.subscription_revoked(subject, sid, queue)
+    args = errors.err_frame(text)[len(b"-ERR ") :]
+    assert errors.err_text(args) == text
+    assert errors.classify(text) == errors.ServerError(errors.SUBSCRIPTION_REVOKED, subject, queue, sid)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in errors.CATALOGUE if not kind.text.startswith("Permissions")]
+)
+def test_fixed_texts_classify_in_any_case(kind: errors.ErrorKind) -> None:
+    """A fixed text is found whatever its letter case."""
+    assert errors.classify(kind.text) == (kind, b"", b"", b"")
+    assert errors.classify(kind.text.upper()).kind is kind
+
+
+@pytest.mark.parametrize(
+    "text", ["Parser Error", "", "Permissions Violation", 'Permissions Violation for Publish to "']
+)
+def test_what_no_server_sends_is_other(text: str) -> None:
+    """A text outside the catalogue is `other`, and fatal to both clients."""
+    assert errors.classify(text).kind is errors.OTHER
+    assert errors.OTHER.go is errors.OTHER.py is errors.Reaction.CLOSE
+
+
+def test_names_are_unique() -> None:
+    """Each row has a name of its own."""
+    assert len({kind.name for kind in errors.CATALOGUE}) == len(errors.CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "go", "py"),
+    [
+        (errors.STALE, "RECONNECT", "RECONNECT"),
+        (errors.MAX_CONNECTIONS, "RECONNECT", "CLOSE"),
+        (errors.MAX_SUBSCRIPTIONS, "REPORT", "CLOSE"),
+        (errors.PUBLISH_DENIED, "REPORT", "REPORT"),
+        (errors.AUTHORIZATION, "AUTH", "CLOSE"),
+        (errors.INVALID_SUBJECT, "CLOSE", "CLOSE"),
+    ],
+)
+def test_client_reactions(kind: errors.ErrorKind, go: str, py: str) -> None:
+    """The rows say what the official clients do."""
+    assert (kind.go.name, kind.py.name) == (go, py)
+
+
+def test_frame() -> None:
+    """The frame has single quotes and CRLF; a text without quotes reads the same."""
+    assert errors.err_frame("Stale Connection") == b"-ERR 'Stale Connection'\r\n"
+    assert (
+        errors.err_text(b"Stale Connection") == errors.err_text(b" 'Stale Connection' ") == "Stale Connection"
+    )
