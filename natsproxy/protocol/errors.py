@@ -165,7 +165,7 @@ def too_many_tokens(subject: bytes) -> str:
 
 
 def subscription_revoked(subject: bytes, sid: bytes, queue: bytes = b"") -> str:
-    """Return the text for a live subscription that new permissions took away (2.14.4 and later for queues)."""
+    """Return the text for a live subscription that new permissions took away (queue form: since 2.14.4)."""
     return f"{subscribe_denied(subject, queue)} (sid {quote(sid)})"
 
 

@@ -1,0 +1,80 @@
+"""CONNECT: what a client says of itself, read as nats-server reads it.
+
+The server decodes the JSON over the options it has: keys in any letter case, last duplicate wins, absent and
+`null` members change nothing.  So a second CONNECT is merged over the first, and what was never said keeps
+the server's defaults: verbose, pedantic and echo are *true*.  A wrong type, bytes after the object or no
+object at all make the server close without an -ERR.
+
+`Connect` holds no secret: `credentials` says which kinds were given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from natsproxy.protocol import gojson
+from natsproxy.protocol.redaction import CONNECT_SECRETS, redact_object
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The options of a connection; the defaults are those before any CONNECT (`server/client.go`).
+
+    credentials: which of `user`, `pass`, `auth_token`, `nkey`, `jwt`, `sig`, `proxy_sig` are not empty.
+    remote: it is a leafnode's or a route's CONNECT (`import`, `export` or `remote_account` were given).
+    """
+
+    verbose: bool = True
+    pedantic: bool = True
+    echo: bool = True
+    headers: bool = False
+    no_responders: bool = False
+    tls_required: bool = False
+    protocol: int = 0
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+    user: str = ""
+    nkey: str = ""
+    account: str = ""
+    new_account: bool = False
+    credentials: frozenset[str] = frozenset()
+    remote: bool = False
+
+
+DEFAULTS: Final = Connect()
+
+_KEPT: Final[dict[str, type]] = {
+    "verbose": bool, "pedantic": bool, "echo": bool, "headers": bool, "no_responders": bool,
+    "tls_required": bool, "protocol": int, "name": str, "lang": str, "version": str, "user": str,
+    "nkey": str, "account": str, "new_account": bool,
+}  # fmt: skip
+_CREDENTIALS: Final[tuple[str, ...]] = ("user", "pass", "auth_token", "nkey", "jwt", "sig", "proxy_sig")
+_REMOTE: Final[dict[str, type]] = {"import": dict, "export": dict, "remote_account": str}
+_FIELDS: Final = {**_KEPT, **dict.fromkeys(_CREDENTIALS, str), **_REMOTE}
+
+
+def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
+    """Read the arguments of a CONNECT over `base`, the options that the connection has.
+
+    Raises ValueError with a clause where the server closes without a word.
+    """
+    found = gojson.fill(args, _FIELDS)
+    kept: dict[str, Any] = {name: value for name, value in found.items() if name in _KEPT}
+    given: dict[str, bool] = {name: bool(found[name]) for name in _CREDENTIALS if name in found}
+    credentials = {name for name in base.credentials if given.get(name, True)}
+    credentials |= {name for name, present in given.items() if present}
+    remote = base.remote or any(found.get(name) for name in _REMOTE)
+    return replace(base, **kept, credentials=frozenset(credentials), remote=remote)
+
+
+def redact_connect(args: bytes) -> bytes:
+    """Return the arguments of a CONNECT as they may be written down: secrets withheld, all else as it was.
+
+    A CONNECT that does not parse is withheld whole, since nobody knows where its secrets are.
+    """
+    redacted = redact_object(args, CONNECT_SECRETS)
+    if redacted is None:
+        return gojson.dumps({"withheld": f"a CONNECT that does not parse, {len(args)} bytes"})
+    return redacted

@@ -1,0 +1,136 @@
+"""INFO: what a server says of itself, and how to change what a client gets to see of it.
+
+The bytes are kept: an INFO that nothing changes goes on as it came, and a changed one differs in the members
+that were named and nowhere else (order, spacing and Go's `\\u003c` escapes stay).  nats-server writes
+`INFO {...} \\r\\n`, with one blank before the line end; `info_frame` does so too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from natsproxy.protocol import gojson
+from natsproxy.protocol.redaction import INFO_SECRETS, redact_object
+
+GOSSIP: Final = ("connect_urls", "ws_connect_urls")
+"""The members that would lead a client around a proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What the proxy reads of an INFO; absent members are empty, zero or False.
+
+    nonce: there is one.  other_port: why this is not a client port ("route", "leafnode", "gateway"), or "".
+    """
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    proto: int = 0
+    host: str = ""
+    port: int = 0
+    headers: bool = False
+    max_payload: int = 0
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_verify: bool = False
+    tls_available: bool = False
+    client_id: int = 0
+    client_ip: str = ""
+    connect_urls: tuple[str, ...] = ()
+    ws_connect_urls: tuple[str, ...] = ()
+    ldm: bool = False
+    jetstream: bool = False
+    domain: str = ""
+    cluster: str = ""
+    api_lvl: int = 0
+    connect_info: bool = False
+    remote_account: str = ""
+    nonce: bool = False
+    other_port: str = ""
+
+
+_FIELDS: Final[dict[str, type]] = {
+    "server_id": str, "server_name": str, "version": str, "proto": int, "host": str, "port": int,
+    "headers": bool, "max_payload": int, "auth_required": bool, "tls_required": bool, "tls_verify": bool,
+    "tls_available": bool, "client_id": int, "client_ip": str, "connect_urls": list, "ws_connect_urls": list,
+    "ldm": bool, "jetstream": bool, "domain": str, "cluster": str, "api_lvl": int, "connect_info": bool,
+    "remote_account": str, "nonce": str,
+}  # fmt: skip
+_OTHER_PORTS: Final = {
+    "gateway": "gateway", "gateway_urls": "gateway", "gateway_url": "gateway",
+    "leafnode_urls": "leafnode", "info_on_connect": "leafnode",
+    "route_pool_size": "route", "route_account": "route", "lnoc": "route", "ip": "route",
+}  # fmt: skip
+
+
+def parse_info(args: bytes) -> Info:
+    """Read the arguments of an INFO.
+
+    Raises ValueError for JSON that does not parse and for a wrong type.
+    """
+    found: dict[str, Any] = gojson.fill(args, _FIELDS)
+    for name in GOSSIP:
+        found[name] = tuple(url for url in found.get(name, ()) if url)
+    found["nonce"] = bool(found.get("nonce"))
+    keys = {gojson.fold(key) for key, _ in gojson.load_pairs(args) or ()}
+    other = next((port for key, port in _OTHER_PORTS.items() if key in keys), "")
+    if not other and found.get("proto", 0) > 1:
+        other = "route"
+    return Info(**found, other_port=other)
+
+
+def info_frame(args: bytes) -> bytes:
+    """Return the INFO frame of `args`, spaced as the server does."""
+    return b"INFO " + args + b" \r\n"
+
+
+def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str, Any] | None = None) -> bytes:
+    """Return the arguments of an INFO without the members `remove` and with those of `set`.
+
+    Names are lower case; members match in any letter case.  A member of `set` is replaced where it stands
+    (duplicates of it go) or added at the end; one that has its value already is left as it is.  `args` itself
+    comes back when nothing changes.  Raises ValueError when `args` is not a JSON object.
+    """
+    if gojson.load_pairs(args) is None:
+        raise ValueError("an INFO of null")
+    text = gojson.to_text(args)
+    wanted = dict(set or {})
+    top = [member for member in gojson.members(text) if member.depth == 1]
+    last = {member.key: member for member in top}
+    parts: list[str] = []
+    changed = False
+    for member in top:
+        name = member.key
+        if name in remove or (name in wanted and member is not last[name]):
+            changed = True
+        elif name not in wanted:
+            parts.append(text[member.start : member.end])
+        else:
+            value = wanted.pop(name)
+            if gojson.loads(gojson.to_bytes(text[member.value : member.end])) == value:
+                parts.append(text[member.start : member.end])
+            else:
+                parts.append(text[member.start : member.value] + _written(value))
+                changed = True
+    added = [f"{_written(name)}:{_written(value)}" for name, value in wanted.items()]
+    if not changed and not added:
+        return args
+    return gojson.to_bytes("{" + ",".join(parts + added) + "}")
+
+
+def _written(value: Any) -> str:
+    return gojson.to_text(gojson.dumps(value))
+
+
+def redact_info(args: bytes) -> bytes:
+    """Return the arguments of an INFO as they may be written down: the nonce withheld, all else as it was.
+
+    An INFO that does not parse is withheld whole.
+    """
+    redacted = redact_object(args, INFO_SECRETS)
+    if redacted is None:
+        return gojson.dumps({"withheld": f"an INFO that does not parse, {len(args)} bytes"})
+    return redacted

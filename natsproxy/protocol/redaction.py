@@ -1,0 +1,78 @@
+"""Secrets out: JSON texts and URLs as they may reach a disk or a log.
+
+A secret is withheld by the name of its key, whatever its letter case, at any depth, in every duplicate; and
+an nkey seed wherever it stands in a string.  All other bytes are kept.  The marker says why, and the result
+is still JSON.  Not a setting: captures and logs always get the redacted form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from natsproxy.protocol import gojson
+
+MARKER: Final = '"[withheld: secret]"'
+SEED_MARKER: Final = '"[withheld: seed]"'
+CONNECT_SECRETS: Final = frozenset(
+    {"pass", "password", "auth_token", "token", "jwt", "sig", "proxy_sig", "seed"}
+)
+INFO_SECRETS: Final = frozenset({"nonce", *CONNECT_SECRETS})
+SEED: Final = re.compile(r"S[ACNOPUX][A-Z2-7]{56}")
+_NOTHING: Final = frozenset({'""', "null"})
+_NEXT_URL: Final = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+
+
+def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
+    """Return a JSON object with the values of `secrets` (lower-case keys) and all seeds withheld.
+
+    An empty string and `null` stay: they are no secret.  None when `raw` is not an object or `null`.
+    """
+    try:
+        gojson.load_pairs(raw)
+    except ValueError:
+        return None
+    text = gojson.to_text(raw)
+    cuts = [
+        (member.value, member.end, MARKER)
+        for member in gojson.members(text)
+        if member.key in secrets and text[member.value : member.end] not in _NOTHING
+    ]
+    cuts += [
+        (token.start, token.end, SEED_MARKER)
+        for token in gojson.lex(text)
+        if token.text[0] == '"' and SEED.search(json.loads(token.text))
+    ]
+    for start, end, marker in reversed(_outermost(cuts)):
+        text = text[:start] + marker + text[end:]
+    return gojson.to_bytes(text)
+
+
+def _outermost(cuts: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Return the cuts in order, without those that lie inside another one."""
+    kept: list[tuple[int, int, str]] = []
+    for cut in sorted(cuts, key=lambda cut: (cut[0], -cut[1])):
+        if not kept or cut[0] >= kept[-1][1]:
+            kept.append(cut)
+    return kept
+
+
+def mask_url(url: str) -> str:
+    """Return a URL (or several, comma-separated) with password and token hidden, for logs and errors.
+
+    A user name before a colon stays; a lone user part may be a token and goes.  When in doubt more is hidden.
+    """
+    return ",".join(_mask_one(part) for part in _NEXT_URL.split(url))
+
+
+def _mask_one(url: str) -> str:
+    scheme, slashes, rest = url.rpartition("://") if url.count("://") == 1 else url.partition("://")
+    if not slashes:
+        scheme, rest = "", url
+    userinfo, at, host = rest.rpartition("@")
+    if not at:
+        return url
+    user, colon, _ = userinfo.partition(":")
+    hidden = f"{user}:***" if colon else "***"
+    return f"{scheme}{slashes}{hidden}@{host}"

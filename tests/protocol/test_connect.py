@@ -1,0 +1,95 @@
+"""CONNECT as the server reads it, and as it may be written down."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.protocol.connect import DEFAULTS, Connect, parse_connect, redact_connect
+
+
+def test_defaults_are_verbose_pedantic_echo() -> None:
+    """An empty CONNECT, and `null`, leave the server's defaults."""
+    assert parse_connect(b"{}") == parse_connect(b"null") == DEFAULTS
+    assert (DEFAULTS.verbose, DEFAULTS.pedantic, DEFAULTS.echo) == (True, True, True)
+
+
+def test_keys_in_any_case_and_last_duplicate_wins() -> None:
+    """Keys fold; the last duplicate counts; unknown keys, null and trailing blanks are nothing."""
+    args = b'{"VERBOSE":true,"Verbose":false,"verbose":null,"x":[1],"pedantic":false,"protocol":1}  '
+    assert parse_connect(args) == Connect(verbose=False, pedantic=False, protocol=1)
+
+
+def test_a_second_connect_is_merged_over_the_first() -> None:
+    """Absent keys keep the values of the first CONNECT."""
+    first = parse_connect(b'{"verbose":false,"name":"a","user":"u","pass":"p","headers":true}')
+    second = parse_connect(b'{"name":"b","pass":"","echo":false}', first)
+    assert second == Connect(
+        verbose=False, name="b", user="u", headers=True, echo=False, credentials=frozenset({"user"})
+    )
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"1",
+        b"{} junk",
+        b'{"verbose":"yes"}',
+        b'{"protocol":1.0}',
+        b'{"pass":1}',
+        b'{"import":[]}',
+    ],
+)
+def test_what_the_server_closes_on(args: bytes) -> None:
+    """Bad JSON, a wrong type and trailing junk are errors."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_connect(args)
+
+
+def test_leafnode_connect_is_told() -> None:
+    """A leafnode's CONNECT is known by its fields."""
+    assert parse_connect(b'{"remote_account":"A"}').remote
+    assert parse_connect(b'{"import":{"allow":["x"]}}').remote
+    assert not parse_connect(b'{"import":null,"remote_account":""}').remote
+
+
+def test_no_secret_in_repr() -> None:
+    """The parsed form can be logged."""
+    parsed = parse_connect(
+        b'{"user":"u","pass":"hunter2","auth_token":"hunter2","jwt":"hunter2","sig":"hunter2"}'
+    )
+    assert "hunter2" not in repr(parsed)
+    assert parsed.credentials == {"user", "pass", "auth_token", "jwt", "sig"}
+
+
+def test_redact_connect() -> None:
+    """Secrets go, in every duplicate; the public nkey and all other bytes stay."""
+    args = b'{"user":"u","PASS": "s","pass":"t","nkey":"UPUBLIC","sig":"s","proxy_sig":"s","verbose":false}'
+    assert redact_connect(args) == (
+        b'{"user":"u","PASS": "[withheld: secret]","pass":"[withheld: secret]","nkey":"UPUBLIC",'
+        b'"sig":"[withheld: secret]","proxy_sig":"[withheld: secret]","verbose":false}'
+    )
+
+
+@pytest.mark.parametrize("args", [b'{"pass":"s"', b'"s"', b"s", b'{"pass":"s"}}', b'["s"]'])
+def test_unparsable_is_withheld_whole(args: bytes) -> None:
+    """Nothing of a CONNECT that does not parse is written down."""
+    assert json.loads(redact_connect(args)) == {
+        "withheld": f"a CONNECT that does not parse, {len(args)} bytes"
+    }
+
+
+@given(st.dictionaries(st.sampled_from(["pass", "Pass", "JWT", "name", "x"]), st.just("hunter2") | st.none()))
+def test_redaction_never_leaks(options: dict[str, str | None]) -> None:
+    """Whatever the members, no value of a secret key is left and the rest parses the same."""
+    redacted = json.loads(redact_connect(json.dumps(options).encode()))
+    assert redacted.keys() == options.keys()
+    assert all(value != "hunter2" for key, value in redacted.items() if key not in ("name", "x"))
+    assert all(redacted[key] == options[key] for key in options if key in ("name", "x"))

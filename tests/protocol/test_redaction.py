@@ -1,0 +1,61 @@
+"""What may be written to a disk or a log."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from natsproxy.protocol import redaction
+
+SEED = "SU" + "A" * 56
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'{"a":1, "x":"s" }', b'{"a":1, "x":"[withheld: secret]" }'),
+        (b'{"X": "s","x":"t"}', b'{"X": "[withheld: secret]","x":"[withheld: secret]"}'),
+        (b'{"\\u0078":"s"}', b'{"\\u0078":"[withheld: secret]"}'),
+        (b'{"a":[{"x":{"x":1,"y":[2]}}],"b":"\xff"}', b'{"a":[{"x":"[withheld: secret]"}],"b":"\xff"}'),
+        (b'{"x":"","a":{"x":null}}', b'{"x":"","a":{"x":null}}'),
+        (b'{"a":"x","b":["x"]}', b'{"a":"x","b":["x"]}'),
+        (b"null", b"null"),
+    ],
+)
+def test_redact_object(raw: bytes, expected: bytes) -> None:
+    """The values of secret keys go, every other byte stays, and the result is JSON."""
+    assert redaction.redact_object(raw, frozenset({"x"})) == expected
+    json.loads(expected.decode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize("raw", [b'"x"', b"[1]", b"{", b"", b'{"x":1} y'])
+def test_what_is_no_object_is_not_redacted_by_halves(raw: bytes) -> None:
+    """The caller withholds what does not parse."""
+    assert redaction.redact_object(raw, frozenset({"x"})) is None
+
+
+def test_seeds_go_wherever_they_stand() -> None:
+    """A seed is withheld under any key, escaped or not."""
+    raw = json.dumps({"name": f"see {SEED}", "l": [SEED]}).encode().replace(b"SUA", b"\\u0053UA")
+    redacted = redaction.redact_object(raw, frozenset())
+    assert json.loads(redacted or b"") == {"name": "[withheld: seed]", "l": ["[withheld: seed]"]}
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("nats://h:4222", "nats://h:4222"),
+        ("h:4222", "h:4222"),
+        ("nats://u:p@h:4222", "nats://u:***@h:4222"),
+        ("nats://token@h", "nats://***@h"),
+        ("u:p@h", "u:***@h"),
+        ("nats://u:p@x/y@h:1", "nats://u:***@h:1"),
+        ("nats://u:a,b@h", "nats://u:***@h"),
+        ("nats://u:p@h1,tls://t@h2,h3", "nats://u:***@h1,tls://***@h2,h3"),
+        ("u:p@h1,u:q@h2", "u:***@h2"),
+    ],
+)
+def test_mask_url(url: str, masked: str) -> None:
+    """Passwords and tokens never show."""
+    assert redaction.mask_url(url) == masked
