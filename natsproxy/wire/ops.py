@@ -86,26 +86,29 @@ class OpSpec:
     earns_ok: bool = False
 
 
+_PUB = {2: ("subject", "size"), 3: ("subject", "reply", "size")}
+_HPUB = {3: ("subject", "header_size", "size"), 4: ("subject", "reply", "header_size", "size")}
+_SUB = {2: ("subject", "sid"), 3: ("subject", "queue", "sid")}
+_MSG = {3: ("subject", "sid", "size"), 4: ("subject", "sid", "reply", "size")}
+_HMSG = {
+    4: ("subject", "sid", "header_size", "size"),
+    5: ("subject", "sid", "reply", "header_size", "size"),
+}
+
 OPS: Final[tuple[OpSpec, ...]] = (
-    OpSpec(Op.PUB, b"PUB", True, False, {2: ("subject", "size"), 3: ("subject", "reply", "size")},
-           payload=True, earns_ok=True),
-    OpSpec(Op.HPUB, b"HPUB", True, False,
-           {3: ("subject", "header_size", "size"), 4: ("subject", "reply", "header_size", "size")},
-           payload=True, headers=True, earns_ok=True),
-    OpSpec(Op.SUB, b"SUB", True, False, {2: ("subject", "sid"), 3: ("subject", "queue", "sid")}, earns_ok=True),
+    OpSpec(Op.PUB, b"PUB", True, False, _PUB, payload=True, earns_ok=True),
+    OpSpec(Op.HPUB, b"HPUB", True, False, _HPUB, payload=True, headers=True, earns_ok=True),
+    OpSpec(Op.SUB, b"SUB", True, False, _SUB, earns_ok=True),
     OpSpec(Op.UNSUB, b"UNSUB", True, False, {1: ("sid",), 2: ("sid", "args")}, earns_ok=True),
-    OpSpec(Op.MSG, b"MSG", False, True, {3: ("subject", "sid", "size"), 4: ("subject", "sid", "reply", "size")},
-           payload=True),
-    OpSpec(Op.HMSG, b"HMSG", False, True,
-           {4: ("subject", "sid", "header_size", "size"), 5: ("subject", "sid", "reply", "header_size", "size")},
-           payload=True, headers=True),
+    OpSpec(Op.MSG, b"MSG", False, True, _MSG, payload=True),
+    OpSpec(Op.HMSG, b"HMSG", False, True, _HMSG, payload=True, headers=True),
     OpSpec(Op.INFO, b"INFO", False, True, {1: ("args",)}, gap="any"),
     OpSpec(Op.CONNECT, b"CONNECT", True, False, {1: ("args",)}, gap="any", earns_ok=True),
     OpSpec(Op.PING, b"PING", True, True, {0: ()}, gap="ignored", limited=False),
     OpSpec(Op.PONG, b"PONG", True, True, {0: ()}, gap="ignored", limited=False),
     OpSpec(Op.OK, b"+OK", True, True, {0: ()}, gap="ignored", limited=False),
     OpSpec(Op.ERR, b"-ERR", False, True, {1: ("args",)}, gap="any"),
-)  # fmt: skip
+)
 """The table, indexed by `Op`."""
 
 BY_TOKEN: Final[dict[bytes, Op]] = {spec.token: spec.op for spec in OPS}

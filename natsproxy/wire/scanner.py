@@ -8,14 +8,14 @@ How it is used::
 
     scanner.feed(data)
     while (segment := scanner.next()) is not None:
-        ...                       # may change scanner.interest, .watch_sids, .hold: in force from the next segment
+        ...  # may change scanner.interest, .watch_sids, .hold: in force from the next segment
 
 Rules of the scanner
 1. Segments are contiguous: each starts where the last one ended.  Bytes that belong to no segment yet (an
    unfinished control line, a frame being held) are kept and come first in the next `feed`.
-2. A frame is *wanted* by `interest` (by op and subject), by `watch_sids` (MSG, HMSG) or by `watch_subjects`
-   (the subject of any message op, byte for byte).  Frames that are not wanted are joined into runs; a run
-   holds whole frames only.
+2. A frame is *wanted* by `interest` (by op and subject), by `watch_ops` (an op bitmask, at `Need.LINE`), by
+   `watch_sids` (MSG, HMSG) or by `watch_subjects` (the subject, byte for byte).  Frames that are not wanted
+   are joined into runs; a run holds whole frames only.
 3. An unfinished frame whose control line is complete is held until it is whole if its wire size is at most
    `hold`; a wanted one until its need is there (line, header block, all) as long as that is at most
    `buffer_limit`.  Otherwise it is returned as a `Frame` with `missing > 0` (wanted or not), and the rest as
@@ -33,14 +33,14 @@ Rules of the scanner
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from natsproxy.wire.frames import Need, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import Direction
 
 
-class Interest(Protocol):
+class InterestLike(Protocol):
     """Compiled clauses (see `wire/interest.py`).  Immutable, shared."""
 
     def __init__(self, clauses: tuple[Clause, ...] = ()) -> None: ...
@@ -55,27 +55,27 @@ class Interest(Protocol):
         ...
 
 
-class Scanner(Protocol):
+class ScannerLike(Protocol):
     """The scanner of one direction of one connection.
 
-    interest, watch_sids, watch_subjects, hold: may be changed between two `next()`.
+    interest, watch_ops, watch_sids, watch_subjects, hold: may be changed between two `next()`.
     counts: frames seen so far, by op (a list of twelve); counted when their control line is complete.
     ordinal: how many frames were returned so far, runs included: the ordinal of the next frame.
     offset: the stream offset of the first byte that no segment has covered yet.
     """
 
-    interest: Interest
+    interest: InterestLike
+    watch_ops: int
     watch_sids: dict[bytes, Need]
     watch_subjects: dict[bytes, Need]
     hold: int
     counts: list[int]
     ordinal: int
-    offset: int
 
     def __init__(
         self,
         direction: Direction,
-        interest: Interest,
+        interest: InterestLike,
         *,
         line_limit: int = 4096,
         hold: int = 65536,
@@ -88,6 +88,11 @@ class Scanner(Protocol):
 
     def next(self) -> Segment | None:
         """Return the next segment, or None when more bytes are needed."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """The stream offset of the first byte that no segment has covered yet."""
         ...
 
     @property
@@ -105,5 +110,19 @@ class Scanner(Protocol):
         ...
 
 
-# The choice of twin stands here once both exist.
-COMPILED = os.environ.get("NATSPROXY_PURE", "") in ("", "0")
+COMPILED = False
+"""Whether the compiled twin is in use."""
+
+if not TYPE_CHECKING and os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
+    try:
+        from natsproxy.wire._scanner import Interest, Scanner
+
+        COMPILED = True
+    except ImportError:  # not built: the pure twin serves
+        from natsproxy.wire._interest_py import Interest
+        from natsproxy.wire._scanner_py import Scanner
+else:
+    from natsproxy.wire._interest_py import Interest
+    from natsproxy.wire._scanner_py import Scanner
+
+__all__ = ["COMPILED", "Interest", "InterestLike", "Scanner", "ScannerLike"]

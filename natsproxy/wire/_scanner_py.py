@@ -1,0 +1,350 @@
+"""The scanner in pure Python: `wire/scanner.py` says what it promises.
+
+Strategy.  Message frames with an ordinary control line are taken by one regular expression per direction;
+whatever it does not match goes the slow way, which follows nats-server's parser byte by byte in what it
+accepts and where it gives up.  `next()` walks frames until somebody wants one, and returns what it walked
+over as a run.  Unfinished input is kept in chunks and joined only when joining can help, so that a peer that
+sends a byte at a time costs its bytes once.
+"""
+
+from __future__ import annotations
+
+import re
+
+from natsproxy.wire._interest_py import Interest
+from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Need, Opaque, Run, Segment
+from natsproxy.wire.ops import C2S, OPS, Direction, Op, OpSpec
+
+S2C_LINE_LIMIT = 1 << 20
+
+_FAST_C2S = re.compile(
+    rb"[Pp][Uu][Bb][ \t]+([^ \t\r\n]+)[ \t]+(?:([^ \t\r\n]+)[ \t]+)?([0-9]{1,9})[ \t]*\r?\n"
+)
+_FAST_S2C = re.compile(
+    rb"[Mm][Ss][Gg][ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+"
+    rb"(?:([^ \t\r\n]+)[ \t]+)?([0-9]{1,9})[ \t]*\r?\n"
+)
+_NUMBER = re.compile(rb"[0-9]{1,9}\Z")
+_BLANKS = re.compile(rb"[ \t]*")
+# -ERR and INFO from a client are tolerated by the server; natsproxy knows them only to refuse them.
+_TOKENS = (
+    tuple((spec.token, spec) for spec in OPS if spec.from_client or spec.op in (Op.HMSG, Op.INFO, Op.ERR)),
+    tuple((spec.token, spec) for spec in OPS if spec.from_server),
+)
+
+
+_NO_FIELDS: dict[str, bytes] = {}
+
+
+class _Stop(Exception):
+    """The walk cannot go on: more bytes are needed (None), or a last segment is to be returned."""
+
+    def __init__(self, last: Segment | None = None) -> None:
+        super().__init__()
+        self.last = last
+
+
+class Scanner:
+    """The scanner of one direction of one connection."""
+
+    def __init__(
+        self,
+        direction: Direction,
+        interest: Interest,
+        *,
+        line_limit: int = 4096,
+        hold: int = 65536,
+        buffer_limit: int = 8 << 20,
+    ) -> None:
+        self.direction = direction
+        self.interest = interest
+        self.watch_ops = 0
+        self.watch_sids: dict[bytes, Need] = {}
+        self.watch_subjects: dict[bytes, Need] = {}
+        self.hold = hold
+        self.counts = [0] * len(OPS)
+        self.ordinal = 0
+        self._limit = line_limit if direction == C2S else S2C_LINE_LIMIT
+        self._buffer_limit = buffer_limit
+        self._buf = b""
+        self._pos = 0
+        self._base = 0  # stream offset of _buf[0]
+        self._chunks: list[bytes] = []
+        self._chunked = 0
+        self._want = 0  # bytes from _pos on that must be there before a look is worth it
+        self._want_line = False
+        self._missing = 0
+        self._opaque = False
+        self._dead = False
+        self._queued: Frame | None = None
+
+    @property
+    def offset(self) -> int:
+        """The stream offset of the first byte that no segment has covered yet."""
+        return self._base + self._pos
+
+    @property
+    def held(self) -> int:
+        """How many bytes are kept for later."""
+        return len(self._buf) - self._pos + self._chunked
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a `Frame` was returned whose `Body` is not complete."""
+        return self._missing > 0
+
+    def rest(self) -> bytes:
+        """Take the kept bytes out (for EOF): they are no whole frame."""
+        self._join()
+        rest = self._buf[self._pos :]
+        self._pos = len(self._buf)
+        return rest
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes as they were received."""
+        if self._dead:
+            return
+        if self._pos == len(self._buf) and not self._chunks:
+            self._base += self._pos
+            self._buf, self._pos = bytes(data), 0
+            return
+        self._chunks.append(bytes(data))
+        self._chunked += len(data)
+        have = len(self._buf) - self._pos + self._chunked
+        if self._want_line:
+            if b"\n" in data or b"\r" in data or have > self._limit:
+                self._join()
+        elif have >= self._want:
+            self._join()
+
+    def _join(self) -> None:
+        if self._chunks:
+            self._base += self._pos
+            self._buf = b"".join((self._buf[self._pos :], *self._chunks))
+            self._pos = 0
+            self._chunks.clear()
+            self._chunked = 0
+        self._want = 0
+        self._want_line = False
+
+    def next(self) -> Segment | None:
+        """Return the next segment, or None when more bytes are needed."""
+        if self._queued is not None:
+            frame, self._queued = self._queued, None
+            return self._take(frame)
+        if self._dead or self._chunks or self._pos == len(self._buf):
+            return None
+        if self._opaque:
+            start, self._pos = self._pos, len(self._buf)
+            return Opaque(self._buf, start, self._pos)
+        if self._missing:
+            return self._body()
+        return self._walk()
+
+    def _take(self, frame: Frame) -> Frame:
+        self._pos = frame.end
+        self._missing = frame.missing
+        self.ordinal += 1
+        return frame
+
+    def _walk(self) -> Segment | None:
+        buf, start, frames, ops = self._buf, self._pos, 0, 0
+        fast = (_FAST_S2C if self.direction else _FAST_C2S).match
+        fast_op, size_group = (Op.MSG, 4) if self.direction else (Op.PUB, 3)
+        interest, counts, at, length = self.interest, self.counts, start, len(self._buf)
+        limit = self._limit
+        blind = not (
+            interest.wants(fast_op) or self.watch_subjects or self.watch_sids or self.watch_ops >> fast_op & 1
+        )
+        stop: _Stop | None = None
+        wanted: Frame | None = None
+        while at < length:
+            match = fast(buf, at)
+            if match is not None and match.end() - at <= limit:
+                line_end = match.end()
+                end = line_end + int(match[size_group]) + 2
+                if end <= length and buf[end - 2 : end] == b"\r\n":
+                    if blind or not (
+                        interest.need(fast_op, match[1]) or self._watched(fast_op, match[1], match[2])
+                    ):
+                        counts[fast_op] += 1
+                        frames += 1
+                        ops |= 1 << fast_op
+                        at = end
+                        continue
+            try:
+                frame, want = self._frame(at)
+            except _Stop as reason:
+                stop = reason
+                break
+            if want:
+                wanted = frame
+                break
+            frames += 1
+            ops |= 1 << frame.op
+            at = frame.end
+        if frames:
+            self._pos = at
+            self.ordinal += frames
+            if wanted is not None:
+                self._queued = wanted
+            return Run(buf, start, at, frames, ops)
+        if wanted is not None:
+            return self._take(wanted)
+        assert stop is not None
+        if isinstance(stop.last, Malformed):
+            self._dead = True
+            self._pos = stop.last.start
+        elif isinstance(stop.last, Opaque):
+            self._opaque = True
+            self._pos = stop.last.end
+        return stop.last
+
+    def _watched(self, op: Op, subject: bytes, sid: bytes) -> Need:
+        if self.watch_ops >> op & 1:
+            return Need.LINE
+        need = self.watch_subjects.get(subject, Need.NONE) if self.watch_subjects else Need.NONE
+        if self.direction and self.watch_sids:
+            need = max(need, self.watch_sids.get(sid, Need.NONE))
+        return need
+
+    # -- the slow way: one frame, as nats-server's parser would read it
+
+    def _frame(self, start: int) -> tuple[Frame, bool]:
+        """Return the frame at `start` and whether it is to be returned as one; raise `_Stop` otherwise."""
+        spec, args_at = self._op(start)
+        line_end, args = self._line(start, spec, args_at)
+        fields = self._fields(start, line_end, spec, args)
+        subject = fields.get("subject", b"")
+        sid = fields.get("sid", b"")
+        size = int(fields.get("size", b"0"))
+        header_size = int(fields.get("header_size", b"0"))
+        if header_size > size:
+            raise self._fault(start, line_end, Fault.SILENT, "the header size is larger than the total size")
+        need = max(self.interest.need(spec.op, subject), self._watched(spec.op, subject, sid))
+        end, missing, short = line_end, 0, False
+        if spec.payload:
+            end, missing, short = self._extent(start, line_end, header_size, size, need)
+        self.counts[spec.op] += 1
+        frame = Frame(
+            self._buf, start, end, line_end, spec.op, subject, fields.get("reply", b""), sid,
+            fields.get("queue", b""), fields.get("args", b""), header_size, size, missing, short,
+        )  # fmt: skip
+        return frame, bool(need) or missing > 0
+
+    def _op(self, start: int) -> tuple[OpSpec, int]:
+        """Return the op at `start` and where its arguments begin (blanks skipped)."""
+        head = self._buf[start : start + 7].upper()
+        unfinished = False
+        reach = 0
+        for token, spec in _TOKENS[self.direction]:
+            if head.startswith(token):
+                return spec, self._gap(start, start + len(token), spec)
+            same = 0
+            while same < min(len(head), len(token)) and head[same] == token[same]:
+                same += 1
+            reach = max(reach, same)
+            unfinished = unfinished or same == len(head)
+        if unfinished:
+            self._want = 0
+            raise _Stop
+        if self.direction:
+            raise _Stop(Opaque(self._buf, start, len(self._buf)))
+        raise self._fault(
+            start, start + reach + 1, Fault.UNKNOWN_OP, "an operation that NATS clients do not have"
+        )
+
+    def _gap(self, start: int, at: int, spec: OpSpec) -> int:
+        if spec.gap == "ignored":
+            return at
+        if self.direction == C2S and not spec.from_client:
+            raise self._fault(start, at, Fault.REFUSED, f"{spec.token.decode()} is not for clients to send")
+        if spec.gap == "blank":
+            following = self._buf[at : at + 1]
+            if following and following not in b" \t":
+                if self.direction:
+                    raise _Stop(Opaque(self._buf, start, len(self._buf)))
+                raise self._fault(
+                    start, at + 1, Fault.UNKNOWN_OP, f"{spec.token.decode()} is not followed by a blank"
+                )
+        blanks = _BLANKS.match(self._buf, at)
+        assert blanks is not None
+        return blanks.end()
+
+    def _line(self, start: int, spec: OpSpec, at: int) -> tuple[int, bytes]:
+        """Return where the control line ends and its argument part; the limits are checked here."""
+        buf = self._buf
+        lf = buf.find(b"\n", at)
+        stop = lf if lf >= 0 else len(buf)
+        cr_last = stop > at and buf[stop - 1] == 13
+        args_end = stop - cr_last
+        if args_end - at > self._limit:
+            if not spec.limited and self.direction == C2S:
+                raise self._fault(start, stop, Fault.REFUSED, "a line beyond max_control_line")
+            raise self._fault(start, stop, Fault.LINE_TOO_LONG, "a control line beyond max_control_line")
+        if spec.gap != "ignored":
+            cr = buf.find(b"\r", at, args_end)
+            if cr >= 0:
+                raise self._fault(start, cr + 2, Fault.REFUSED, "a CR inside a control line")
+        if lf < 0:
+            self._want_line = True
+            raise _Stop
+        return lf + 1, buf[at:args_end]
+
+    def _fields(self, start: int, line_end: int, spec: OpSpec, args: bytes) -> dict[str, bytes]:
+        if spec.gap == "ignored":
+            return _NO_FIELDS
+        if spec.gap == "any":
+            return {"args": args.rstrip(b" \t")}
+        parts = [part for part in args.replace(b"\t", b" ").split(b" ") if part]
+        names = spec.forms.get(len(parts))
+        if names is None:
+            raise self._fault(
+                start, line_end, Fault.SILENT, f"{spec.token.decode()} with {len(parts)} arguments"
+            )
+        fields = dict(zip(names, parts, strict=True))
+        for name in ("size", "header_size"):
+            if name in fields and not _NUMBER.match(fields[name]):
+                raise self._fault(
+                    start, line_end, Fault.SILENT, f"{spec.token.decode()} with a size that is no number"
+                )
+        return fields
+
+    def _extent(self, start: int, line_end: int, head: int, size: int, need: Need) -> tuple[int, int, bool]:
+        """Return where the frame's bytes end, how many are missing, and whether too few are here."""
+        buf, length = self._buf, len(self._buf)
+        end = line_end + size + 2
+        for at, byte in ((end - 2, 13), (end - 1, 10)):
+            if at < length and buf[at] != byte:
+                raise self._fault(start, at + 1, Fault.TERMINATOR, "a payload that is not followed by CRLF")
+        if end <= length:
+            return end, 0, False
+        required = {Need.HEADERS: line_end + head, Need.PAYLOAD: end}.get(need, line_end)
+        if end - start <= self.hold or (required > length and required - start <= self._buffer_limit):
+            self._want = (end if end - start <= self.hold else required) - start
+            raise _Stop
+        # Never end inside the terminator: Body checks it.
+        here = min(length, end - 2)
+        return here, end - here, required > length
+
+    def _body(self) -> Segment:
+        buf, start = self._buf, self._pos
+        payload_left = max(0, self._missing - 2)
+        at = min(len(buf), start + payload_left)
+        left = self._missing - (at - start)
+        while at < len(buf) and left in (1, 2):
+            if buf[at] != (13 if left == 2 else 10):
+                break
+            at += 1
+            left -= 1
+        if at == start:
+            self._dead = True
+            self._missing = 0
+            reason = "a payload that is not followed by CRLF"
+            return Malformed(buf, at, at + 1, Fault.TERMINATOR, reason, self._base + at, True)
+        self._pos = at
+        self._missing = left
+        return Body(buf, start, at, left == 0)
+
+    def _fault(self, start: int, end: int, fault: Fault, reason: str) -> _Stop:
+        return _Stop(Malformed(self._buf, start, end, fault, reason, self._base + end - 1))

@@ -1,0 +1,32 @@
+"""Frames of a buffer that is known to be whole: captures, tests, replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from natsproxy.errors import ProtocolError
+from natsproxy.wire.frames import Frame, Malformed, Need
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import ALL_OPS, Direction
+from natsproxy.wire.scanner import Interest, Scanner
+
+EVERYTHING = Interest((Clause(ALL_OPS, Need.PAYLOAD),))
+_NO_LIMIT = 1 << 30
+
+
+def frames(data: bytes, direction: Direction) -> Iterator[Frame]:
+    """Yield the frames of `data`, which must hold whole frames only.
+
+    Raises ProtocolError, with the offset in `data`, for what is not a frame or not whole.
+    """
+    scanner = Scanner(direction, EVERYTHING, line_limit=1 << 20, hold=_NO_LIMIT, buffer_limit=_NO_LIMIT)
+    scanner.feed(data)
+    while (segment := scanner.next()) is not None:
+        if isinstance(segment, Frame):
+            yield segment
+        elif isinstance(segment, Malformed):
+            raise ProtocolError(direction.label, segment.offset, segment.reason)
+        else:
+            raise ProtocolError(direction.label, scanner.offset, "an operation that NATS does not have")
+    if scanner.held:
+        raise ProtocolError(direction.label, scanner.offset, "a frame that is cut short")
