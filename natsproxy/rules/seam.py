@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from natsproxy.wire.ops import Direction
 
 if TYPE_CHECKING:
+    from natsproxy.protocol.connect import Connect
+    from natsproxy.protocol.info import Info
     from natsproxy.events import Firing
     from natsproxy.rules.verdicts import Close
     from natsproxy.wire.frames import Frame, Need
@@ -55,8 +57,8 @@ class View(Protocol):
     ordinal: int
     address: str
     key: str
-    connect: Mapping[str, object]
-    info: Mapping[str, object]
+    connect: Connect
+    info: Info
     subs: Mapping[bytes, Subscription]
 
     @property

@@ -1,0 +1,70 @@
+"""What a session asks its surroundings to do, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from natsproxy.capture.records import Item
+from natsproxy.events import Event
+from natsproxy.wire.ops import Direction
+
+
+class Send(NamedTuple):
+    """Write bytes: C2S to the server leg, S2C to the client leg."""
+
+    direction: Direction
+    data: bytes | memoryview
+
+
+class Finish(NamedTuple):
+    """No more bytes in this direction: half-close the leg that it goes to."""
+
+    direction: Direction
+
+
+class Record(NamedTuple):
+    """Give an item to the recorder."""
+
+    item: Item
+
+
+class Emit(NamedTuple):
+    """Tell the event's subscribers."""
+
+    event: Event
+
+
+class End(NamedTuple):
+    """End the connection.
+
+    Flush what was sent, half-close the client leg and drain it, then close both; `reset`: RST on both, now.
+    """
+
+    cause: str
+    detail: str = ""
+    reset: bool = False
+
+
+Action = Send | Finish | Record | Emit | End
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session needs to know of the configuration; sizes in bytes, times in ns.
+
+    advertise: "strip", "self" or "pass": what becomes of the addresses in INFO.  self_host, self_port: the
+    address that the client dialled.  unparsed: "close" or "pass".  queue_bytes: how much each direction may
+    hold back before its sender is no longer read.
+    """
+
+    max_control_line: int = 4096
+    hold: int = 65536
+    rule_buffer: int = 8 << 20
+    advertise: str = "strip"
+    self_host: str = ""
+    self_port: int = 0
+    unparsed: str = "close"
+    queue_bytes: int = 8 << 20
+    record_frame_max: int = 8 << 20
+    fence_timeout: int = 5_000_000_000

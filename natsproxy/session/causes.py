@@ -1,0 +1,19 @@
+"""Why connections end: short names, the same in logs, metrics and captures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLIENT_CLOSED: Final = "client-closed"
+SERVER_CLOSED: Final = "server-closed"
+CLIENT_LOST: Final = "client-lost"
+SERVER_LOST: Final = "server-lost"
+CLIENT_PROTOCOL: Final = "client-protocol"
+SERVER_PROTOCOL: Final = "server-protocol"
+UPSTREAM_DOWN: Final = "upstream-down"
+REFUSED: Final = "refused"
+RULE: Final = "rule"
+RULE_FAILED: Final = "rule-failed"
+DRAINED: Final = "drained"
+KILLED: Final = "killed"
+RECORDER: Final = "recorder"

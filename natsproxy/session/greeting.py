@@ -1,0 +1,61 @@
+"""INFO on its way to the client, and first words that are not NATS.
+
+Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the gossip
+goes, under "self" the proxy's own address takes its place, under "pass" it stays.  `tls_available` goes as
+long as the client leg offers no TLS.  The nonce passes: nkey and JWT users sign it themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from natsproxy.protocol.info import Info, rewrite_info
+from natsproxy.session.actions import SessionSettings
+
+
+def refusal(info: Info) -> str | None:
+    """Return why a server with this INFO cannot be proxied, as a sentence; None if it can."""
+    if info.other_port:
+        return f"the upstream is a {info.other_port} port, not a client port: give the server's client port"
+    if info.tls_required:
+        return "the server requires TLS, which natsproxy does not speak yet: offer it a plain client port"
+    return None
+
+
+def rewritten(args: bytes, settings: SessionSettings) -> bytes:
+    """Return the arguments of INFO as the client gets them; the very same bytes where nothing changes."""
+    if settings.advertise == "pass":
+        return rewrite_info(args, remove=("tls_available",))
+    change: dict[str, Any] = {}
+    if settings.self_port:
+        change = {"host": settings.self_host, "port": settings.self_port}
+    remove = ["tls_available", "ws_connect_urls"]
+    if settings.advertise == "self" and settings.self_port:
+        host = f"[{settings.self_host}]" if ":" in settings.self_host else settings.self_host
+        change["connect_urls"] = [f"{host}:{settings.self_port}"]
+    else:
+        remove.append("connect_urls")
+    return rewrite_info(args, remove=remove, set=change)
+
+
+_OTHERS = (
+    (b"\x16", "a TLS ClientHello: natsproxy does not speak TLS on the client leg yet"),
+    (b"GET ", "an HTTP request: WebSocket is not supported, nor is HTTP, on the client port"),
+    (b"PROXY ", "a PROXY protocol header: it is not supported yet"),
+    (b"\r\n\r\n\x00\r\nQUIT\n", "a PROXY protocol v2 header: it is not supported yet"),
+    (b"\x10", "an MQTT CONNECT: MQTT is not supported"),
+)
+
+
+def other_protocol(head: bytes) -> str | None:
+    """Return what a client speaks whose first bytes are not NATS, as a clause; None if it is not known."""
+    return next((name for prefix, name in _OTHERS if head.startswith(prefix)), None)
+
+
+def clears_subscriptions(version: str) -> bool:
+    """Whether a second CONNECT drops all subscriptions on this server (2.11.17, 2.12.8, 2.14.0 and later)."""
+    numbers = []
+    for part in version.split("-")[0].split(".")[:3]:
+        numbers.append(int(part) if part.isdigit() else 0)
+    release = tuple(numbers + [0] * (3 - len(numbers)))
+    return release >= (2, 14, 0) or (2, 12, 8) <= release < (2, 13, 0) or (2, 11, 17) <= release < (2, 12, 0)

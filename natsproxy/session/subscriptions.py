@@ -1,0 +1,64 @@
+"""The subscriptions of one connection, by sid, as the server keeps them (PROTOCOL 8.1).
+
+A SUB with a live sid is ignored by the server: the first subject stays.  Auto-unsubscribe counts from the
+SUB; deliveries are counted only while a sid is watched, so a count that began late is a lower bound and the
+entry may outlive the server's: `late` says so, and a new SUB of that sid replaces it.
+"""
+
+from __future__ import annotations
+
+from natsproxy.protocol.subjects import is_valid_subscribe
+from natsproxy.rules.seam import Subscription
+
+
+def unsub_max(args: bytes) -> int:
+    """Return the max of an UNSUB as the server reads it: 0, meaning at once, for whatever is no number."""
+    return int(args) if args.isdigit() and len(args) <= 9 else 0
+
+
+class Subscriptions(dict[bytes, Subscription]):
+    """Live subscriptions by sid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._late: set[bytes] = set()
+
+    def add(self, sid: bytes, subject: bytes, queue: bytes, upstream: bytes) -> bool:
+        """Note a SUB; return whether the server takes it (valid subject, sid not live)."""
+        if not is_valid_subscribe(upstream) or (sid in self and sid not in self._late):
+            return False
+        self._late.discard(sid)
+        self[sid] = Subscription(sid, subject, queue, upstream)
+        return True
+
+    def remove(self, sid: bytes) -> None:
+        """Note that a sid is free again."""
+        self.pop(sid, None)
+        self._late.discard(sid)
+
+    def limit(self, sid: bytes, maximum: int, *, counted: bool) -> bool:
+        """Note an UNSUB with a max; return whether the subscription lives on (and is to be watched)."""
+        sub = self.get(sid)
+        if sub is None:
+            return False
+        if maximum <= sub.delivered:
+            self.remove(sid)
+            return False
+        sub.max = maximum
+        if not counted:
+            self._late.add(sid)
+        return True
+
+    def refused(self, subject: bytes, queue: bytes) -> Subscription | None:
+        """The server refused a SUB: forget the latest one of that subject and queue."""
+        for sid in reversed(self):
+            sub = self[sid]
+            if sub.upstream == subject and sub.queue == queue:
+                self.remove(sid)
+                return sub
+        return None
+
+    def clear(self) -> None:
+        """Forget all (a second CONNECT on newer servers)."""
+        super().clear()
+        self._late.clear()
