@@ -182,6 +182,7 @@ def decode(fields: object, mono0: int) -> Item | None:
         kind = _need(array[0], int)
         if not 0 <= kind < len(_DECODERS):
             return None
-        return _DECODERS[kind](array, mono0)
+        item: Item = _DECODERS[kind](array, mono0)
+        return item
     except (TypeError, ValueError, IndexError) as error:
         raise CaptureError(f"an item that is not what its kind says: {error}") from None

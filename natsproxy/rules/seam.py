@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from natsproxy.wire.ops import Direction
 
 if TYPE_CHECKING:
+    from natsproxy.events import Firing
     from natsproxy.protocol.connect import Connect
     from natsproxy.protocol.info import Info
-    from natsproxy.events import Firing
     from natsproxy.rules.verdicts import Close
     from natsproxy.wire.frames import Frame, Need
     from natsproxy.wire.scanner import Interest
@@ -59,7 +59,11 @@ class View(Protocol):
     key: str
     connect: Connect
     info: Info
-    subs: Mapping[bytes, Subscription]
+
+    @property
+    def subs(self) -> Mapping[bytes, Subscription]:
+        """The live subscriptions by sid."""
+        ...
 
     @property
     def verbose(self) -> bool:

@@ -43,6 +43,11 @@ class Ledger:
         """A PONG came: return the fence that it belongs to, None if it is the client's (or nobody's)."""
         return self._owners.popleft() if self._owners else None
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any PONG is due."""
+        return bool(self._owners)
+
     def fences(self) -> list[Fence]:
         """Return the fences whose PONG has not come."""
         return [owner for owner in self._owners if owner is not None]

@@ -1,0 +1,214 @@
+"""One proxied connection on trio: two pumps, one session, and what the session asks for.
+
+A pump reads its leg, gives the bytes to the session, performs the actions and stops reading while the other
+leg cannot take bytes or the session holds back too much.  Time is asked for once per read.  Timers run in a
+third task that exists only while the session waits for something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from natsproxy.net.stream import Leg, LegLost
+from natsproxy.session import causes
+from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send
+from natsproxy.wire.ops import C2S, S2C, Direction
+
+if TYPE_CHECKING:
+    from natsproxy.capture.records import Item
+    from natsproxy.events import Event
+    from natsproxy.rules.seam import Chain
+    from natsproxy.session.session import Session
+
+LINGER = 1.0  # seconds for the client to read what came before the end
+READS_PER_TURN = 16  # one busy connection does not starve the others
+
+
+def now_ns() -> int:
+    """Return trio's clock in nanoseconds."""
+    return int(trio.current_time() * 1_000_000_000)
+
+
+class Relay:
+    """Runs one session between two legs."""
+
+    def __init__(
+        self,
+        session: Session,
+        client: Leg,
+        server: Leg,
+        emit: Callable[[Event], None],
+        record: Callable[[Item], None],
+    ) -> None:
+        self.session = session
+        self.opened = now_ns()
+        self.last_activity = self.opened
+        self.end: End | None = None
+        self._client = client
+        self._server = server
+        self._to = (server, client)  # where a direction's bytes go
+        self._from = (client, server)
+        self._emit = emit
+        self._record = record
+        self._nursery: trio.Nursery | None = None
+        self._ticking = False
+        self._retick = trio.Event()
+        self._unblocked = trio.Event()
+
+    async def run(self) -> End:
+        """Relay until the connection ends; return why."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._pump, C2S)
+            nursery.start_soon(self._pump, S2C)
+            self._arm()
+        end = self.end or End(causes.KILLED)
+        with trio.CancelScope(shield=True):
+            await self._linger(end)
+        self.session.closed(now_ns())
+        return end
+
+    def kill(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
+        """End the connection now."""
+        self._stop(End(cause, detail, reset))
+
+    def swap(self, chain: Chain) -> None:
+        """Put another chain in force."""
+        self._perform(self.session.swap(chain, now_ns()))
+
+    def drain(self) -> None:
+        """End the connection once what the client has sent is answered."""
+        self._perform(self.session.drain(now_ns()))
+
+    # -- pumps
+
+    async def _pump(self, direction: Direction) -> None:
+        source, target = self._from[direction], self._to[direction]
+        session, lane = self.session, self.session.lanes[direction]
+        reads = 0
+        try:
+            while True:
+                while lane.full and not session.over:
+                    self._unblocked = trio.Event()
+                    await self._unblocked.wait()
+                data = source.try_receive()
+                if data is None:
+                    reads = 0
+                    await source.wait_readable()
+                    continue
+                now = self.last_activity = now_ns()
+                actions = session.receive(direction, data, now) if data else session.eof(direction, now)
+                self._perform(actions)
+                if not data:
+                    return
+                if target.backlog:
+                    await target.flush()
+                    reads = 0
+                elif (reads := reads + 1) >= READS_PER_TURN:
+                    await trio.lowlevel.checkpoint()
+                    reads = 0
+        except LegLost as lost:
+            self._lost(direction, str(lost))
+
+    def _lost(self, direction: Direction, detail: str) -> None:
+        # Which leg it was does not matter to the other: both are closed.
+        cause = causes.CLIENT_LOST if direction == C2S else causes.SERVER_LOST
+        self._stop(End(cause, detail))
+
+    def _perform(self, actions: list[Action]) -> None:
+        try:
+            for action in actions:
+                if isinstance(action, Send):
+                    self._to[action.direction].write(action.data)
+                elif isinstance(action, Record):
+                    self._record(action.item)
+                elif isinstance(action, Emit):
+                    self._emit(action.event)
+                elif isinstance(action, Finish):
+                    self._spawn(self._finish, self._to[action.direction])
+                else:
+                    self._stop(action)
+        except LegLost as lost:
+            self._lost(C2S, str(lost))
+        self._arm()
+
+    def _spawn(self, task: Callable[[Leg], object], leg: Leg) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(task, leg)  # type: ignore[arg-type]
+
+    async def _finish(self, leg: Leg) -> None:
+        try:
+            await leg.flush()
+        except LegLost as lost:
+            self._lost(C2S, str(lost))
+        leg.finish()
+
+    def _stop(self, end: End) -> None:
+        if self.end is None:
+            self.end = end
+            self.session.over = True
+            if self._nursery is not None:
+                self._nursery.cancel_scope.cancel()
+
+    # -- time
+
+    def _arm(self) -> None:
+        if self.session.next_tick() is None or self._nursery is None:
+            return
+        if self._ticking:
+            self._retick.set()
+        else:
+            self._ticking = True
+            self._nursery.start_soon(self._tick)
+
+    async def _tick(self) -> None:
+        while (due := self.session.next_tick()) is not None:
+            self._retick = trio.Event()
+            with trio.move_on_at(due / 1_000_000_000):
+                await self._retick.wait()
+            now = now_ns()
+            if now < due and due - now > 1_000:
+                continue
+            self._ticking_perform(max(now, due))
+            for leg in self._to:
+                if leg.backlog:
+                    try:
+                        await leg.flush()
+                    except LegLost as lost:
+                        self._lost(C2S, str(lost))
+                        return
+        self._ticking = False
+
+    def _ticking_perform(self, now: int) -> None:
+        self._perform(self.session.tick(now))
+        if not any(lane.full for lane in self.session.lanes):
+            self._unblocked.set()
+
+    # -- the end
+
+    async def _linger(self, end: End) -> None:
+        """Flush, half-close, drain, close: unread bytes would turn our close into an RST."""
+        if end.reset:
+            self._client.reset()
+            self._server.reset()
+            return
+        if end.cause in (causes.CLIENT_PROTOCOL, causes.RULE, causes.DRAINED):
+            self._server.finish()
+        try:
+            with trio.move_on_after(LINGER):
+                await self._client.flush()
+                self._client.finish()
+                while True:
+                    data = self._client.try_receive()
+                    if data == b"":
+                        break
+                    if data is None:
+                        await self._client.wait_readable()
+        except LegLost:
+            return
+        finally:
+            self._client.close()
+            self._server.close()

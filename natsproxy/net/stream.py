@@ -1,0 +1,138 @@
+"""A leg: one non-blocking socket with a try form for everything.
+
+trio charges for every wake-up, so each operation is tried on the socket first and trio is asked to wait only
+when it would block.  This is the seam that TLS will fit behind: try-receive, try-send, wait, swap.
+Only this module and `net/proxy.py` name socket errors.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from contextlib import suppress
+
+import trio
+
+RECEIVE_SIZE = 65536
+
+
+class LegLost(Exception):
+    """The peer reset the connection or the network did."""
+
+
+class Leg:
+    """The connection on one side of the proxy."""
+
+    def __init__(self, sock: socket.socket, *, keepalive: bool = True) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._backlog: deque[memoryview] = deque()
+        self.backlog = 0
+        self._flushing: trio.Event | None = None
+        self._open = True
+        with suppress(OSError):  # the peer may be gone already
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if keepalive:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def try_receive(self) -> bytes | None:
+        """Return bytes, `b""` at EOF, or None when nothing is there yet."""
+        try:
+            return self._sock.recv(RECEIVE_SIZE)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise LegLost(str(error)) from None
+
+    async def wait_readable(self) -> None:
+        """Wait until there may be something to receive."""
+        try:
+            await trio.lowlevel.wait_readable(self._sock)
+        except (trio.ClosedResourceError, OSError) as error:
+            raise LegLost(str(error)) from None
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send what the kernel takes now and keep the rest; `flush` sends that."""
+        if self._backlog:
+            self._keep(memoryview(data))
+            return
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise LegLost(str(error)) from None
+        if sent < len(data):
+            self._keep(memoryview(data)[sent:])
+
+    def _keep(self, data: memoryview) -> None:
+        self._backlog.append(data)
+        self.backlog += len(data)
+
+    async def flush(self) -> None:
+        """Wait until everything written is in the kernel; several tasks may wait at once."""
+        while self._backlog:
+            if self._flushing is not None:
+                await self._flushing.wait()
+                continue
+            self._flushing = trio.Event()
+            try:
+                await self._flush()
+            finally:
+                self._flushing.set()
+                self._flushing = None
+
+    async def _flush(self) -> None:
+        while self._backlog:
+            try:
+                await trio.lowlevel.wait_writable(self._sock)
+                sent = self._sock.send(self._backlog[0])
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError) as error:
+                self._backlog.clear()
+                self.backlog = 0
+                raise LegLost(str(error)) from None
+            self.backlog -= sent
+            rest = self._backlog[0][sent:]
+            if len(rest):
+                self._backlog[0] = rest
+            else:
+                self._backlog.popleft()
+
+    def finish(self) -> None:
+        """Half-close: the peer sees EOF after what was sent."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        if self._open:
+            self._open = False
+            self._backlog.clear()
+            self.backlog = 0
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+
+    def reset(self) -> None:
+        """Close with RST, whatever is unsent or unread."""
+        if self._open:
+            with suppress(OSError):
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close()
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Our own address and port."""
+        host, port = self._sock.getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def peer(self) -> str:
+        """The peer's address as `host:port`."""
+        try:
+            host, port = self._sock.getpeername()[:2]
+        except OSError:
+            return "gone"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,316 @@
+"""One direction of a session: what is scanned, what goes on, what is recorded.
+
+Role-blind: a lane knows its direction only as a label.  Neighbouring frames that pass are gathered into one
+slice, sent and recorded once.  A frame whose payload is still coming is an *open* frame: its disposition was
+decided at its control line, its bytes follow as `Body`, its record is written when it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from natsproxy.capture.records import Flags, Frames
+from natsproxy.capture.records import Opaque as OpaqueRecord
+from natsproxy.session.actions import Action, Finish, Record, Send, SessionSettings
+from natsproxy.session.outbox import PLAIN, Item, Outbox
+from natsproxy.wire.frames import Body, Frame, Opaque, Run
+from natsproxy.wire.ops import Direction
+from natsproxy.wire.scanner import Scanner
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A frame whose payload is still coming.
+
+    head_in, head_out: its first bytes as they came and as they went (None: they did not go).
+    """
+
+    op: int
+    ordinal: int
+    head_in: bytes
+    head_out: bytes | None
+    cause: str | None
+    size: int
+    out_first: int | None
+    tail: bytearray = field(default_factory=bytearray)
+    item: Item | None = None
+
+
+class Lane:
+    """One direction of one session; `actions` is where it puts what is to be done."""
+
+    def __init__(
+        self, direction: Direction, scanner: Scanner, settings: SessionSettings, conn: int, record: bool
+    ) -> None:
+        self.direction = direction
+        self.scanner = scanner
+        self.outbox = Outbox()
+        self.actions: list[Action] = []
+        self.record = record
+        self.out_next = 0
+        self.in_bytes = 0
+        self.ended = False  # nothing more is taken from the sender
+        self.swallowing = False  # a rule swallows frames from here on
+        self._settings = settings
+        self._conn = conn
+        self._buffer = b""
+        self._start = self._end = self._frames = self._ops = self._first = 0
+        self._open: _Open | None = None
+
+    # -- frames that pass
+
+    def pass_(self, segment: Run | Frame, first: int, now: int) -> None:
+        """Let a run or a frame go on as it is; `first` is its (first) ordinal."""
+        if isinstance(segment, Frame):
+            frames, ops = 1, 1 << segment.op
+            if segment.missing:
+                self.replace(segment, (segment.raw,), first, now, cause=None)
+                return
+        else:
+            frames, ops = segment.frames, segment.ops
+        if self._frames and segment.buffer is self._buffer and segment.start == self._end:
+            self._end = segment.end
+            self._frames += frames
+            self._ops |= ops
+            return
+        self.flush(now)
+        self._buffer, self._start, self._end = segment.buffer, segment.start, segment.end
+        self._frames, self._ops, self._first = frames, ops, first
+
+    def flush(self, now: int) -> None:
+        """Send and record what has been gathered."""
+        if not self._frames:
+            return
+        data: bytes | memoryview = self._buffer
+        if self._end - self._start != len(self._buffer):
+            data = memoryview(self._buffer)[self._start : self._end]
+        frames, self._frames = self._frames, 0
+        if self.outbox.active:
+            self.outbox.put(Item([bytes(data)], now, frames, self._ops, self._first, now))
+        else:
+            self._send(data, frames, self._ops, self._first, now, now)
+        self._buffer = b""
+
+    def _send(
+        self,
+        data: bytes | memoryview,
+        frames: int,
+        ops: int,
+        in_first: int | None,
+        in_t: int | None,
+        now: int,
+        cause: str | None = None,
+        of: int | None = None,
+    ) -> None:
+        self._write(data)
+        out_first = self.out_next
+        self.out_next += frames
+        if self.record and frames:
+            extra = None if of is None else {"of": of}
+            record = Frames(
+                self._conn, self.direction, data, frames, ops, in_first, in_t, out_first, now, cause, 0, extra
+            )
+            self.actions.append(Record(record))
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if self.outbox.bent:
+            self.outbox.bend(data)
+        else:
+            self.actions.append(Send(self.direction, data))
+
+    # -- frames that do not pass as they are
+
+    def note_in(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
+        """Record a whole frame that does not go on."""
+        if self.record:
+            record = Frames(
+                self._conn, self.direction, frame.raw, 1, 1 << frame.op, ordinal, now, None, None, cause
+            )
+            self.actions.append(Record(record))
+
+    def lose(self, run: Run, first: int, now: int) -> None:
+        """Let a run go no further (a link that swallows)."""
+        self.flush(now)
+        if self.record:
+            data = memoryview(run.buffer)[run.start : run.end]
+            record = Frames(
+                self._conn, self.direction, data, run.frames, run.ops, first, now, None, None, "swallow"
+            )
+            self.actions.append(Record(record))
+
+    def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
+        """Let a frame go no further, its missing part included."""
+        self.flush(now)
+        if frame.missing:
+            self._open = _Open(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
+        else:
+            self.note_in(frame, ordinal, now, cause)
+
+    def replace(
+        self,
+        frame: Frame,
+        out: tuple[bytes, ...],
+        ordinal: int,
+        now: int,
+        *,
+        cause: str | None,
+        until: int | None = None,
+        overtake: bool = False,
+        defer: int = 0,
+    ) -> None:
+        """Send `out` (whole frames; a head if the frame is not whole) in a frame's place, maybe later.
+
+        cause None: it is the frame itself, untouched.
+        """
+        self.flush(now)
+        held = until is not None or defer > 0 or self.outbox.active
+        untouched = out == (frame.raw,)
+        if frame.missing:
+            self._begin_open(frame, out, ordinal, now, cause, until if until is not None else now, held)
+            return
+        if not untouched:
+            self.note_in(frame, ordinal, now, cause or "")
+        in_first, in_t = (ordinal, now) if untouched else (None, None)
+        of = None if untouched else ordinal
+        for raw in out:
+            if held:
+                due = now if until is None else until
+                item = Item([raw], due, 1, 1 << frame.op, in_first, in_t, cause, of, overtake, defer)
+                self.outbox.put(item)
+            else:
+                self._send(raw, 1, 1 << frame.op, in_first, in_t, now, cause, of)
+
+    def _begin_open(
+        self,
+        frame: Frame,
+        out: tuple[bytes, ...],
+        ordinal: int,
+        now: int,
+        cause: str | None,
+        due: int,
+        held: bool,
+    ) -> None:
+        head = out[0]
+        if held:
+            self._open = _Open(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
+            item = Item([head], due, 1, 1 << frame.op, ordinal, now, cause, open=True)
+            self._open.item = item
+            self.outbox.put(item)
+            return
+        self._write(head)
+        self._open = _Open(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, self.out_next)
+        self.out_next += 1
+
+    def body(self, segment: Body, now: int) -> None:
+        """Take more bytes of the open frame."""
+        opened = self._open
+        assert opened is not None
+        data = segment.buffer[segment.start : segment.end]
+        if opened.item is not None:
+            self.outbox.grow(opened.item, data, last=segment.last)
+        elif opened.head_out is not None:
+            self._write(data)
+        if self.record:
+            room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
+            opened.tail += data[: max(0, room)]
+        if segment.last:
+            self._open = None
+            if opened.item is None or opened.cause is not None:
+                self._record_open(opened, now, 0)
+
+    def _record_open(self, opened: _Open, now: int, flags: int) -> None:
+        if not self.record:
+            return
+        went = opened.out_first
+        whole = len(opened.head_in) + len(opened.tail) == opened.size
+        extra: dict[str, Any] = {}
+        if not whole:
+            flags |= 0 if flags else Flags.TRUNCATED
+            extra["size"] = opened.size
+        same = opened.head_out == opened.head_in
+        data = opened.head_in + opened.tail
+        op = 1 << opened.op
+        record = Frames(
+            self._conn, self.direction, data, 1, op, opened.ordinal, now, went if same else None,
+            now if same and went is not None else None, opened.cause, flags, extra or None,
+        )  # fmt: skip
+        self.actions.append(Record(record))
+        if not same and opened.head_out is not None and went is not None:
+            data = opened.head_out + opened.tail
+            extra["of"] = opened.ordinal
+            record = record._replace(
+                data=data, in_first=None, in_t=None, out_first=went, out_t=now, extra=extra
+            )
+            self.actions.append(Record(record))
+
+    def inject(self, raw: bytes, ops: int, now: int, cause: str, frames: int = 1) -> None:
+        """Send whole frames of ours here."""
+        self.flush(now)
+        if self.outbox.active:
+            self.outbox.put(Item([raw], now, frames, ops, None, None, cause))
+        else:
+            self._send(raw, frames, ops, None, None, now, cause)
+
+    def opaque(self, segment: Opaque, now: int) -> None:
+        """Pass bytes that are not framed."""
+        self.flush(now)
+        data = memoryview(segment.buffer)[segment.start : segment.end]
+        self._write(data)
+        if self.record:
+            self.actions.append(Record(OpaqueRecord(self._conn, self.direction, now, len(data))))
+
+    def cut(self, rest: bytes, now: int) -> None:
+        """The sender's stream ended, maybe inside a frame: pass what is there and record it."""
+        self.flush(now)
+        opened, self._open = self._open, None
+        if opened is not None:
+            self._record_open(opened, now, Flags.CUT)
+        if rest:
+            if self.outbox.active:
+                self.outbox.put(Item([rest], now, 0, 0, None, None))
+            else:
+                self._write(rest)
+            if self.record:
+                ordinal = self.scanner.ordinal
+                record = Frames(
+                    self._conn, self.direction, rest, 1, 0, ordinal, now, self.out_next, now, None, Flags.CUT
+                )
+                self.actions.append(Record(record))
+        self.ended = True
+
+    # -- time
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a frame is half sent: nothing of ours may go out now."""
+        return self._open is not None and self._open.head_out is not None
+
+    def finish(self, now: int) -> None:
+        """Half-close this direction after everything before it."""
+        self.flush(now)
+        if self.outbox.active:
+            self.outbox.put(Item([], now, 0, 0, None, None, finish=True))
+        else:
+            self.actions.append(Finish(self.direction))
+
+    def tick(self, now: int) -> None:
+        """Send what is due."""
+        for item in self.outbox.release(now):
+            data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
+            if item.finish:
+                self.actions.append(Finish(self.direction))
+            elif data:
+                self._send(data, item.frames, item.ops, item.in_first, item.in_t, now, item.cause, item.of)
+        for piece in self.outbox.slices(now):
+            self.actions.append(Send(self.direction, piece))
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is held back that the sender must wait."""
+        return self.outbox.bytes > self._settings.queue_bytes or self.outbox.shape.stop_reading
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held."""
+        return not self.outbox.active or self.outbox.shape is not PLAIN
