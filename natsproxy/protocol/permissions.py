@@ -1,0 +1,292 @@
+"""Permissions in nats-server's words, decided as nats-server decides them.
+
+    {"publish": {"allow": ["a.>"], "deny": "a.secret"},
+     "subscribe": ["b.*", "c.> workers"],
+     "allow_responses": {"max": 5, "expires": "1m"}}
+
+1. Allow first (no allow list: everything), then deny; deny wins.
+2. A pattern is matched against the subject as the server's table does, wildcards in the subject being
+   ordinary tokens: allow `foo.*` admits `SUB foo.>`, deny `foo.*` refuses it (see `subjects`).
+3. A SUB may be wider than a deny entry: it is taken, and the denied messages are filtered where they would be
+   delivered.  That filter is armed by the first wildcard or queue SUB that collides with a deny entry, and
+   then holds for all subscriptions of the connection.
+4. `"subject queue"` speaks of queue subscriptions only.  In an allow list such entries, where some match
+   the subject, decide alone for a queue SUB: another queue is refused though a plain entry admits it.  In a
+   deny list plain entries catch every SUB, and entries with a queue the SUBs of that queue besides.
+   `expires`, whatever allow and deny say.  It implies an empty allow list where there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from natsproxy.errors import ConfigError
+from natsproxy.protocol.patternset import PatternSet
+from natsproxy.protocol.subjects import collide, has_wildcard, is_subset, is_valid_strict
+
+ALIASES: Final = {
+    "pub": "publish", "import": "publish", "sub": "subscribe", "export": "subscribe",
+    "publish_allow_responses": "allow_responses",
+    "max_msgs": "max", "max_messages": "max", "max_responses": "max",
+    "expiration": "expires", "ttl": "expires",
+}  # fmt: skip
+DEFAULT_MAX: Final = 1
+DEFAULT_EXPIRES: Final = 120_000_000_000
+_UNITS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+
+
+class SubDecision(NamedTuple):
+    """allowed: the SUB is taken.  filter_needed: and it arms the delivery filter."""
+
+    allowed: bool
+    filter_needed: bool = False
+
+
+class Entry(NamedTuple):
+    """One entry of a list: a pattern, and the queue that it speaks of (`b""`: all subscriptions)."""
+
+    pattern: bytes
+    queue: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRule:
+    """How often and how long a reply may be published.
+
+    max: times, negative for no limit.  expires: nanoseconds, negative for ever.
+    """
+
+    max: int = DEFAULT_MAX
+    expires: int = DEFAULT_EXPIRES
+
+
+class _List:
+    """An allow or deny list: entries for everybody and entries for queues."""
+
+    __slots__ = ("entries", "plain", "queued")
+
+    def __init__(self, entries: tuple[Entry, ...]) -> None:
+        self.entries = entries
+        self.plain = PatternSet((entry.pattern, entry) for entry in entries if not entry.queue)
+        self.queued = PatternSet((entry.pattern, entry.queue) for entry in entries if entry.queue)
+
+    def admits(self, subject: bytes, queue: bytes) -> bool:
+        """Tell whether an allow list admits a SUB: entries with a queue decide alone where some match."""
+        queues = self.queued.find(subject) if queue else ()
+        if queues:
+            return any(_queue_matches(queue, pattern) for pattern in queues)
+        return self.plain.matches(subject)
+
+    def catches(self, subject: bytes, queue: bytes) -> bool:
+        """Tell whether a deny list catches a SUB or a delivery: any entry will do."""
+        queues = self.queued.find(subject) if queue else ()
+        return self.plain.matches(subject) or any(_queue_matches(queue, pattern) for pattern in queues)
+
+
+def _queue_matches(queue: bytes, pattern: bytes) -> bool:
+    return queue == pattern or (has_wildcard(pattern) and is_subset(queue, pattern))
+
+
+class Permissions:
+    """What a user may do.  Immutable; shared by connections."""
+
+    __slots__ = ("_publish_allow", "_publish_deny", "_subscribe_allow", "_subscribe_deny", "responses")
+
+    def __init__(
+        self,
+        *,
+        publish_allow: tuple[Entry, ...] | None = None,
+        publish_deny: tuple[Entry, ...] = (),
+        subscribe_allow: tuple[Entry, ...] | None = None,
+        subscribe_deny: tuple[Entry, ...] = (),
+        responses: ResponseRule | None = None,
+    ) -> None:
+        if responses is not None and publish_allow is None:
+            publish_allow = ()
+        self._publish_allow = None if publish_allow is None else _List(publish_allow)
+        self._publish_deny = _List(publish_deny)
+        self._subscribe_allow = None if subscribe_allow is None else _List(subscribe_allow)
+        self._subscribe_deny = _List(subscribe_deny)
+        self.responses = responses
+
+    def can_publish(self, subject: bytes) -> bool:
+        """Tell whether allow and deny admit a PUB; `ResponsePermissions` may admit it all the same."""
+        if self._publish_allow is not None and not self._publish_allow.plain.matches(subject):
+            return False
+        return not self._publish_deny.plain.matches(subject)
+
+    def can_subscribe(self, subject: bytes, queue: bytes = b"") -> SubDecision:
+        """Decide on a SUB; an allowed one may need the delivery filter."""
+        if self._subscribe_allow is not None and not self._subscribe_allow.admits(subject, queue):
+            return SubDecision(False)
+        if self._subscribe_deny.catches(subject, queue):
+            return SubDecision(False)
+        if not queue and not has_wildcard(subject):
+            return SubDecision(True)
+        return SubDecision(True, any(collide(e.pattern, subject) for e in self._subscribe_deny.entries))
+
+    def delivery_denied(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Tell whether an armed filter keeps a message from a subscription of this queue (`b""`: plain)."""
+        return self._subscribe_deny.catches(subject, queue)
+
+
+class ResponsePermissions:
+    """What one connection may publish now: `Permissions` and the replies that it owes.
+
+    limit: how many open replies are kept; beyond it the oldest is forgotten (the server's own table grows).
+    Times are nanoseconds of one clock.
+    """
+
+    def __init__(self, permissions: Permissions, *, limit: int = 65_536) -> None:
+        self._permissions = permissions
+        self._limit = limit
+        self._open: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def can_publish(self, subject: bytes, now: int) -> bool:
+        """Decide on a PUB, and count it when an open reply is what admits it."""
+        return self._permissions.can_publish(subject) or self._use(subject, now)
+
+    def delivered(self, reply: bytes, now: int) -> None:
+        """Note that a message with this reply subject went to the client.
+
+        As on the server a reply that is still open is used once by this, and not opened anew.
+        """
+        if self._permissions.responses is None or not reply or self.can_publish(reply, now):
+            return
+        self._prune(now)
+        self._open[reply] = (now, 0)
+
+    def _use(self, subject: bytes, now: int) -> bool:
+        rule, entry = self._permissions.responses, self._open.get(subject)
+        if rule is None or entry is None:
+            return False
+        since, used = entry[0], entry[1] + 1
+        if 0 <= rule.max < used or 0 <= rule.expires < now - since:
+            del self._open[subject]
+            return False
+        self._open[subject] = (since, used)
+        return True
+
+    def _prune(self, now: int) -> None:
+        rule = self._permissions.responses
+        while self._open and rule is not None:
+            oldest, (since, _) = next(iter(self._open.items()))
+            if not 0 <= rule.expires < now - since and len(self._open) < self._limit:
+                return
+            del self._open[oldest]
+
+
+def parse_permissions(
+    table: Mapping[str, Any] | None, *, where: str = "permissions", default: Permissions | None = None
+) -> Permissions:
+    """Read a permission map of nats-server (a plain dict).
+
+    None gives `default` (nats-server's default_permissions; without one: everything).  where: how errors name
+    the map.  Raises ConfigError that names the key.
+    """
+    if table is None:
+        return default or Permissions()
+    keys = _keys(table, where, ("publish", "subscribe", "allow_responses"))
+    publish_allow, publish_deny = _side(keys.get("publish"), f"{where}.publish", queues=False)
+    subscribe_allow, subscribe_deny = _side(keys.get("subscribe"), f"{where}.subscribe", queues=True)
+    return Permissions(
+        publish_allow=publish_allow,
+        publish_deny=publish_deny or (),
+        subscribe_allow=subscribe_allow,
+        subscribe_deny=subscribe_deny or (),
+        responses=_responses(keys.get("allow_responses"), f"{where}.allow_responses"),
+    )
+
+
+def _keys(table: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
+    """Return a table under the canonical names of its keys."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} must be a table, not {table!r}")
+    result: dict[str, Any] = {}
+    for key, value in table.items():
+        name = ALIASES.get(str(key).lower(), str(key).lower())
+        if name not in known:
+            raise ConfigError(f"{where} has no key {key!r}; it takes {', '.join(known)}")
+        if name in result:
+            raise ConfigError(f"{where} says {name!r} twice (as {key!r} too)")
+        result[name] = value
+    return result
+
+
+def _side(
+    value: Any, where: str, *, queues: bool
+) -> tuple[tuple[Entry, ...] | None, tuple[Entry, ...] | None]:
+    """Read one direction: a subject, a list of them (allow), or a table of allow and deny."""
+    if value is None:
+        return None, None
+    if not isinstance(value, Mapping):
+        return _entries(value, where, queues), None
+    lists = _keys(value, where, ("allow", "deny"))
+    return tuple(
+        _entries(lists[name], f"{where}.{name}", queues) if name in lists else None
+        for name in ("allow", "deny")
+    )  # type: ignore[return-value]
+
+
+def _entries(value: Any, where: str, queues: bool) -> tuple[Entry, ...] | None:
+    """Read a list of subjects; an empty one says nothing, as on the server."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"{where} must be a subject or a list of subjects, not {value!r}")
+    return tuple(_entry(item, where, queues) for item in items) or None
+
+
+def _entry(item: str, where: str, queues: bool) -> Entry:
+    fields = item.encode("utf-8", "surrogateescape").split()
+    if not fields or len(fields) > 2 or not is_valid_strict(fields[0]):
+        raise ConfigError(f"{where}: {item!r} is not a valid subject")
+    if len(fields) == 2 and not queues:
+        raise ConfigError(f"{where}: {item!r} names a queue, which only subscribe permissions can")
+    return Entry(*fields)
+
+
+def _responses(value: Any, where: str) -> ResponseRule | None:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return ResponseRule()
+    keys = _keys(value, where, ("max", "expires"))
+    most = keys.get("max", 0)
+    if not isinstance(most, int) or isinstance(most, bool):
+        raise ConfigError(f"{where}.max must be a whole number, not {most!r}")
+    expires = duration(keys.get("expires", 0), f"{where}.expires")
+    return ResponseRule(most or DEFAULT_MAX, expires or DEFAULT_EXPIRES)
+
+
+def duration(value: Any, where: str) -> int:
+    """Read a duration as nats-server does: a number of seconds, or Go's form (`"1m30s"`).  Nanoseconds.
+
+    Raises ConfigError that names `where`.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value * 10**9
+    text = value.strip() if isinstance(value, str) else ""
+    sign = -1 if text.startswith("-") else 1
+    text = text.lstrip("+-") if text[:1] in ("+", "-") else text
+    parts = _DURATION_PART.findall(text)
+    if text == "0":
+        return 0
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError(f'{where} must be a duration such as "2m" or "1.5s", not {value!r}')
+    return sign * round(sum(float(number) * _UNITS[unit] for number, unit in parts))
