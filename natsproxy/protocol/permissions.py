@@ -13,6 +13,7 @@
 4. `"subject queue"` speaks of queue subscriptions only.  In an allow list such entries, where some match
    the subject, decide alone for a queue SUB: another queue is refused though a plain entry admits it.  In a
    deny list plain entries catch every SUB, and entries with a queue the SUBs of that queue besides.
+5. `allow_responses`: the reply subject of a delivered message may be published to, `max` times within
    `expires`, whatever allow and deny say.  It implies an empty allow list where there is none.
 """
 
