@@ -114,9 +114,10 @@ class Relay:
             self._lost(direction, str(lost))
 
     def _lost(self, direction: Direction, detail: str) -> None:
-        # Which leg it was does not matter to the other: both are closed.
-        cause = causes.CLIENT_LOST if direction == C2S else causes.SERVER_LOST
-        self._stop(End(cause, detail))
+        if self.session.lanes[C2S].ended and not self.session.over:
+            self._stop(End(causes.CLIENT_CLOSED))  # it had said goodbye before it was gone
+            return
+        self._stop(End(causes.CLIENT_LOST if direction == C2S else causes.SERVER_LOST, detail))
 
     def _perform(self, actions: list[Action]) -> None:
         try:

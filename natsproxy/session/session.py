@@ -108,6 +108,11 @@ class Session:
             lane.actions = self.actions
         self._shape(now)
 
+    @property
+    def opening(self) -> str:
+        """What the rules say about a client that has just connected (see `Bound.opening`)."""
+        return self._bound.opening
+
     # -- what rules see
 
     @property
@@ -187,8 +192,11 @@ class Session:
             lane.finish(now)
             self._checkpoint = now
         else:
-            self._end(causes.SERVER_CLOSED)
+            self._ended_by_peer()
         return self._done()
+
+    def _ended_by_peer(self) -> None:
+        self._end(causes.CLIENT_CLOSED if self.lanes[C2S].ended else causes.SERVER_CLOSED)
 
     def tick(self, now: int) -> list[Action]:
         """Do what is due."""
@@ -207,7 +215,7 @@ class Session:
             if fence.end is not None and fence.deadline <= now:
                 self._passed(fence, now)
         if self.lanes[S2C].ended and not self.lanes[S2C].outbox.active:
-            self._end(causes.SERVER_CLOSED)
+            self._ended_by_peer()
         return self._done()
 
     def next_tick(self) -> int | None:

@@ -1,0 +1,126 @@
+"""Blocks on disk: the framing of `capture/format.py`, and nothing about what is in them.
+
+One place packs and checks the sixteen header bytes; writer, reader and recover use it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from natsproxy.errors import CaptureError
+
+MAGIC: Final = b"\x89NCAP\r\n\x1a"
+SYNC: Final = b"NBLK"
+END: Final = b"NEND"
+VERSION: Final = (1, 0)
+HEADER: Final = struct.Struct("<4sBBHII")
+FOOTER: Final = struct.Struct("<4sIQ")
+BODY_MAX: Final = 64 << 20
+ZSTD: Final = 1
+
+
+class Kind(IntEnum):
+    """What a block holds."""
+
+    SEGMENT = 1
+    RECORDS = 2
+    INDEX = 3
+
+
+class Block(NamedTuple):
+    """A block's place and header: offset of its header in the file, sizes in bytes."""
+
+    offset: int
+    kind: int
+    flags: int
+    summary_size: int
+    length: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        """Where the next block begins."""
+        return self.offset + HEADER.size + self.summary_size + self.length
+
+
+class Summary(NamedTuple):
+    """The summary of a records block; times relative to `mono0`, in ns."""
+
+    mono0: int
+    wall0: int
+    t_first: int
+    t_last: int
+    items: int
+    frames: int
+    ops: int
+    raw_length: int
+    conns: tuple[int, ...] | None
+    tokens: tuple[bytes, ...] | None
+
+
+def header(kind: Kind, flags: int, summary: bytes, body: Sequence[bytes | memoryview], length: int) -> bytes:
+    """Return the header of a block, its checksum computed over header, summary and body."""
+    crc = _crc(kind, flags, summary, body, length)
+    return HEADER.pack(SYNC, kind, flags, len(summary), length, crc)
+
+
+def _crc(kind: int, flags: int, summary: bytes, body: Sequence[bytes | memoryview], length: int) -> int:
+    crc = zlib.crc32(HEADER.pack(SYNC, kind, flags, len(summary), length, 0)[:12])
+    crc = zlib.crc32(summary, crc)
+    for part in body:
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
+def parse_header(raw: bytes, offset: int, path: Path | None = None) -> Block:
+    """Return the block whose 16 header bytes are `raw`; CaptureError if they are none."""
+    sync, kind, flags, summary, length, crc = HEADER.unpack(raw)
+    if sync != SYNC:
+        raise CaptureError("there is no block here: the capture is damaged", path=path, offset=offset)
+    if length > BODY_MAX:
+        text = f"a block of {length} bytes, more than a block may have"
+        raise CaptureError(text, path=path, offset=offset)
+    return Block(offset, kind, flags, summary, length, crc)
+
+
+def check(block: Block, summary: bytes, body: bytes, path: Path | None = None) -> None:
+    """Raise CaptureError unless the block's checksum is right."""
+    if _crc(block.kind, block.flags, summary, (body,), block.length) != block.crc:
+        text = "the checksum of a block is wrong: its bytes were changed"
+        raise CaptureError(text, path=path, offset=block.offset)
+
+
+def unpack(raw: bytes, path: Path | None = None, offset: int | None = None) -> Any:
+    """Return one msgpack value of hostile bytes: no extension types, sizes bounded by the input."""
+    try:
+        return msgpack.unpackb(raw, raw=False, strict_map_key=False, unicode_errors="replace")
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise CaptureError(f"msgpack that does not parse: {error}", path=path, offset=offset) from None
+
+
+def parse_summary(raw: bytes, path: Path | None = None, offset: int | None = None) -> Summary:
+    """Return the summary of a records block."""
+    value = unpack(raw, path, offset)
+    return summary_of(value, path, offset)
+
+
+def summary_of(value: object, path: Path | None = None, offset: int | None = None) -> Summary:
+    """Return the summary from its decoded array; CaptureError if it is none."""
+    numbers = value[:8] if isinstance(value, list) and len(value) >= 10 else None
+    if numbers is None or not all(type(number) is int for number in numbers):
+        raise CaptureError("a block summary that is none", path=path, offset=offset)
+    assert isinstance(value, list)
+    conns, tokens = value[8], value[9]
+    conns = tuple(conns) if isinstance(conns, list) and all(type(c) is int for c in conns) else None
+    tokens = tuple(tokens) if isinstance(tokens, list) and all(type(t) is bytes for t in tokens) else None
+    summary = Summary._make([*numbers, conns, tokens])
+    if not 0 <= summary.raw_length <= BODY_MAX:
+        raise CaptureError("a block that claims more than 64 MiB", path=path, offset=offset)
+    return summary

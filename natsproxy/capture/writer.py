@@ -1,0 +1,163 @@
+"""Blocks to files: one segment after another, each closed with its index.
+
+Plain synchronous file work, meant for a thread: its calls (checksum, compression, writev, fsync) release the
+interpreter lock.  A block is written whole or not at all: after a short write or a full disk the file is cut
+back to its last whole block and CaptureError says so.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from natsproxy import __version__
+from natsproxy.capture.blocks import END, FOOTER, MAGIC, VERSION, ZSTD, Kind, header
+from natsproxy.capture.builder import SealedBlock
+from natsproxy.errors import CaptureError
+
+_IOV_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What a segment header says: ids are 16 bytes; wall and mono are the clocks at its creation, in ns."""
+
+    recorder: bytes
+    boot: bytes
+    wall: int
+    mono: int
+    seed: int | None = None
+    rules: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class CaptureWriter:
+    """Writes one capture: a file `x.ncap`, or a folder of segments."""
+
+    def __init__(self, path: Path, info: SegmentInfo, *, compression: str = "none") -> None:
+        self.path = path
+        self.single = path.suffix == ".ncap"
+        self.info = info
+        self.segment = -1
+        self.size = 0
+        self.file: Path | None = None
+        self._fd = -1
+        self._index: list[list[Any]] = []
+        self._items = self._frames = 0
+        self._walls: tuple[int, int] | None = None
+        self._compress = _compressor(compression)
+
+    def open_segment(self, info: SegmentInfo | None = None) -> Path:
+        """Begin the next segment; the one before it is closed."""
+        self.close()
+        self.info = info or self.info
+        self.segment += 1
+        self.file = self.path
+        if self.single and self.segment:
+            self.file = self.path.with_name(f"{self.path.stem}-{self.segment}.ncap")
+        if not self.single:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.file = self.path / f"{self.info.recorder.hex()}-{self.segment}.ncap"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if self.single else os.O_EXCL)
+            self._fd = os.open(self.file, flags | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CaptureError(f"cannot create the capture: {error.strerror}", path=self.file) from None
+        self.size = 0
+        self._index = []
+        self._items = self._frames = 0
+        self._walls = None
+        self._write([MAGIC])
+        self._block(Kind.SEGMENT, 0, b"", [msgpack.packb(self._header())])
+        return self.file
+
+    def _header(self) -> dict[str, Any]:
+        info = self.info
+        return {
+            "version": list(VERSION), "recorder": info.recorder, "boot": info.boot, "segment": self.segment,
+            "wall": info.wall, "mono": info.mono, "natsproxy": __version__, "seed": info.seed,
+            "rules": info.rules, "settings": info.settings,
+        }  # fmt: skip
+
+    def write(self, block: SealedBlock) -> None:
+        """Write a records block.  Raises CaptureError; then the file ends with its last whole block."""
+        flags = 0
+        body: Sequence[bytes | memoryview] = block.buffers
+        if self._compress is not None:
+            body = [self._compress(b"".join(block.buffers))]
+            flags = ZSTD
+        offset = self.size
+        self._block(Kind.RECORDS, flags, msgpack.packb(block.summary), body)
+        self._index.append([offset, int(Kind.RECORDS), block.summary])
+        self._items += block.summary[4]
+        self._frames += block.frames
+        wall, first, last = block.summary[1], block.summary[2], block.summary[3]
+        begin = self._walls[0] if self._walls else wall + first
+        self._walls = (begin, max(wall + last, self._walls[1] if self._walls else 0))
+
+    def _block(self, kind: Kind, flags: int, summary: bytes, body: Sequence[bytes | memoryview]) -> None:
+        length = sum(map(len, body))
+        self._write([header(kind, flags, summary, body, length), summary, *body])
+
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
+        total = sum(map(len, parts))
+        written = 0
+        try:
+            for at in range(0, len(parts), _IOV_MAX):
+                written += self._writev([memoryview(part) for part in parts[at : at + _IOV_MAX] if len(part)])
+        except OSError as error:
+            with suppress(OSError):  # the message below is about the first failure
+                os.ftruncate(self._fd, self.size)
+                os.lseek(self._fd, self.size, os.SEEK_SET)
+            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
+        assert written == total
+        self.size += total
+
+    def _writev(self, parts: list[memoryview]) -> int:
+        total = 0
+        while parts:
+            count = os.writev(self._fd, parts)
+            total += count
+            while parts and count >= len(parts[0]):
+                count -= len(parts.pop(0))
+            if count:
+                parts[0] = parts[0][count:]
+        return total
+
+    def close(self) -> None:
+        """Write index and footer, sync and close; idempotent.  Without them the file stays readable."""
+        if self._fd < 0:
+            return
+        try:
+            offset = self.size
+            first, last = self._walls or (self.info.wall, self.info.wall)
+            summary = msgpack.packb([len(self._index), self._items, self._frames, first, last])
+            self._block(Kind.INDEX, 0, summary, [msgpack.packb(self._index)])
+            self._write([footer(offset)])
+            os.fsync(self._fd)
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def footer(offset: int) -> bytes:
+    """Return the footer that points at the index block at `offset`."""
+    place = offset.to_bytes(8, "little")
+    return FOOTER.pack(END, zlib.crc32(place), offset)
+
+
+def _compressor(name: str) -> Any:
+    if name == "none":
+        return None
+    try:
+        import zstandard
+    except ImportError:
+        raise CaptureError("compression needs the zstandard package: pip install 'natsproxy[zstd]'") from None
+    return zstandard.ZstdCompressor(level=1).compress

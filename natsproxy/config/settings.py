@@ -1,0 +1,70 @@
+"""The settings of a proxy, typed and with their defaults; `net` takes a `ProxySettings` and nothing else.
+
+Durations are nanoseconds, sizes bytes.  How they are read from files, environment and flags is the business
+of the other modules here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SECOND = 1_000_000_000
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port; port 0 lets the system choose."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """What is recorded, and where to.
+
+    path: a file `x.ncap`, or a folder for segments.  rotate_size (bytes) and rotate_interval (ns): 0 for
+    never.  flush: how long (ns) a record may wait for its block to be sealed.  queue: how much (bytes) may
+    wait for the disk before the capture records a gap.  strict: close connections rather than miss traffic.
+    subjects, names: record only these (patterns); payloads: ordered (pattern, policy) pairs, the policy being
+    "keep", "hash", "drop" or a number of bytes to keep.
+    """
+
+    path: Path
+    rotate_size: int = 256 * MIB
+    rotate_interval: int = 0
+    flush: int = SECOND // 4
+    compression: str = "none"
+    frame_max: int = 8 * MIB
+    queue: int = 64 * MIB
+    strict: bool = False
+    subjects: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    payloads: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """Everything that a proxy needs to know to run."""
+
+    listen: tuple[Address, ...] = (Address("127.0.0.1", 4222),)
+    upstream: Address = Address("127.0.0.1", 4223)
+    advertise: str = "strip"
+    upstream_hold: int = 0
+    unparsed: str = "close"
+    max_control_line: int = 4096
+    rule_buffer: int = 8 * MIB
+    queue_bytes: int = 8 * MIB
+    connect_timeout: int = 2 * SECOND
+    drain: int = 30 * SECOND
+    keepalive: bool = True
+    seed: int | None = None
+    rules: tuple[dict[str, Any], ...] = ()
+    rules_file: Path | None = None
+    record: RecordSettings | None = None

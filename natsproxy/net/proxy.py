@@ -1,0 +1,308 @@
+"""The proxy: listeners, connections, recorder and rules, and the one surface that controls them.
+
+CLI, tests and the testing API all use `Proxy`; nobody else composes one.  Two nurseries: accepting and
+serving.  Draining cancels the first and gives the second a deadline.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from natsproxy.capture import records
+from natsproxy.capture.redact import redact_frames
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.errors import ConfigError
+from natsproxy.events import Closed, Event, Firing, Notice, Opened
+from natsproxy.net.recorder import Recorder
+from natsproxy.net.relay import Relay, now_ns
+from natsproxy.net.stream import Leg
+from natsproxy.rules.seam import Chain, EmptyChain
+from natsproxy.session import causes
+from natsproxy.session.actions import End, SessionSettings
+from natsproxy.session.session import Session
+from natsproxy.wire.ops import C2S, S2C
+
+_NAMES_MAX = 10_000  # remembered connection names: names are hostile
+_RETRY = 0.05  # seconds between attempts while the upstream is held
+
+
+class Proxy:
+    """A running proxy.
+
+    listen: the addresses it listens on, once `serve` has started.  seed: of all dice.
+    """
+
+    def __init__(self, settings: ProxySettings, chain: Chain | None = None) -> None:
+        self.settings = settings
+        self.seed = settings.seed if settings.seed is not None else secrets.randbits(32)
+        self.chain: Chain = chain or EmptyChain()
+        self.listen: tuple[Address, ...] = ()
+        self.relays: dict[int, Relay] = {}
+        self.recorder: Recorder | None = None
+        self.accepted = 0
+        self._subscribers: list[Callable[[Event], None]] = []
+        self._taps: list[Callable[[records.Item], None]] = []
+        self._names: Counter[str] = Counter()
+        self._accepting = trio.CancelScope()
+        self._serving = trio.CancelScope()
+        self._background: trio.Nursery | None = None
+        self._recorded = trio.Event()
+        self._quiet = trio.Event()
+
+    # -- life
+
+    async def serve(
+        self, *, task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Listen and relay until `drain` or cancellation.
+
+        Starts (in the sense of `nursery.start`) with the addresses once the listeners stand.  Raises
+        ConfigError for an address that cannot be listened on.
+        """
+        async with trio.open_nursery() as background:
+            self._background = background
+            listeners = await self._listeners()
+            if self.settings.record is not None:
+                self.start_recording(self.settings.record)
+            task_status.started(self.listen)
+            try:
+                with self._serving:
+                    async with trio.open_nursery() as connections:
+                        with self._accepting:
+                            async with trio.open_nursery() as accepting:
+                                for listener in listeners:
+                                    accepting.start_soon(self._accept, listener, connections)
+            finally:
+                with trio.CancelScope(shield=True):
+                    for listener in listeners:
+                        await listener.aclose()
+                    await self.stop_recording()
+                background.cancel_scope.cancel()
+
+    async def drain(self, deadline: float | None = None) -> None:
+        """Accept no more; end each connection once it is answered, all at the deadline (in seconds)."""
+        self._accepting.cancel()
+        limit = self.settings.drain / 1e9 if deadline is None else deadline
+        with trio.move_on_after(limit):
+            for relay in list(self.relays.values()):
+                relay.drain()
+            while self.relays:
+                self._quiet = trio.Event()
+                await self._quiet.wait()
+        for relay in list(self.relays.values()):
+            relay.kill(causes.DRAINED, "the drain deadline passed")
+        while self.relays:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+        self._serving.cancel()
+
+    async def _listeners(self) -> list[trio.SocketListener]:
+        listeners: list[trio.SocketListener] = []
+        for address in self.settings.listen:
+            try:
+                listeners += await trio.open_tcp_listeners(address.port, host=address.host or None)
+            except OSError as error:
+                for listener in listeners:
+                    await listener.aclose()
+                reason = error.strerror or str(error)
+                raise ConfigError(f"cannot listen on {address}: {reason}") from None
+        self.listen = tuple(Address(*listener.socket.getsockname()[:2]) for listener in listeners)
+        return listeners
+
+    # -- connections
+
+    async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:  # out of descriptors: wait for some to come back
+                self.emit(Notice(now_ns(), None, "error", f"cannot accept connections: {error.strerror}"))
+                await trio.sleep(0.1)
+                continue
+            self.accepted += 1
+            connections.start_soon(self._connection, Leg(_taken(stream)), self.accepted)
+
+    async def _connection(self, client: Leg, ordinal: int) -> None:
+        conn, opened = ordinal, now_ns()
+        peer, local = client.peer, client.local
+        session = self._session(conn, ordinal, peer, local, opened)
+        end = End(causes.KILLED)
+        upstream = str(self.settings.upstream)
+        relay: Relay | None = None
+        try:
+            opening = session.opening
+            if opening in ("refuse", "close"):
+                end = End(causes.RULE, f"a rule says: {opening}", opening == "refuse")
+                client.reset() if opening == "refuse" else client.close()
+                return
+            server = await self._dial()
+            if server is None:
+                end = End(causes.UPSTREAM_DOWN, f"cannot connect to {upstream}")
+                return
+            self.emit(Opened(opened, conn, peer, upstream, str(Address(*local)), ordinal))
+            self.record(
+                records.Open(conn, opened, {"client": peer, "upstream": upstream, "ordinal": ordinal})
+            )
+            relay = Relay(session, client, server, self.emit, self.record)
+            self.relays[conn] = relay
+            end = await relay.run()
+        finally:
+            client.close()
+            self._closed(conn, session, end, opened)
+
+    def _session(self, conn: int, ordinal: int, peer: str, local: tuple[str, int], now: int) -> Session:
+        s = self.settings
+        settings = SessionSettings(
+            max_control_line=s.max_control_line, rule_buffer=s.rule_buffer, advertise=s.advertise,
+            self_host=local[0], self_port=local[1], unparsed=s.unparsed, queue_bytes=s.queue_bytes,
+            record_frame_max=s.record.frame_max if s.record else 8 << 20,
+        )  # fmt: skip
+        session = Session(
+            settings, self.chain, conn=conn, ordinal=ordinal, address=peer, record=self._recording, now=now
+        )
+        session.key_of = self._key_of
+        return session
+
+    def _key_of(self, name: str, ordinal: int) -> str:
+        if not name or (len(self._names) >= _NAMES_MAX and name not in self._names):
+            return f"#{ordinal}"
+        self._names[name] += 1
+        return f"{name}/{self._names[name]}"
+
+    def _closed(self, conn: int, session: Session, end: End, opened: int) -> None:
+        now = now_ns()
+        self.relays.pop(conn, None)
+        counts = {
+            "c2s_bytes": session.lanes[C2S].in_bytes, "c2s_frames": session.lanes[C2S].scanner.ordinal,
+            "s2c_bytes": session.lanes[S2C].in_bytes, "s2c_frames": session.lanes[S2C].scanner.ordinal,
+        }  # fmt: skip
+        self.record(records.Close(conn, now, end.cause, {**counts, "detail": end.detail}))
+        self.emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, **counts))
+        self._quiet.set()
+
+    async def _dial(self) -> Leg | None:
+        """Connect to the upstream; None when it cannot be reached (in time)."""
+        settings = self.settings
+        deadline = trio.current_time() + settings.upstream_hold / 1e9
+        while True:
+            with trio.move_on_after(settings.connect_timeout / 1e9), suppress(OSError):
+                stream = await trio.open_tcp_stream(settings.upstream.host, settings.upstream.port)
+                return Leg(_taken(stream), keepalive=settings.keepalive)
+            if trio.current_time() >= deadline:
+                return None
+            await trio.sleep(_RETRY)
+
+    # -- events and records
+
+    def subscribe(self, subscriber: Callable[[Event], None]) -> Callable[[], None]:
+        """Call `subscriber` for each event; return a function that ends it."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    def tap(self, tap: Callable[[records.Item], None]) -> Callable[[], None]:
+        """Call `tap` for each recorded item, capture or not (connections opened from now on)."""
+        self._taps.append(tap)
+        return lambda: self._taps.remove(tap)
+
+    def emit(self, event: Event) -> None:
+        """Tell the subscribers; a firing also goes into the capture."""
+        if isinstance(event, Firing):
+            info: dict[str, Any] = {name: getattr(event, name) for name in event.__slots__}
+            self.record(records.Firing(event.conn, event.t, info))
+        for subscriber in tuple(self._subscribers):
+            subscriber(event)
+
+    def record(self, item: records.Item) -> None:
+        """Give an item to the recorder and the taps."""
+        if self.recorder is not None:
+            self.recorder.put(item)
+        for tap in tuple(self._taps):
+            tap(item)
+
+    @property
+    def _recording(self) -> bool:
+        return self.recorder is not None or bool(self._taps)
+
+    # -- control
+
+    def swap(self, chain: Chain) -> None:
+        """Put another chain in force on all connections, between frames."""
+        self.chain = chain
+        for relay in list(self.relays.values()):
+            relay.swap(chain)
+
+    def start_recording(self, settings: RecordSettings, rules: str | None = None) -> None:
+        """Begin a capture; connections that are open get a preamble.
+
+        Raises CaptureError if it cannot be created.
+        """
+        if self.recorder is not None:
+            raise ConfigError("a capture is already being recorded: stop it first")
+        assert self._background is not None
+        self.recorder = Recorder(
+            settings, seed=self.seed, rules=rules, emit=self.emit, preambles=self._preambles,
+            on_strict=self._strict,
+        )  # fmt: skip
+        self._recorded = trio.Event()
+        for preamble in self._preambles():
+            self.recorder.put(preamble)
+        self._background.start_soon(self._run_recorder, self.recorder)
+        for relay in self.relays.values():
+            for lane in relay.session.lanes:
+                lane.record = True
+
+    async def _run_recorder(self, recorder: Recorder) -> None:
+        try:
+            await recorder.run()
+        finally:
+            self._recorded.set()
+
+    async def stop_recording(self) -> None:
+        """End the capture; returns when its index is written."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is None:
+            return
+        for relay in self.relays.values():
+            for lane in relay.session.lanes:
+                lane.record = bool(self._taps)
+        recorder.close()
+        await self._recorded.wait()
+
+    def rotate(self) -> None:
+        """Begin a new segment of the capture."""
+        if self.recorder is not None:
+            self.recorder.rotate()
+
+    def _strict(self, reason: str) -> None:
+        for relay in list(self.relays.values()):
+            relay.kill(causes.RECORDER, f"strict recording: {reason}")
+
+    def _preambles(self) -> Iterator[records.Preamble]:
+        for conn, relay in self.relays.items():
+            session = relay.session
+            info = {
+                "info": redact_frames(session.last_info, S2C),
+                "connect": redact_frames(session.last_connect, C2S),
+                "subs": [
+                    [sub.sid, sub.subject, sub.queue, sub.max, max(0, sub.delivered)]
+                    for sub in session.subs.values()
+                ],
+                "ordinals": {
+                    "c2s_in": session.lanes[C2S].scanner.ordinal, "c2s_out": session.lanes[C2S].out_next,
+                    "s2c_in": session.lanes[S2C].scanner.ordinal, "s2c_out": session.lanes[S2C].out_next,
+                },
+                "open": {"client": session.address, "ordinal": session.ordinal, "key": session.key},
+            }  # fmt: skip
+            yield records.Preamble(conn, now_ns(), info)
+
+
+def _taken(stream: trio.SocketStream) -> socket.socket:
+    """Take the plain socket out of a trio stream."""
+    return socket.socket(fileno=stream.socket.detach())
