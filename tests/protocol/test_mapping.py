@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.errors import ConfigError
@@ -137,17 +137,16 @@ def invertible(draw: st.DrawFn) -> SubjectTransform:
     return SubjectTransform(b".".join([*source, *tail]), b".".join([*target, *tail]))
 
 
-@given(
-    invertible(), st.lists(st.sampled_from([b"a", b"b", b"$JS", b"q"]), min_size=1, max_size=6).map(b".".join)
-)
-def test_inverse_undoes(transform: SubjectTransform, subject: bytes) -> None:
+@given(invertible(), st.lists(st.sampled_from([b"a", b"b", b"$JS", b"q"]), min_size=9, max_size=9))
+def test_inverse_undoes(transform: SubjectTransform, words: list[bytes]) -> None:
     """What a mapping did, its inverse undoes."""
-    assert transform.invertible is None
+    filled = [words.pop() if token in (b"*", b">") else token for token in transform.source.split(b".")]
+    subject = b".".join(filled)
     mapped = transform.apply(subject)
-    assert (mapped is not None) is matches(transform.source, subject)
-    assume(mapped is not None)
+    assert transform.invertible is None
     assert mapped is not None
     assert transform.inverse().apply(mapped) == subject
+    assert transform.apply(subject + b".x") is None or transform.source.endswith(b">")
 
 
 @given(
@@ -158,7 +157,7 @@ def test_inverse_undoes(transform: SubjectTransform, subject: bytes) -> None:
 def test_patterns_map_as_their_subjects_do(
     transform: SubjectTransform, pattern: list[bytes], subject: bytes
 ) -> None:
-    """A subscription mapped gets the mapped subjects that the subscription got, and no others of the mapping."""
+    """A mapped subscription gets the mapped forms of what the subscription got."""
     for wanted in (b".".join(pattern), b".".join([*pattern, b">"])):
         mapped = transform.apply_pattern(wanted)
         moved = transform.apply(subject)

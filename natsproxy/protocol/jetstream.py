@@ -1,0 +1,278 @@
+"""JetStream over the client protocol: what the subjects, bodies and statuses of its frames mean.
+
+Everything is recognised from one frame alone; what needs history (a publish ack is a body on the reply inbox
+of an earlier PUB) belongs to the session.  One table for each: API subjects, ack payloads, statuses.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from natsproxy.protocol import gojson
+
+API_PREFIX: Final = b"$JS.API"
+
+_API: Final[dict[bytes, tuple[str, ...]]] = {
+    b"INFO": (),
+    b"STREAM.CREATE": ("stream",), b"STREAM.UPDATE": ("stream",), b"STREAM.NAMES": (), b"STREAM.LIST": (),
+    b"STREAM.INFO": ("stream",), b"STREAM.DELETE": ("stream",), b"STREAM.PURGE": ("stream",),
+    b"STREAM.SNAPSHOT": ("stream",), b"STREAM.RESTORE": ("stream",), b"STREAM.MSG.GET": ("stream",),
+    b"STREAM.MSG.DELETE": ("stream",), b"STREAM.PEER.REMOVE": ("stream",), b"STREAM.PEER.EVACUATE": ("stream",),
+    b"STREAM.LEADER.STEPDOWN": ("stream",), b"STREAM.CANCEL_MOVE": ("stream",),
+    b"DIRECT.GET": ("stream", "filter"),
+    b"CONSUMER.CREATE": ("stream", "consumer", "filter"), b"CONSUMER.DURABLE.CREATE": ("stream", "consumer"),
+    b"CONSUMER.NAMES": ("stream",), b"CONSUMER.LIST": ("stream",), b"CONSUMER.INFO": ("stream", "consumer"),
+    b"CONSUMER.DELETE": ("stream", "consumer"), b"CONSUMER.PAUSE": ("stream", "consumer"),
+    b"CONSUMER.UNPIN": ("stream", "consumer"), b"CONSUMER.RESET": ("stream", "consumer"),
+    b"CONSUMER.MSG.NEXT": ("stream", "consumer"), b"CONSUMER.LEADER.STEPDOWN": ("stream", "consumer"),
+    b"META.LEADER.STEPDOWN": (), b"META.RESCUE": (), b"SERVER.REMOVE": (), b"SERVER.EVACUATE": (),
+    b"ACCOUNT.PURGE": ("account",), b"ACCOUNT.STREAM.MOVE": ("account", "stream"),
+    b"ACCOUNT.STREAM.CANCEL_MOVE": ("account", "stream"),
+}  # fmt: skip
+_LONGEST_VERB: Final = max(verb.count(b".") + 1 for verb in _API)
+_OPTIONAL: Final = {b"DIRECT.GET": 1, b"CONSUMER.CREATE": 1}
+"""Verbs whose later names may be absent: how many must be there."""
+
+
+class ApiCall(NamedTuple):
+    """An API subject taken apart.
+
+    verb: "STREAM.CREATE" and so on.  filter: what remains of CONSUMER.CREATE and DIRECT.GET subjects, several
+    tokens perhaps.  domain: of `$JS.<domain>.API.`.  start: the token at which the names begin.
+    """
+
+    verb: bytes
+    stream: bytes = b""
+    consumer: bytes = b""
+    filter: bytes = b""
+    account: bytes = b""
+    domain: bytes = b""
+    start: int = 0
+
+
+def parse_api(subject: bytes, prefixes: tuple[bytes, ...] = ()) -> ApiCall | None:
+    """Take an API subject apart; None for any other.
+
+    prefixes: what importing accounts use in place of `$JS.API`, without the final dot.
+    """
+    for prefix in prefixes:
+        if subject.startswith(prefix + b"."):
+            return _parse_verb(subject.split(b"."), prefix.count(b".") + 1, b"")
+    if not subject.startswith(b"$JS."):
+        return None
+    tokens = subject.split(b".")
+    if tokens[1] == b"API":
+        return _parse_verb(tokens, 2, b"")
+    if len(tokens) > 3 and tokens[2] == b"API":
+        return _parse_verb(tokens, 3, tokens[1])
+    return None
+
+
+def _parse_verb(tokens: list[bytes], at: int, domain: bytes) -> ApiCall | None:
+    for length in range(min(_LONGEST_VERB, len(tokens) - at), 0, -1):
+        verb = b".".join(tokens[at : at + length])
+        names = _API.get(verb)
+        if names is None:
+            continue
+        start = at + length
+        given = tokens[start:]
+        found = dict(zip(names, given, strict=False))
+        if names[-1:] == ("filter",):
+            found["filter"] = b".".join(given[len(names) - 1 :])
+            whole = len(given) >= _OPTIONAL[verb]
+        else:
+            whole = len(given) == len(names)
+        if whole:
+            return ApiCall(verb, domain=domain, start=start, **found)
+    return None
+
+
+class AckSubject(NamedTuple):
+    """The reply subject of a delivered message (`$JS.ACK...`), v1 with 9 tokens or v2 with 11 and more.
+
+    delivered: 1 at the first delivery.  timestamp: when the message was stored, ns since 1970 by the server's
+    clock.  pending: matching messages not yet delivered then.  domain, account: v2 only (`b""` for `_`).
+    """
+
+    stream: bytes
+    consumer: bytes
+    delivered: int
+    stream_seq: int
+    consumer_seq: int
+    timestamp: int
+    pending: int
+    domain: bytes = b""
+    account: bytes = b""
+
+
+def parse_ack(subject: bytes) -> AckSubject | None:
+    """Take an ack subject apart; None for any other, and for one with tokens that are no numbers."""
+    if not subject.startswith(b"$JS.ACK."):
+        return None
+    tokens = subject.split(b".")
+    at = ack_names_at(len(tokens))
+    if at is None or not all(token.isdigit() and len(token) < 20 for token in tokens[at + 2 : at + 7]):
+        return None
+    numbers = [int(token) for token in tokens[at + 2 : at + 7]]
+    domain, account = (tokens[2], tokens[3]) if at == 4 else (b"", b"")
+    return AckSubject(tokens[at], tokens[at + 1], *numbers, b"" if domain == b"_" else domain, account)
+
+
+def ack_names_at(count: int) -> int | None:
+    """Return which token of an ack subject with `count` tokens is the stream; the consumer follows it."""
+    return 2 if count == 9 else 4 if count >= 11 else None
+
+
+class FlowControl(NamedTuple):
+    """A flow-control subject (`$JS.FC...`): publishing to it lets a push consumer go on."""
+
+    stream: bytes
+    consumer: bytes
+    domain: bytes = b""
+    account: bytes = b""
+
+
+def parse_flow_control(subject: bytes) -> FlowControl | None:
+    """Take a flow-control subject apart (v1 with 5 tokens, v2 with 7 and more); None for any other."""
+    if not subject.startswith(b"$JS.FC."):
+        return None
+    tokens = subject.split(b".")
+    if len(tokens) == 5:
+        return FlowControl(tokens[2], tokens[3])
+    if len(tokens) >= 7:
+        return FlowControl(tokens[4], tokens[5], b"" if tokens[2] == b"_" else tokens[2], tokens[3])
+    return None
+
+
+class AckKind(Enum):
+    """What a payload on an ack subject asks for."""
+
+    ACK = "ack"
+    NAK = "nak"
+    PROGRESS = "wpi"
+    TERM = "term"
+    NEXT = "next"
+    NONE = "none"
+    """Not an ack (the server answers it all the same)."""
+
+
+_ACK_EXACT: Final = {
+    b"": AckKind.ACK, b"+ACK": AckKind.ACK, b"+OK": AckKind.ACK, b"+WPI": AckKind.PROGRESS,
+}  # fmt: skip
+_ACK_PREFIX: Final = {b"-NAK": AckKind.NAK, b"+NXT": AckKind.NEXT, b"+TER": AckKind.TERM}
+
+
+def ack_kind(body: bytes) -> AckKind:
+    """Return what an ack payload asks for; `body` is without header block."""
+    kind = _ACK_EXACT.get(body)
+    if kind is None:
+        kind = _ACK_PREFIX.get(body[:4], AckKind.NONE)
+        if kind is AckKind.TERM and not body.startswith(b"+TERM"):
+            return AckKind.NONE
+    return kind
+
+
+class StatusKind(Enum):
+    """What a status line says (PROTOCOL 6.2)."""
+
+    HEARTBEAT = "heartbeat"
+    FLOW_CONTROL = "flow_control"
+    END = "end_of_batch"
+    BAD_REQUEST = "bad_request"
+    NOT_FOUND = "not_found"
+    TIMEOUT = "timeout"
+    CONFLICT = "conflict"
+    API_LEVEL = "api_level"
+    TOO_LARGE = "too_large"
+    PIN = "pin"
+    TOO_MANY = "too_many"
+    SERVER_ERROR = "server_error"
+    NO_RESPONDERS = "no_responders"
+    OTHER = "other"
+
+
+_STATUS: Final = {
+    b"204": StatusKind.END, b"400": StatusKind.BAD_REQUEST, b"404": StatusKind.NOT_FOUND,
+    b"408": StatusKind.TIMEOUT, b"409": StatusKind.CONFLICT, b"412": StatusKind.API_LEVEL,
+    b"413": StatusKind.TOO_LARGE, b"423": StatusKind.PIN, b"429": StatusKind.TOO_MANY,
+    b"500": StatusKind.SERVER_ERROR, b"503": StatusKind.NO_RESPONDERS,
+}  # fmt: skip
+
+
+def status_kind(code: bytes, description: bytes = b"") -> StatusKind:
+    """Return what a status means; the two kinds of 100 are told apart by their description, as clients do."""
+    if code == b"100":
+        if description.startswith(b"Idle"):
+            return StatusKind.HEARTBEAT
+        if description.startswith(b"Flow"):
+            return StatusKind.FLOW_CONTROL
+    return _STATUS.get(code, StatusKind.OTHER)
+
+
+class ApiError(NamedTuple):
+    """The error of an API response or a publish ack.  err_code: 0 where there is none."""
+
+    code: int
+    err_code: int
+    description: str
+
+
+class PubAck(NamedTuple):
+    """A publish ack.  error: set when the server refused the message (then `seq` is 0)."""
+
+    stream: str
+    seq: int
+    duplicate: bool = False
+    domain: str = ""
+    batch: str = ""
+    error: ApiError | None = None
+
+
+def api_error(body: bytes) -> ApiError | None:
+    """Return the error in a JSON body, None without one and for a body that is no JSON object."""
+    return _error(_object(body)) if b'"error"' in body else None
+
+
+def api_type(body: bytes) -> str:
+    """Return the `type` of an API response (`io.nats.jetstream.api.v1...`), "" for any other body."""
+    found = _object(body).get("type") if b"io.nats.jetstream" in body else None
+    return found if isinstance(found, str) else ""
+
+
+def parse_pub_ack(body: bytes) -> PubAck | None:
+    """Read a publish ack, refused ones included; None for any other body.
+
+    It is a JSON object with `stream` and `seq` or `error`, and without the `type` of API responses.
+    """
+    if not body.startswith(b"{") or (b'"seq"' not in body and b'"error"' not in body):
+        return None
+    read = _object(body)
+    stream, seq, error = read.get("stream", ""), read.get("seq", 0), _error(read)
+    if (
+        "type" in read
+        or type(seq) is not int
+        or not isinstance(stream, str)
+        or not (error or (stream and seq))
+    ):
+        return None
+    texts = {key: read[key] for key in ("domain", "batch") if isinstance(read.get(key), str)}
+    return PubAck(stream, seq, read.get("duplicate") is True, error=error, **texts)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        read = gojson.loads(body)
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _error(read: dict[str, Any]) -> ApiError | None:
+    error = read.get("error")
+    if not isinstance(error, dict):
+        return None
+    code, err_code, text = error.get("code", 0), error.get("err_code", 0), error.get("description", "")
+    if type(code) is not int or type(err_code) is not int:
+        return None
+    return ApiError(code, err_code, str(text))
