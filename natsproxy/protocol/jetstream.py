@@ -18,8 +18,8 @@ _API: Final[dict[bytes, tuple[str, ...]]] = {
     b"STREAM.CREATE": ("stream",), b"STREAM.UPDATE": ("stream",), b"STREAM.NAMES": (), b"STREAM.LIST": (),
     b"STREAM.INFO": ("stream",), b"STREAM.DELETE": ("stream",), b"STREAM.PURGE": ("stream",),
     b"STREAM.SNAPSHOT": ("stream",), b"STREAM.RESTORE": ("stream",), b"STREAM.MSG.GET": ("stream",),
-    b"STREAM.MSG.DELETE": ("stream",), b"STREAM.PEER.REMOVE": ("stream",), b"STREAM.PEER.EVACUATE": ("stream",),
-    b"STREAM.LEADER.STEPDOWN": ("stream",), b"STREAM.CANCEL_MOVE": ("stream",),
+    b"STREAM.MSG.DELETE": ("stream",), b"STREAM.PEER.REMOVE": ("stream",),
+    b"STREAM.PEER.EVACUATE": ("stream",), b"STREAM.LEADER.STEPDOWN": ("stream",), b"STREAM.CANCEL_MOVE": ("stream",),
     b"DIRECT.GET": ("stream", "filter"),
     b"CONSUMER.CREATE": ("stream", "consumer", "filter"), b"CONSUMER.DURABLE.CREATE": ("stream", "consumer"),
     b"CONSUMER.NAMES": ("stream",), b"CONSUMER.LIST": ("stream",), b"CONSUMER.INFO": ("stream", "consumer"),
@@ -114,9 +114,15 @@ def parse_ack(subject: bytes) -> AckSubject | None:
     at = ack_names_at(len(tokens))
     if at is None or not all(token.isdigit() and len(token) < 20 for token in tokens[at + 2 : at + 7]):
         return None
-    numbers = [int(token) for token in tokens[at + 2 : at + 7]]
-    domain, account = (tokens[2], tokens[3]) if at == 4 else (b"", b"")
-    return AckSubject(tokens[at], tokens[at + 1], *numbers, b"" if domain == b"_" else domain, account)
+    delivered, stream_seq, consumer_seq, timestamp, pending = (
+        int(token) for token in tokens[at + 2 : at + 7]
+    )
+    ack = AckSubject(
+        tokens[at], tokens[at + 1], delivered, stream_seq, consumer_seq, timestamp, pending
+    )  # fmt: skip
+    if at == 2:
+        return ack
+    return ack._replace(domain=b"" if tokens[2] == b"_" else tokens[2], account=tokens[3])
 
 
 def ack_names_at(count: int) -> int | None:

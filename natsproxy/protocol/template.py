@@ -1,0 +1,102 @@
+"""The subject template: a subject with its variable tokens turned into `*`, so that counting stays bounded.
+
+The rule (one implementation for metrics, captures, replay reports and Spark), token by token:
+
+1. a number (digits, a sign before them perhaps), a UUID, a hexadecimal id (8 characters or more of one letter
+   case, digits and letters both), a nuid, a nuid with `_` and a number: `*`.
+2. everything behind `_INBOX.`, and a token right behind a nuid: `*`.
+3. `$JS.ACK` and `$JS.FC`: stream and consumer stay, all else is `*` (a domain stays too).
+4. where a consumer's name is expected (the JetStream API, its acks, flow control, advisories) a generated
+   one is `*`; elsewhere eight mixed characters are taken for a word and stay.
+
+A token that is `*` or `>` already stays, so a template is its own template.  Bytes in, bytes out; a subject of
+lower-case words is returned as the same object.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from natsproxy.protocol.identifiers import is_generated_consumer, is_nuid
+from natsproxy.protocol.jetstream import ack_names_at, parse_api
+
+OTHER: Final = b"other"
+_SUSPECT: Final = re.compile(rb"[0-9$]|_INBOX|[A-Z].{20}|[a-fA-F]{8}", re.DOTALL)
+_VARIABLE: Final = re.compile(
+    rb"[+-]?[0-9]+"
+    rb"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+    rb"|(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}"
+    rb"|(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{8,}"
+)
+_NUID_NUMBERED: Final = re.compile(rb"([0-9A-Za-z]{22})(?:_[0-9]+)?")
+
+
+def template(subject: bytes) -> bytes:
+    """Return the template of a subject (see the rule above)."""
+    if _SUSPECT.search(subject) is None:
+        return subject
+    tokens = subject.split(b".")
+    if tokens[0] == b"_INBOX":
+        return b".".join([b"_INBOX"] + [b"*"] * (len(tokens) - 1))
+    if tokens[0] == b"$JS" and len(tokens) > 2:
+        return b".".join(_jetstream(subject, tokens))
+    return b".".join(_plain(tokens))
+
+
+def _plain(tokens: list[bytes]) -> list[bytes]:
+    made: list[bytes] = []
+    behind_nuid = False
+    for token in tokens:
+        nuid = len(token) >= 22 and _is_nuid(token)
+        if nuid or (behind_nuid and token != b">") or _VARIABLE.fullmatch(token) is not None:
+            made.append(b"*")
+        else:
+            made.append(token)
+        behind_nuid = nuid
+    return made
+
+
+def _is_nuid(token: bytes) -> bool:
+    found = _NUID_NUMBERED.fullmatch(token)
+    return found is not None and is_nuid(found[1])
+
+
+def _consumer(token: bytes) -> bytes:
+    return b"*" if is_generated_consumer(token) or _VARIABLE.fullmatch(token) is not None else token
+
+
+def _jetstream(subject: bytes, tokens: list[bytes]) -> list[bytes]:
+    """Return the template tokens of a subject under `$JS`."""
+    kind = tokens[1]
+    if kind in (b"ACK", b"FC"):
+        at = ack_names_at(len(tokens)) if kind == b"ACK" else {5: 2, 7: 4, 8: 4}.get(len(tokens))
+        if at is not None:
+            names = [tokens[at], _consumer(tokens[at + 1])]
+            domain = [tokens[2], b"*"] if at == 4 else []
+            return [*tokens[:2], *domain, *names, *[b"*"] * (len(tokens) - at - 2)]
+    call = parse_api(subject)
+    if call is not None and call.consumer:
+        head = tokens[: call.start + 1]
+        return [*head, _consumer(call.consumer), *_plain(tokens[call.start + 2 :])]
+    if kind == b"EVENT" and len(tokens) > 5:
+        return [*tokens[:5], *(_consumer(token) for token in tokens[5:])]
+    return _plain(tokens)
+
+
+class TemplateCap:
+    """Templates counted, no more than `cap` different ones: later ones count as `other`.
+
+    Fair by arrival: what was seen first keeps its name, so names never change in mid-run.
+    """
+
+    def __init__(self, cap: int = 10_000) -> None:
+        self._cap = cap
+        self.counts: dict[bytes, int] = {}
+
+    def add(self, name: bytes, count: int = 1) -> bytes:
+        """Count a template and return the name that it counts under."""
+        if name not in self.counts and len(self.counts) >= self._cap:
+            name = OTHER
+        self.counts[name] = self.counts.get(name, 0) + count
+        return name

@@ -1,0 +1,100 @@
+"""Subject templates: what is variable goes, what is a word stays."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.protocol.subjects import matches
+from natsproxy.protocol.template import OTHER, TemplateCap, template
+
+NUID = "Zd7xPq2LrT0bY9mKcV4sWe"
+
+CASES = [
+    ("orders.eu", "orders.eu"),
+    ("Orders.EU.New", "Orders.EU.New"),
+    ("orders.eu.1234", "orders.eu.*"),
+    ("orders.-5.+7", "orders.*.*"),
+    ("v1.orders.x2", "v1.orders.x2"),
+    ("user.123e4567-e89b-12d3-a456-426614174000.login", "user.*.login"),
+    ("user.123E4567-E89B-12D3-A456-426614174000", "user.*"),
+    ("commit.deadbeef", "commit.deadbeef"),
+    ("commit.deadbee7", "commit.*"),
+    ("commit.DEADBEE7", "commit.*"),
+    ("commit.d41d8cd98f00b204e9800998ecf8427e", "commit.*"),
+    ("commit.abc12", "commit.abc12"),
+    (f"_INBOX.{NUID}", "_INBOX.*"),
+    (f"_INBOX.{NUID}.aBcD1234", "_INBOX.*.*"),
+    ("_INBOX.any.thing", "_INBOX.*.*"),
+    (f"my.box.{NUID}.tok", "my.box.*.*"),
+    (f"$O.bucket.C.{NUID}", "$O.bucket.C.*"),
+    ("$KV.bucket.key.name", "$KV.bucket.key.name"),
+    ("averyveryverylongtoken.x", "averyveryverylongtoken.x"),
+    ("$JS.ACK.S.C.1.5.6.1700000000000000000.7", "$JS.ACK.S.C.*.*.*.*.*"),
+    ("$JS.ACK.S.kX3vQz9a.1.5.6.17.7", "$JS.ACK.S.*.*.*.*.*.*"),
+    ("$JS.ACK.hub.szMpdrwD.S.C.1.5.6.17.7", "$JS.ACK.hub.*.S.C.*.*.*.*.*"),
+    ("$JS.FC.S.C.a1B2", "$JS.FC.S.C.*"),
+    ("$JS.API.CONSUMER.INFO.S.kX3vQz9a", "$JS.API.CONSUMER.INFO.S.*"),
+    ("$JS.API.CONSUMER.INFO.S.consumer", "$JS.API.CONSUMER.INFO.S.consumer"),
+    ("$JS.API.CONSUMER.CREATE.S.kX3vQz9a.orders.17", "$JS.API.CONSUMER.CREATE.S.*.orders.*"),
+    (f"$JS.API.CONSUMER.MSG.NEXT.S.{NUID}_3", "$JS.API.CONSUMER.MSG.NEXT.S.*"),
+    ("$JS.API.STREAM.INFO.orders", "$JS.API.STREAM.INFO.orders"),
+    ("$JS.API.DIRECT.GET.KV_B.$KV.B.7", "$JS.API.DIRECT.GET.KV_B.$KV.B.*"),
+    ("$JS.EVENT.ADVISORY.CONSUMER.CREATED.S.kX3vQz9a", "$JS.EVENT.ADVISORY.CONSUMER.CREATED.S.*"),
+    ("a.*.>", "a.*.>"),
+    ("a.\u00e9.7", "a.\u00e9.*"),
+    ("", ""),
+    ("..1", "..*"),
+]
+
+
+@pytest.mark.parametrize(("subject", "expected"), CASES)
+def test_template(subject: str, expected: str) -> None:
+    """Each part of the rule, by example; and a template is its own template."""
+    made = template(subject.encode())
+    assert made == expected.encode()
+    assert template(made) == made
+
+
+TOKENS = st.sampled_from(
+    [
+        b"$JS",
+        b"ACK",
+        b"FC",
+        b"API",
+        b"CONSUMER",
+        b"CREATE",
+        b"EVENT",
+        b"7",
+        NUID.encode(),
+        b"*",
+        b">",
+        b"kX3vQz9a",
+        b"_INBOX",
+        b"w",
+    ]
+)
+
+
+@given(st.lists(TOKENS, min_size=1, max_size=12).map(b".".join) | st.binary(max_size=40))
+def test_idempotent_and_covering(subject: bytes) -> None:
+    """Any subject: its template is stable, keeps the tokens' number, and matches it where it can."""
+    made = template(subject)
+    assert template(made) == made
+    assert made.count(b".") == subject.count(b".")
+    if matches(b">", subject) and b">" not in subject.split(b"."):
+        assert matches(made, subject)
+
+
+def test_words_come_back_as_they_are() -> None:
+    """A subject without anything variable is not even copied."""
+    subject = b"orders.eu.created"
+    assert template(subject) is subject
+
+
+def test_cap() -> None:
+    """Beyond the cap new templates count as `other`, known ones go on under their name."""
+    cap = TemplateCap(2)
+    assert [cap.add(name) for name in (b"a", b"b", b"c", b"a", b"d")] == [b"a", b"b", OTHER, b"a", OTHER]
+    assert cap.counts == {b"a": 2, b"b": 1, OTHER: 2}
