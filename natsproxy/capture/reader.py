@@ -1,0 +1,313 @@
+"""Reading captures: whole, by block, and while they grow.
+
+Captures are hostile input.  Every length is checked before anything is allocated, msgpack is decoded without
+extension types, nothing is executed, and all that can go wrong is a CaptureError that names file and offset.
+Memory follows the block, never the file.
+
+`open_capture` takes a file, a folder of segments, or a glob; `CaptureReader.blocks()` walks headers and
+summaries only, `items()` decodes.  A capture without an index, or one that is still being written, is read to
+its last whole block.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgpack
+
+from natsproxy.capture import records
+from natsproxy.capture.blocks import (
+    BODY_MAX,
+    HEADER,
+    MAGIC,
+    VERSION,
+    ZSTD,
+    Block,
+    Kind,
+    Summary,
+    check,
+    parse_header,
+    parse_summary,
+    unpack,
+)
+from natsproxy.errors import CaptureError, TruncatedCapture
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a segment's header says (see `capture/format.py`)."""
+
+    path: Path
+    recorder: bytes
+    number: int
+    wall: int
+    mono: int
+    seed: int | None
+    rules: str | None
+    natsproxy: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A records block that can be read on its own."""
+
+    segment: Segment
+    block: Block
+    summary: Summary
+
+    def wall(self, t: int) -> int:
+        """Return the wall clock (Unix ns) of a monotonic time of this block."""
+        return self.summary.wall0 + t - self.summary.mono0
+
+
+Keep = Callable[[BlockRef], bool]
+
+
+class CaptureFile:
+    """One segment file, open for reading; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: IO[bytes] = path.open("rb")
+        except OSError as error:
+            raise CaptureError(f"cannot read it: {error.strerror}", path=path) from None
+        try:
+            self.segment = self._read_segment()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> CaptureFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+    def _read_segment(self) -> Segment:
+        magic = self._file.read(len(MAGIC))
+        if magic != MAGIC:
+            if MAGIC.startswith(magic):
+                raise TruncatedCapture(
+                    "the file ends before its first block", path=self.path, offset=len(magic)
+                )
+            raise CaptureError("this is not a natsproxy capture", path=self.path)
+        block = self.block_at(len(MAGIC))
+        if block is None or block.kind != Kind.SEGMENT:
+            raise TruncatedCapture("there is no segment header", path=self.path, offset=len(MAGIC))
+        value = unpack(self.read(block)[1], self.path, block.offset)
+        return _segment(value, self.path)
+
+    def _pull(self, offset: int, size: int) -> bytes:
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def block_at(self, offset: int) -> Block | None:
+        """Return the block whose header is at `offset`; None at the end (or where a block is cut short)."""
+        raw = self._pull(offset, HEADER.size)
+        if len(raw) < HEADER.size:
+            return None
+        if raw[:4] == b"NEND":
+            return None
+        block = parse_header(raw, offset, self.path)
+        return block if block.end <= self.size() else None
+
+    def size(self) -> int:
+        """The file's size now, in bytes."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def blocks(self, offset: int = len(MAGIC)) -> Iterator[BlockRef]:
+        """Yield the records blocks from `offset` on, by their headers and summaries."""
+        while (block := self.block_at(offset)) is not None:
+            if block.kind == Kind.RECORDS and not block.flags & ~ZSTD:
+                raw = self._pull(block.offset + HEADER.size, block.summary_size)
+                yield BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
+            offset = block.end
+
+    def read(self, block: Block) -> tuple[bytes, bytes]:
+        """Return a block's summary and its stored body, checksum checked."""
+        raw = self._pull(block.offset + HEADER.size, block.summary_size + block.length)
+        if len(raw) < block.summary_size + block.length:
+            raise TruncatedCapture("a block is cut short", path=self.path, offset=block.offset)
+        summary, body = raw[: block.summary_size], raw[block.summary_size :]
+        check(block, summary, body, self.path)
+        return summary, body
+
+    def body(self, ref: BlockRef) -> bytes:
+        """Return the decompressed body of a records block."""
+        _, body = self.read(ref.block)
+        if ref.block.flags & ZSTD:
+            body = _decompress(body, ref.summary.raw_length, self.path, ref.block.offset)
+        if len(body) != ref.summary.raw_length:
+            text = "a block whose length is not what it says"
+            raise CaptureError(text, path=self.path, offset=ref.block.offset)
+        return body
+
+    def items(self, ref: BlockRef) -> Iterator[records.Item]:
+        """Yield the items of a block; unknown kinds are skipped."""
+        return decode_items(self.body(ref), ref.summary.mono0, self.path, ref.block.offset)
+
+
+def decode_items(
+    body: bytes, mono0: int, path: Path | None = None, offset: int | None = None
+) -> Iterator[records.Item]:
+    """Yield the items of a block's body.  Raises CaptureError for what is no item."""
+    unpacker = msgpack.Unpacker(
+        raw=False, strict_map_key=False, unicode_errors="replace", max_buffer_size=max(1, len(body)),
+        max_ext_len=0,
+    )  # fmt: skip
+    unpacker.feed(body)
+    try:
+        for fields in unpacker:
+            item = records.decode(fields, mono0)
+            if item is not None:
+                yield item
+    except CaptureError as error:
+        raise CaptureError(str(error), path=path, offset=offset) from None
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise CaptureError(f"a block whose items do not parse: {error}", path=path, offset=offset) from None
+    if unpacker.tell() != len(body):
+        raise CaptureError("a block that ends inside an item", path=path, offset=offset)
+
+
+class CaptureReader:
+    """A capture of one or several segments, in order."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+
+    def segments(self) -> Iterator[Segment]:
+        """Yield what each segment's header says."""
+        for path in self.paths:
+            with CaptureFile(path) as file:
+                yield file.segment
+
+    def blocks(self) -> Iterator[BlockRef]:
+        """Yield the records blocks of all segments, headers and summaries only."""
+        for path in self.paths:
+            with CaptureFile(path) as file:
+                yield from file.blocks()
+
+    def items(self, keep: Keep | None = None) -> Iterator[tuple[BlockRef, records.Item]]:
+        """Yield all items with their block, block by block; `keep` says which blocks are worth decoding."""
+        for path in self.paths:
+            with CaptureFile(path) as file:
+                for ref in file.blocks():
+                    if keep is None or keep(ref):
+                        for item in file.items(ref):
+                            yield ref, item
+
+    def tail(self) -> tuple[Path, int] | None:
+        """Return where the capture is cut short (file, offset of the last whole block's end), None if whole."""
+        for path in self.paths:
+            with CaptureFile(path) as file:
+                offset = len(MAGIC)
+                closed = False
+                while (block := file.block_at(offset)) is not None:
+                    closed = block.kind == Kind.INDEX
+                    offset = block.end
+                if not closed:
+                    return path, offset
+        return None
+
+
+def open_capture(path: Path | str) -> CaptureReader:
+    """Return a reader of a file, a folder of segments, or a glob.
+
+    Raises CaptureError if there is none, or if it is of a version that this one cannot read.
+    """
+    where = Path(path)
+    if where.is_dir():
+        paths = segment_order(where.glob("*.ncap"))
+        if not paths:
+            raise CaptureError("there is no capture (*.ncap) in this folder", path=where)
+    elif where.exists():
+        paths = [where]
+    else:
+        paths = segment_order(Path(name) for name in glob.glob(str(path)))
+        if not paths:
+            raise CaptureError("no such file or folder", path=where)
+    reader = CaptureReader(paths)
+    with CaptureFile(paths[0]):
+        pass
+    return reader
+
+
+def segment_order(paths: Iterator[Path]) -> list[Path]:
+    """Return paths by recorder and segment number."""
+
+    def key(path: Path) -> tuple[str, int]:
+        name, _, number = path.stem.rpartition("-")
+        return (name, int(number)) if number.isdigit() else (path.stem, 0)
+
+    return sorted(paths, key=key)
+
+
+class Follower:
+    """A growing capture: `poll` returns what came since, across rotation.  No clock: the caller waits."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._offsets: dict[Path, int] = {}
+
+    def poll(self) -> Iterator[tuple[BlockRef, records.Item]]:
+        """Yield the items of the blocks that are whole now and were not before."""
+        paths = segment_order(self._path.glob("*.ncap")) if self._path.is_dir() else [self._path]
+        for path in paths:
+            try:
+                file = CaptureFile(path)
+            except TruncatedCapture:
+                continue  # its first block is not written yet
+            with file:
+                for ref in file.blocks(self._offsets.get(path, len(MAGIC))):
+                    yield from ((ref, item) for item in file.items(ref))
+                    self._offsets[path] = ref.block.end
+
+
+def _segment(value: object, path: Path) -> Segment:
+    if not isinstance(value, dict):
+        raise CaptureError("a segment header that is none", path=path)
+    version = value.get("version")
+    if not (isinstance(version, list) and version and type(version[0]) is int):
+        raise CaptureError("a segment header without a version", path=path)
+    if version[0] != VERSION[0]:
+        text = f"this capture is of format {version[0]}, natsproxy {value.get('natsproxy')} wrote it; "
+        raise CaptureError(text + f"this version reads format {VERSION[0]}: upgrade natsproxy", path=path)
+    recorder, number = value.get("recorder"), value.get("segment")
+    wall, mono = value.get("wall"), value.get("mono")
+    if (
+        not isinstance(recorder, bytes)
+        or type(number) is not int
+        or type(wall) is not int
+        or type(mono) is not int
+    ):
+        raise CaptureError("a segment header that lacks a field", path=path)
+    seed, rules, settings = value.get("seed"), value.get("rules"), value.get("settings")
+    return Segment(
+        path, recorder, number, wall, mono,
+        seed if type(seed) is int else None,
+        rules if isinstance(rules, str) else None,
+        str(value.get("natsproxy")),
+        settings if isinstance(settings, dict) else {},
+    )  # fmt: skip
+
+
+def _decompress(body: bytes, size: int, path: Path, offset: int) -> bytes:
+    try:
+        import zstandard
+    except ImportError:
+        text = "it is compressed: reading it needs the zstandard package (pip install 'natsproxy[zstd]')"
+        raise CaptureError(text, path=path) from None
+    try:
+        frame = zstandard.get_frame_parameters(body)
+        if frame.content_size > BODY_MAX or frame.content_size != size:
+            raise CaptureError("a compressed block of another size than it says", path=path, offset=offset)
+        return zstandard.ZstdDecompressor().decompress(body, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise CaptureError(f"a block that does not decompress: {error}", path=path, offset=offset) from None

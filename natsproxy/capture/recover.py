@@ -1,0 +1,157 @@
+"""Mending a capture: every whole block that can be found, in a new file with a new index.
+
+The blocks of a damaged file are found by walking; where the walk breaks off, the next sync mark whose block
+has the right checksum is where it goes on.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgpack
+
+from natsproxy.capture.blocks import (
+    HEADER,
+    MAGIC,
+    SYNC,
+    ZSTD,
+    Block,
+    Kind,
+    Summary,
+    check,
+    header,
+    parse_header,
+    parse_summary,
+)
+from natsproxy.capture.writer import footer
+from natsproxy.errors import CaptureError
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found: blocks and frames kept, bytes that belong to no whole block, whether it was closed."""
+
+    blocks: int = 0
+    items: int = 0
+    frames: int = 0
+    lost: int = 0
+    closed: bool = False
+    segment: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was missing."""
+        return self.closed and self.segment and not self.lost
+
+
+def scan(data: mmap.mmap | bytes, path: Path | None = None) -> Iterator[Block | int]:
+    """Yield the whole blocks of a damaged file in order, and the number of bytes passed over between them."""
+    offset = len(MAGIC) if data[: len(MAGIC)] == MAGIC else 0
+    while offset < len(data):
+        block = _whole_block(data, offset, path)
+        if block is not None:
+            yield block
+            offset = block.end
+            continue
+        if data[offset : offset + 4] == b"NEND" and len(data) - offset == 16:
+            return
+        found = data.find(SYNC, offset + 1)
+        following = found if found >= 0 else len(data)
+        yield following - offset
+        offset = following
+
+
+def _whole_block(data: mmap.mmap | bytes, offset: int, path: Path | None) -> Block | None:
+    raw = data[offset : offset + HEADER.size]
+    if len(raw) < HEADER.size:
+        return None
+    try:
+        block = parse_header(raw, offset, path)
+        middle = offset + HEADER.size + block.summary_size
+        if block.end > len(data):
+            return None
+        check(block, data[offset + HEADER.size : middle], data[middle : block.end], path)
+    except CaptureError:
+        return None
+    return block
+
+
+def verify(path: Path) -> Recovery:
+    """Return what is whole in a capture file, without writing anything."""
+    return _copy(path, None)
+
+
+def recover(source: Path, target: Path) -> Recovery:
+    """Write the whole blocks of `source` to `target`, with an index.
+
+    Without a segment header nothing can be saved: the target is then not made.
+    """
+    if target.exists():
+        raise CaptureError("it exists already: give another name", path=target)
+    return _copy(source, target)
+
+
+def _copy(source: Path, target: Path | None) -> Recovery:
+    result = Recovery()
+    try:
+        with source.open("rb") as file:
+            if source.stat().st_size == 0:
+                return result
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                _each(data, source, target, result)
+    except OSError as error:
+        raise CaptureError(f"cannot read it: {error.strerror}", path=source) from None
+    return result
+
+
+def _each(data: mmap.mmap, source: Path, target: Path | None, result: Recovery) -> None:
+    index: list[list[object]] = []
+    walls: list[int] = []
+    out = None
+    written = 0
+    try:
+        for found in scan(data, source):
+            if isinstance(found, int):
+                result.lost += found
+                continue
+            result.closed = found.kind == Kind.INDEX
+            if found.kind == Kind.SEGMENT:
+                result.segment = True
+                if target is not None and out is None:
+                    out = target.open("xb")
+                    written = out.write(MAGIC)
+            if found.kind == Kind.RECORDS and not found.flags & ~ZSTD:
+                raw = data[found.offset + HEADER.size : found.offset + HEADER.size + found.summary_size]
+                summary = parse_summary(raw, source, found.offset)
+                _count(result, summary, walls)
+                index.append([written, int(found.kind), msgpack.unpackb(raw)])
+            if out is not None and found.kind != Kind.INDEX:
+                written += out.write(data[found.offset : found.end])
+        if out is not None:
+            _finish(out.write, index, result, walls, written)
+    finally:
+        if out is not None:
+            out.close()
+
+
+def _count(result: Recovery, summary: Summary, walls: list[int]) -> None:
+    result.blocks += 1
+    result.items += summary.items
+    result.frames += summary.frames
+    first, last = summary.wall0 + summary.t_first, summary.wall0 + summary.t_last
+    walls[:] = [min([first, *walls[:1]]), max([last, *walls[1:]])]
+
+
+def _finish(
+    write: object, index: list[list[object]], result: Recovery, walls: list[int], offset: int
+) -> None:
+    assert callable(write)
+    body = msgpack.packb(index)
+    summary = msgpack.packb([len(index), result.items, result.frames, *(walls or [0, 0])])
+    write(header(Kind.INDEX, 0, summary, [body], len(body)))
+    write(summary)
+    write(body)
+    write(footer(offset))
