@@ -1,7 +1,9 @@
-"""The capture format, version 1.0.  This docstring is the specification; `recordings/README.md` has examples.
+"""The capture format, version 1.0.  This docstring is the specification; `recordings/README.md` has
+examples.
 
 A capture is a file `<name>.ncap`, or a folder of segments `<recorder>-<n>.ncap` (recorder: 32 hex digits;
-n: decimal, rising from 0, no gaps), each of which stands alone.  All integers of the framing are little-endian; bodies are
+n: decimal, rising from 0, no gaps), each of which stands alone.  All integers of the framing are little-
+endian; bodies are
 msgpack (bin for bytes, str for text).  Times are nanoseconds.
 
 File := Magic SegmentHeader Block* [Index Footer]
@@ -28,22 +30,28 @@ Block := BlockHeader(fixed 16) Summary(msgpack, `summary` bytes) Body(`length` b
     ops        bitmask of the ops in it (bits: wire/ops.py)
     raw_length length of the body before compression (a reader's allocation limit: at most 64 MiB)
     conns      sorted list of connection ids, or nil where there are more than 64
-    tokens     sorted list of the first subject tokens of its message frames (bin, at most 64 bytes each), or nil where there
+    tokens     sorted list of the first subject tokens of its message frames (bin, at most 64
+               bytes each), or nil where there
                are more than 64 or they were not looked at
 
   Body of a segment header, one msgpack map:
-    version [major, minor], recorder (bin 16), boot (bin 16), segment n, created wall, mono, natsproxy (version text),
-    seed (int or nil), rules (text or nil), settings (map: what was recorded and how).  Readers refuse an unknown major.
+    version [major, minor], recorder (bin 16), boot (bin 16), segment n, created wall, mono, natsproxy
+    (version text),
+    seed (int or nil), rules (text or nil), settings (map: what was recorded and how).  Readers refuse an
+    unknown major.
 
   Body of a records block: items one after another.  Item := msgpack array [kind, ...]:
 
     0 FRAMES   [0, conn, dir, flags, frames, in_first, in_t, out_first, out_t, cause, data(, extra)]
-    1 OPEN     [1, conn, t, info]          info: map (client, upstream, listener addresses, accept ordinal, key)
+    1 OPEN     [1, conn, t, info]          info: map (client, upstream, listener addresses, accept
+    ordinal, key)
     2 CLOSE    [2, conn, t, cause, info]   info: map (bytes and frames per direction, as c2s_bytes, ...)
     3 FIRING   [3, conn, t, info]          a rule acted; info: map (see events.Firing)
     4 GAP      [4, conn or nil, t, info]   something was not recorded; info: reason, bytes, frames, t0, t1
-    5 PREAMBLE [5, conn, t, info]          state of a connection open at segment start; info: info (bin, last INFO frame,
-               redacted), connect (bin, CONNECT frame, redacted), subs [[sid, subject, queue, max, delivered]...],
+    5 PREAMBLE [5, conn, t, info]          state of a connection open at segment start; info: info (bin,
+    last INFO frame,
+               redacted), connect (bin, CONNECT frame, redacted), subs [[sid, subject, queue, max,
+               delivered]...],
                ordinals {c2s_in, c2s_out, s2c_in, s2c_out}: the next ordinals, open: the info map of OPEN
     6 OPAQUE   [6, conn, dir, t, length]   bytes that were passed but not framed
     7 NOTE     [7, t, info]                about the recording itself (rules changed, settings)
@@ -56,20 +64,28 @@ Block := BlockHeader(fixed 16) Summary(msgpack, `summary` bytes) Body(`length` b
     in_t       when the read that completed it returned (nil as in_first)
     out_first  ordinal of the first frame as it left the proxy (nil: it was not sent on)
     out_t      when it was handed to the socket (nil as out_first); equal to in_t for what passed at once
-    cause      nil for what passed untouched, else the name of the rule (or "proxy") that dropped, injected or changed it
-    A rewritten frame is two items: in only (what came), out only (what went, `in_first` nil, extra.of = ordinal of the
+    cause      nil for what passed untouched, else the name of the rule (or "proxy") that
+               dropped, injected or changed it
+    A rewritten frame is two items: in only (what came), out only (what went, `in_first` nil, extra.of =
+    ordinal of the
     frame that it replaces, absent for an injected one).
     flags      1 CUT        the stream ended inside this frame; data is what came (frames = 1)
-               2 TRUNCATED  the frame is longer than data (record_frame_max); extra.size is its true wire size
+               2 TRUNCATED  the frame is longer than data (record_frame_max); extra.size is its true wire
+               size
                4 REDACTED   secrets were replaced; the frame still parses
-               8 PAYLOAD    a payload policy acted: data is the control line and what was kept of the payload, without the
-                            final CRLF; extra: {policy: "truncate" | "hash" | "drop", sha256: bin 32 for hash}
+               8 PAYLOAD    a payload policy acted: data is the control line and what was kept of the
+               payload, without the
+                            final CRLF; extra: {policy: "truncate" | "hash" | "drop", sha256: bin 32 for
+                            hash}
     with any flag but REDACTED, frames = 1 and data may not parse as a whole frame.
 
-  Index: body is one msgpack array of [offset, kind, summary-array] per block before it, then Footer := 16 bytes:
-    "NEND", u32 CRC-32 of the next 8, u64 offset of the index block.  Its summary is [blocks, items, frames, t_first wall, t_last wall].
+  Index: body is one msgpack array of [offset, kind, summary-array] per block before it, then Footer :=
+  16 bytes:
+    "NEND", u32 CRC-32 of the next 8, u64 offset of the index block.  Its summary is [blocks, items,
+    frames, t_first wall, t_last wall].
     A file without it was not closed: it is readable to its last whole block, `recover` rebuilds it.
 
-Promises: a block is sealed at 1 MiB of body or `flush` (250 ms) after its first item; items and frames never span blocks;
+Promises: a block is sealed at 1 MiB of body or `flush` (250 ms) after its first item; items and frames
+never span blocks;
 blocks are independent of each other (any order, in parallel).
 """

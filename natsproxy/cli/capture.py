@@ -1,0 +1,349 @@
+"""`natsproxy capture`: look into captures, check and mend them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from natsproxy.capture.reader import Follower, open_capture
+from natsproxy.capture.records import Close, Firing, Frames, Gap, Open
+from natsproxy.capture.recover import recover as mend
+from natsproxy.capture.recover import verify as check_file
+from natsproxy.capture.view import Query, Seen, seen, walk
+from natsproxy.errors import CaptureError
+from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.template import template
+from natsproxy.wire.ops import BY_TOKEN, C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
+
+_COLOURS = {Op.ERR: "red", Op.CONNECT: "magenta", Op.INFO: "magenta", Op.SUB: "cyan", Op.UNSUB: "cyan"}
+_POLL = 0.25  # seconds between looks at a growing capture
+
+
+@click.group()
+def capture() -> None:
+    """Look into captures, check and mend them."""
+
+
+@capture.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--top", default=10, show_default=True, help="How many subjects.")
+def info(path: Path, as_json: bool, top: int) -> None:
+    """Show what a capture holds: statistics, connections, top subjects.
+
+    \b
+    natsproxy capture info traffic.ncap
+    natsproxy capture info traffic/ --json
+    """
+    try:
+        facts = _facts(path, top)
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    _print_facts(facts)
+
+
+def _facts(path: Path, top: int) -> dict[str, Any]:
+    reader = open_capture(path)
+    ops: Counter[str] = Counter()
+    subjects: Counter[bytes] = Counter()
+    causes: Counter[str] = Counter()
+    connections: dict[int, dict[str, Any]] = {}
+    counts = Counter[str]()
+    times: list[int] = []
+    for ref, item in reader.items():
+        t = ref.wall(item.t)
+        times = [min([t, *times[:1]]), max([t, *times[1:]])]
+        if isinstance(item, Frames):
+            counts["bytes"] += len(item.data)
+            for one in seen(ref, item):
+                _count(one, ops, subjects, connections, causes)
+        elif isinstance(item, Open):
+            connections.setdefault(item.conn, {}).update(client=item.info.get("client"))
+        elif isinstance(item, Close):
+            connections.setdefault(item.conn, {}).update(end=item.cause)
+        elif isinstance(item, Gap):
+            counts["gaps"] += 1
+        elif isinstance(item, Firing):
+            counts["firings"] += 1
+    tail = reader.tail()
+    return {
+        "path": str(path),
+        "segments": len(reader.paths),
+        "from": _iso(times[0]) if times else None,
+        "seconds": (times[1] - times[0]) / 1e9 if times else 0,
+        "frames": sum(ops.values()),
+        "bytes": counts["bytes"],
+        "gaps": counts["gaps"],
+        "firings": counts["firings"],
+        "closed": tail is None,
+        "ops": dict(ops.most_common()),
+        "subjects": [[subject.decode("utf-8", "replace"), n] for subject, n in subjects.most_common(top)],
+        "causes": dict(causes.most_common()),
+        "connections": [{"conn": conn, **facts} for conn, facts in sorted(connections.items())],
+    }
+
+
+def _count(
+    one: Seen,
+    ops: Counter[str],
+    subjects: Counter[bytes],
+    connections: dict[int, dict[str, Any]],
+    causes: Counter[str],
+) -> None:
+    frame = one.frame
+    if one.cause:
+        causes[one.cause] += 1
+    if frame is None:
+        ops["(not whole)"] += 1
+        return
+    ops[frame.op.label] += 1
+    facts = connections.setdefault(one.conn, {})
+    facts["frames"] = facts.get("frames", 0) + 1
+    if frame.op == Op.CONNECT:
+        facts["name"] = _connect_name(frame.args)
+    if frame.op in MESSAGE_OPS:
+        subject = template(frame.subject)
+        if len(subjects) < 100_000 or subject in subjects:
+            subjects[subject] += 1
+
+
+def _connect_name(args: bytes) -> str:
+    try:
+        return parse_connect(args).name
+    except ValueError:
+        return ""
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    state = "closed" if facts["closed"] else "not closed: readable to its last whole block"
+    console.print(f"[bold]{facts['path']}[/]  {facts['segments']} segment(s), {state}")
+    console.print(
+        f"{facts['frames']} frames, {facts['bytes']} bytes in {facts['seconds']:.3f} s from {facts['from']}, "
+        f"{facts['firings']} firings, {facts['gaps']} gaps"
+    )
+    console.print("  ".join(f"{op} {n}" for op, n in facts["ops"].items()))
+    table = Table(
+        "conn", "client", "name", "frames", "end", box=None, title="connections", title_justify="left"
+    )
+    for row in facts["connections"]:
+        table.add_row(*(str(row.get(key) or "") for key in ("conn", "client", "name", "frames", "end")))
+    console.print(table)
+    table = Table("frames", "subject", box=None, title="top subjects", title_justify="left")
+    for subject, n in facts["subjects"]:
+        table.add_row(str(n), subject)
+    console.print(table)
+
+
+def _time(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter("give a time as 2026-01-31T12:00:00 or with an offset") from None
+    return int(moment.timestamp() * 1e9)
+
+
+def _ops(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> int:
+    mask = 0
+    for name in value:
+        op = BY_TOKEN.get(name.upper().encode())
+        if op is None:
+            known = ", ".join(token.decode() for token in BY_TOKEN)
+            raise click.BadParameter(f"{name} is no operation; there are {known}")
+        mask |= op_mask(op)
+    return mask
+
+
+@capture.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each frame.")
+@click.option("--from", "start", callback=_time, help="Not before this time.")
+@click.option("--to", "end", callback=_time, help="Not after this time.")
+@click.option("--conn", multiple=True, type=int, help="Only this connection (repeatable).")
+@click.option("--op", "ops", multiple=True, callback=_ops, help="Only this operation (repeatable).")
+@click.option(
+    "--subject", "subjects", multiple=True, help="Only subjects that match this pattern (repeatable)."
+)
+@click.option("--direction", type=click.Choice(["c2s", "s2c"]), help="Only this direction.")
+@click.option("--follow", "-f", is_flag=True, help="Go on as the capture grows.")
+def cat(
+    path: Path,
+    as_json: bool,
+    start: int | None,
+    end: int | None,
+    conn: tuple[int, ...],
+    ops: int,
+    subjects: tuple[str, ...],
+    direction: str | None,
+    follow: bool,
+) -> None:
+    """Print the frames of a capture, one a line.
+
+    \b
+    natsproxy capture cat traffic.ncap --subject 'orders.>' --op PUB
+    natsproxy capture cat traffic/ --json --follow
+    """
+    lane: Direction | None = {"c2s": C2S, "s2c": S2C}[direction] if direction else None
+    query = Query(start, end, frozenset(conn), lane, subjects=tuple(s.encode() for s in subjects))
+    if ops:
+        query = Query(start, end, frozenset(conn), lane, ops, query.subjects)
+    show = json_line if as_json else text_line
+    try:
+        frames = _follow(path, query) if follow else walk(open_capture(path), query)
+        for one in frames:
+            click.echo(show(one))
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        return
+
+
+def _follow(path: Path, query: Query) -> Iterator[Seen]:
+    open_capture(path)
+    follower = Follower(path)
+    while True:
+        for ref, item in follower.poll():
+            if isinstance(item, Frames) and query.wants_record(item):
+                yield from (one for one in seen(ref, item) if query.wants(one))
+        time.sleep(_POLL)
+
+
+def text_line(one: Seen) -> str:
+    """Return a frame as a line for a person."""
+    arrow = click.style("→" if one.direction == C2S else "←", fg="green" if one.direction == C2S else "blue")
+    moment = datetime.datetime.fromtimestamp(one.wall / 1e9).strftime("%H:%M:%S.%f")
+    what = _described(one)
+    marks = []
+    if one.cause:
+        marks.append(one.cause if one.out_ordinal is None or one.in_ordinal is None else f"by {one.cause}")
+    if one.in_ordinal is None:
+        marks.append("made here")
+    elif one.out_ordinal is None:
+        marks.append("not passed")
+    if one.delay:
+        marks.append(f"+{one.delay / 1e6:.1f} ms")
+    tail = click.style(f"  [{', '.join(marks)}]", fg="yellow") if marks else ""
+    return f"{click.style(moment, dim=True)} {one.conn:>4} {arrow} {what}{tail}"
+
+
+def _described(one: Seen) -> str:
+    frame = one.frame
+    if frame is None:
+        return f"({len(one.data)} bytes of a frame that is not whole)"
+    name = click.style(f"{frame.op.label:<7}", fg=_COLOURS.get(frame.op), bold=True)
+    if frame.args:
+        return f"{name} {_short(frame.args, 160)}"
+    fields = [
+        frame.subject,
+        frame.queue,
+        frame.sid and b"sid " + frame.sid,
+        frame.reply and b"reply " + frame.reply,
+    ]
+    text = " ".join(_short(field, 120) for field in fields if field)
+    if frame.headers:
+        text += click.style(f"  {_short(frame.headers[8:].strip(), 80)}", dim=True)
+    if frame.size > frame.header_size:
+        text += f"  {_short(frame.body, 60)}"
+    return f"{name} {text}"
+
+
+def _short(raw: bytes, limit: int) -> str:
+    text = raw[:limit].decode("utf-8", "backslashreplace")
+    text = text.replace("\r\n", " · ")
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    return text + ("…" if len(raw) > limit else "")
+
+
+def json_line(one: Seen) -> str:
+    """Return a frame as a JSON object; payloads that are not UTF-8 come as hex."""
+    frame = one.frame
+    row: dict[str, Any] = {
+        "time": _iso(one.wall), "conn": one.conn, "direction": one.direction.label,
+        "in": one.in_ordinal, "out": one.out_ordinal, "delay_ns": one.delay, "cause": one.cause,
+        "flags": one.flags,
+    }  # fmt: skip
+    if frame is not None:
+        row["op"] = frame.op.label
+        for name in ("subject", "reply", "sid", "queue", "args"):
+            value = getattr(frame, name)
+            if value:
+                row[name] = value.decode("utf-8", "backslashreplace")
+        if frame.headers:
+            row["headers"] = frame.headers.decode("utf-8", "backslashreplace")
+        if frame.size or frame.op in (Op.PUB, Op.MSG):
+            row["size"] = frame.size
+            row |= _payload(frame.body)
+    return json.dumps(row)
+
+
+def _payload(body: bytes) -> dict[str, str]:
+    try:
+        return {"payload": body.decode()}
+    except UnicodeDecodeError:
+        return {"payload_hex": body.hex()}
+
+
+def _iso(wall: int) -> str:
+    return datetime.datetime.fromtimestamp(wall / 1e9, datetime.UTC).isoformat()
+
+
+@capture.command()
+@click.argument("path", type=click.Path(path_type=Path))
+def verify(path: Path) -> None:
+    """Check every block of a capture; exit code 0 whole, 1 damaged.
+
+    \b
+    natsproxy capture verify traffic.ncap
+    """
+    try:
+        files = open_capture(path).paths
+        whole = True
+        for file in files:
+            result = check_file(file)
+            whole = whole and result.whole
+            state = "whole" if result.whole else "not closed" if not result.lost else "damaged"
+            click.echo(
+                f"{file}: {state}; {result.blocks} blocks, {result.frames} frames, {result.lost} bytes lost"
+            )
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    if not whole:
+        click.echo("mend it with: natsproxy capture recover SOURCE TARGET", err=True)
+        raise SystemExit(1)
+
+
+@capture.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+def recover(source: Path, target: Path) -> None:
+    """Write the whole blocks of a damaged capture file to a new one.
+
+    Exit code 0: nothing was missing; 3: something was lost; 1: nothing could be saved.
+
+    \b
+    natsproxy capture recover broken.ncap mended.ncap
+    """
+    try:
+        result = mend(source, target)
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    if not result.segment:
+        raise click.ClickException(f"{source}: there is no segment header: nothing can be saved")
+    click.echo(f"{target}: {result.blocks} blocks, {result.frames} frames; {result.lost} bytes lost")
+    if result.lost:
+        raise SystemExit(3)
