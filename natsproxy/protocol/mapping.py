@@ -1,9 +1,9 @@
 """Subject mapping as nats-server does it: from a source pattern to a destination.
 
 The grammar of destinations is in `mapping_tokens`.  A mapping is applied once, to the subject of a publish:
-one with an empty token is not mapped; in one with wildcard tokens `*` passes under `*` and `>` alone, `>`
-under `>`.  What the server does in random order (which of two overlapping sources wins) `MappingTable` does in the
-order given.
+one with an empty token is not mapped; in one with wildcard tokens `*` passes under `*` and `>` alone, and `>`
+under `>`.  What the server does in random order (which of two overlapping sources wins) `MappingTable` does
+in the order given.
 """
 
 from __future__ import annotations

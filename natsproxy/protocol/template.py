@@ -9,20 +9,23 @@ The rule (one implementation for metrics, captures, replay reports and Spark), t
 4. where a consumer's name is expected (the JetStream API, its acks, flow control, advisories) a generated
    one is `*`; elsewhere eight mixed characters are taken for a word and stay.
 
-A token that is `*` or `>` already stays, so a template is its own template.  Bytes in, bytes out; a subject of
-lower-case words is returned as the same object.
+A token that is `*` or `>` already stays, so a template is its own template.  Bytes in, bytes out; a subject
+of lower-case words is returned as the same object.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from natsproxy.protocol.identifiers import is_generated_consumer, is_nuid
 from natsproxy.protocol.jetstream import ack_names_at, parse_api
 
 OTHER: Final = b"other"
-_SUSPECT: Final = re.compile(rb"[0-9$]|_INBOX|[A-Z].{20}|[a-fA-F]{8}", re.DOTALL)
+_SUSPECT: Final = re.compile(rb"[0-9A-Z]")
+"""Nothing is variable without a digit or a capital letter."""
+_CACHED_LENGTH: Final = 200
 _VARIABLE: Final = re.compile(
     rb"[+-]?[0-9]+"
     rb"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
@@ -36,12 +39,19 @@ def template(subject: bytes) -> bytes:
     """Return the template of a subject (see the rule above)."""
     if _SUSPECT.search(subject) is None:
         return subject
+    if subject.startswith(b"_INBOX."):
+        return b"_INBOX" + b".*" * subject.count(b".")
+    return _remembered(subject) if len(subject) <= _CACHED_LENGTH else _make(subject)
+
+
+def _make(subject: bytes) -> bytes:
     tokens = subject.split(b".")
-    if tokens[0] == b"_INBOX":
-        return b".".join([b"_INBOX"] + [b"*"] * (len(tokens) - 1))
     if tokens[0] == b"$JS" and len(tokens) > 2:
         return b".".join(_jetstream(subject, tokens))
     return b".".join(_plain(tokens))
+
+
+_remembered: Final = lru_cache(maxsize=4096)(_make)
 
 
 def _plain(tokens: list[bytes]) -> list[bytes]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol.connect import DEFAULTS, Connect, parse_connect, redact_connect
+from tests.protocol.live import Client, running
 
 
 def test_defaults_are_verbose_pedantic_echo() -> None:
@@ -93,3 +95,37 @@ def test_redaction_never_leaks(options: dict[str, str | None]) -> None:
     assert redacted.keys() == options.keys()
     assert all(value != "hunter2" for key, value in redacted.items() if key not in ("name", "x"))
     assert all(redacted[key] == options[key] for key in options if key in ("name", "x"))
+
+
+JSON_CASES = [
+    b"{}", b"null", b"[]", b'"x"', b"1", b"{} x", b"{}  ", b'{"verbose":null}', b'{"VERBOSE":1}',
+    b'{"verbose":"x"}', '{"verbo\u017fe":"x"}'.encode(), b'{"verbo\\u017fe":"x"}', b'{"protocol":1.0}',
+    b'{"protocol":1e0}', b'{"name":1}', b'{"name":"\xff"}', b'{"name":"\x01"}', b'{"name":"\\ud800"}',
+    b'{"import":[]}', b'{"import":{}}', b'{"export":"x"}', b'{"unknown":[{"pass":1}]}', b'{"a":01}',
+    b'{"a":NaN}', b'{"a":1,}', b'{"a":-}', b"\xef\xbb\xbf{}", b'{"\xff":1}', b'{"new_account":"x"}',
+    b'{"proxy_sig":5}', b'{"remote_account":5}', b'{"jwt":{}}', b'{"nkey":[]}', b"{'a':1}",
+]  # fmt: skip
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("args", JSON_CASES)
+def test_what_parses_is_what_the_server_takes(server: int, args: bytes) -> None:
+    """A CONNECT is an error here exactly when the server closes on it."""
+    with Client(server) as client:
+        try:
+            client.exchange(b"CONNECT " + args + b"\r\n")
+            taken = True
+        except (EOFError, ConnectionResetError):
+            taken = False
+    if taken:
+        parse_connect(args)
+    else:
+        with pytest.raises(ValueError, match=r"."):
+            parse_connect(args)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """One open server for this module."""
+    with running(tmp_path_factory.mktemp("server"), "") as port:
+        yield port
