@@ -6,7 +6,8 @@ they get it (`GO`, `PY` below).  Constructors make the texts byte for byte; `cla
 Quoting is Go's `%q`: `"` and `\` escaped, `\a \b \f \n \r \t \v`, other control bytes and bytes that are not
 UTF-8 as `\xNN`, unprintable characters as `\uNNNN`, printable UTF-8 as it is.  So the text is not always the
 bytes of the subject: clients that compare (nats.go) compare with the quoted form.  What is printable is a
-matter of the Unicode version: a character newer than the interpreter's table is quoted `\uNNNN` here, raw there.
+matter of the Unicode version: a character newer than the interpreter's table is quoted `\uNNNN` here, and
+stays as it is there.
 
 nats.go and nats.py lower-case the text before they compare, and treat everything that they do not know as
 fatal: an invented text makes a client give up for good.

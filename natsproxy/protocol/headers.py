@@ -13,12 +13,14 @@ Edits work on the bytes: `set_header` and `remove_header` touch the lines of tha
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 VERSION_LINE: Final = b"NATS/1.0"
 CRLF: Final = b"\r\n"
 BLANKS: Final = b" \t"
+_NAME: Final = re.compile(rb"[!-9;-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def parse(block: bytes) -> Headers:
         if not colon:
             odd.append("a line without a colon")
             continue
-        if not name or not all(0x21 <= byte <= 0x7E for byte in name):
+        if _NAME.fullmatch(name) is None:
             odd.append("a name with other than printable ASCII")
         pairs.append((name, value.strip(BLANKS)))
     if not ended:
@@ -147,7 +149,7 @@ def build(
 
 
 def _line(name: bytes, value: bytes) -> bytes:
-    if not name or any(byte <= 0x20 or byte > 0x7E or byte == 0x3A for byte in name):
+    if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is no header name: printable ASCII without a colon")
     if b"\r" in value or b"\n" in value:
         raise ValueError(f"the value of header {name!r} holds a line end")

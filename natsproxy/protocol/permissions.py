@@ -123,6 +123,20 @@ class Permissions:
         self._subscribe_deny = _List(subscribe_deny)
         self.responses = responses
 
+    @property
+    def publish_patterns(self) -> tuple[tuple[bytes, ...] | None, tuple[bytes, ...]]:
+        """The patterns that allow (None: everything) and deny publishes."""
+        allow = self._publish_allow
+        allowed = (
+            None if allow is None else tuple(entry.pattern for entry in allow.entries if not entry.queue)
+        )
+        return allowed, tuple(entry.pattern for entry in self._publish_deny.entries)
+
+    @property
+    def delivery_patterns(self) -> tuple[bytes, ...]:
+        """The patterns that an armed delivery filter looks for."""
+        return tuple(entry.pattern for entry in self._subscribe_deny.entries)
+
     def can_publish(self, subject: bytes) -> bool:
         """Tell whether allow and deny admit a PUB; `ResponsePermissions` may admit it all the same."""
         if self._publish_allow is not None and not self._publish_allow.plain.matches(subject):
