@@ -52,11 +52,10 @@ class SubjectTransform:
 
     def _find_prefixes(self) -> tuple[bytes, bytes] | None:
         """Return the two prefixes of a mapping that only exchanges them: the common case has a short cut."""
-        if (
-            not self._source.tail
-            or self._source.wildcards
-            or not all(token.literal for token in self._tokens)
-        ):
+        tokens = [*self._source.tokens[:-1], *(token.text for token in self._tokens)]
+        if not self._source.tail or any(token[:1] == STAR for token in tokens):
+            return None
+        if not all(token.literal for token in self._tokens):
             return None
         return self.source[:-1], self.destination[:-1]
 
@@ -118,7 +117,7 @@ class SubjectTransform:
 
 def _as_server_reads(source: bytes) -> bytes:
     """Return the source as the server matches it: a token that starts with `*` matches any."""
-    if source.count(b"*") == 0 or not any(token == STAR for token in source.split(b".")):
+    if b"*" not in source or not has_wildcard(source):
         return source
     return b".".join(STAR if token[:1] == STAR else token for token in source.split(b"."))
 

@@ -222,6 +222,7 @@ def test_odd_cases_equal_a_real_servers(tmp_path: Path) -> None:
     table = {
         "p.>": "q.{{partition(7)}}.>",
         "m.*.*foo": "n.$1",
+        "*w.k.>": "v.>",
         "z.*": "y.$0",
         "neg.*": "y.$-1",
         "l": "k.{{partition(3)}}",
@@ -232,6 +233,8 @@ def test_odd_cases_equal_a_real_servers(tmp_path: Path) -> None:
         b"p.a.b",
         b"p.*",
         b"m.a.bar",
+        b"any.k.1",
+        b"*w.k.1",
         b"m.a.*foo",
         b"m.a.b.c",
         b"z.1",
