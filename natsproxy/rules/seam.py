@@ -115,7 +115,8 @@ class Decision:
     before, after: whole frames to send ahead of it and behind it.
     until: hold it to that time (ns).  overtake: frames behind it need not wait.  defer: send it after that
     many following frames of its direction, at `until` at the latest.
-    close: end the connection (after answering).  firings: what the rules did, in order.
+    close: end the connection (after answering).  firings: what the rules did, in order (their ordinal is the
+    session's to fill in).  bent: a link rule came into force with this frame: ask for `shape` again.
     """
 
     out: tuple[bytes, ...] | None = None
@@ -130,6 +131,7 @@ class Decision:
     close: Close | None = None
     cause: str = ""
     firings: tuple[Firing, ...] = ()
+    bent: bool = False
 
 
 class Bound(Protocol):
@@ -139,11 +141,14 @@ class Bound(Protocol):
     alters_delivery: some rule may drop or add deliveries, so UNSUB max is the session's to count.
     opening: what to do with a client that has just been accepted: "serve", "refuse" (RST), "close" (before
     INFO), "close-after-info".
+    fired: firings of link rules, which belong to no frame; the session takes them out after `bind`, `shape`
+    and `due`.
     """
 
     interest: tuple[Interest, Interest]
     alters_delivery: bool
     opening: str
+    fired: list[Firing]
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         """Return what becomes of `frame`, or None to pass it untouched."""
@@ -181,6 +186,7 @@ class _NoRules:
 
     def __init__(self, interest: Interest) -> None:
         self.interest = (interest, interest)
+        self.fired: list[Firing] = []
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         return None

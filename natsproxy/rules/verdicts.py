@@ -56,6 +56,18 @@ class Inject:
 
 
 @dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Send the frame and `copies` more of it, at the same time."""
+
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bend:
+    """Pass the frame; a link rule has come into force with it (see `rules/links.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reorder:
     """Send the frame after the next `by` frames of its direction, or at `until` if they do not come."""
 
@@ -75,4 +87,4 @@ class Close:
     reset: bool = False
 
 
-Verdict = Replace | Drop | Deny | Answer | Hold | Inject | Reorder | Close
+Verdict = Replace | Drop | Deny | Answer | Hold | Inject | Duplicate | Reorder | Close | Bend

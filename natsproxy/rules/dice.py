@@ -1,0 +1,109 @@
+"""Dice without memory: chance as a function of who asks, so that one seed gives the same run again.
+
+Theory
+1. u = hash(seed, rule name, connection key, direction, m, k), a number in (0, 1).  m is how many frames the
+   rule's selector has matched on that connection and direction; k tells several draws for one frame apart
+   (0 the gate, from 1 on the action).
+2. So no draw depends on time, on the order in which connections came, or on which other rules exist, and a
+   rule that is added does not shift the dice of the others.
+3. A value of a distribution is its inverse CDF at u: one draw, one value, for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from hashlib import blake2b
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+from natsproxy.wire.ops import Direction
+
+GATE: Final = 0
+ACTION: Final = 1
+_NORMAL: Final = NormalDist()
+_SCALE: Final = 2.0**-53
+
+
+class Dice:
+    """The draws of one rule on one connection and direction."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, seed: int, rule: str, key: str, direction: Direction) -> None:
+        parts = (str(seed), rule, key, direction.label)
+        prefix = b"".join(b"%d:%s," % (len(part), part) for part in map(_utf8, parts))
+        self._base = blake2b(prefix, digest_size=8)
+
+    def u(self, m: int, k: int = GATE) -> float:
+        """Return the number in (0, 1), ends excluded, for the m-th match and its k-th draw."""
+        state = self._base.copy()
+        state.update(b"%d.%d" % (m, k))
+        return ((int.from_bytes(state.digest(), "big") >> 11) + 0.5) * _SCALE
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+class Distribution(NamedTuple):
+    """A named inverse CDF: `sample(u)` for u in (0, 1); what it returns has the unit of its parameters."""
+
+    name: str
+    sample: Callable[[float], float]
+
+
+def constant(value: float) -> Distribution:
+    """Return `value` always."""
+    return Distribution("constant", lambda u: value)
+
+
+def uniform(low: float, high: float) -> Distribution:
+    """Return values spread evenly from `low` to `high`."""
+    return Distribution("uniform", lambda u: low + (high - low) * u)
+
+
+def normal(mean: float, stddev: float) -> Distribution:
+    """Return a normal distribution; what falls below zero counts as zero (no frame goes back in time)."""
+    return Distribution("normal", lambda u: max(0.0, mean + stddev * _NORMAL.inv_cdf(u)))
+
+
+def lognormal(median: float, sigma: float) -> Distribution:
+    """Return a log-normal distribution by its median and the deviation of its logarithm."""
+    return Distribution("lognormal", lambda u: median * math.exp(sigma * _NORMAL.inv_cdf(u)))
+
+
+def pareto(scale: float, shape: float) -> Distribution:
+    """Return a Pareto distribution: at least `scale`, the smaller `shape` the heavier its tail."""
+    return Distribution("pareto", lambda u: scale * (1.0 - u) ** (-1.0 / shape))
+
+
+def empirical(values: tuple[float, ...]) -> Distribution:
+    """Return what was measured: the quantiles of `values`, straight lines between neighbours."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+
+    def sample(u: float) -> float:
+        place = u * last
+        index = min(int(place), last - 1) if last else 0
+        if not last:
+            return ordered[0]
+        return ordered[index] + (ordered[index + 1] - ordered[index]) * (place - index)
+
+    return Distribution("empirical", sample)
+
+
+def weighted(weights: tuple[int, ...]) -> Callable[[float], int | None]:
+    """Return a choice by percent: u to the index of a weight, None in what the weights leave of 100."""
+    edges: list[int] = []
+    total = 0
+    for weight in weights:
+        total += weight
+        edges.append(total)
+
+    def choose(u: float) -> int | None:
+        index = bisect_right(edges, u * 100)
+        return index if index < len(edges) else None
+
+    return choose

@@ -1,0 +1,103 @@
+"""Gates: which of the frames that a selector matched a rule acts on.
+
+Theory
+1. A gate counts the frames that its rule's selector matched *as received*, whatever other rules did to
+   them.  m counts per connection and direction; with `per = "proxy"` the counting conditions use the count of
+   all connections instead.  The dice always use m, so probability never depends on the order of connects.
+2. All conditions of a gate must hold: `after` skips the first n, `first` takes n from there, `every` takes
+   each n-th from there, `between` is a time window, `only` is an exact list, `probability` throws the dice,
+   `limit` ends it after n firings (and counts what the other conditions let through).
+3. Time is the age of the connection, or with `per = "proxy"` the age of the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(slots=True)
+class Count:
+    """How often a selector matched and its gate opened, and when counting began (ns)."""
+
+    since: int = 0
+    matched: int = 0
+    fired: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The conditions of one rule; the default lets everything through.
+
+    probability: 0 to 1.  every, first, limit: counts from 1; after: from 0.  between: (start, end) in ns, end
+    None for ever.  only: connection key -> the m that fire.  per_proxy: counts and times are the proxy's.
+    """
+
+    probability: float | None = None
+    every: int | None = None
+    first: int | None = None
+    after: int = 0
+    limit: int | None = None
+    between: tuple[int, int | None] | None = None
+    only: Mapping[str, frozenset[int]] | None = field(default=None, hash=False)
+    per_proxy: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether everything passes."""
+        return self == OPEN
+
+    def admits(self, count: Count, m: int, key: str, now: int, draw: Callable[[int], float]) -> bool:
+        """Tell whether the rule acts on this match; `count` includes it, and a yes is counted as fired.
+
+        m, key: the match's own number and connection, for `only` and the dice.  draw: m -> (0, 1).
+        """
+        place = count.matched - self.after
+        passes = (
+            place > 0
+            and (self.first is None or place <= self.first)
+            and (self.every is None or place % self.every == 0)
+            and (self.limit is None or count.fired < self.limit)
+            and self.in_time(now - count.since)
+            and (self.only is None or m in self.only.get(key, ()))
+            and (self.probability is None or draw(m) < self.probability)
+        )
+        count.fired += passes
+        return passes
+
+    def in_time(self, age: int) -> bool:
+        """Tell whether `between` holds at that age (ns)."""
+        if self.between is None:
+            return True
+        start, end = self.between
+        return start <= age and (end is None or age < end)
+
+    def next_change(self, age: int) -> int | None:
+        """Return the next age (ns) at which `between` opens or closes, None when it never does again."""
+        edges = () if self.between is None else self.between
+        return min((edge for edge in edges if edge is not None and edge > age), default=None)
+
+    def describe(self) -> str:
+        """Return the conditions in words, `always` for none."""
+        words = [
+            (self.after, f"after the first {self.after}"),
+            (self.first, f"the first {self.first}"),
+            (self.every, f"every {self.every}th"),
+            (self.limit, f"at most {self.limit} times"),
+            (self.probability is not None, f"with probability {self.probability}"),
+            (self.only is not None, "only the firings listed"),
+            (self.between is not None, f"at age {_window(self.between)}"),
+        ]
+        text = ", ".join(word for there, word in words if there)
+        return (text or "always") + (", counted over all connections" if self.per_proxy and text else "")
+
+
+OPEN: Final = Gate()
+
+
+def _window(between: tuple[int, int | None] | None) -> str:
+    if between is None:
+        return ""
+    start, end = between
+    return f"{start / 1e9:g}s to {'the end' if end is None else f'{end / 1e9:g}s'}"

@@ -1,0 +1,46 @@
+"""deny: subjects are forbidden, by patterns; the short form of a permission map with nothing but denials.
+
+`subject` is denied for publishing and subscribing, or only for what `op` names ("PUB" or "SUB").  Texts,
+order and the filter of what a wider subscription gets are those of `permissions`.  Unlike a map it has a
+gate, which counts the frames that it would deny or filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.protocol.permissions import Entry, Permissions
+from natsproxy.rules.base import Action, Kind
+from natsproxy.rules.kinds.permissions import SUBS, PermissionMap
+from natsproxy.rules.roles import MSGS, PUBS
+from natsproxy.rules.selector import Selector
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    if not selector.subjects:
+        raise ValueError("it needs 'subject', the patterns that are denied")
+    if selector.unless:
+        raise ValueError("unless has no meaning for a denial: use a permission map with allow and deny")
+    if selector.ops & ~(PUBS | SUBS | MSGS) or not selector.ops & (PUBS | SUBS):
+        raise ValueError("op must be PUB, HPUB or SUB: other frames are not denied")
+    entries = tuple(Entry(pattern) for pattern in selector.subjects)
+    publish = entries if selector.ops & PUBS else ()
+    subscribe = entries if selector.ops & SUBS else ()
+    return PermissionMap(Permissions(publish_deny=publish, subscribe_deny=subscribe))
+
+
+KIND = Kind(
+    "deny",
+    "subjects are forbidden, with the server's -ERR",
+    make,
+    """
+[[rules]]
+name = "no admin"
+kind = "deny"
+subject = "admin.>"
+""",
+    ops=PUBS | SUBS | MSGS,
+    selects=frozenset({"subject", "unless", "op", "client"}),
+)

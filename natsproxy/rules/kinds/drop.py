@@ -1,0 +1,46 @@
+"""drop: frames are lost, as on a link that forgets them.
+
+The stream stays whole, since only whole frames go.  A verbose client still gets the `+OK` of a dropped PUB or
+SUB.  Dropped deliveries do not count toward UNSUB max for the client; the session keeps that count.
+`op = "PING"` or `"PONG"` makes a link that looks dead to one side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.rules.base import Action, Hit, Kind
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Drop, Verdict
+from natsproxy.wire.frames import Frame
+
+
+class Dropping(Action):
+    """Drops every frame that it gets."""
+
+    label = "drop"
+    alters_delivery = True
+
+    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
+        """Drop the frame."""
+        return Drop()
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    return Dropping()
+
+
+KIND = Kind(
+    "drop",
+    "frames are lost",
+    make,
+    """
+[[rules]]
+name = "lost acks"
+kind = "drop"
+role = "ack"
+probability = 0.05
+""",
+)

@@ -1,0 +1,71 @@
+"""latency: frames arrive later.
+
+The deadline is absolute, from when the frame arrived, so a burst is delayed and not serialised.  Frames
+behind a delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.
+Delays of several rules add up.  What is held is bounded in bytes; above that the sender is no longer read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.rules import values
+from natsproxy.rules.base import REQUIRED, Action, Hit, Kind, Setting
+from natsproxy.rules.dice import Distribution
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Hold, Verdict
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import ALL_OPS
+
+
+class Latency(Action):
+    """Holds frames for a time drawn from a distribution."""
+
+    label = "hold"
+
+    def __init__(self, delay: Distribution, overtake: bool) -> None:
+        self.delay = delay
+        self.overtake = overtake
+
+    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
+        """Hold the frame; a delay of zero is none."""
+        delay = round(self.delay.sample(hit.u()))
+        return Hold(hit.now + delay, self.overtake) if delay > 0 else None
+
+    def describe(self) -> str:
+        """Return the median delay and the distribution's name."""
+        median = self.delay.sample(0.5) / 1e6
+        return f"hold for {median:g} ms ({self.delay.name}){', others may overtake' if self.overtake else ''}"
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    return Latency(settings["delay"], settings["overtake"])
+
+
+KIND = Kind(
+    "latency",
+    "frames arrive later",
+    make,
+    """
+[[rules]]
+name = "slow orders"
+kind = "latency"
+direction = "s2c"
+subject = "orders.>"
+delay = { distribution = "lognormal", median = "40ms", sigma = 0.5 }
+""",
+    (
+        Setting(
+            "delay",
+            values.delay,
+            REQUIRED,
+            '"250ms", or a table: distribution = "constant" (value), "uniform" (min, max), '
+            '"normal" (mean, stddev), "lognormal" (median, sigma), "pareto" (scale, shape), '
+            '"empirical" (values)',
+        ),
+        Setting("overtake", values.boolean, False, "whether frames behind it may pass it"),
+    ),
+    ops=ALL_OPS,
+)

@@ -1,0 +1,146 @@
+"""permissions: nats-server's permission map, enforced by the proxy with the server's words.
+
+`publish`, `subscribe` and `allow_responses` are read as in nats-server.conf (`protocol/permissions.py`).  A
+denied PUB or SUB does not reach the server; the client gets the server's `-ERR` at the frame's place, and the
+connection stays.  Once a subscription that is wider than a deny entry was taken, denied messages are filtered
+from what is delivered.
+
+What only the server can do, and what is done instead
+- A message that permissions keep from one queue member goes to another member on the server; here it is lost.
+- A request whose only receivers were filtered gets a 503 from the server; here it times out.
+- The server denies after its account's mappings; here the subject is the client's.
+- Messages that come under another subject than was subscribed to (JetStream) are not filtered, as the server
+  checks the subject that routed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from natsproxy.protocol.errors import publish_denied, subscribe_denied
+from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
+from natsproxy.protocol.subjects import matches
+from natsproxy.rules.base import Action, Hit, Kind, Setting, Stage
+from natsproxy.rules.roles import MSGS, PUBS
+from natsproxy.rules.seam import View
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Deny, Drop, Verdict
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
+
+SUBS: Final = op_mask(Op.SUB)
+
+
+class PermissionMap(Action):
+    """A permission map.  Without connection state it serves all connections; `bind` adds the state."""
+
+    stage = Stage.PERMISSION
+    label = "deny"
+    guards = True
+
+    def __init__(self, permissions: Permissions) -> None:
+        self.permissions = permissions
+        self.alters_delivery = bool(permissions.delivery_patterns)
+        self.responses: ResponsePermissions | None = None
+        self.filtering = False  # armed by the first SUB that collides with a deny entry
+
+    def bind(self, view: View) -> Action:
+        """Return the map with the open replies and the filter of one connection."""
+        bound = PermissionMap(self.permissions)
+        bound.responses = ResponsePermissions(self.permissions)
+        bound.filtering = any(
+            self.permissions.can_subscribe(sub.subject, sub.queue).filter_needed for sub in view.subs.values()
+        )
+        return bound
+
+    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
+        """Deny what the map does not admit."""
+        if PUBS >> frame.op & 1:
+            return self._publish(frame, hit)
+        if frame.op == Op.SUB:
+            return self._subscribe(frame)
+        return self._deliver(frame, hit)
+
+    def _publish(self, frame: Frame, hit: Hit) -> Verdict | None:
+        if self.responses is None:
+            allowed = self.permissions.can_publish(frame.subject)
+        else:
+            allowed = self.responses.can_publish(frame.subject, hit.now)
+        return None if allowed else Deny(publish_denied(frame.subject))
+
+    def _subscribe(self, frame: Frame) -> Verdict | None:
+        decision = self.permissions.can_subscribe(frame.subject, frame.queue)
+        if not decision.allowed:
+            return Deny(subscribe_denied(frame.subject, frame.queue))
+        self.filtering = self.filtering or decision.filter_needed
+        return None
+
+    def _deliver(self, frame: Frame, hit: Hit) -> Verdict | None:
+        if self.filtering:
+            sub = hit.view.subs.get(frame.sid)
+            queue = sub.queue if sub is not None else b""
+            routed = sub is None or matches(sub.subject, frame.subject)
+            if routed and self.permissions.delivery_denied(frame.subject, queue):
+                return Drop()
+        if frame.reply and self.responses is not None:
+            self.responses.delivered(frame.reply, hit.now)
+        return None
+
+    def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...]:
+        """Return the complement of what is allowed, and what is denied."""
+        allow, deny = self.permissions.publish_patterns
+        found: list[tuple[Direction, Clause]] = [(C2S, Clause(SUBS, Need.LINE))]
+        if allow is not None:
+            found.append((C2S, Clause(PUBS, Need.LINE, None, allow)))
+        if deny:
+            found.append((C2S, Clause(PUBS, Need.LINE, deny)))
+        if self.permissions.responses is not None:
+            found.append((S2C, Clause(MSGS, Need.LINE)))
+        elif self.permissions.delivery_patterns:
+            found.append((S2C, Clause(MSGS, Need.LINE, self.permissions.delivery_patterns)))
+        return tuple(found)
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "deny what the permission map does not admit"
+
+
+KEYS: Final = ("publish", "subscribe", "allow_responses")
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    table = {key: settings[key] for key in KEYS if settings[key] is not None}
+    if not table:
+        raise ValueError("it needs 'publish', 'subscribe' or 'allow_responses'")
+    return PermissionMap(parse_permissions(table))
+
+
+def _as_written(value: Any) -> Any:
+    return value
+
+
+KIND = Kind(
+    "permissions",
+    "nats-server's permission map, with the server's -ERR texts",
+    make,
+    """
+[[rules]]
+name = "what billing may do"
+kind = "permissions"
+client = { name = "billing*" }
+publish = { allow = ["billing.>", "_INBOX.>"], deny = "billing.admin.>" }
+subscribe = ["billing.*", "_INBOX.>", "work.> billing"]
+allow_responses = { max = 1, expires = "1m" }
+""",
+    (
+        Setting("publish", _as_written, None, "a subject or a list (allow), or { allow, deny }"),
+        Setting("subscribe", _as_written, None, 'the same; "subject queue" speaks of a queue'),
+        Setting("allow_responses", _as_written, None, "true, or { max, expires }"),
+    ),
+    ops=PUBS | SUBS | MSGS,
+    selects=frozenset({"client"}),
+    gated=False,
+)

@@ -1,0 +1,136 @@
+"""rewrite: the server sees other subjects than the client; the theory is in `rules/rewriting.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingType
+from typing import Any
+
+from natsproxy.protocol.mapping import Destination, Mapping
+from natsproxy.rules import values
+from natsproxy.rules.base import Action, Kind, Setting
+from natsproxy.rules.rewriting import Rewriting
+from natsproxy.rules.selector import Selector
+
+
+def make(settings: MappingType[str, Any], selector: Selector) -> Action:
+    """Return the action.  Raises ValueError where the rule cannot be undone but ought to be."""
+    mapping = _mapping(settings)
+    two_way = settings["two_way"]
+    if two_way:
+        if mapping.only is None:
+            raise ValueError(
+                "to has weights, which no SUB can follow; say two_way = false to map publishes only"
+            )
+        if mapping.only.invertible is not None:
+            raise ValueError(
+                f"to cannot be undone ({mapping.only.invertible}); say two_way = false to map publishes only"
+            )
+    elif settings["jetstream"]:
+        raise ValueError("jetstream needs a rule that goes both ways, and two_way is false")
+    return Rewriting(
+        mapping,
+        two_way=two_way,
+        partial_pass=settings["partial"] == "pass",
+        jetstream=settings["jetstream"],
+        replies=settings["replies"],
+        keep=settings["keep"],
+    )
+
+
+def _mapping(settings: MappingType[str, Any]) -> Mapping:
+    prefix, source, to = settings["prefix"], settings["from"], settings["to"]
+    if (prefix is None) == (source is None):
+        raise ValueError("it needs 'from' and 'to', or 'prefix'")
+    if prefix is not None:
+        if to is not None:
+            raise ValueError("prefix stands alone: 'to' has no meaning with it")
+        return Mapping(b">", prefix + b".>")
+    if to is None:
+        raise ValueError("it needs 'to', where subjects go")
+    return Mapping(source, to)
+
+
+def destination(value: Any) -> bytes | list[Destination]:
+    """Read a destination: a text, or a list of `{ to, weight }`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"must be a subject or a list of {{ to, weight }}, not {value!r}")
+    found = []
+    for item in value:
+        if not isinstance(item, MappingType) or set(item) != {"to", "weight"}:
+            raise ValueError(f"must list tables of 'to' and 'weight', not {item!r}")
+        to, weight = values.text(item["to"]).encode("utf-8", "surrogateescape"), item["weight"]
+        if isinstance(weight, str) and weight.endswith("%") and weight[:-1].isdigit():
+            weight = int(weight[:-1])
+        found.append(Destination(to, values.natural(weight)))
+    return found
+
+
+def prefix(value: Any) -> bytes:
+    """Read a prefix: tokens without wildcards, a final dot or `.>` allowed."""
+    raw = values.text(value).encode("utf-8", "surrogateescape")
+    raw = raw.removesuffix(b">").removesuffix(b".")
+    if any(token in (b"*", b">") for token in raw.split(b".")):
+        raise ValueError(f"must be a subject without wildcards, not {value!r}")
+    return values.pattern(raw.decode("utf-8", "surrogateescape"))
+
+
+KIND = Kind(
+    "rewrite",
+    "the server sees other subjects than the client",
+    make,
+    """
+[[rules]]
+name = "tenant a"
+kind = "rewrite"
+client = { name = "a-*" }
+prefix = "tenant-a"
+jetstream = true
+
+[[rules]]
+name = "new order subjects"
+kind = "rewrite"
+from = "orders.*.*"
+to = "shop.{{wildcard(2)}}.orders.{{wildcard(1)}}"
+
+[[rules]]
+name = "canary"
+kind = "rewrite"
+from = "pay.*"
+to = [{ to = "pay.new.$1", weight = 10 }]
+two_way = false
+""",
+    (
+        Setting("from", values.pattern, None, "the client's subjects"),
+        Setting(
+            "to",
+            destination,
+            None,
+            "the server's, in nats-server's mapping grammar; or a list of { to, weight }",
+        ),
+        Setting("prefix", prefix, None, 'the short form for tenants: ">" to "prefix.>"'),
+        Setting(
+            "two_way", values.boolean, True, "false: map publishes only, as nats-server's own mappings do"
+        ),
+        Setting(
+            "partial",
+            values.one_of("refuse", "pass"),
+            "refuse",
+            "what to do with a SUB that is covered in part",
+        ),
+        Setting("jetstream", values.boolean, False, "translate subjects inside the JetStream API as well"),
+        Setting(
+            "replies", values.boolean, True, "false: reply subjects are never covered (looks at fewer frames)"
+        ),
+        Setting(
+            "keep",
+            values.several(values.pattern),
+            (),
+            "subjects that are left alone (inboxes of a custom prefix)",
+        ),
+    ),
+    ops=0,
+    selects=frozenset({"client"}),
+    gated=False,
+)

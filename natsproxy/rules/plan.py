@@ -1,0 +1,164 @@
+"""A plan: the rules that apply to a connection, compiled; shared by all connections to which the same apply.
+
+Theory
+1. What depends on op and subject alone is asked once per subject and cached; the cache is emptied when it is
+   full, since subjects are hostile and inboxes never repeat.
+2. Rules are known by their place in the plan.  Their order is that of the stages (c2s: faults, permissions;
+   s2c: permissions, faults) and inside a stage that of the file.
+3. Clauses that differ in their patterns only are joined, so that a thousand rules are a handful of clauses.
+4. Where something is rewritten, the scanner of s2c sees the server's subjects and the rules the client's.  A
+   frame whose client subject a rule wants is either on that very subject or was rewritten; so the rewriter's
+   clauses want all that may have been rewritten, at the greatest need of any rule.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from natsproxy.protocol.patternset import PatternSet
+from natsproxy.protocol.subjects import compile_pattern
+from natsproxy.rules.base import LinkAction, Rule
+from natsproxy.rules.rewriting import Rewriter
+from natsproxy.rules.roles import PUBS
+from natsproxy.wire.frames import Need
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
+from natsproxy.wire.scanner import Interest, InterestLike
+
+CACHE: Final = 8192
+
+
+class _Table:
+    """Which rules want frames of one op: some whatever the subject, some by patterns."""
+
+    __slots__ = ("always", "patterns", "wanted")
+
+    def __init__(self, wanted: list[tuple[int, Clause]]) -> None:
+        self.wanted = wanted
+        self.always = tuple(place for place, clause in wanted if clause.match is None and not clause.unless)
+        self.patterns = PatternSet(
+            (pattern, place) for place, clause in wanted for pattern in clause.match or ()
+        )
+
+    def find(self, subject: bytes) -> tuple[int, ...]:
+        if len(self.always) == len(self.wanted):
+            return self.always
+        found = {*self.always, *self.patterns.find(subject)}
+        for place, clause in self.wanted:
+            if not clause.unless:
+                continue
+            if any(compile_pattern(pattern)(subject) for pattern in clause.unless):
+                if not any(
+                    other == place and c is not clause and _has(c, subject) for other, c in self.wanted
+                ):
+                    found.discard(place)
+            elif clause.match is None:
+                found.add(place)
+        return tuple(sorted(found))
+
+
+def _has(clause: Clause, subject: bytes) -> bool:
+    if any(compile_pattern(pattern)(subject) for pattern in clause.unless):
+        return False
+    return clause.match is None or any(compile_pattern(pattern)(subject) for pattern in clause.match)
+
+
+class Plan:
+    """The compiled rules of some connections.  Immutable but for its caches."""
+
+    def __init__(self, rules: tuple[Rule, ...], rewriter: Rewriter | None) -> None:
+        self.rewriter = rewriter
+        self.everything = rules
+        self.links = tuple(rule for rule in rules if isinstance(rule.action, LinkAction))
+        framed = [rule for rule in rules if rule.selector.ops]
+        self.rules = (
+            tuple(sorted(framed, key=lambda rule: rule.action.stage)),
+            tuple(sorted(framed, key=lambda rule: -rule.action.stage)),
+        )
+        self.alters_delivery = any(rule.action.alters_delivery for rule in rules)
+        self._asking = [rule for rule in framed if _asks(rule)]
+        self.asked_need = max((rule.need for rule in self._asking), default=Need.NONE)
+        per_rule = tuple(
+            [self._wants(rule, direction) for rule in self.rules[direction]] for direction in Direction
+        )
+        self._tables = tuple(
+            [
+                _Table([(place, clause) for place, clauses in enumerate(found) for clause in clauses
+                        if clause.ops >> op & 1])
+                for op in Op
+            ]
+            for found in per_rule
+        )  # fmt: skip
+        self._askers = _Table([(place, _question(rule)) for place, rule in enumerate(self._asking)])
+        self._caches: tuple[dict[tuple[Op, bytes], tuple[int, ...]], ...] = ({}, {})
+        self._asker_cache: dict[bytes, frozenset[object]] = {}
+        self.interest = (self._compile(C2S, per_rule[C2S]), self._compile(S2C, per_rule[S2C]))
+
+    def candidates(self, direction: Direction, op: Op, subject: bytes) -> tuple[int, ...]:
+        """Return the places of the rules that op and subject select, in order."""
+        cache = self._caches[direction]
+        found = cache.get((op, subject))
+        if found is None:
+            if len(cache) >= CACHE:
+                cache.clear()
+            found = cache[op, subject] = self._tables[direction][op].find(subject)
+        return found
+
+    def asking(self, subject: bytes) -> frozenset[object]:
+        """Return the rules for which a PUB of this subject opens a request."""
+        if not self._asking:
+            return frozenset()
+        found = self._asker_cache.get(subject)
+        if found is None:
+            if len(self._asker_cache) >= CACHE:
+                self._asker_cache.clear()
+            found = frozenset(self._asking[place] for place in self._askers.find(subject))
+            self._asker_cache[subject] = found
+        return found
+
+    def _wants(self, rule: Rule, direction: Direction) -> list[Clause]:
+        """Return what a rule wants of a direction, in the subjects that the rules see."""
+        own = rule.action.clauses(rule.selector)
+        if own is not None:
+            return [clause for way, clause in own if way == direction]
+        selector = rule.selector
+        ops = selector.wants(direction)
+        if not ops or _asks(rule):
+            return []
+        if selector.subjects is None and not selector.unless:
+            return [Clause(ops, rule.need)]
+        if selector.side == "server" and self.rewriter is not None:
+            return [Clause(ops, rule.need)]  # decided per frame, once the other subject is known
+        return [Clause(ops, rule.need, selector.subjects, selector.unless)]
+
+    def _compile(self, direction: Direction, found: list[list[Clause]]) -> InterestLike:
+        clauses = [clause for group in found for clause in group]
+        if direction == C2S:
+            clauses += [_question(rule) for rule in self._asking]
+        if self.rewriter is not None:
+            need = max((clause.need for clause in clauses), default=Need.LINE)
+            clauses += self.rewriter.clauses(direction, max(need, self.asked_need))
+        return Interest(joined(clauses))
+
+
+def joined(clauses: list[Clause]) -> tuple[Clause, ...]:
+    """Join the clauses that differ in `match` only."""
+    groups: dict[tuple[int, Need, tuple[bytes, ...], bool], dict[bytes, None]] = {}
+    for clause in clauses:
+        key = (clause.ops, clause.need, clause.unless, clause.match is None)
+        groups.setdefault(key, {}).update(dict.fromkeys(clause.match or ()))
+    return tuple(
+        Clause(ops, need, None if everything else tuple(patterns), unless)
+        for (ops, need, unless, everything), patterns in groups.items()
+    )
+
+
+def _asks(rule: Rule) -> bool:
+    return rule.selector.role is not None and rule.selector.role.asks is not None
+
+
+def _question(rule: Rule) -> Clause:
+    """Return the clause of the PUBs whose answers a rule is about."""
+    role, selector = rule.selector.role, rule.selector
+    assert role is not None
+    return Clause(PUBS, Need.LINE, selector.subjects or role.asks, (*selector.unless, *role.unless))

@@ -1,0 +1,107 @@
+"""Rules in memory: a fake connection, a chain from TOML, frames from text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.info import Info
+from natsproxy.rules.chain import RuleBound, RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.seam import Decision, Subscription
+from natsproxy.rules.spec import load
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
+from natsproxy.wire.parse import frames
+
+MS = 1_000_000
+S = 1_000_000_000
+
+
+@dataclass
+class FakeView:
+    """A connection without a session."""
+
+    conn: int = 1
+    ordinal: int = 1
+    address: str = "127.0.0.1:50000"
+    key: str = "app"
+    connect: Connect = field(default_factory=lambda: Connect(verbose=False, pedantic=False, name="app"))
+    info: Info = field(default_factory=Info)
+    subs: dict[bytes, Subscription] = field(default_factory=dict)
+    watched: dict[tuple[Direction, bytes], Need] = field(default_factory=dict)
+
+    @property
+    def verbose(self) -> bool:
+        return self.connect.verbose
+
+    @property
+    def pedantic(self) -> bool:
+        return self.connect.pedantic
+
+    def watch_sid(self, sid: bytes, need: Need) -> None:
+        raise AssertionError("no rule needs it")
+
+    def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
+        self.watched[direction, subject] = need
+
+    def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
+        del self.watched[direction, subject]
+
+
+class Wire:
+    """A connection under rules: `c2s` and `s2c` give what becomes of one frame."""
+
+    def __init__(self, text: str, *, seed: int = 1, view: FakeView | None = None, now: int = 0) -> None:
+        self.view = view or FakeView()
+        self.chain = RuleChain(load(text, KINDS), seed=seed)
+        self.bound: RuleBound = self.chain.bind(self.view, None, now)
+        self.now = now
+
+    def rebind(self, text: str | None = None) -> None:
+        if text is not None:
+            self.chain = RuleChain(load(text, KINDS), seed=self.chain.seed, previous=self.chain)
+        self.bound = self.chain.bind(self.view, self.bound, self.now)
+
+    def decide(self, direction: Direction, raw: bytes | str) -> Decision | None:
+        frame = parse(direction, raw)
+        wanted = self.bound.interest[direction].need(frame.op, frame.subject)
+        if not wanted and (direction, frame.subject) not in self.view.watched:
+            return None
+        if frame.op == Op.SUB:
+            self.view.subs.setdefault(
+                frame.sid, Subscription(frame.sid, frame.subject, frame.queue, frame.subject)
+            )
+        decision = self.bound.decide(direction, frame, self.now)
+        if frame.op == Op.SUB and decision is not None:
+            if decision.out == ():
+                del self.view.subs[frame.sid]
+            elif decision.upstream_subject:
+                self.view.subs[frame.sid].upstream = decision.upstream_subject
+        return decision
+
+    def c2s(self, raw: bytes | str) -> bytes:
+        return self._out(C2S, raw)
+
+    def s2c(self, raw: bytes | str) -> bytes:
+        return self._out(S2C, raw)
+
+    def _out(self, direction: Direction, raw: bytes | str) -> bytes:
+        decision = self.decide(direction, raw)
+        data = parse(direction, raw).raw
+        if decision is None:
+            return data
+        out = data if decision.out is None else b"".join(decision.out)
+        return decision.before + out + decision.after
+
+    def fired(self, direction: Direction, raw: bytes | str) -> bool:
+        decision = self.decide(direction, raw)
+        return decision is not None and bool(decision.firings)
+
+
+def parse(direction: Direction, raw: bytes | str) -> Frame:
+    """Return the one frame of a text; `\\n` stands for CRLF, and a last one may be missing."""
+    if isinstance(raw, str):
+        raw = raw.encode().replace(b"\n", b"\r\n") + b"\r\n"
+    (frame,) = frames(raw, direction)
+    return frame
