@@ -20,7 +20,7 @@ from typing import Final
 from natsproxy.errors import ConfigError
 from natsproxy.events import Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
-from natsproxy.protocol.subjects import is_valid_publish
+from natsproxy.protocol.subjects import is_subset, is_valid_publish
 from natsproxy.rules.base import Action, Hit, LinkAction, Rule, Stage
 from natsproxy.rules.dice import Dice
 from natsproxy.rules.draft import Draft
@@ -30,6 +30,7 @@ from natsproxy.rules.plan import Plan
 from natsproxy.rules.rewriting import Rewriter, Rewriting
 from natsproxy.rules.roles import PUBS, History
 from natsproxy.rules.seam import Bound, Decision, Shape, View
+from natsproxy.rules.selector import ANYBODY
 from natsproxy.rules.verdicts import Bend, Close, Deny, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -103,6 +104,20 @@ def server_version(text: str) -> tuple[int, ...]:
             break
         numbers.append(int(part))
     return tuple(numbers)
+
+
+def refuse_hidden(rules: tuple[Rule, ...]) -> None:
+    """Raise ConfigError for a rewrite that can never act since one before it covers its whole source."""
+    rewrites = [(rule, rule.action) for rule in rules if isinstance(rule.action, Rewriting)]
+    for place, (rule, action) in enumerate(rewrites):
+        source = action.mapping.source
+        for former, other in rewrites[:place]:
+            same = former.selector.peer in (ANYBODY, rule.selector.peer)
+            if same and is_subset(source, other.mapping.source) and not other.spares(source):
+                raise ConfigError(
+                    f"{rule.where}: rule {rule.name!r} can never act, since {former.name!r} before it covers "
+                    f"its source"
+                )
 
 
 class RuleBound:

@@ -135,22 +135,27 @@ class Rewriter:
     def publish(self, subject: bytes, draws: Draws) -> bytes | None:
         """Return where a publish goes: None for where it says, `b""` for nowhere (a lost share)."""
         if subject not in self._publish:
-            _remember(self._publish, subject, self._deciding(subject))
+            _remember(self._publish, subject, self._destination(subject))
         found = self._publish[subject]
         if found is None or isinstance(found, bytes):
             return found
         assert isinstance(found.action, Rewriting)
         return found.action.mapping.apply(subject, lambda limit: int(draws(found) * limit))
 
-    def _deciding(self, subject: bytes) -> Rule | bytes | None:
+    def deciding(self, subject: bytes) -> Rule | None:
+        """Return the rule that decides for the subject of a publish."""
+        return next((rule for rule, action in self._rules if action.covers(subject)), None)
+
+    def _destination(self, subject: bytes) -> Rule | bytes | None:
         """Return the destination where it is certain, else the rule that must throw dice."""
-        for rule, action in self._rules:
-            if action.covers(subject):
-                only = action.mapping.only
-                if only is None or b"random" in only.destination.lower():
-                    return rule
-                return only.apply(subject)
-        return None
+        rule = self.deciding(subject)
+        if rule is None:
+            return None
+        assert isinstance(rule.action, Rewriting)
+        only = rule.action.mapping.only
+        if only is None or b"random" in only.destination.lower():
+            return rule
+        return only.apply(subject)
 
     def subscribe(self, subject: bytes) -> bytes | Refused | None:
         """Return what a SUB becomes: None for itself."""

@@ -1,0 +1,163 @@
+"""`natsproxy rules`: check a rules file, ask it about a frame, list the kinds of rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.info import Info
+from natsproxy.rules.base import Kind, Rule
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.explain import SERVER_ONLY, Someone, Step, sample
+from natsproxy.rules.explain import explain as explain_frame
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import GATE, IDENTITY, SELECTOR, load
+from natsproxy.rules.values import direction as read_direction
+from natsproxy.rules.values import op as read_op
+
+_FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group()
+def rules() -> None:
+    """Check rules files, ask what they would do, list what rules can do."""
+
+
+def _load(file: Path) -> tuple[Rule, ...]:
+    try:
+        return RuleChain(load(file.read_text("utf-8"), KINDS, source=str(file))).rules
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+    except NatsproxyError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@rules.command()
+@_FILE
+def check(file: Path) -> None:
+    """Check a rules file; exit 1 with one sentence that names file, line and key.
+
+    \b
+    natsproxy rules check faults.toml
+    """
+    loaded = _load(file)
+    for rule in loaded:
+        click.echo(f"{rule.name}: {rule.kind}, {rule.selector.describe()}; {rule.gate.describe()}")
+    click.echo(f"{len(loaded)} rule{'' if len(loaded) == 1 else 's'}, no mistake found")
+
+
+@rules.command()
+@_FILE
+@click.option("--op", default="PUB", show_default=True, help="The operation of the frame.")
+@click.option("--subject", default="", help="Its subject.")
+@click.option("--queue", default="", help="The queue of a SUB.")
+@click.option("--reply", default="", help="The reply subject of a message.")
+@click.option("--direction", "way", default=None, help="c2s or s2c, where the operation goes both ways.")
+@click.option("--client-name", default="", help="The name in CONNECT.")
+@click.option("--client-user", default="", help="The user in CONNECT.")
+@click.option("--client-lang", default="", help="The language in CONNECT.")
+@click.option("--client-version", default="", help="The version in CONNECT.")
+@click.option("--account", default="", help="The account that the server tells.")
+@click.option("--address", default="127.0.0.1:0", help="The client's address.")
+@click.option("--ordinal", default=1, help="Which accepted connection it is.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
+def explain(
+    file: Path,
+    op: str,
+    subject: str,
+    queue: str,
+    reply: str,
+    way: str | None,
+    client_name: str,
+    client_user: str,
+    client_lang: str,
+    client_version: str,
+    account: str,
+    address: str,
+    ordinal: int,
+    as_json: bool,
+) -> None:
+    """Say which rules would act on a frame, on what condition, and with what result.
+
+    \b
+    natsproxy rules explain faults.toml --op PUB --subject orders.eu.1
+    natsproxy rules explain faults.toml --op SUB --subject 'orders.>' --client-name billing
+    """
+    loaded = _load(file)
+    try:
+        direction, frame = sample(read_op(op), _raw(subject), queue=_raw(queue), reply=_raw(reply))
+        direction = direction if way is None else read_direction(way)
+    except (ValueError, NatsproxyError) as error:
+        raise click.ClickException(f"that is no frame to ask about: {error}") from None
+    connect = Connect(name=client_name, user=client_user, lang=client_lang, version=client_version)
+    someone = Someone(connect, Info(remote_account=account), address, ordinal)
+    steps = explain_frame(RuleChain(loaded), someone, direction, frame)
+    if as_json:
+        for step in steps:
+            click.echo(json.dumps(_as_dict(step)))
+        return
+    for step in steps:
+        click.echo(f"{'*' if step.acts else ' '} {step.rule.name} ({step.rule.kind}): {step.result}")
+        if step.acts:
+            click.echo(f"    {step.condition}")
+    if not any(step.acts for step in steps):
+        click.echo(f"No rule acts on {op.upper()} {subject}".rstrip() + ": it passes untouched.")
+    if any(step.acts and step.rule.kind in ("permissions", "deny", "rewrite") for step in steps):
+        for sentence in SERVER_ONLY:
+            click.echo(f"Note: {sentence}")
+
+
+def _as_dict(step: Step) -> dict[str, object]:
+    return {
+        "rule": step.rule.name,
+        "kind": step.rule.kind,
+        "acts": step.acts,
+        "condition": step.condition,
+        "result": step.result,
+    }
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+@rules.command("list")
+@click.argument("kind", required=False)
+def list_kinds(kind: str | None) -> None:
+    """List the kinds of rules; with a KIND its settings and an example.
+
+    \b
+    natsproxy rules list
+    natsproxy rules list latency
+    """
+    if kind is None:
+        width = max(map(len, KINDS))
+        for found in KINDS.values():
+            click.echo(f"{found.name:<{width}}  {found.text}")
+        click.echo("\nA rule has 'name' and 'kind', the settings of its kind, and of these:")
+        _settings("selector", SELECTOR)
+        _settings("gate", GATE)
+        return
+    if kind not in KINDS:
+        raise click.ClickException(f"there is no kind {kind!r}; known: {', '.join(KINDS)}")
+    _show(KINDS[kind])
+
+
+def _show(kind: Kind) -> None:
+    click.echo(f"{kind.name}: {kind.text}")
+    _settings("settings", kind.settings)
+    gate = tuple(setting for setting in GATE if kind.gated)
+    selector = [setting.name for setting in SELECTOR if kind.selects is None or setting.name in kind.selects]
+    common = [setting.name for setting in IDENTITY] + selector + [setting.name for setting in gate]
+    click.echo(f"\nalso: {', '.join(common)}\n\nexample:\n{kind.example.rstrip()}")
+
+
+def _settings(title: str, settings: tuple[object, ...]) -> None:
+    click.echo(f"\n{title}:")
+    for setting in settings:
+        name, text = getattr(setting, "name", ""), getattr(setting, "text", "")
+        click.echo(f"  {name:<12} {text}")

@@ -1,0 +1,107 @@
+"""`natsproxy rules` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from natsproxy.cli.rules import rules
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load
+
+TEXT = """
+[[rules]]
+name = "slow"
+kind = "latency"
+subject = "orders.>"
+probability = 0.5
+delay = "250ms"
+
+[[rules]]
+name = "no admin"
+kind = "deny"
+subject = "admin.*"
+
+[[rules]]
+name = "split"
+kind = "rewrite"
+client = { name = "canary*" }
+from = "pay.*"
+to = [{ to = "new.$1", weight = 10 }]
+two_way = false
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "rules.toml"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(rules, list(args))
+
+
+def test_check_names_every_rule(file: str) -> None:
+    result = run("check", file)
+    assert result.exit_code == 0
+    assert "slow: latency" in result.output
+    assert "3 rules, no mistake found" in result.output
+
+
+def test_check_says_one_sentence_and_fails(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(TEXT.replace("0.5", "1.2"))
+    result = run("check", str(path))
+    assert result.exit_code == 1
+    assert result.output.strip() == (
+        f"Error: {path}:6: rule 'slow': probability must be a number from 0 to 1, not 1.2"
+    )
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    result = run("check", str(tmp_path / "none.toml"))
+    assert result.exit_code == 1
+    assert "No such file" in result.output
+
+
+def test_explain_says_which_rule_which_gate_what_result(file: str) -> None:
+    result = run("explain", file, "--op", "PUB", "--subject", "orders.eu.1")
+    assert result.exit_code == 0
+    assert "* slow (latency): hold for 250 ms (constant)\n    with probability 0.5" in result.output
+    assert "  split (rewrite): it is about other connections" in result.output
+
+
+def test_explain_gives_the_exact_denial(file: str) -> None:
+    result = run("explain", file, "--op", "SUB", "--subject", "admin.>")
+    assert "* no admin (deny): -ERR 'Permissions Violation for Subscription to \"admin.>\"'" in result.output
+    assert "Note: " in result.output
+
+
+def test_explain_gives_the_destinations(file: str) -> None:
+    result = run("explain", file, "--subject", "pay.1", "--client-name", "canary-3", "--json")
+    steps = {step["rule"]: step for step in map(json.loads, result.output.splitlines())}
+    assert steps["split"]["result"] == "becomes new.1 or pay.1"
+
+
+def test_explain_says_when_nothing_acts(file: str) -> None:
+    assert "No rule acts on PUB other" in run("explain", file, "--subject", "other").output
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_kind_is_listed_with_an_example_that_loads(name: str) -> None:
+    assert name in run("list").output
+    result = run("list", name)
+    assert result.exit_code == 0
+    example = result.output.split("example:\n", 1)[1]
+    assert {rule.kind for rule in load(example, KINDS)} == {name}
+
+
+def test_an_unknown_kind_is_said() -> None:
+    result = run("list", "nothing")
+    assert result.exit_code == 1
+    assert "there is no kind 'nothing'" in result.output

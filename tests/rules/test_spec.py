@@ -1,0 +1,133 @@
+"""Reading rules: each mistake is one sentence with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproxy.errors import ConfigError
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load, parse_rules
+from natsproxy.wire.ops import C2S, S2C
+
+GOOD = """
+# comment
+[[rules]]
+name = "first"
+kind = "drop"
+
+[[rules]]
+name = "second"
+kind = "drop"
+"""
+
+MISTAKES = [
+    ("not toml [", r"r\.toml: not valid TOML"),
+    ("[rule]\n", r"there is no key 'rule'; did you mean 'rules'\?"),
+    ("rules = 3\n", r"'rules' must be written as \[\[rules\]\]"),
+    ('[[rules]]\nkind = "drop"\n', r"r\.toml:1: rule 1: it needs 'name'"),
+    ('[[rules]]\nname = "a"\nkind = "drp"\n', r"r\.toml:3: rule 'a': kind there is no kind 'drp'; did you mean 'drop'\?"),
+    (GOOD + "probabilty = 0.5\n", r"r\.toml:10: rule 'second': probabilty is not known: .*did you mean 'probability'"),
+    (GOOD + "probability = 1.2\n", r"r\.toml:10: rule 'second': probability must be a number from 0 to 1, not 1\.2"),
+    (GOOD + "probability = true\n", r"must be a number from 0 to 1"),
+    (GOOD + 'subject = "a..b"\n', r"r\.toml:10: rule 'second': subject must be a valid subject, which 'a\.\.b' is not"),
+    (GOOD + "subject = []\n", r"must not be an empty list"),
+    (GOOD + 'op = "PUSH"\n', r"op must name an operation \(PUB, "),
+    (GOOD + 'op = "PING"\nsubject = "a"\n', r"r\.toml:10: .*op names an operation without a subject"),
+    (GOOD + 'direction = "up"\n', r"direction must be 'c2s' or 's2c', not 'up'"),
+    (GOOD + 'direction = "s2c"\nop = "PUB"\n', r"op never goes s2c"),
+    (GOOD + 'role = "ak"\n', r"role must be a role \(ack, "),
+    (GOOD + 'role = "ack"\nop = "MSG"\n', r"op contradicts the role 'ack'"),
+    (GOOD + 'role = "ack"\ndirection = "s2c"\n', r"direction contradicts the role 'ack'"),
+    (GOOD + 'between = ["2s", "1s"]\n', r"between must end after it starts"),
+    (GOOD + 'client = { nam = "x" }\n', r"client has there is no key 'nam'; did you mean 'name'"),
+    (GOOD + 'first = 0\n', r"first must be a whole number of at least 1, not 0"),
+    (GOOD.replace("second", "first"), r"r\.toml:8: a rule named 'first' stands at r\.toml:3 already"),
+    ('[[rules]]\nname = "a"\nkind = "latency"\n', r"it needs 'delay'"),
+    ('[[rules]]\nname = "a"\nkind = "latency"\ndelay = "5 parsecs"\n', r'r\.toml:4: .*delay must be a duration such as "250ms"'),
+    ('[[rules]]\nname = "a"\nkind = "latency"\ndelay = { distribution = "gauss" }\n', r"delay needs a distribution, one of constant"),
+    ('[[rules]]\nname = "a"\nkind = "latency"\ndelay = { distribution = "normal", mean = "1s" }\n', r"takes mean and stddev"),
+    ('[[rules]]\nname = "a"\nkind = "latency"\ndelay = { distribution = "uniform", min = "2s", max = "1s" }\n', r"min is above max"),
+    ('[[rules]]\nname = "a"\nkind = "rewrite"\nfrom = "a"\n', r"it needs 'to'"),
+    ('[[rules]]\nname = "a"\nkind = "rewrite"\nprefix = "a.*"\n', r"prefix must be a subject without wildcards"),
+    ('[[rules]]\nname = "a"\nkind = "rewrite"\nfrom = "a.*"\nto = "{{frobnicate(1)}}"\n', r"frobnicate"),
+    ('[[rules]]\nname = "a"\nkind = "rewrite"\nfrom = "a.*"\nto = "b"\n', r"r\.toml:5: .*to cannot be undone \(it does not use each wildcard"),
+    ('[[rules]]\nname = "a"\nkind = "rewrite"\nfrom = "a.*"\nto = [{to = "b.$1", weight = 50}]\n', r"to has weights"),
+    ('[[rules]]\nname = "a"\nkind = "rewrite"\nprefix = "t"\nprobability = 0.5\n', r"probability has no meaning in a rule of kind 'rewrite'"),
+    ('[[rules]]\nname = "a"\nkind = "permissions"\n', r"it needs 'publish', 'subscribe' or 'allow_responses'"),
+    ('[[rules]]\nname = "a"\nkind = "permissions"\npublish = { alow = "x" }\n', r"permissions\.publish has no key 'alow'"),
+    ('[[rules]]\nname = "a"\nkind = "deny"\n', r"it needs 'subject'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_a_mistake_is_one_sentence_with_its_place(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as caught:
+        load(text, KINDS, source="r.toml")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("r.toml")
+
+
+def test_json_tables_have_no_lines() -> None:
+    with pytest.raises(ConfigError, match=r"rules, rule 1: rule 'a': probability must be"):
+        parse_rules([{"name": "a", "kind": "drop", "probability": 2}], KINDS)
+    with pytest.raises(ConfigError, match=r"a rule must be a table, not 3"):
+        parse_rules([3], KINDS)
+
+
+def test_a_rewrite_that_another_hides_is_refused() -> None:
+    text = """
+[[rules]]
+name = "wide"
+kind = "rewrite"
+from = "a.>"
+to = "b.>"
+[[rules]]
+name = "narrow"
+kind = "rewrite"
+from = "a.x"
+to = "c"
+"""
+    with pytest.raises(ConfigError, match=r"r:7: rule 'narrow' can never act, since 'wide' before it"):
+        RuleChain(load(text, KINDS, source="r"))
+
+
+def test_all_keys_are_read() -> None:
+    (rule,) = load(
+        """
+[[rules]]
+name = "r"
+kind = "drop"
+direction = "c2s"
+op = ["pub", "HPUB"]
+subject = ["a.>", "b"]
+unless = "a.x"
+queue = "q*"
+header = { X = "1", Y = "*" }
+min_size = "1KiB"
+max_size = 4096
+client = { name = "n", ordinal = 3 }
+probability = 0.5
+every = 2
+first = 3
+after = 4
+limit = 5
+between = ["1s"]
+only = { app = [1, 2] }
+per = "proxy"
+""",
+        KINDS,
+    )
+    selector, gate = rule.selector, rule.gate
+    assert selector.directions == (C2S,)
+    assert selector.subjects == (b"a.>", b"b")
+    assert (selector.min_size, selector.max_size) == (1024, 4096)
+    assert selector.headers == ((b"X", "1"), (b"Y", None))
+    assert (selector.peer.name, selector.peer.ordinal) == ("n", 3)
+    assert (gate.probability, gate.every, gate.first, gate.after, gate.limit) == (0.5, 2, 3, 4, 5)
+    assert (gate.between, gate.only, gate.per_proxy) == ((10**9, None), {"app": frozenset({1, 2})}, True)
+
+
+def test_directions_follow_from_the_ops() -> None:
+    (rule,) = load('[[rules]]\nname = "r"\nkind = "drop"\nop = "MSG"\n', KINDS)
+    assert rule.selector.directions == (S2C,)
