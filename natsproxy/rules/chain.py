@@ -61,7 +61,8 @@ class RuleChain:
         self.rules: tuple[Rule, ...] = tuple(known.get((rule.name, rule.content), rule) for rule in rules)
         self.seed = seed
         self.guards = any(rule.action.guards for rule in self.rules)
-        self.plans: dict[tuple[int, ...], Plan] = {}
+        self._compiled: dict[tuple[int, ...], Plan] = {}
+        refuse_hidden(self.rules)
 
     def bind(self, view: View, previous: Bound | None, now: int) -> RuleBound:
         """Return the rules that apply to a connection.
@@ -74,14 +75,14 @@ class RuleChain:
 
     def plan(self, places: tuple[int, ...]) -> Plan:
         """Return the compiled form of some of the rules."""
-        plan = self.plans.get(places)
+        plan = self._compiled.get(places)
         if plan is None:
-            if len(self.plans) >= PLANS:
-                self.plans.clear()
+            if len(self._compiled) >= PLANS:
+                self._compiled.clear()
             rules = tuple(self.rules[place] for place in places)
             rewriting = [rule for rule in rules if isinstance(rule.action, Rewriting)]
             rewriter = Rewriter(rewriting) if rewriting else None
-            plan = self.plans[places] = Plan(rules, rewriter)
+            plan = self._compiled[places] = Plan(rules, rewriter)
         return plan
 
     def _refuse_blind(self, view: View) -> None:
