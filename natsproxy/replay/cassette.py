@@ -1,0 +1,274 @@
+"""A server that is not there: plays a capture to any client that connects, in one trio task.
+
+`CassetteServer.serve` listens, feeds a `ToClient` machine and performs what it asks for.  It is what
+`natsproxy replay to-client`, `natsproxy cassette run`, `natsproxy.testing` and the pytest plugin stand on.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import trio
+
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.net.relay import now_ns
+from natsproxy.net.stream import Leg, LegLost
+from natsproxy.replay.actions import Action, Forward, Hang, Mismatch, Send
+from natsproxy.replay.match import Matchers
+from natsproxy.replay.plan import events
+from natsproxy.replay.script import WINDOW, Exchange
+from natsproxy.replay.to_client import ToClient
+from natsproxy.replay.upstream import Upstream
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Malformed
+from natsproxy.wire.ops import C2S
+from natsproxy.wire.parse import EVERYTHING
+from natsproxy.wire.scanner import Scanner
+
+BACKLOG = 4 << 20  # bytes that a client may leave unread before we stop reading from it
+
+
+class CassetteServer:
+    """Plays the server of a capture.
+
+    path: the capture.  unrecorded: what to do with input that was not recorded: "error", "ignore" or "pass"
+    (to `upstream`, a real server).  timing: "answers" (at once, but timed frames at their distance) or
+    "recorded".  bodies: (subject pattern, matcher) pairs for application payloads.  tap: called with each live
+    client frame and each frame sent, for tests and reports.
+
+    Raises CaptureError where the capture cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        listen: Address | None = None,
+        unrecorded: Literal["error", "ignore", "pass"] = "error",
+        timing: Literal["answers", "recorded"] = "answers",
+        bodies: Matchers = (),
+        upstream: Address | None = None,
+        window: int = WINDOW,
+        tap: Callable[[int, str, bytes], None] | None = None,
+    ) -> None:
+        if unrecorded == "pass" and upstream is None:
+            raise ConfigError("unrecorded input can be passed on only with an upstream")
+        self.path = Path(path)
+        self.machine = ToClient(
+            events(path), window=window, unrecorded=unrecorded, timing=timing, bodies=bodies
+        )
+        self.address = listen or Address()
+        self.connected = 0
+        self.accepted = 0
+        self.last_activity = 0
+        self._upstream = upstream
+        self._legs: dict[int, Leg] = {}
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._behind: dict[int, Upstream] = {}
+        self._tap = tap
+        self._retimed = trio.Event()
+        self._changed = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self.failure: NatsproxyError | None = None
+
+    # -- what it says
+
+    @property
+    def url(self) -> str:
+        """Where clients connect, once `serve` has started."""
+        return f"nats://{self.address}"
+
+    @property
+    def mismatches(self) -> list[Mismatch]:
+        """What clients sent that was never recorded (the first thousand)."""
+        return self.machine.mismatches
+
+    def unused(self) -> list[Exchange]:
+        """Return the recorded client frames that no client sent."""
+        return self.machine.unused()
+
+    async def finished(self, idle: float | None = None) -> None:
+        """Wait until everything was played and every client has left.
+
+        idle: seconds without any traffic after which to give up.  Raises ConfigError with what was waited for.
+        """
+        while not (self.machine.done and not self.connected):
+            if self.failure is not None:
+                raise self.failure
+            changed, seen = self._changed, self.last_activity
+            with trio.move_on_after(idle if idle is not None else float("inf")) as scope:
+                await changed.wait()
+            if scope.cancelled_caught and self.last_activity == seen:
+                what = self.machine.waits_for()
+                what = f"{self.connected} clients to leave" if what == "nothing" else what
+                raise ConfigError(f"nothing happened for {idle:g} s; it was waiting for {what}")
+
+    # -- life
+
+    async def serve(self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen and play until cancelled; starts with the address once the listener stands.
+
+        Raises ConfigError for an address that cannot be listened on.
+        """
+        try:
+            listeners = await trio.open_tcp_listeners(self.address.port, host=self.address.host)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self.address}: {error.strerror or error}") from None
+        self.address = Address(self.address.host, listeners[0].socket.getsockname()[1])
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._timer)
+            for listener in listeners:
+                nursery.start_soon(self._accept, listener, nursery)
+            task_status.started(self.address)
+
+    async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        async with listener:
+            while True:
+                stream = await listener.accept()
+                self.accepted += 1
+                nursery.start_soon(self._connection, self.accepted, stream)
+
+    async def _connection(self, live: int, stream: trio.SocketStream) -> None:
+        leg = Leg(_detached(stream))
+        self._legs[live] = leg
+        self.connected += 1
+        with trio.CancelScope() as scope:
+            self._scopes[live] = scope
+            try:
+                self._perform(self.machine.opened(live, (self.address.host, self.address.port)))
+                await self._read(live, leg)
+            except LegLost:
+                pass  # the client is gone; the machine hears of it below
+            except NatsproxyError as error:
+                self.failure = error
+        del self._legs[live], self._scopes[live]
+        self.connected -= 1
+        behind = self._behind.pop(live, None)
+        if behind is not None:
+            behind.close()
+        leg.close()
+        self._perform(self.machine.closed(live, now_ns()))
+        self._touch()
+
+    async def _read(self, live: int, leg: Leg) -> None:
+        scanner = Scanner(C2S, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
+        while True:
+            data = leg.try_receive()
+            if data is None:
+                await leg.wait_readable()
+                continue
+            if not data:
+                return
+            scanner.feed(data)
+            frames: list[Frame] = []
+            wrong = None
+            while (segment := scanner.next()) is not None:
+                if isinstance(segment, Frame):
+                    frames.append(segment)
+                else:
+                    wrong = segment
+            if self._tap is not None:
+                for frame in frames:
+                    self._tap(live, "c2s", frame.raw)
+            self._perform(self.machine.received(live, frames, now_ns()))
+            self._touch()
+            if isinstance(wrong, Malformed):
+                leg.write(encode.err("Unknown Protocol Operation"))
+                return
+            if leg.backlog > BACKLOG:
+                await leg.flush()
+
+    # -- what the machine asks for
+
+    def _perform(self, actions: list[Action]) -> None:
+        for live, data in _joined(actions):
+            leg = self._legs.get(live)
+            if leg is None:
+                continue
+            if isinstance(data, Forward):
+                self._forward(live, data.data)
+            elif data is None:
+                self._hang(live)
+            else:
+                self._send(live, leg, data)
+        self._retimed.set()
+
+    def _send(self, live: int, leg: Leg, data: bytes) -> None:
+        assert self._nursery is not None
+        if self._tap is not None:
+            self._tap(live, "s2c", data)
+        try:
+            idle = not leg.backlog
+            leg.write(data)
+            if idle and leg.backlog:
+                self._nursery.start_soon(_flush, leg)
+        except LegLost:
+            self._scopes[live].cancel()
+
+    def _hang(self, live: int) -> None:
+        self._legs[live].finish()
+        self._scopes[live].cancel()
+
+    def _forward(self, live: int, data: bytes) -> None:
+        assert self._upstream is not None
+        assert self._nursery is not None
+        behind = self._behind.get(live)
+        if behind is None:
+            leg = self._legs[live]
+            behind = self._behind[live] = Upstream(self._upstream, lambda got: self._send(live, leg, got))
+            self._nursery.start_soon(behind.run)
+        behind.send(data)
+
+    def _touch(self) -> None:
+        self.last_activity = now_ns()
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _timer(self) -> None:
+        while True:
+            self._retimed = trio.Event()
+            deadline = self.machine.deadline
+            wait = float("inf") if deadline is None else max(0, deadline - now_ns()) / 1e9
+            with trio.move_on_after(wait):
+                await self._retimed.wait()
+                continue
+            try:
+                self._perform(self.machine.tick(now_ns()))
+            except NatsproxyError as error:
+                self.failure = error
+            self._touch()
+
+
+def _joined(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:
+    """Return the actions with neighbouring sends of one connection as one."""
+    made: list[tuple[int, bytes | Forward | None]] = []
+    pending: list[bytes] = []
+    for index, action in enumerate(actions):
+        if isinstance(action, Send):
+            pending.append(action.data)
+            following = actions[index + 1] if index + 1 < len(actions) else None
+            if not (isinstance(following, Send) and following.live == action.live):
+                made.append((action.live, b"".join(pending)))
+                pending = []
+        elif isinstance(action, Hang):
+            made.append((action.live, None))
+        else:
+            made.append((action.live, action))
+    return made
+
+
+async def _flush(leg: Leg) -> None:
+    try:
+        await leg.flush()
+    except LegLost:
+        leg.close()
+
+
+def _detached(stream: trio.SocketStream) -> socket.socket:
+    """Take the plain socket out of a trio stream."""
+    return socket.socket(fileno=stream.socket.detach())

@@ -1,0 +1,113 @@
+"""A capture as the steps of a conversation, on the leg that the clients saw.
+
+Replays play what clients sent (as it arrived at the proxy) and what they received (as it left it), whatever
+rules did in between; what the proxy made for the server and what it swallowed is none of a client's business.
+Steps come in recording order, which respects causality: one loop recorded each read before it handled the
+next.  Nothing is loaded before it is asked for: memory follows the block.
+
+Frames whose payload was withheld by a recording policy cannot be played; they are said once by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from natsproxy.capture import records
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.records import Flags
+from natsproxy.errors import CaptureError, ProtocolError
+from natsproxy.wire import parse
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Direction
+
+_UNPLAYABLE = Flags.TRUNCATED | Flags.PAYLOAD
+
+
+class Step(NamedTuple):
+    """One frame that a client sent or received.  seq: its number in the capture; t: ns since its first item."""
+
+    seq: int
+    conn: int
+    t: int
+    direction: Direction
+    frame: Frame
+
+
+class Began(NamedTuple):
+    """A connection was accepted, or was open already when the capture began (then with its live SUBs)."""
+
+    conn: int
+    t: int
+    late: bool = False
+
+
+class Ended(NamedTuple):
+    """A connection ended; cause: one of `session/causes.py`."""
+
+    conn: int
+    t: int
+    cause: str
+
+
+Event = Step | Began | Ended
+
+
+def events(path: Path | str) -> Iterator[Event]:
+    """Yield the conversation of a capture.
+
+    Raises CaptureError for what is no capture, is damaged, or has payloads withheld by a policy.
+    """
+    first: int | None = None
+    seq = 0
+    seen: set[int] = set()
+    for ref, item in open_capture(path).items():
+        t = ref.wall(item.t) if not isinstance(item, records.Opaque) else ref.wall(item.t)
+        first = t if first is None else first
+        t -= first
+        if isinstance(item, records.Frames):
+            for frame in _client_side(item, path):
+                yield Step(seq, item.conn, t, item.direction, frame)
+                seq += 1
+        elif isinstance(item, records.Open):
+            seen.add(item.conn)
+            yield Began(item.conn, t)
+        elif isinstance(item, records.Close):
+            yield Ended(item.conn, t, item.cause)
+        elif isinstance(item, records.Preamble) and item.conn not in seen:
+            seen.add(item.conn)
+            yield Began(item.conn, t, late=True)
+            for step in _preamble(item, t, seq):
+                yield step
+                seq = step.seq + 1
+
+
+def _client_side(item: records.Frames, path: Path | str) -> Iterator[Frame]:
+    ordinal = item.in_first if item.direction == C2S else item.out_first
+    if ordinal is None or item.flags & Flags.CUT:
+        return
+    if item.flags & _UNPLAYABLE:
+        raise CaptureError(
+            "payloads were withheld when it was recorded (a payload policy or record_frame_max): "
+            "record with payloads kept to replay",
+            path=path,
+        )
+    try:
+        yield from parse.frames(bytes(item.data), item.direction)
+    except ProtocolError as error:
+        raise CaptureError(f"a record that holds no NATS frames: {error}", path=path) from None
+
+
+def _preamble(item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
+    """Play the state of a connection that was open at the start: its CONNECT and live SUBs, as if just sent."""
+    data = bytes(item.info.get("connect") or b"")
+    for sid, subject, queue, *_ in item.info.get("subs") or ():
+        fields = [
+            field.encode() if isinstance(field, str) else bytes(field or b"")
+            for field in (subject, queue, sid)
+        ]
+        data += b"SUB " + b" ".join(field for field in fields if field) + b"\r\n"
+    for frame in parse.frames(data, C2S):
+        yield Step(seq, item.conn, t, C2S, frame)
+        seq += 1

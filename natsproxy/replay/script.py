@@ -1,0 +1,237 @@
+"""The recorded conversation as exchanges that wait to be played, in a bounded window.
+
+An exchange is a client frame and its effects; an effect is a server frame, or the end of a connection, and
+waits for its causes.  The script is read as it is used: what is unused and unsent in memory stays below
+`window` bytes of frames, whatever the size of the capture.  What was used leaves; a short ring of it stays
+to tell *already used* from *never recorded*.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from natsproxy.protocol.connect import Connect, parse_connect
+from natsproxy.replay.causes import Bounded, Causes, Kind
+from natsproxy.replay.identities import masked
+from natsproxy.replay.plan import Began, Ended, Event, Step
+from natsproxy.session import causes as ends
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Op
+
+WINDOW: Final = 64 << 20
+_OVERHEAD: Final = 512  # bytes counted for a frame's objects
+_USED_KEPT: Final = 1000
+_BY_SERVER: Final = frozenset(
+    {ends.SERVER_CLOSED, ends.SERVER_LOST, ends.KILLED, ends.RULE, ends.CLIENT_PROTOCOL}
+)
+Key = tuple[Op, bytes]
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A client frame that was recorded.  matched: when it happened live, None while it did not."""
+
+    seq: int
+    conn: int
+    t: int
+    frame: Frame
+    effects: list[Effect] = field(default_factory=list)
+    matched: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Effect:
+    """A server frame that was recorded; None for the end of the connection.
+
+    waits: causes that have not happened.  due: when it may go out, None while it waits.  offset: ns after its
+    last cause, for a timed one.  origin: the publish that it is a copy of, if it is one.
+    """
+
+    seq: int
+    conn: int
+    t: int
+    frame: Frame | None
+    kind: Kind
+    waits: int = 0
+    last: int = 0
+    due: int | None = None
+    offset: int = 0
+    stream: bool = False
+    origin: Exchange | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Recorded:
+    """A connection of the capture.
+
+    open: its exchanges that were not used yet, by what they can be told apart by.  lanes: effects in the
+    order in which they must go out.  sids: recorded sid to live sid.  live: who plays it, None for nobody.
+    unused, unsent: how many exchanges (UNSUB aside) and effects are left.  last: seq of the last client frame.
+    """
+
+    conn: int
+    connect: Connect | None = None
+    open: dict[Key, deque[Exchange]] = field(default_factory=dict)
+    lanes: dict[object, deque[Effect]] = field(default_factory=dict)
+    sids: dict[bytes, bytes] = field(default_factory=dict)
+    live: int | None = None
+    unused: int = 0
+    unsent: int = 0
+    last: int = -1
+
+    @property
+    def name(self) -> str:
+        """The client name of its CONNECT."""
+        return self.connect.name if self.connect is not None else ""
+
+    def take(self, exchange: Exchange) -> None:
+        """Count an exchange as used."""
+        key = key_of(exchange.frame)
+        queue = self.open[key]
+        if queue[0] is exchange:
+            queue.popleft()
+        else:
+            queue.remove(exchange)
+        if not queue:
+            del self.open[key]
+        self.unused -= exchange.frame.op != Op.UNSUB
+
+
+def key_of(frame: Frame) -> Key:
+    """Return what a client frame is looked up by: its op and its subject without identifiers."""
+    return frame.op, frame.sid if frame.op == Op.UNSUB else masked(frame.subject)
+
+
+class Script:
+    """The recorded conversation, read on as it is used."""
+
+    def __init__(self, source: Iterator[Event], *, window: int = WINDOW) -> None:
+        self.connections: dict[int, Recorded] = {}
+        self.used: deque[Exchange] = deque(maxlen=_USED_KEPT)
+        self.info: bytes = b""
+        self.frames = self.played = 0
+        self._source = source
+        self._window = window
+        self._size = 0
+        self._causes = Causes()
+        self._waiting: dict[int, Exchange] = {}
+        self._times: Bounded[int, tuple[int, int]] = (
+            Bounded()
+        )  # seq -> (recorded, live) time of what was used
+        self._ended = False
+        self.fresh: list[tuple[Recorded, object, Effect]] = []
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything recorded has been read."""
+        return self._ended
+
+    def fill(self) -> None:
+        """Read on until the window is full; lanes that got effects are in `fresh`."""
+        while not self._ended and self._size < self._window:
+            event = next(self._source, None)
+            if event is None:
+                self._ended = True
+            elif isinstance(event, Step):
+                self._step(event)
+            elif isinstance(event, Began):
+                self._recorded(event.conn)
+            elif event.cause in _BY_SERVER:
+                self._end(event)
+
+    def _recorded(self, conn: int) -> Recorded:
+        found = self.connections.get(conn)
+        if found is None:
+            found = self.connections[conn] = Recorded(conn)
+        return found
+
+    def _step(self, step: Step) -> None:
+        recorded = self._recorded(step.conn)
+        op = step.frame.op
+        if op in (Op.PING, Op.PONG, Op.OK):
+            return  # live ones are answered live
+        if op == Op.INFO:
+            self.info = self.info or step.frame.args
+        elif op == Op.CONNECT:
+            if recorded.connect is None:
+                recorded.connect = parse_connect(step.frame.args)
+        elif step.direction == C2S:
+            self._exchange(recorded, step)
+        else:
+            self._effect(recorded, step)
+
+    def _exchange(self, recorded: Recorded, step: Step) -> None:
+        self._causes.sent(step)
+        exchange = Exchange(step.seq, step.conn, step.t, step.frame)
+        recorded.open.setdefault(key_of(step.frame), deque()).append(exchange)
+        recorded.unused += step.frame.op != Op.UNSUB
+        recorded.last = step.seq
+        self._waiting[step.seq] = exchange
+        self._size += step.frame.wire_size + _OVERHEAD
+        self.frames += 1
+
+    def _effect(self, recorded: Recorded, step: Step) -> None:
+        cause = self._causes.of(step)
+        effect = Effect(step.seq, step.conn, step.t, step.frame, cause.kind, stream=cause.stream)
+        self._size += step.frame.wire_size + _OVERHEAD
+        self.frames += 1
+        self._attach(recorded, effect, cause.after)
+        lane: object = (step.frame.sid, b"" if cause.stream else step.frame.subject)
+        self._queue(recorded, effect, lane)
+
+    def _attach(self, recorded: Recorded, effect: Effect, after: tuple[int, ...]) -> None:
+        latest = 0
+        for seq in after:
+            waiting = self._waiting.get(seq)
+            if waiting is not None:
+                waiting.effects.append(effect)
+                effect.waits += 1
+                latest = max(latest, waiting.t)
+                copied = effect.frame is not None and effect.frame.subject == waiting.frame.subject
+                if copied and effect.frame is not None and effect.frame.body == waiting.frame.body:
+                    effect.origin = waiting
+            elif seq in self._times:
+                recorded_t, live_t = self._times[seq]
+                latest = max(latest, recorded_t)
+                effect.last = max(effect.last, live_t)
+        effect.offset = max(0, effect.t - latest)
+
+    def _queue(self, recorded: Recorded, effect: Effect, lane: object) -> None:
+        recorded.lanes.setdefault(lane, deque()).append(effect)
+        recorded.unsent += 1
+        if not effect.waits:
+            self.fresh.append((recorded, lane, effect))
+
+    def _end(self, event: Ended) -> None:
+        recorded = self._recorded(event.conn)
+        effect = Effect(-1, event.conn, event.t, None, Kind.TIMED)
+        self._attach(recorded, effect, (recorded.last,))
+        self._queue(recorded, effect, "end")
+
+    def use(self, exchange: Exchange, now: int) -> list[Effect]:
+        """Count an exchange as having happened; return the effects that were waiting for it alone."""
+        exchange.matched = now
+        self.connections[exchange.conn].take(exchange)
+        self._waiting.pop(exchange.seq, None)
+        self._times[exchange.seq] = (exchange.t, now)
+        self.used.append(exchange)
+        self.played += 1
+        self._size -= exchange.frame.wire_size + _OVERHEAD
+        ready = []
+        for effect in exchange.effects:
+            effect.waits -= 1
+            effect.last = max(effect.last, now)
+            if not effect.waits:
+                ready.append(effect)
+        exchange.effects = []
+        return ready
+
+    def sent(self, recorded: Recorded, effect: Effect) -> None:
+        """Count an effect as sent."""
+        recorded.unsent -= 1
+        self.played += 1
+        if effect.frame is not None:
+            self._size -= effect.frame.wire_size + _OVERHEAD

@@ -1,0 +1,72 @@
+"""The real server behind a cassette, for input that was not recorded: one plain connection per client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import S2C, Op
+from natsproxy.wire.parse import EVERYTHING
+from natsproxy.wire.scanner import Scanner
+
+CONNECT_TIMEOUT: Final = 5.0
+_CONNECT: Final = (
+    b'{"verbose":false,"pedantic":false,"protocol":1,"headers":true,"no_responders":true,"lang":"natsproxy"}'
+)
+
+
+class Upstream:
+    """Carries a client's unrecorded frames to a real server and its messages back to `deliver`."""
+
+    def __init__(self, address: Address, deliver: Callable[[bytes], None]) -> None:
+        self.address = address
+        self._deliver = deliver
+        self._send, self._receive = trio.open_memory_channel[bytes](10_000)
+        self._scope = trio.CancelScope()
+
+    def send(self, data: bytes) -> None:
+        """Send whole client frames."""
+        self._send.send_nowait(data)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Dial and carry until `close`.
+
+        Raises ConfigError when the server cannot be reached.
+        """
+        with self._scope:
+            try:
+                with trio.fail_after(CONNECT_TIMEOUT):
+                    stream = await trio.open_tcp_stream(self.address.host, self.address.port)
+            except (OSError, trio.TooSlowError) as error:
+                raise ConfigError(f"cannot reach the upstream {self.address}: {error}") from None
+            async with stream, trio.open_nursery() as nursery:
+                await stream.send_all(encode.connect(_CONNECT))
+                nursery.start_soon(self._write, stream)
+                await self._read(stream)
+                nursery.cancel_scope.cancel()
+
+    async def _write(self, stream: trio.SocketStream) -> None:
+        async for data in self._receive:
+            await stream.send_all(data)
+
+    async def _read(self, stream: trio.SocketStream) -> None:
+        scanner = Scanner(S2C, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
+        async for data in stream:
+            scanner.feed(bytes(data))
+            while (frame := scanner.next()) is not None:
+                if not isinstance(frame, Frame):
+                    return
+                if frame.op == Op.PING:
+                    self.send(encode.PONG)
+                elif frame.op in (Op.MSG, Op.HMSG, Op.ERR):
+                    self._deliver(frame.raw)
