@@ -221,7 +221,7 @@ class Session:
     def next_tick(self) -> int | None:
         """When (ns) `tick` is to be called next; None for not at all."""
         quiet = self._rule_tick is None and self._checkpoint is None and not self._ledger.waiting
-        if quiet and not self.lanes[C2S].outbox.bytes and not self.lanes[S2C].outbox.bytes:
+        if self.over or quiet and not self.lanes[C2S].outbox.bytes and not self.lanes[S2C].outbox.bytes:
             return None
         times = [self._rule_tick, self._checkpoint, *(lane.outbox.next_due() for lane in self.lanes)]
         times += [fence.deadline for fence in self._ledger.fences() if fence.end is not None]
@@ -260,6 +260,9 @@ class Session:
             self._after_pong(lane, frame, now)
 
     def _decide(self, lane: Lane, frame: Frame, now: int) -> Decision | None:
+        state_only = _STATE_OPS[lane.direction] >> frame.op & 1
+        if state_only and not lane.scanner.interest.need(frame.op, frame.subject):
+            return None  # it is here for the session's sake; no rule asked for it
         try:
             return self._bound.decide(lane.direction, frame, now)
         except Exception as error:  # a rule that fails closes this connection and no other

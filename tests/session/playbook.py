@@ -1,0 +1,149 @@
+"""Playbooks: a session's life as a transcript.
+
+    play = Playbook()
+    play.server(b"INFO ...")          # bytes come from the server
+    assert play.to_client == b"..."   # what went out since the last look
+
+Every look takes what it saw away, so a transcript that is asserted line by line leaves nothing unseen;
+`play.nothing()` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from natsproxy.capture.records import Frames
+from natsproxy.events import Event
+from natsproxy.rules.seam import Bound, Chain, Decision, EmptyChain, Shape, View
+from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send, SessionSettings
+from natsproxy.session.session import Session
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction
+from natsproxy.wire.scanner import Interest
+
+INFO = b'INFO {"server_id":"S","version":"2.15.1","proto":1,"headers":true,"max_payload":1048576} \r\n'
+CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":1,"name":"app"}\r\n'
+
+
+class Playbook:
+    """One session and what it asked for."""
+
+    def __init__(self, chain: Chain | None = None, **settings: object) -> None:
+        self.now = 0
+        self.records: list[Frames] = []
+        self.events: list[Event] = []
+        self.end: End | None = None
+        self.finished: list[Direction] = []
+        self._out = [bytearray(), bytearray()]
+        self.session = Session(
+            SessionSettings(advertise="pass", **settings),  # type: ignore[arg-type]
+            chain or EmptyChain(), conn=1, ordinal=1, address="127.0.0.1:1", record=True, now=0,
+        )  # fmt: skip
+
+    def do(self, actions: list[Action]) -> None:
+        """Take actions."""
+        for action in actions:
+            if isinstance(action, Send):
+                self._out[action.direction] += action.data
+            elif isinstance(action, Record):
+                if isinstance(action.item, Frames):
+                    self.records.append(action.item._replace(data=bytes(action.item.data)))
+            elif isinstance(action, Emit):
+                self.events.append(action.event)
+            elif isinstance(action, Finish):
+                self.finished.append(action.direction)
+            else:
+                self.end = action
+
+    def client(self, data: bytes) -> Playbook:
+        """Bytes come from the client."""
+        self.do(self.session.receive(C2S, data, self.now))
+        return self
+
+    def server(self, data: bytes) -> Playbook:
+        """Bytes come from the server."""
+        self.do(self.session.receive(S2C, data, self.now))
+        return self
+
+    def eof(self, direction: Direction) -> Playbook:
+        """A side says that no more comes."""
+        self.do(self.session.eof(direction, self.now))
+        return self
+
+    def at(self, now: int) -> Playbook:
+        """Time passes; what is due happens."""
+        while (due := self.session.next_tick()) is not None and due <= now:
+            self.now = max(self.now, due)
+            self.do(self.session.tick(self.now))
+        self.now = now
+        return self
+
+    @property
+    def to_server(self) -> bytes:
+        """What went to the server since the last look."""
+        return self._take(C2S)
+
+    @property
+    def to_client(self) -> bytes:
+        """What went to the client since the last look."""
+        return self._take(S2C)
+
+    def _take(self, direction: Direction) -> bytes:
+        taken = bytes(self._out[direction])
+        self._out[direction].clear()
+        return taken
+
+    def nothing(self) -> None:
+        """Assert that nothing is unseen."""
+        assert (self.to_server, self.to_client) == (b"", b"")
+
+    def greeted(self) -> Playbook:
+        """Bring the session past INFO, CONNECT and the first PONG."""
+        self.server(INFO).client(CONNECT + b"PING\r\n").server(b"PONG\r\n")
+        assert self.to_server == CONNECT + b"PING\r\n"
+        assert self.to_client == INFO + b"PONG\r\n"
+        return self
+
+
+@dataclass
+class OneRule:
+    """A chain and a bound of one function, made for a test."""
+
+    rule: object
+    ops: int = ALL_OPS
+    need: Need = Need.LINE
+    match: tuple[bytes, ...] | None = None
+    guards: bool = True
+    alters_delivery: bool = False
+    opening: str = "serve"
+    link: Shape | None = None
+    bound_times: int = 0
+
+    def __post_init__(self) -> None:
+        interest = Interest((Clause(self.ops, self.need, self.match),))
+        self.interest = (interest, interest)
+
+    def bind(self, view: View, previous: Bound | None, now: int) -> Bound:
+        """Return itself."""
+        self.bound_times += 1
+        self.view = view
+        return self
+
+    def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
+        """Ask the function."""
+        assert callable(self.rule)
+        decision = self.rule(direction, frame, now)
+        assert decision is None or isinstance(decision, Decision)
+        return decision
+
+    def shape(self, direction: Direction, now: int) -> tuple[Shape | None, int | None]:
+        """Bend the s2c link as told."""
+        return (self.link if direction == S2C else None), None
+
+    def due(self, now: int) -> tuple[list[tuple[Direction, bytes]], None, int | None]:
+        """Nothing is ever due."""
+        return [], None, None
+
+    def close(self, now: int) -> None:
+        """Nothing to forget."""

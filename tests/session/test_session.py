@@ -1,0 +1,402 @@
+"""The session as playbooks: transparency, greetings, fences, denial, rewriting, delay, limits, the end."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.events import Greeted, Notice
+from natsproxy.rules.seam import Decision
+from natsproxy.rules.verdicts import Close
+from natsproxy.session import causes
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
+from tests.session.playbook import CONNECT, INFO, OneRule, Playbook
+
+PING, PONG = encode.PING, encode.PONG
+PUBS = op_mask(Op.PUB, Op.HPUB)
+
+
+def deny(direction: Direction, frame: Frame, now: int) -> Decision | None:
+    """Deny publishes below `no`."""
+    if direction == C2S and frame.op == Op.PUB and frame.subject.startswith(b"no"):
+        answer = encode.err(f'Permissions Violation for Publish to "{frame.subject.decode()}"')
+        return Decision(out=(), answer=answer, cause="deny")
+    if frame.op == Op.SUB and frame.subject.startswith(b"no"):
+        return Decision(out=(), answer=encode.err("no sub"), cause="deny")
+    return None
+
+
+def test_every_byte_passes_as_it_came() -> None:
+    """Odd spacing, letter case and leading zeros are the client's own."""
+    play = Playbook().greeted()
+    odd = b"pUb  foo\t 000000002 \r\nhi\r\nSUB foo  1\r\nunsub 1 \nPING xyz\r\n"
+
+    play.client(odd)
+
+    assert play.to_server == odd
+
+
+@given(st.lists(st.integers(0, 400), max_size=8), st.integers(0, 2**32))
+def test_a_conversation_split_anywhere_is_byte_exact(cuts: list[int], seed: int) -> None:
+    """However TCP cuts the streams, what goes out is what came in, and so is the record of it."""
+    rng = random.Random(seed)
+    said = CONNECT + b"PING\r\n" + b"".join(
+        rng.choice([b"PUB a 2\r\nhi\r\n", b"SUB a.* 1\r\n", b"UNSUB 1\r\n", b"PING\r\n",
+                    b"HPUB a 12 14\r\nNATS/1.0\r\n\r\nhi\r\n", b"PUB big 90\r\n" + b"x" * 90 + b"\r\n"])
+        for _ in range(12)
+    )  # fmt: skip
+    play = Playbook(hold=40)
+    play.server(INFO)
+    assert play.to_client == INFO
+    points = sorted({min(cut, len(said)) for cut in cuts})
+
+    for start, end in zip([0, *points], [*points, len(said)], strict=True):
+        play.client(said[start:end])
+
+    assert play.to_server == said
+    recorded = b"".join(record.data for record in play.records if record.direction == C2S)
+    assert recorded == said
+    firsts = [(r.in_first, r.frames) for r in play.records if r.direction == C2S]
+    assert all(first is not None for first, _ in firsts)
+    assert [first for first, _ in firsts] == [sum(n for _, n in firsts[:i]) for i in range(len(firsts))]
+
+
+def test_connect_is_read_and_told() -> None:
+    """The session knows who the client is as soon as CONNECT passes."""
+    play = Playbook().greeted()
+
+    assert [e.name for e in play.events if isinstance(e, Greeted)] == ["app"]
+    assert not play.session.verbose
+
+
+def test_bad_connect_closes_silently_after_earlier_replies() -> None:
+    """nats-server closes without a word on bad JSON; what it said before still arrives."""
+    play = Playbook().server(INFO)
+    assert play.to_client == INFO
+    play.client(b"PING\r\nCONNECT {bad}\r\nPUB a 1\r\nx\r\n")
+    assert play.to_server == PING + PING
+
+    play.server(PONG + PONG)
+
+    assert play.to_client == PONG
+    assert play.end is not None
+    assert play.end.cause == causes.CLIENT_PROTOCOL
+
+
+def test_unknown_op_is_answered_in_order_and_closes() -> None:
+    """The -ERR stands behind every reply to what came before it; nothing after it goes on."""
+    play = Playbook().greeted()
+    play.client(b"SUB a 1\r\nPUB a 2\r\nhi\r\nBOGUS\r\nPUB a 2\r\nno\r\n")
+    assert play.to_server == b"SUB a 1\r\nPUB a 2\r\nhi\r\n" + PING
+
+    play.server(b"MSG a 1 2\r\nhi\r\n" + PONG)
+
+    assert play.to_client == b"MSG a 1 2\r\nhi\r\n-ERR 'Unknown Protocol Operation'\r\n"
+    assert play.end is not None
+
+
+def test_argument_errors_close_without_a_word() -> None:
+    """Wrong counts and numbers get no -ERR from nats-server (PROTOCOL 1.2)."""
+    play = Playbook().greeted()
+    play.client(b"PUB a b c d\r\n").server(PONG)
+
+    assert play.to_server == PING
+    assert play.to_client == b""
+    assert play.end is not None
+    assert play.end.cause == causes.CLIENT_PROTOCOL
+
+
+def test_long_line_gets_the_servers_text() -> None:
+    """max_control_line counts arguments only, on unfinished lines too."""
+    play = Playbook().greeted()
+    play.client(b"PUB " + b"a" * 4097)
+    play.server(PONG)
+
+    assert play.to_client == b"-ERR 'maximum control line exceeded'\r\n"
+
+
+def test_a_fence_that_never_returns_ends_at_its_deadline() -> None:
+    """A dead server does not keep the client waiting for its -ERR."""
+    play = Playbook().greeted()
+    play.client(b"BOGUS\r\n")
+    assert play.to_server == PING
+
+    play.at(6_000_000_000)
+
+    assert play.to_client == b"-ERR 'Unknown Protocol Operation'\r\n"
+    assert play.end is not None
+
+
+def test_tls_hello_is_refused_by_name() -> None:
+    """What is not NATS at all is named."""
+    play = Playbook()
+    play.client(b"\x16\x03\x01\x02\x00")
+
+    assert play.end is not None
+    assert "TLS ClientHello" in play.end.detail
+    play.nothing()
+
+
+def test_tls_server_is_refused_in_a_sentence() -> None:
+    """A server that requires TLS cannot be proxied yet."""
+    play = Playbook()
+    play.server(b'INFO {"tls_required":true} \r\n')
+
+    assert play.end is not None
+    assert "requires TLS" in play.end.detail
+
+
+def test_denied_publish_is_answered_at_its_place() -> None:
+    """PING, denied PUB, PING: the client sees PONG, -ERR, PONG, as from the server."""
+    play = Playbook(OneRule(deny, PUBS)).greeted()
+    play.client(b"PING\r\nPUB no.x 1\r\nx\r\nPUB no.y 1\r\ny\r\nPING\r\nPUB ok 1\r\nz\r\n")
+    assert play.to_server == PING + PING + PING + b"PUB ok 1\r\nz\r\n"  # neighbours share a fence
+
+    play.server(PONG + PONG + PONG)
+
+    assert play.to_client == (
+        PONG
+        + b"-ERR 'Permissions Violation for Publish to \"no.x\"'\r\n"
+        + b"-ERR 'Permissions Violation for Publish to \"no.y\"'\r\n"
+        + PONG
+    )
+    dropped = [r for r in play.records if r.cause == "deny"]
+    assert [(r.data, r.out_first) for r in dropped] == [
+        (b"PUB no.x 1\r\nx\r\n", None),
+        (b"PUB no.y 1\r\ny\r\n", None),
+    ]
+
+
+def test_large_denied_publish_is_discarded_as_it_streams() -> None:
+    """A denied payload is never buffered whole and never reaches the server."""
+    play = Playbook(OneRule(deny, PUBS), hold=100).greeted()
+    play.client(b"PUB no 1000\r\n" + b"x" * 10)
+    for _ in range(99):
+        play.client(b"x" * 10)
+        assert play.session.lanes[C2S].scanner.held < 200
+    play.client(b"\r\nPUB ok 1\r\nx\r\n").server(PONG)
+
+    assert play.to_server == PING + b"PUB ok 1\r\nx\r\n"
+    assert play.to_client.startswith(b"-ERR")
+
+
+def test_a_denied_subscription_is_not_kept() -> None:
+    """The sid of a denied SUB is free again."""
+    play = Playbook(OneRule(deny, op_mask(Op.SUB))).greeted()
+    play.client(b"SUB no 1\r\nSUB yes 1\r\n")
+
+    assert list(play.session.subs) == [b"1"]
+    assert play.session.subs[b"1"].subject == b"yes"
+
+
+def test_second_info_waits_for_the_clients_own_pong() -> None:
+    """A fence may provoke the INFO that follows the first PONG; clients expect PONG first."""
+    play = Playbook(OneRule(deny, PUBS)).server(INFO).client(CONNECT + b"PUB no 1\r\nx\r\n")
+    assert play.to_server == CONNECT + PING
+    second = b'INFO {"connect_info":true,"remote_account":"$G"} \r\n'
+    play.server(PONG + second)
+    assert play.to_client == INFO + b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
+
+    play.client(PING).server(PONG)
+
+    assert play.to_client == PONG + second
+
+
+def test_rewritten_frames_are_recorded_on_both_legs() -> None:
+    """A rewritten frame is two records tied by its ordinal."""
+
+    def rewrite(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        if frame.op == Op.PUB:
+            return Decision(out=(encode.with_line(frame, subject=b"t." + frame.subject),), cause="map")
+        return None
+
+    play = Playbook(OneRule(rewrite, PUBS), hold=20).greeted()
+    play.client(b"PUB a 2\r\nhi\r\nPUB b 50\r\n" + b"x" * 20).client(b"x" * 30 + b"\r\n")
+
+    assert play.to_server == b"PUB t.a 2\r\nhi\r\nPUB t.b 50\r\n" + b"x" * 50 + b"\r\n"
+    mapped = [(r.data[:7], r.in_first, r.out_first, r.extra) for r in play.records if r.cause == "map"]
+    assert mapped == [
+        (b"PUB a 2", 2, None, None),
+        (b"PUB t.a", None, 2, {"of": 2}),
+        (b"PUB b 5", 3, None, None),
+        (b"PUB t.b", None, 3, {"of": 3}),
+    ]
+
+
+def test_a_held_frame_holds_those_behind_it() -> None:
+    """Order belongs to the direction; the record has both times."""
+
+    def hold(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return Decision(until=now + 1_000, cause="late") if frame.subject == b"slow" else None
+
+    play = Playbook(OneRule(hold, PUBS)).greeted()
+    play.client(b"PUB slow 1\r\na\r\nPUB fast 1\r\nb\r\nPING\r\n")
+    play.nothing()
+    assert play.at(999).to_server == b""
+
+    assert play.at(1_000).to_server == b"PUB slow 1\r\na\r\nPUB fast 1\r\nb\r\nPING\r\n"
+    late = next(r for r in play.records if b"slow" in r.data)
+    assert (late.in_t, late.out_t) == (0, 1_000)
+
+
+def test_overtaking_is_for_who_asks() -> None:
+    """With `overtake` the frames behind go ahead."""
+
+    def hold(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return Decision(until=now + 1_000, overtake=True) if frame.subject == b"slow" else None
+
+    play = Playbook(OneRule(hold, PUBS)).greeted()
+    play.client(b"PUB slow 1\r\na\r\nPUB fast 1\r\nb\r\n")
+    play.at(1)
+    assert play.to_server == b"PUB fast 1\r\nb\r\n"
+
+    assert play.at(1_000).to_server == b"PUB slow 1\r\na\r\n"
+
+
+def test_dropped_verbose_publish_still_earns_its_ok() -> None:
+    """A verbose client counts replies."""
+
+    def drop(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return Decision(out=(), ok=True, cause="drop") if frame.op == Op.PUB else None
+
+    play = Playbook(OneRule(drop, PUBS)).server(INFO)
+    play.client(b'CONNECT {"verbose":true,"protocol":1}\r\nPUB a 1\r\nx\r\n')
+    assert play.to_client == INFO
+
+    play.server(b"+OK\r\n" + PONG)
+
+    assert play.to_client == b"+OK\r\n+OK\r\n"
+
+
+def test_a_failing_rule_closes_its_connection_only() -> None:
+    """The rule is named in the event; nothing else is harmed."""
+
+    def fail(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        raise RuntimeError("broken")
+
+    play = Playbook(OneRule(fail, PUBS)).greeted()
+    play.client(b"PUB a 1\r\nx\r\n")
+
+    assert play.end is not None
+    assert play.end.cause == causes.RULE_FAILED
+    assert any("broken" in e.text for e in play.events if isinstance(e, Notice))
+    assert play.to_server == b""
+
+
+def test_close_verdict_answers_first() -> None:
+    """`-ERR` with close: in order, then the end."""
+
+    def close(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return Decision(close=Close("kick", encode.err("Stale Connection")), cause="kick")
+
+    play = Playbook(OneRule(close, PUBS)).greeted()
+    play.client(b"PUB a 1\r\nx\r\n").server(PONG)
+
+    assert play.to_client == b"-ERR 'Stale Connection'\r\n"
+    assert play.end is not None
+    assert play.end.cause == causes.RULE
+
+
+def test_subscriptions_follow_the_server() -> None:
+    """UNSUB max counts from the SUB; a live sid is not replaced; errors of the server free sids."""
+    play = Playbook().greeted()
+    play.client(b"SUB a 1\r\nSUB b 1\r\nSUB c 2\r\nUNSUB 2 1\r\nSUB d 3\r\n")
+    assert {sid: sub.subject for sid, sub in play.session.subs.items()} == {
+        b"1": b"a",
+        b"2": b"c",
+        b"3": b"d",
+    }
+
+    play.server(b"MSG c 2 1\r\nx\r\n" + b"-ERR 'Permissions Violation for Subscription to \"d\"'\r\n")
+
+    assert list(play.session.subs) == [b"1"]
+
+
+def test_unsub_max_is_ours_under_a_delivery_filter() -> None:
+    """Filtered messages do not count: the server gets no limit, we unsubscribe after the last delivery."""
+
+    def filtered(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return Decision(out=(), cause="filter") if frame.body == b"no" else None
+
+    chain = OneRule(filtered, op_mask(Op.MSG), alters_delivery=True)
+    play = Playbook(chain).greeted()
+    play.client(b"SUB a 1\r\nUNSUB 1 2\r\n")
+    assert play.to_server == b"SUB a 1\r\nUNSUB 1 999999999\r\n"
+    one, no = b"MSG a 1 2\r\nhi\r\n", b"MSG a 1 2\r\nno\r\n"
+
+    play.server(one + no + no + one + one)
+
+    assert play.to_client == one + one
+    assert play.to_server == PING + b"UNSUB 1\r\n" + PING
+    assert play.server(one + PONG + PONG).to_client == b""
+    assert dict(play.session.subs) == {}
+
+
+def test_advertised_addresses_go() -> None:
+    """Clients must not learn a way around the proxy, in any INFO."""
+    from tests.session.playbook import EmptyChain, Session, SessionSettings
+
+    settings = SessionSettings(self_host="10.0.0.1", self_port=4222)
+    session = Session(settings, EmptyChain(), conn=1, ordinal=1, address="", record=False, now=0)
+    info = b'INFO {"host":"1.2.3.4","port":9,"connect_urls":["1.2.3.4:9"],"tls_available":true} \r\n'
+
+    (send,) = session.receive(S2C, info, 0)
+
+    assert bytes(send[1]) == b'INFO {"host":"10.0.0.1","port":4222} \r\n'  # type: ignore[arg-type]
+
+
+def test_half_close_passes_and_the_cut_frame_with_it() -> None:
+    """EOF inside a frame: the bytes go, the server sees EOF, the record is flagged."""
+    play = Playbook().greeted()
+    play.client(b"PUB a 10\r\nabc").eof(C2S)
+
+    assert play.to_server == b"PUB a 10\r\nabc"
+    assert play.finished == [C2S]
+    assert play.records[-1].flags == 1
+
+    play.eof(S2C)
+    assert play.end is not None
+    assert play.end.cause == causes.CLIENT_CLOSED
+
+
+def test_unknown_op_from_the_server_makes_its_stream_opaque() -> None:
+    """Passed and said once; with a rule on that direction the connection ends."""
+    play = Playbook().greeted()
+    play.server(b"NEW thing\r\nMSG a 1 1\r\nx\r\n")
+    play.server(b"more")
+    assert play.to_client == b"NEW thing\r\nMSG a 1 1\r\nx\r\nmore"
+    assert len([e for e in play.events if isinstance(e, Notice)]) == 1
+
+    guarded = Playbook(OneRule(deny, op_mask(Op.MSG))).greeted()
+    guarded.server(b"NEW thing\r\n")
+    assert guarded.end is not None
+
+
+def test_drain_ends_where_everything_is_answered() -> None:
+    """Shutting down: what the client has sent is answered first."""
+    play = Playbook().greeted()
+    play.client(b"SUB a 1\r\nPUB a 1\r\nx\r\n")
+    play.do(play.session.drain(0))
+    assert play.to_server == b"SUB a 1\r\nPUB a 1\r\nx\r\n" + PING
+
+    play.server(b"MSG a 1 1\r\nx\r\n" + PONG)
+
+    assert play.to_client == b"MSG a 1 1\r\nx\r\n"
+    assert play.end is not None
+    assert play.end.cause == causes.DRAINED
+
+
+def test_nothing_of_ours_goes_out_inside_a_frame() -> None:
+    """A deny while the server is in the middle of a large MSG: the -ERR waits for the frame's end."""
+    play = Playbook(OneRule(deny, PUBS), hold=10).greeted()
+    play.client(b"PUB no 1\r\nx\r\n")
+    play.server(b"MSG a 1 30\r\n" + b"y" * 20)
+    play.server(b"y" * 10 + b"\r\n" + PONG)
+
+    assert play.to_client == (
+        b"MSG a 1 30\r\n" + b"y" * 30 + b"\r\n" + b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
+    )
