@@ -18,6 +18,7 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.relay import now_ns
 from natsproxy.net.stream import Leg, LegLost
 from natsproxy.replay.actions import Action, Forward, Hang, Mismatch, Send
+from natsproxy.replay.errors import ReplayError
 from natsproxy.replay.match import Matchers
 from natsproxy.replay.plan import events
 from natsproxy.replay.script import WINDOW, Exchange
@@ -37,8 +38,8 @@ class CassetteServer:
 
     path: the capture.  unrecorded: what to do with input that was not recorded: "error", "ignore" or "pass"
     (to `upstream`, a real server).  timing: "answers" (at once, but timed frames at their distance) or
-    "recorded".  bodies: (subject pattern, matcher) pairs for application payloads.  tap: called with each live
-    client frame and each frame sent, for tests and reports.
+    "recorded".  bodies: (subject pattern, matcher) pairs for application payloads.  tap: called with each
+    live client frame and with what is sent, for tests and reports.
 
     Raises CaptureError where the capture cannot be read.
     """
@@ -94,7 +95,8 @@ class CassetteServer:
     async def finished(self, idle: float | None = None) -> None:
         """Wait until everything was played and every client has left.
 
-        idle: seconds without any traffic after which to give up.  Raises ConfigError with what was waited for.
+        idle: seconds without any traffic after which to give up.  Raises ReplayError with what was waited
+        for.
         """
         while not (self.machine.done and not self.connected):
             if self.failure is not None:
@@ -105,7 +107,7 @@ class CassetteServer:
             if scope.cancelled_caught and self.last_activity == seen:
                 what = self.machine.waits_for()
                 what = f"{self.connected} clients to leave" if what == "nothing" else what
-                raise ConfigError(f"nothing happened for {idle:g} s; it was waiting for {what}")
+                raise ReplayError(f"nothing happened for {idle:g} s; it was waiting for {what}")
 
     # -- life
 

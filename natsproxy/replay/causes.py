@@ -7,8 +7,8 @@ their seq) that had to come first, and how it follows them:
 - TIMED: by the server's clock (heartbeats, 408, redelivery after ack_wait): at its recorded distance.
 
 The rules, first match wins per kind of frame
-1. A publish of any recorded connection with the same subject, reply and body: it was forwarded.  Copies on one
-   subscription are counted, so the n-th copy belongs to the n-th such publish.
+1. A publish of any recorded connection with the same subject, reply and body: it was forwarded.  Copies on
+   one subscription are counted, so the n-th copy belongs to the n-th such publish.
 2. A message with an ack subject (JetStream): the publish with the same subject and body, if it was recorded,
    and what asked for it: the nak of that very message when it is a redelivery, the pull request or the
    creation of its consumer otherwise.
@@ -34,7 +34,6 @@ from natsproxy.wire.ops import Op
 
 LIMIT: Final = 100_000
 _PUBLISHES: Final = (Op.PUB, Op.HPUB)
-_TALK: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.UNSUB)
 _ENDS: Final = {
     StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL, StatusKind.TIMEOUT, StatusKind.CONFLICT,
 }  # fmt: skip
@@ -85,10 +84,9 @@ class Causes:
     # -- what clients send
 
     def sent(self, step: Step) -> None:
-        """Note a client frame."""
+        """Note a SUB, PUB or HPUB."""
         frame = step.frame
-        if frame.op in _TALK:
-            self._last[step.conn] = step.seq
+        self._last[step.conn] = step.seq
         if frame.op == Op.SUB:
             self._subscribed[step.conn, frame.sid] = (frame.subject, step.seq)
         elif frame.op in _PUBLISHES:

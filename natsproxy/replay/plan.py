@@ -26,7 +26,7 @@ _UNPLAYABLE = Flags.TRUNCATED | Flags.PAYLOAD
 
 
 class Step(NamedTuple):
-    """One frame that a client sent or received.  seq: its number in the capture; t: ns since its first item."""
+    """One frame that a client sent or received.  seq: its number; t: ns since the capture's first item."""
 
     seq: int
     conn: int
@@ -63,7 +63,7 @@ def events(path: Path | str) -> Iterator[Event]:
     seq = 0
     seen: set[int] = set()
     for ref, item in open_capture(path).items():
-        t = ref.wall(item.t) if not isinstance(item, records.Opaque) else ref.wall(item.t)
+        t = ref.wall(item.t)
         first = t if first is None else first
         t -= first
         if isinstance(item, records.Frames):
@@ -100,7 +100,7 @@ def _client_side(item: records.Frames, path: Path | str) -> Iterator[Frame]:
 
 
 def _preamble(item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
-    """Play the state of a connection that was open at the start: its CONNECT and live SUBs, as if just sent."""
+    """Play the state of a connection that was open already: its CONNECT and live SUBs, as if just sent."""
     data = bytes(item.info.get("connect") or b"")
     for sid, subject, queue, *_ in item.info.get("subs") or ():
         fields = [

@@ -27,7 +27,13 @@ _USED_KEPT: Final = 1000
 _BY_SERVER: Final = frozenset(
     {ends.SERVER_CLOSED, ends.SERVER_LOST, ends.KILLED, ends.RULE, ends.CLIENT_PROTOCOL}
 )
+_LIVE: Final = (Op.PING, Op.PONG, Op.OK)  # answered live
 Key = tuple[Op, bytes]
+
+
+def is_optional(frame: Frame) -> bool:
+    """Tell whether a client may send a frame or not, as its timing goes: UNSUB, answers to flow control."""
+    return frame.op == Op.UNSUB or frame.subject.startswith(b"$JS.FC.")
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +75,8 @@ class Recorded:
 
     open: its exchanges that were not used yet, by what they can be told apart by.  lanes: effects in the
     order in which they must go out.  sids: recorded sid to live sid.  live: who plays it, None for nobody.
-    unused, unsent: how many exchanges (UNSUB aside) and effects are left.  last: seq of the last client frame.
+    unused, unsent: how many exchanges and effects are left.  last: seq of the last
+    client frame.
     """
 
     conn: int
@@ -97,12 +104,12 @@ class Recorded:
             queue.remove(exchange)
         if not queue:
             del self.open[key]
-        self.unused -= exchange.frame.op != Op.UNSUB
+        self.unused -= 1
 
 
 def key_of(frame: Frame) -> Key:
     """Return what a client frame is looked up by: its op and its subject without identifiers."""
-    return frame.op, frame.sid if frame.op == Op.UNSUB else masked(frame.subject)
+    return frame.op, masked(frame.subject)
 
 
 class Script:
@@ -151,8 +158,8 @@ class Script:
     def _step(self, step: Step) -> None:
         recorded = self._recorded(step.conn)
         op = step.frame.op
-        if op in (Op.PING, Op.PONG, Op.OK):
-            return  # live ones are answered live
+        if op in _LIVE or is_optional(step.frame):
+            return
         if op == Op.INFO:
             self.info = self.info or step.frame.args
         elif op == Op.CONNECT:
@@ -167,7 +174,7 @@ class Script:
         self._causes.sent(step)
         exchange = Exchange(step.seq, step.conn, step.t, step.frame)
         recorded.open.setdefault(key_of(step.frame), deque()).append(exchange)
-        recorded.unused += step.frame.op != Op.UNSUB
+        recorded.unused += 1
         recorded.last = step.seq
         self._waiting[step.seq] = exchange
         self._size += step.frame.wire_size + _OVERHEAD

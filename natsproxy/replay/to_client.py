@@ -1,8 +1,8 @@
 """Plays the server of a capture to live clients: events in, actions out, no I/O and no clock.
 
 How it goes
-1. A live connection gets INFO at once.  Which recorded connection it plays is decided by what it says and does:
-   of the recorded connections that nobody plays, those with its client name (all of them where none has it);
+1. A live connection gets INFO at once.  Which recorded connection it plays is decided by what it says and
+   does: of the recorded connections that nobody plays, those with its client name (all of them where none has it);
    of these, the one that matches most of what it has sent in its first batch with a SUB or a publish; then
    the earliest.  As long as it has been told nothing, a frame that does not fit may still move it to another
    recorded connection that fits its whole history.
@@ -11,7 +11,7 @@ How it goes
 3. An effect goes out when its causes have happened, its subscription is live and those before it in its lane
    went: on the live sid, to the live inbox.  Answers go at once, timed ones at their recorded distance
    (`timing="recorded"`: all).  A copy of a publish carries the live body.
-4. PING is answered live, verbose clients get `+OK`.  UNSUB never mismatches.
+4. PING is answered live, verbose clients get `+OK`.  UNSUB and answers to flow control never mismatch.
 5. Input that was not recorded: "error" answers 503 (a request) or a permissions `-ERR` (clients survive it)
    and keeps the mismatch; "ignore" keeps quiet; "pass" hands it to a real server.
 """
@@ -32,7 +32,7 @@ from natsproxy.replay.identities import Identities, Pairs
 from natsproxy.replay.match import Matcher, Matchers
 from natsproxy.replay.near import nearest, preview
 from natsproxy.replay.plan import Event
-from natsproxy.replay.script import WINDOW, Effect, Exchange, Recorded, Script, key_of
+from natsproxy.replay.script import WINDOW, Effect, Exchange, Recorded, Script, is_optional, key_of
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -158,7 +158,7 @@ class ToClient:
     def unused(self) -> list[Exchange]:
         """Return the recorded client frames that no live one matched, in order."""
         left = [x for r in self.script.connections.values() for queue in r.open.values() for x in queue]
-        return sorted((x for x in left if x.frame.op != Op.UNSUB), key=lambda x: x.seq)
+        return sorted(left, key=lambda x: x.seq)
 
     def _take(self) -> list[Action]:
         self.script.fill()
@@ -215,7 +215,7 @@ class ToClient:
         now = client.recorded
         if client.told or len(client.history) >= _HISTORY:
             return False
-        talk = [f for f in (*client.history, frame) if f.op != Op.UNSUB]
+        talk = [*client.history, frame]
         other = self._choose(client, talk)
         if now is None or other is None or self._fits(other, talk) < len(talk):
             return False
@@ -233,8 +233,8 @@ class ToClient:
         return None
 
     def _play(self, client: Live, frame: Frame, now: int) -> None:
-        if frame.op == Op.UNSUB:
-            self._unsub(client, frame, now)
+        if is_optional(frame):
+            self._pass(client, frame)
             return
         if frame.op == Op.SUB:
             client.subs[frame.sid] = frame.subject
@@ -270,19 +270,6 @@ class ToClient:
             self._release(owner, _lane(effect), now)
         self._release(recorded, "end", now)
 
-    def _unsub(self, client: Live, frame: Frame, now: int) -> None:
-        recorded = client.recorded
-        self._pass(client, frame)
-        if recorded is None:
-            return
-        sid = next((ours for ours, theirs in recorded.sids.items() if theirs == frame.sid), frame.sid)
-        queue = recorded.open.get((Op.UNSUB, sid))
-        if queue:
-            exchange = queue[0]
-            for effect in self.script.use(exchange, now):
-                self._ready(effect)
-                self._release(self.script.connections[effect.conn], _lane(effect), now)
-
     def _mismatch(self, client: Live, frame: Frame) -> None:
         if self._unrecorded == "pass" and frame.op != Op.SUB:
             self._pass(client, frame)
@@ -304,12 +291,12 @@ class ToClient:
             return encode.err(
                 b'Permissions Violation for Subscription to "' + subject + b'": not in the capture'
             )
-        if frame.reply and client.connect.headers:
+        if frame.op != Op.SUB and frame.reply and client.connect.headers:
             sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)
             if sid is not None:
                 pairs = [(b"Nats-Subject", subject), (b"Natsproxy-Mismatch", b"not in the capture")]
                 return encode.msg(frame.reply, sid, headers=headers.build(pairs, code=b"503"))
-        return encode.err(b'Permissions Violation for Publish to "' + subject + b'": not in the capture')
+        return encode.err(b'Permissions Violation for %b to "%b": not in the capture' % (what, subject))
 
     def _ok(self, client: Live) -> None:
         if client.connect.verbose and client.connect is not DEFAULTS:

@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from natsproxy.config.settings import Address
-from natsproxy.errors import ConfigError
+from natsproxy.replay.errors import ReplayError
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import S2C, Op
@@ -41,14 +41,14 @@ class Upstream:
     async def run(self) -> None:
         """Dial and carry until `close`.
 
-        Raises ConfigError when the server cannot be reached.
+        Raises ReplayError when the server cannot be reached.
         """
         with self._scope:
             try:
                 with trio.fail_after(CONNECT_TIMEOUT):
                     stream = await trio.open_tcp_stream(self.address.host, self.address.port)
             except (OSError, trio.TooSlowError) as error:
-                raise ConfigError(f"cannot reach the upstream {self.address}: {error}") from None
+                raise ReplayError(f"cannot reach the upstream {self.address}: {error}") from None
             async with stream, trio.open_nursery() as nursery:
                 await stream.send_all(encode.connect(_CONNECT))
                 nursery.start_soon(self._write, stream)
