@@ -51,6 +51,7 @@ class Lane:
         self.out_next = 0
         self.in_bytes = 0
         self.ended = False  # nothing more is taken from the sender
+        self.finished = False  # a rule has half-closed it: what still comes is lost
         self.swallowing = False  # a rule swallows frames from here on
         self._settings = settings
         self._conn = conn

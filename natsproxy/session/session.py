@@ -13,6 +13,7 @@ between its CONNECT and its first PONG; nothing that cannot be framed goes on (u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from natsproxy.errors import NatsproxyError
 from natsproxy.events import Greeted, Notice
@@ -91,6 +92,7 @@ class Session:
         self._opaque_said = False
         self._rule_tick: int | None = None
         self._checkpoint: int | None = None
+        self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when
         lanes = []
         for direction in (C2S, S2C):
             scanner = Scanner(
@@ -184,16 +186,22 @@ class Session:
     def eof(self, direction: Direction, now: int) -> list[Action]:
         """The sender of `direction` will send no more."""
         lane = self.lanes[direction]
+        if lane.outbox.shape.linger:
+            self._lingering[direction] = now + lane.outbox.shape.linger
+        else:
+            self._eof(lane, now)
+        return self._done()
+
+    def _eof(self, lane: Lane, now: int) -> None:
         if not lane.ended:
             lane.cut(lane.scanner.rest(), now)
-        if direction == C2S:
+        if lane.direction == C2S:
             lane.finish(now)
-        elif self.lanes[S2C].outbox.active:
+        elif lane.outbox.active:
             lane.finish(now)
             self._checkpoint = now
         else:
             self._ended_by_peer()
-        return self._done()
 
     def _ended_by_peer(self) -> None:
         self._end(causes.CLIENT_CLOSED if self.lanes[C2S].ended else causes.SERVER_CLOSED)
@@ -202,8 +210,12 @@ class Session:
         """Do what is due."""
         if self.over:
             return self._done()
+        for direction in [way for way, time in self._lingering.items() if time <= now]:
+            del self._lingering[direction]
+            self._eof(self.lanes[direction], now)
         self._shape(now)
         injected, close, self._checkpoint = self._bound.due(now)
+        self._emit_fired()
         for direction, raw in injected:
             if direction == C2S or (self._client_ready and not self.lanes[S2C].mid_frame):
                 self.lanes[direction].inject(raw, 0, now, "rule")
@@ -221,9 +233,11 @@ class Session:
     def next_tick(self) -> int | None:
         """When (ns) `tick` is to be called next; None for not at all."""
         quiet = self._rule_tick is None and self._checkpoint is None and not self._ledger.waiting
-        if self.over or quiet and not self.lanes[C2S].outbox.bytes and not self.lanes[S2C].outbox.bytes:
+        quiet = quiet and not self._lingering
+        if self.over or (quiet and not any(lane.outbox.bytes for lane in self.lanes)):
             return None
         times = [self._rule_tick, self._checkpoint, *(lane.outbox.next_due() for lane in self.lanes)]
+        times += self._lingering.values()
         times += [fence.deadline for fence in self._ledger.fences() if fence.end is not None]
         return min((time for time in times if time is not None), default=None)
 
@@ -273,7 +287,7 @@ class Session:
 
     def _carry_out(self, lane: Lane, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
         for firing in decision.firings:
-            self.actions.append(Emit(firing))
+            self.actions.append(Emit(replace(firing, ordinal=ordinal)))
         if decision.close is not None:
             lane.drop(frame, ordinal, now, decision.cause or decision.close.cause)
             close = decision.close
@@ -302,6 +316,8 @@ class Session:
             answer += encode.OK
         if answer:
             self._answer(lane, answer, now)
+        if decision.bent:
+            self._shape(now)
 
     def _settle(self, lane: Lane, frame: Frame, passes: bool, upstream: bytes | None, now: int) -> None:
         """Bring the session's state up to date with what became of a frame."""
@@ -337,7 +353,7 @@ class Session:
     def _close_verdict(self, lane: Lane, cause: str, raw: bytes, reset: bool, now: int) -> None:
         if reset:
             self._end(causes.RULE, cause, reset=True)
-        elif lane.direction == C2S:
+        elif lane.direction == C2S and raw:
             fence = self._fence(now)
             fence.answer += raw
             fence.end = (causes.RULE, cause)
@@ -601,8 +617,17 @@ class Session:
             shape, again = self._bound.shape(lane.direction, now)
             lane.outbox.shape = PLAIN if shape is None or shape == Shape() else shape
             lane.swallowing = lane.outbox.shape.swallow
+            if lane.outbox.shape.finish and not lane.finished:
+                lane.finished = True
+                lane.finish(now)
             times.append(again)
         self._rule_tick = min((time for time in times if time is not None), default=None)
+        self._emit_fired()
+
+    def _emit_fired(self) -> None:
+        """Tell of the link rules that came into force: they belong to no frame."""
+        self.actions += map(Emit, self._bound.fired)
+        self._bound.fired.clear()
 
     def _end(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
         if not self.over:
@@ -610,7 +635,7 @@ class Session:
             self.actions.append(End(cause, detail, reset))
 
     def _stopped(self, lane: Lane) -> bool:
-        return self.over or lane.ended
+        return self.over or lane.ended or lane.finished
 
     def drain(self, now: int) -> list[Action]:
         """End the connection where all that the client has sent so far is answered."""

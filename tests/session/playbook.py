@@ -10,10 +10,10 @@ Every look takes what it saw away, so a transcript that is asserted line by line
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from natsproxy.capture.records import Frames
-from natsproxy.events import Event
+from natsproxy.events import Event, Firing
 from natsproxy.rules.seam import Bound, Chain, Decision, EmptyChain, Shape, View
 from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send, SessionSettings
 from natsproxy.session.session import Session
@@ -119,6 +119,7 @@ class OneRule:
     opening: str = "serve"
     link: Shape | None = None
     bound_times: int = 0
+    fired: list[Firing] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         interest = Interest((Clause(self.ops, self.need, self.match),))
