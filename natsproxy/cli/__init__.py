@@ -1,1 +1,42 @@
-""" """
+"""The command line: one file per command, loaded when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import click
+
+from natsproxy import __version__
+
+COMMANDS = {
+    "run": "natsproxy.cli.run:run",
+    "capture": "natsproxy.cli.capture:capture",
+    "rules": "natsproxy.cli.rules:rules",
+    "replay": "natsproxy.cli.replay:replay",
+    "cassette": "natsproxy.cli.cassette:cassette",
+    "analyze": "natsproxy.cli.analyze:analyze",
+}
+"""Where each command lives."""
+
+
+class _Lazy(click.Group):
+    """Loads a command's module only when it is used, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, place in COMMANDS.items() if find_spec(place.partition(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, _, name = place.partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Stand between NATS clients and nats-server: record, replay, rules and faults."""

@@ -55,6 +55,7 @@ class Proxy:
         self._background: trio.Nursery | None = None
         self._recorded = trio.Event()
         self._quiet = trio.Event()
+        self.done = trio.Event()
 
     # -- life
 
@@ -85,6 +86,7 @@ class Proxy:
                         await listener.aclose()
                     await self.stop_recording()
                 background.cancel_scope.cancel()
+                self.done.set()
 
     async def drain(self, deadline: float | None = None) -> None:
         """Accept no more; end each connection once it is answered, all at the deadline (in seconds)."""

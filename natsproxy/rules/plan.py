@@ -23,7 +23,7 @@ from natsproxy.rules.roles import PUBS
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
-from natsproxy.wire.scanner import Interest, InterestLike
+from natsproxy.wire.scanner import Interest
 
 CACHE: Final = 8192
 
@@ -131,7 +131,7 @@ class Plan:
             return [Clause(ops, rule.need)]  # decided per frame, once the other subject is known
         return [Clause(ops, rule.need, selector.subjects, selector.unless)]
 
-    def _compile(self, direction: Direction, found: list[list[Clause]]) -> InterestLike:
+    def _compile(self, direction: Direction, found: list[list[Clause]]) -> Interest:
         clauses = [clause for group in found for clause in group]
         if direction == C2S:
             clauses += [_question(rule) for rule in self._asking]

@@ -1,0 +1,40 @@
+# Each target bootstraps its own .venv from nothing but python3.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check check-long bench fix clean
+
+$(STAMP): pyproject.toml natsproxy/wire/_scanner.pyx
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -e '.[test,check,spark]'
+	@$(BIN)/python -c 'from natsproxy.wire.scanner import COMPILED; print("scanner:", "compiled" if COMPILED else "pure Python (no C compiler was found: everything works, only slower)")'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@$(BIN)/python deploy/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not long"
+
+check: $(STAMP)
+	$(BIN)/ruff format --check natsproxy tests
+	$(BIN)/ruff check natsproxy tests
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_shape.py
+
+check-long: $(STAMP)
+	$(BIN)/python -m pytest -q -m long
+
+bench: $(STAMP)
+	@for bench in tests/benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+fix: $(STAMP)
+	$(BIN)/ruff format natsproxy tests
+	$(BIN)/ruff check --fix natsproxy tests
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,5 @@
+"""`python -m natsproxy`."""
+
+from natsproxy.cli import main
+
+main()

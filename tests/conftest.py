@@ -1,0 +1,34 @@
+"""What all tests share: hypothesis profiles, a running server, a limit on hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.kit.servers import NatsServer
+
+settings.register_profile(
+    "fast", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("deep", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile(os.environ.get("NATSPROXY_TEST_PROFILE", "fast"))
+
+LIMIT = 300  # seconds for one test: a hang ends with all stacks
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    """Give one nats-server with JetStream for the whole run (of one worker)."""
+    with NatsServer(jetstream=True) as server:
+        yield server

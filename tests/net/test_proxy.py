@@ -1,0 +1,253 @@
+"""The proxy on real sockets before a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+import trio
+from nats.errors import NoRespondersError
+
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.view import legs, walk
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.events import Closed, Event
+from natsproxy.net.proxy import Proxy
+from natsproxy.session import causes
+from natsproxy.wire.ops import Op
+from tests.kit.servers import NatsServer
+
+Program = Callable[[str], Coroutine[Any, Any, None]]
+
+
+def settings_for(server: NatsServer, record: Path | None = None) -> ProxySettings:
+    """Return the settings of a proxy before `server`."""
+    settings = ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", server.port))
+    return replace(settings, record=RecordSettings(record)) if record else settings
+
+
+async def through(settings: ProxySettings, program: Program) -> tuple[Proxy, list[Event]]:
+    """Run a nats-py program through a proxy, then drain it."""
+    proxy = Proxy(settings)
+    events: list[Event] = []
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        await trio.to_thread.run_sync(lambda: asyncio.run(program(f"nats://{address}")))
+        await proxy.drain(5)
+    return proxy, events
+
+
+async def conversation(url: str) -> None:
+    """A bit of everything that nats-py does."""
+    nc = await nats.connect(url, name="conversation")
+    heard: list[bytes] = []
+
+    async def hear(message: Any) -> None:
+        heard.append(message.data)
+
+    async def answer(message: Any) -> None:
+        await message.respond(b"re:" + message.data)
+
+    await nc.subscribe("a.*", cb=hear)
+    await nc.subscribe("service", queue="q", cb=answer)
+    for number in range(200):
+        await nc.publish("a.b", b"%d" % number)
+    big = os.urandom(700_000)
+    await nc.publish("a.big", big)
+    reply = await nc.request("service", b"question", timeout=5)
+    assert reply.data == b"re:question"
+    with pytest.raises(NoRespondersError):
+        await nc.request("nobody.home", b"", timeout=5)
+    await nc.flush()
+    js = nc.jetstream()
+    stream = f"S{os.getpid()}{nc.client_id}"
+    await js.add_stream(name=stream, subjects=[f"{stream}.>"])
+    await js.publish(f"{stream}.x", b"stored", headers={"Kind": "test"})
+    pull = await js.pull_subscribe(f"{stream}.>", "durable")
+    (first,) = await pull.fetch(1, timeout=5)
+    await first.nak()
+    (again,) = await pull.fetch(1, timeout=5)
+    assert again.headers == {"Kind": "test"}
+    await again.ack_sync()
+    await js.delete_stream(stream)
+    await nc.drain()
+    assert heard == [b"%d" % number for number in range(200)] + [big]
+
+
+@pytest.mark.server
+async def test_a_conversation_is_relayed_and_recorded_byte_for_byte(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """What a client hears through the proxy is what it hears without; both legs can be rebuilt."""
+    path = tmp_path / "x.ncap"
+    _, events = await through(settings_for(nats_server, path), conversation)
+
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert closed.cause == causes.CLIENT_CLOSED
+    reader = open_capture(path)
+    assert reader.tail() is None
+    taps = legs(reader, 1)
+    assert taps["client->proxy"] == taps["proxy->server"]
+    assert len(taps["client->proxy"]) == closed.c2s_bytes
+    info_in, _, rest_in = taps["server->proxy"].partition(b"\r\n")
+    info_out, _, rest_out = taps["proxy->client"].partition(b"\r\n")
+    assert info_in != info_out  # the proxy's own address
+    assert [line for line in rest_in.split(b"\r\n") if not line.startswith(b"INFO")] == [
+        line for line in rest_out.split(b"\r\n") if not line.startswith(b"INFO")
+    ]
+    frames = list(walk(reader))
+    assert sum(one.frame is not None and one.frame.op == Op.PUB for one in frames) > 200
+
+
+@pytest.mark.server
+async def test_secrets_never_reach_the_disk(tmp_path: Path) -> None:
+    """A password is in the CONNECT, and nowhere in the capture."""
+    config = 'authorization { user: "u", password: "hunter2secret" }'
+    path = tmp_path / "x.ncap"
+
+    async def program(url: str) -> None:
+        nc = await nats.connect(url, user="u", password="hunter2secret")
+        await nc.flush()
+        await nc.close()
+
+    with NatsServer(config) as server:
+        await through(settings_for(server, path), program)
+
+    raw = path.read_bytes()
+    assert b'"user"' in raw
+    assert b"hunter2secret" not in raw
+
+
+async def test_upstream_down_closes_like_a_dead_server(tmp_path: Path) -> None:
+    """Nothing is invented: the client sees the end of the stream."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    proxy = Proxy(ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port)))
+    events: list[Event] = []
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        with trio.fail_after(10):
+            assert await stream.receive_some(100) == b""
+        await stream.aclose()
+        await proxy.drain(1)
+    assert [event.cause for event in events if isinstance(event, Closed)] == [causes.UPSTREAM_DOWN]
+
+
+@pytest.mark.server
+async def test_one_stuck_client_does_not_stop_the_others(nats_server: NatsServer) -> None:
+    """A client that never reads fills its own leg only."""
+    proxy = Proxy(settings_for(nats_server))
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        stuck = await trio.open_tcp_stream(address.host, address.port)
+        await stuck.send_all(b'CONNECT {"verbose":false}\r\nSUB flood 1\r\nPING\r\n')
+
+        async def flood(url: str) -> None:
+            nc = await nats.connect(url)
+            for _ in range(300):
+                await nc.publish("flood", bytes(32_000))
+            await nc.flush(timeout=20)
+            await nc.close()
+
+        url = f"nats://{address}"
+        with trio.fail_after(60):
+            await trio.to_thread.run_sync(lambda: asyncio.run(flood(url)))
+            await trio.to_thread.run_sync(lambda: asyncio.run(conversation(url)))
+        backlog = max(relay._client.backlog for relay in proxy.relays.values())
+        assert backlog < 1 << 20
+        await stuck.aclose()
+        await proxy.drain(1)
+
+
+@pytest.mark.server
+def test_the_command_runs_drains_and_reloads(nats_server: NatsServer, tmp_path: Path) -> None:
+    """`natsproxy run` as a process: JSON log, SIGHUP, SIGTERM, exit code 0, a closed capture."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nname = "no"\nkind = "deny"\nsubject = ["secret.>"]\n')
+    capture = tmp_path / "x.ncap"
+    command = [
+        sys.executable, "-m", "natsproxy", "run", "--listen", "127.0.0.1:0", "--upstream", nats_server.url,
+        "--record", str(capture), "--rules", str(rules), "--log-format", "json",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        first = next(line for line in process.stderr if "listening" in line)
+        port = int(first.split('"127.0.0.1:')[1].split('"')[0])
+        asyncio.run(_denied(f"nats://127.0.0.1:{port}"))
+        process.send_signal(signal.SIGHUP)
+        assert any("reloaded" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(20) == 0, rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    assert open_capture(capture).tail() is None
+
+
+async def _denied(url: str) -> None:
+    errors: list[str] = []
+
+    async def note(error: Exception) -> None:
+        errors.append(str(error))
+
+    nc = await nats.connect(url, error_cb=note)
+    await nc.publish("secret.plan", b"x")
+    await nc.flush()
+    assert errors == ['nats: permissions violation for publish to "secret.plan"']
+    await nc.close()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--upstream", "tls://127.0.0.1:1"],
+        ["--upstream", "nonsense"],
+        ["--upstream", "nats://127.0.0.1:99999"],
+        ["--upstream", "nats://127.0.0.1:1", "--listen", "nowhere"],
+        ["--upstream", "nats://127.0.0.1:1", "--listen", "127.0.0.1:0", "--rules", "/nonexistent.toml"],
+        ["--upstream", "nats://127.0.0.1:1", "--listen", "127.0.0.1:0", "--record", "/nonexistent/x.ncap"],
+    ],
+)
+def test_bad_input_is_one_sentence(args: list[str]) -> None:
+    """Exit code not 0, one sentence, no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "natsproxy", "run", *args], capture_output=True, text=True, timeout=30
+    )
+
+    assert done.returncode not in (0, -15)
+    assert "Traceback" not in done.stderr
+    assert "Error:" in done.stderr
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    """The address is named."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "natsproxy", "run", "--listen", f"127.0.0.1:{port}", "--upstream",
+             "nats://127.0.0.1:1"],
+            capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr

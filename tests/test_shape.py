@@ -1,0 +1,95 @@
+"""The house keeps its shape: imports go down, floors stay pure, every module has its test."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "natsproxy"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+FLOORS = {
+    "errors": 0, "events": 0, "wire": 1, "protocol": 2, "rules": 3, "session": 4, "capture": 4, "config": 4,
+    "net": 5, "replay": 6, "admin": 6, "testing": 7, "pytest_plugin": 8, "spark": 7, "log": 7, "cli": 9, "__main__": 10,
+}  # fmt: skip
+"""Which floor each part stands on; a part may import its own floor's session and capture, see `SIDEWAYS`."""
+SIDEWAYS = {("session", "capture"), ("config", "rules"), ("config", "session")}
+PURE = {"wire", "protocol", "rules", "session", "capture", "config", "errors", "events"}
+BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
+ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "testing"}}
+LONGEST = 450
+
+
+def part(path: Path) -> str:
+    """Return the part of the house that a module belongs to."""
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports(path: Path) -> list[str]:
+    """Return the names of all modules that a module imports, those for type checkers apart."""
+    tree = ast.parse(path.read_text())
+    hidden: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            hidden.update(inner for child in node.body for inner in ast.walk(child))
+    found = []
+    for node in ast.walk(tree):
+        if node in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_only(path: Path) -> None:
+    """A part imports lower floors, itself, and the sideways neighbours that are named."""
+    mine = part(path)
+    if mine == "__init__":
+        return
+    for name in imports(path):
+        if not name.startswith("natsproxy."):
+            continue
+        other = name.split(".")[1]
+        allowed = other == mine or FLOORS[other] < FLOORS[mine] or (mine, other) in SIDEWAYS
+        assert allowed, f"{path.name} imports {name}, which is not below it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_floors_stay_pure(path: Path) -> None:
+    """The sans-I/O floors import neither trio nor click nor a clock; click and pyspark have their rooms."""
+    mine = part(path)
+    for name in imports(path):
+        top = name.split(".")[0]
+        assert not (mine in PURE and top in BANNED), f"{path.name} imports {name}"
+        rooms = ONLY_IN.get(top)
+        assert rooms is None or mine in rooms, f"{path.name} imports {name}"
+
+
+def test_the_capture_package_is_light() -> None:
+    """Spark workers import it: neither trio nor click comes with it."""
+    code = (
+        "import natsproxy.capture.reader, natsproxy.capture.view, sys; "
+        "sys.exit(any(name in sys.modules for name in ('trio', 'click', 'pyspark')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_have_a_size_for_one_sitting(path: Path) -> None:
+    """A longer module has a seam somewhere."""
+    assert len(path.read_text().splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_say_what_they_are(path: Path) -> None:
+    """Each begins with its theory."""
+    assert (ast.get_docstring(ast.parse(path.read_text())) or "").strip()
