@@ -94,7 +94,7 @@ class Shape(NamedTuple):
     paused: bytes are kept, nothing goes out.  swallow: frames are lost from the next frame boundary on.
     rate: bytes per second, None for no limit.  slice_size, slice_delay: bytes are sent in pieces of
     `slice_size` with `slice_delay` ns between.  stop_reading: the peer's bytes stay in its kernel.
-    finish: the receiver gets FIN, what still comes is lost.  linger: ns by which the sender's FIN is kept back.
+    finish: the receiver gets FIN, what still comes is lost.  linger: ns to keep back the FIN of the sender.
     """
 
     paused: bool = False

@@ -1,13 +1,35 @@
-"""The kinds of rules, one file each, in the one list that everything reads: parser, command line,
-documents."""
+"""The kinds of rules in the one list that parser, command line and documents read."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from natsproxy.rules.base import Kind
-from natsproxy.rules.kinds import deny, drop, latency, permissions, rewrite
+from natsproxy.rules.kinds import (
+    announce,
+    answer,
+    close,
+    corrupt,
+    deny,
+    drop,
+    duplicate,
+    error,
+    headers,
+    info,
+    latency,
+    permissions,
+    refuse,
+    reorder,
+    reset,
+    rewrite,
+    truncate,
+)
+from natsproxy.rules.kinds.bends import BENDS
 
-KINDS: Final[dict[str, Kind]] = {
-    module.KIND.name: module.KIND for module in (permissions, deny, rewrite, latency, drop)
-}
+_LISTED: Final = (
+    permissions.KIND, deny.KIND, rewrite.KIND,
+    latency.KIND, drop.KIND, duplicate.KIND, reorder.KIND, corrupt.KIND, truncate.KIND, headers.KIND,
+    answer.KIND, error.KIND, info.KIND, announce.KIND,
+    close.KIND, reset.KIND, refuse.KIND, *BENDS,
+)  # fmt: skip
+KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in _LISTED}

@@ -1,0 +1,65 @@
+"""announce: the server seems to send an INFO of its own accord: lame duck mode, other servers, other limits.
+
+It comes when the rule comes into force (at once, or when `between` begins), with what the server last said
+and the members given here.  Clients that have not had their first PONG get none, as from the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from natsproxy.protocol import gojson
+from natsproxy.protocol.info import Info
+from natsproxy.rules.base import Action, Hit, Kind, LinkAction
+from natsproxy.rules.kinds.info import MEMBERS, members
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Close
+from natsproxy.wire import encode
+from natsproxy.wire.ops import S2C, Direction
+
+_OURS = ("nonce", "other_port", "connect_urls", "ws_connect_urls", "connect_info")
+
+
+class Announcing(LinkAction):
+    """Injects an INFO."""
+
+    label = "announce"
+
+    def __init__(self, put: Mapping[str, Any]) -> None:
+        self.put = put
+
+    def start(self, hit: Hit) -> tuple[list[tuple[Direction, bytes]], Close | None]:
+        """Send the INFO now."""
+        return [(S2C, encode.info(gojson.dumps({**told(hit.view.info), **self.put})))], None
+
+
+def told(info: Info) -> dict[str, Any]:
+    """Return the members of what a server said, without the ones that a later INFO does not repeat."""
+    return {key: value for key, value in asdict(info).items() if value and key not in _OURS}
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    put = members(settings)
+    if not put:
+        raise ValueError("it needs something to announce, such as lame_duck = true")
+    return Announcing(put)
+
+
+KIND = Kind(
+    "announce",
+    "the server seems to announce lame duck mode, or anything else in an INFO",
+    make,
+    """
+[[rules]]
+name = "lame duck"
+kind = "announce"
+between = ["10s"]
+lame_duck = true
+""",
+    MEMBERS,
+    ops=0,
+    selects=frozenset({"client"}),
+)

@@ -1,0 +1,60 @@
+"""corrupt: payloads arrive damaged, at their own length.
+
+Only the body is touched, never the header block or the control line, so the stream stays whole.  Which bytes
+and how is drawn by the dice.  A frame with an empty body passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.rules import values
+from natsproxy.rules.base import Action, Hit, Kind, Setting
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Replace, Verdict
+from natsproxy.wire.frames import Frame, Need
+
+
+class Corrupting(Action):
+    """Changes some bytes of the body."""
+
+    label = "corrupt"
+    need = Need.PAYLOAD
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
+        """Change bytes; each becomes another one."""
+        start, length = frame.line_end + frame.header_size, frame.size - frame.header_size
+        if not length:
+            return None
+        raw = bytearray(frame.raw)
+        places: set[int] = set()
+        for k in range(self.count):
+            places.add(start - frame.start + int(hit.u(2 * k) * length))
+        for k, place in enumerate(sorted(places)):
+            raw[place] ^= 1 + int(hit.u(2 * k + 1) * 255)
+        return Replace(bytes(raw))
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    return Corrupting(settings["bytes"])
+
+
+KIND = Kind(
+    "corrupt",
+    "payloads arrive damaged, at the same length",
+    make,
+    """
+[[rules]]
+name = "bit rot"
+kind = "corrupt"
+subject = "telemetry.>"
+probability = 0.01
+bytes = 2
+""",
+    (Setting("bytes", values.count, 1, "how many bytes are changed at most"),),
+)

@@ -1,0 +1,51 @@
+"""duplicate: frames arrive more than once, as from a sender that tries again.
+
+The copies follow the frame at once and share its delay.  Extra deliveries do not count toward UNSUB max.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.rules import values
+from natsproxy.rules.base import Action, Hit, Kind, Setting
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Duplicate, Verdict
+from natsproxy.wire.frames import Frame, Need
+
+
+class Duplicating(Action):
+    """Sends copies behind each frame."""
+
+    label = "duplicate"
+    need = Need.PAYLOAD
+    alters_delivery = True
+
+    def __init__(self, copies: int) -> None:
+        self.copies = copies
+
+    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
+        """Send the frame and its copies."""
+        return Duplicate(self.copies)
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    return Duplicating(settings["copies"])
+
+
+KIND = Kind(
+    "duplicate",
+    "frames arrive more than once",
+    make,
+    """
+[[rules]]
+name = "twice"
+kind = "duplicate"
+op = "MSG"
+subject = "work.>"
+every = 10
+""",
+    (Setting("copies", values.count, 1, "how many more"),),
+)

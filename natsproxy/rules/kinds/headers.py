@@ -1,0 +1,76 @@
+"""headers: headers are set or removed; every other byte of the header block is kept.
+
+A header is set only where the client and the server have agreed on headers: nats-server closes a connection
+for an HPUB without that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.protocol.headers import parse, remove_header, set_header
+from natsproxy.rules import values
+from natsproxy.rules.base import Action, Hit, Kind, Setting
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Replace, Verdict
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Need
+
+
+class HeaderChange(Action):
+    """Sets and removes headers."""
+
+    label = "headers"
+    need = Need.PAYLOAD
+
+    def __init__(self, put: Mapping[bytes, bytes], remove: tuple[bytes, ...]) -> None:
+        self.put = put
+        self.remove = remove
+
+    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
+        """Change the block; a frame that it does not change passes."""
+        block = before = frame.headers
+        for name in self.remove:
+            block = remove_header(block, name)
+        if hit.view.connect.headers:
+            for name, value in self.put.items():
+                block = set_header(block, name, value)
+        if block == before:
+            return None
+        found = parse(block)
+        empty = not found.pairs and not found.code and not found.odd
+        return Replace(encode.with_payload(frame, headers=b"" if empty else block))
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action.  Raises ValueError for a name or a value that no header can have."""
+    put = {name.encode(): value.encode() for name, value in settings["set"].items()}
+    if not put and not settings["remove"]:
+        raise ValueError("it needs 'set' or 'remove'")
+    for name, value in put.items():
+        try:
+            set_header(b"", name, value)
+        except ValueError as error:
+            raise ValueError(f"set is wrong: {error}") from None
+    return HeaderChange(put, tuple(name.encode() for name in settings["remove"]))
+
+
+KIND = Kind(
+    "headers",
+    "headers are set or removed",
+    make,
+    """
+[[rules]]
+name = "mark traffic"
+kind = "headers"
+direction = "c2s"
+subject = "orders.>"
+set = { "X-Via" = "natsproxy" }
+remove = ["X-Debug"]
+""",
+    (
+        Setting("set", values.table(values.text), {}, "header names and their values"),
+        Setting("remove", values.several(values.line), (), "header names (case counts)"),
+    ),
+)

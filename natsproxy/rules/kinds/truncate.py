@@ -1,0 +1,48 @@
+"""truncate: payloads arrive short, the lengths in the control line mended; headers stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.rules import values
+from natsproxy.rules.base import Action, Hit, Kind, Setting
+from natsproxy.rules.selector import Selector
+from natsproxy.rules.verdicts import Replace, Verdict
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Need
+
+
+class Truncating(Action):
+    """Keeps the first bytes of the body."""
+
+    label = "truncate"
+    need = Need.PAYLOAD
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+
+    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
+        """Cut the body; one that is short enough passes."""
+        body = frame.body
+        return Replace(encode.with_payload(frame, body=body[: self.keep])) if len(body) > self.keep else None
+
+
+def make(settings: Mapping[str, Any], selector: Selector) -> Action:
+    """Return the action."""
+    return Truncating(settings["keep"])
+
+
+KIND = Kind(
+    "truncate",
+    "payloads arrive short",
+    make,
+    """
+[[rules]]
+name = "cut off"
+kind = "truncate"
+subject = "files.>"
+keep = "1KiB"
+""",
+    (Setting("keep", values.size, 0, "how many bytes of the body stay"),),
+)
