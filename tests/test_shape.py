@@ -15,7 +15,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = {
     "errors": 0, "events": 0, "wire": 1, "protocol": 2, "rules": 3, "session": 4, "capture": 4, "config": 4,
-    "net": 5, "replay": 6, "admin": 6, "testing": 7, "pytest_plugin": 8, "spark": 7, "log": 7, "cli": 9, "__main__": 10,
+    "net": 5, "replay": 6, "admin": 6, "testing": 7, "pytest_plugin": 8, "spark": 7, "log": 7, "cli": 9,
+    "__main__": 10,
 }  # fmt: skip
 """Which floor each part stands on; a part may import its own floor's session and capture, see `SIDEWAYS`."""
 SIDEWAYS = {("session", "capture"), ("config", "rules"), ("config", "session")}

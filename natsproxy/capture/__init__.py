@@ -1,1 +1,1 @@
-""" """
+"""The capture format: write, read, follow, recover."""

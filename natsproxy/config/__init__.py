@@ -1,1 +1,1 @@
-""" """
+"""Settings: typed, layered, with where each value came from."""

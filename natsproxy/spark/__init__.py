@@ -1,1 +1,1 @@
-""" """
+"""Captures as tables on Spark."""

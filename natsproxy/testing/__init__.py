@@ -1,1 +1,1 @@
-""" """
+"""Proxies, faults and cassettes for the tests of NATS programs."""

@@ -1,0 +1,304 @@
+"""The core of a session: its state, what the rules may see of it, and how decisions are carried out.
+
+`session.py` has the theory.  This module knows nothing of how bytes arrive; `handlers.py` knows what each op
+means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.events import Notice
+from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.info import Info
+from natsproxy.rules.seam import Bound, Chain, Decision, Shape, Subscription
+from natsproxy.session import causes
+from natsproxy.session.actions import Action, Emit, End, SessionSettings
+from natsproxy.session.fences import Fence, Ledger
+from natsproxy.session.lane import Lane
+from natsproxy.session.outbox import PLAIN
+from natsproxy.session.subscriptions import Subscriptions
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op, op_mask
+from natsproxy.wire.scanner import Scanner
+
+STATE_OPS = (
+    op_mask(Op.CONNECT, Op.PING, Op.SUB, Op.UNSUB),
+    op_mask(Op.INFO, Op.PONG, Op.ERR),
+)
+
+
+class Core:
+    """The state of one connection; it is also the `View` that rules see."""
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        chain: Chain,
+        *,
+        conn: int,
+        ordinal: int,
+        address: str,
+        record: bool,
+        now: int,
+    ) -> None:
+        self.conn = conn
+        self.ordinal = ordinal
+        self.address = address
+        self.key = f"#{ordinal}"
+        self.connect = Connect()
+        self.info = Info()
+        self._subs = Subscriptions()
+        self.connected = False
+        self.over = False
+        self.key_of: Callable[[str, int], str] = lambda name, ordinal: name or f"#{ordinal}"
+        self.last_info = b""
+        self.last_connect = b""
+        self._settings = settings
+        self._chain = chain
+        self._bound: Bound = chain.bind(self, None, now)
+        self._ledger = Ledger()
+        self._last_fence: Fence | None = None  # nothing has gone upstream since
+        self._greeted = False  # the first INFO has passed
+        self._client_ready = False  # the client has had its first PONG
+        self._held_infos: list[tuple[Frame, int]] = []
+        self._closed_sids: set[bytes] = set()
+        self._swallow_ok = 0  # how many +OK of the server answer frames of ours
+        self._opaque_said = False
+        self._rule_tick: int | None = None
+        self._checkpoint: int | None = None
+        self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when
+        lanes = []
+        for direction in (C2S, S2C):
+            scanner = Scanner(
+                direction,
+                self._bound.interest[direction],
+                line_limit=settings.max_control_line,
+                hold=0 if direction == C2S else settings.hold,
+                buffer_limit=settings.rule_buffer,
+            )
+            scanner.watch_ops = STATE_OPS[direction]
+            lanes.append(Lane(direction, scanner, settings, conn, record))
+        self.lanes = (lanes[0], lanes[1])
+        self.actions: list[Action] = []
+        for lane in self.lanes:
+            lane.actions = self.actions
+        self._shape(now)
+
+    @property
+    def opening(self) -> str:
+        """What the rules say about a client that has just connected (see `Bound.opening`)."""
+        return self._bound.opening
+
+    @property
+    def subs(self) -> Mapping[bytes, Subscription]:
+        """The live subscriptions by sid."""
+        return self._subs
+
+    @property
+    def verbose(self) -> bool:
+        """Whether the client asked for (or left on) verbose mode."""
+        return self.connect.verbose
+
+    @property
+    def pedantic(self) -> bool:
+        """Whether the client asked for (or left on) pedantic mode."""
+        return self.connect.pedantic
+
+    def watch_sid(self, sid: bytes, need: Need) -> None:
+        """Want every MSG and HMSG on `sid` until the subscription ends."""
+        watches = self.lanes[S2C].scanner.watch_sids
+        watches[sid] = max(need, watches.get(sid, Need.NONE))
+
+    def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
+        """Want every message frame of exactly `subject`."""
+        self.lanes[direction].scanner.watch_subjects[subject] = need
+
+    def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
+        """Take back `watch_subject`."""
+        self.lanes[direction].scanner.watch_subjects.pop(subject, None)
+
+    def _decide(self, lane: Lane, frame: Frame, now: int) -> Decision | None:
+        state_only = STATE_OPS[lane.direction] >> frame.op & 1
+        if state_only and not lane.scanner.interest.need(frame.op, frame.subject):
+            return None  # it is here for the session's sake; no rule asked for it
+        try:
+            return self._bound.decide(lane.direction, frame, now)
+        except Exception as error:  # a rule that fails closes this connection and no other
+            detail = f"a rule failed on {frame.op.label}: {type(error).__name__}: {error}"
+            self.actions.append(Emit(Notice(now, self.conn, "error", detail)))
+            self._end(causes.RULE_FAILED, detail)
+            return None
+
+    def _carry_out(self, lane: Lane, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
+        for firing in decision.firings:
+            self.actions.append(Emit(replace(firing, ordinal=ordinal)))
+        if decision.close is not None:
+            lane.drop(frame, ordinal, now, decision.cause or decision.close.cause)
+            close = decision.close
+            self._close_verdict(lane, close.cause, close.raw, close.reset, now)
+            return
+        out = decision.out
+        passes = out is None or len(out) > 0
+        self._settle(lane, frame, passes, decision.upstream_subject, now)
+        if decision.before:
+            lane.inject(decision.before, 1 << frame.op, now, decision.cause)
+        if not passes:
+            lane.drop(frame, ordinal, now, decision.cause)
+        elif out is None and decision.until is None and not decision.defer:
+            lane.pass_(frame, ordinal, now)
+        else:
+            late = frame.op not in (Op.PING, Op.PONG)
+            lane.replace(
+                frame, out if out is not None else (frame.raw,), ordinal, now,
+                cause=decision.cause, until=decision.until,
+                overtake=decision.overtake and late, defer=decision.defer if late else 0,
+            )  # fmt: skip
+        if decision.after:
+            lane.inject(decision.after, 1 << frame.op, now, decision.cause)
+        answer = decision.answer
+        if decision.ok and lane.direction == C2S and self.verbose and OPS[frame.op].earns_ok:
+            answer += encode.OK
+        if answer:
+            self._answer(lane, answer, now)
+        if decision.bent:
+            self._shape(now)
+
+    def _settle(self, lane: Lane, frame: Frame, passes: bool, upstream: bytes | None, now: int) -> None:
+        """Bring the session's state up to date with what became of a frame."""
+        if lane.direction == C2S:
+            if frame.op == Op.PING and passes:
+                self._ledger.client_ping()
+            elif frame.op == Op.SUB:
+                sub = self._subs.get(frame.sid)
+                if not passes and sub is not None and sub.delivered == -1:
+                    self._subs.remove(frame.sid)
+                elif sub is not None and sub.delivered == -1:
+                    sub.delivered = 0
+                    sub.upstream = upstream or sub.upstream
+        elif frame.op in (Op.MSG, Op.HMSG) and passes:
+            self._delivered(lane, frame, now)
+
+    def _delivered(self, lane: Lane, frame: Frame, now: int) -> None:
+        sub = self._subs.get(frame.sid)
+        if sub is None or sub.delivered < 0 or (frame.headers[8:12] == b" 503" and not frame.reply):
+            return
+        sub.delivered += 1
+        if not sub.max or sub.delivered < sub.max:
+            return
+        self._forget(frame.sid)
+        if self._bound.alters_delivery:
+            self._close_sid(frame.sid, now)
+
+    def _forget(self, sid: bytes) -> None:
+        self._subs.remove(sid)
+        self._unwatch(sid)
+
+    def _unwatch(self, sid: bytes) -> None:
+        self.lanes[S2C].scanner.watch_sids.pop(sid, None)
+
+    def _close_sid(self, sid: bytes, now: int) -> None:
+        """Unsubscribe upstream and drop what still comes; in verbose mode the +OK of it is ours too."""
+        self._closed_sids.add(sid)
+        self.watch_sid(sid, Need.LINE)
+        self._last_fence = None
+        self._fence(now).then.append(lambda _: self._expect_ok(1))
+        self.lanes[C2S].inject(encode.unsub(sid), Op.UNSUB.bit, now, "proxy")
+        self._last_fence = None
+        self._fence(now).then.append(lambda _: self._sid_closed(sid))
+        self._last_fence = None
+
+    def _expect_ok(self, count: int) -> None:
+        self._swallow_ok = count if self.verbose else 0
+        extra = Op.OK.bit if self._swallow_ok > 0 else 0
+        self.lanes[S2C].scanner.watch_ops = STATE_OPS[S2C] | extra
+
+    def _sid_closed(self, sid: bytes) -> None:
+        self._expect_ok(0)
+        if sid in self._closed_sids:
+            self._closed_sids.discard(sid)
+            self._unwatch(sid)
+
+    def _answer(self, lane: Lane, answer: bytes, now: int) -> None:
+        """Answer the sender of a frame at that frame's place."""
+        if lane.direction == C2S:
+            self._fence(now).answer += answer
+        else:
+            self.lanes[C2S].inject(answer, 0, now, "rule")
+
+    def _fence(self, now: int) -> Fence:
+        """Return a fence at this place of the c2s stream; neighbours share one."""
+        lane = self.lanes[C2S]
+        if self._last_fence is None:
+            self._last_fence = Fence(deadline=now + self._settings.fence_timeout)
+            lane.inject(encode.PING, Op.PING.bit, now, "proxy")
+            self._ledger.fence(self._last_fence)
+        return self._last_fence
+
+    def _close_verdict(self, lane: Lane, cause: str, raw: bytes, reset: bool, now: int) -> None:
+        if reset:
+            self._end(causes.RULE, cause, reset=True)
+        elif lane.direction == C2S and raw:
+            fence = self._fence(now)
+            fence.answer += raw
+            fence.end = (causes.RULE, cause)
+            lane.ended = True
+        else:
+            if raw and not lane.mid_frame:
+                lane.inject(raw, Op.ERR.bit, now, "rule")
+            self._end(causes.RULE, cause)
+
+    def _passed(self, fence: Fence, now: int) -> None:
+        lane = self.lanes[S2C]
+        for then in fence.then:
+            then(now)
+        fence.then = []
+        if fence.answer and not lane.mid_frame:
+            lane.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
+        if fence.end is not None:
+            self._end(*fence.end)
+
+    def _bind(self, now: int) -> None:
+        try:
+            self._bound = self._chain.bind(self, self._bound, now)
+        except NatsproxyError as error:
+            self._end(causes.RULE_FAILED, str(error))
+            return
+        for lane in self.lanes:
+            lane.scanner.interest = self._bound.interest[lane.direction]
+        self._shape(now)
+
+    def _shape(self, now: int) -> None:
+        times = []
+        for lane in self.lanes:
+            shape, again = self._bound.shape(lane.direction, now)
+            lane.outbox.shape = PLAIN if shape is None or shape == Shape() else shape
+            lane.swallowing = lane.outbox.shape.swallow
+            if lane.outbox.shape.finish and not lane.finished:
+                lane.finished = True
+                lane.finish(now)
+            times.append(again)
+        self._rule_tick = min((time for time in times if time is not None), default=None)
+        self._emit_fired()
+
+    def _emit_fired(self) -> None:
+        """Tell of the link rules that came into force: they belong to no frame."""
+        self.actions += map(Emit, self._bound.fired)
+        self._bound.fired.clear()
+
+    def _end(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
+        if not self.over:
+            self.over = True
+            self.actions.append(End(cause, detail, reset))
+
+    def _stopped(self, lane: Lane) -> bool:
+        return self.over or lane.ended or lane.finished
+
+    def _done(self) -> list[Action]:
+        done, self.actions = self.actions, []
+        for lane in self.lanes:
+            lane.actions = self.actions
+        return done

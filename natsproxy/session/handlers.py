@@ -1,0 +1,194 @@
+"""What the session itself does about a frame before the rules see it: one handler per op and direction.
+
+A handler returns whether the rules are to be asked and the frame is to go on; False says that it has dealt
+with the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from natsproxy.events import Greeted
+from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.errors import (
+    SUBSCRIBE_DENIED,
+    SUBSCRIPTION_REVOKED,
+    TOO_MANY_TOKENS,
+    classify,
+    err_text,
+)
+from natsproxy.protocol.info import parse_info
+from natsproxy.session import causes
+from natsproxy.session.actions import Emit
+from natsproxy.session.core import Core
+from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
+from natsproxy.session.lane import Lane
+from natsproxy.session.subscriptions import unsub_max
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
+
+_NO_LIMIT = 999_999_999  # the largest number that the server reads
+
+
+class Handlers(Core):
+    """The handlers by op."""
+
+    def _on_connect(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        try:
+            self.connect = parse_connect(frame.args, self.connect)
+        except ValueError as error:
+            lane.drop(frame, ordinal, now, "proxy")
+            lane.ended = True
+            self._fence(now).end = (causes.CLIENT_PROTOCOL, f"a CONNECT that nats-server refuses: {error}")
+            return False
+        if self.connected:
+            if clears_subscriptions(self.info.version):
+                self._subs.clear()
+        else:
+            self.connected = True
+            self.key = self.key_of(self.connect.name, self.ordinal)
+        self.last_connect = frame.raw
+        c = self.connect
+        self.actions.append(Emit(Greeted(now, self.conn, self.key, c.name, c.lang, c.version, c.user)))
+        # Its own record: secrets are taken out of it before it is written.
+        lane.flush(now)
+        self._bind(now)
+        self._set_hold()
+        decision = self._decide(lane, frame, now)
+        if decision is None:
+            if not self.over:
+                lane.pass_(frame, ordinal, now)
+                lane.flush(now)
+                self._last_fence = None
+        else:
+            self._carry_out(lane, frame, ordinal, decision, now)
+        return False
+
+    def _set_hold(self) -> None:
+        # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
+        limit = self.info.max_payload or self._settings.hold
+        hold = min(self._settings.hold, limit) if self.connect.headers else 0
+        self.lanes[C2S].scanner.hold = hold
+
+    def _on_sub(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        if self._subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
+            self._subs[frame.sid].delivered = -1  # being decided
+            self._closed_sids.discard(frame.sid)
+        return True
+
+    def _on_unsub(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        sub = self._subs.get(frame.sid)
+        maximum = unsub_max(frame.args)
+        if sub is None:
+            return True
+        if not maximum:
+            self._forget(frame.sid)
+            return True
+        counted = frame.sid in lane.scanner.watch_sids or frame.sid in self.lanes[S2C].scanner.watch_sids
+        if not self._subs.limit(frame.sid, maximum, counted=counted):
+            self._unwatch(frame.sid)
+            return True
+        self.watch_sid(frame.sid, Need.LINE)
+        if self._bound.alters_delivery:
+            # The server would count what a rule takes away: the limit is ours to keep.
+            raw = encode.unsub(frame.sid, _NO_LIMIT)
+            lane.replace(frame, (raw,), ordinal, now, cause="proxy")
+            self._last_fence = None
+            return False
+        return True
+
+    def _on_message(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        if frame.sid in self._closed_sids:
+            lane.drop(frame, ordinal, now, "proxy")
+            return False
+        return True
+
+    def _on_ok(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        if self._swallow_ok > 0:
+            self._expect_ok(0)
+            lane.drop(frame, ordinal, now, "proxy")
+            return False
+        return True
+
+    def _on_pong(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        fence = self._ledger.pong()
+        if fence is None:
+            return True
+        lane.drop(frame, ordinal, now, "proxy")
+        if fence is self._last_fence:
+            self._last_fence = None
+        self._passed(fence, now)
+        return False
+
+    def _after_pong(self, lane: Lane, frame: Frame, now: int) -> None:
+        if frame.op != Op.PONG or self._client_ready or not self.connected:
+            return
+        self._client_ready = True
+        lane.flush(now)
+        held, self._held_infos = self._held_infos, []
+        for info, ordinal in held:
+            self._send_info(lane, info, ordinal, now)
+
+    def _on_info(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        try:
+            self.info = parse_info(frame.args)
+        except ValueError as error:
+            self._end(causes.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
+            return False
+        why = refusal(self.info)
+        if why is not None and not self._greeted:
+            self._end(causes.REFUSED, why)
+            return False
+        self._set_hold()
+        self.last_info = frame.raw
+        if self._greeted and self.info.remote_account:
+            self._bind(now)
+        if self._greeted and self.connected and not self._client_ready:
+            # A fence of ours provoked it: clients expect PONG first.
+            self._held_infos.append((frame, ordinal))
+            return False
+        self._greeted = True
+        self._send_info(lane, frame, ordinal, now)
+        return False
+
+    def _send_info(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> None:
+        args = rewritten(frame.args, self._settings)
+        decision = self._decide(lane, frame._replace(args=args), now)
+        if self.over:
+            return
+        if decision is not None:
+            if decision.out is None and args is not frame.args:
+                decision.out = (encode.info(args),)
+                decision.cause = decision.cause or "proxy"
+            self._carry_out(lane, frame, ordinal, decision, now)
+        elif args is frame.args:
+            lane.flush(now)
+            lane.pass_(frame, ordinal, now)
+        else:
+            lane.replace(frame, (encode.info(args),), ordinal, now, cause="proxy")
+        lane.flush(now)
+
+    def _on_err(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        error = classify(err_text(frame.args))
+        if error.kind is SUBSCRIPTION_REVOKED:
+            self._forget(error.sid)
+        elif error.kind is SUBSCRIBE_DENIED or error.kind is TOO_MANY_TOKENS:
+            sub = self._subs.refused(error.subject, error.queue)
+            if sub is not None:
+                self._unwatch(sub.sid)
+        return True
+
+
+HANDLERS: dict[tuple[Direction, Op], Callable[[Handlers, Lane, Frame, int, int], bool]] = {
+    (C2S, Op.CONNECT): Handlers._on_connect,
+    (C2S, Op.SUB): Handlers._on_sub,
+    (C2S, Op.UNSUB): Handlers._on_unsub,
+    (S2C, Op.INFO): Handlers._on_info,
+    (S2C, Op.PONG): Handlers._on_pong,
+    (S2C, Op.OK): Handlers._on_ok,
+    (S2C, Op.ERR): Handlers._on_err,
+    (S2C, Op.MSG): Handlers._on_message,
+    (S2C, Op.HMSG): Handlers._on_message,
+}
+"""What the session itself does about a frame before the rules see it, by direction and op."""
