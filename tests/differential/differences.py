@@ -1,0 +1,28 @@
+"""The one list of intended differences between nats-server and natsproxy before it.
+
+Each row: what the client sends, why natsproxy answers otherwise.  What is not listed must be equal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DIFFERENCES: Final[dict[str, tuple[bytes, str]]] = {
+    "embedded CR": (
+        b"SUB fo\ro 1\r\n",
+        "the server's own reading depends on how TCP cut the stream, so no proxy can be sure of it",
+    ),
+    "HMSG from a client": (
+        b"HMSG a 1 0 0\r\n\r\n",
+        "the server swallows the line; it is no client op and could smuggle what follows",
+    ),
+    "INFO from a client": (b"INFO {}\r\n", "the server ignores it; clients have no reason to send one"),
+    "-ERR from a client": (
+        b"-ERR 'x'\r\n",
+        "the server logs it and closes silently; we say Unknown Protocol",
+    ),
+    "a PING tail beyond the line limit": (
+        b"PING" + b"x" * 5000 + b"\r\n",
+        "the server has no limit there; an endless line is not to be buffered for ever",
+    ),
+}

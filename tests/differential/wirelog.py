@@ -1,0 +1,68 @@
+"""What a raw client gets back for the bytes it sends: comparable between a server and a proxy before it."""
+
+from __future__ import annotations
+
+import random
+from itertools import groupby
+
+import trio
+
+from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import ALL_OPS, S2C, Op
+from natsproxy.wire.scanner import Interest, Scanner
+
+_ALL = Interest((Clause(ALL_OPS, Need.PAYLOAD),))
+
+
+def settings_before(port: int) -> ProxySettings:
+    """Return the settings of a proxy before a server on this machine."""
+    return ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port))
+
+
+def split(data: bytes, dice: random.Random) -> list[bytes]:
+    """Cut bytes at random places."""
+    cuts = (
+        sorted(dice.sample(range(1, len(data)), min(len(data) - 1, dice.randrange(4))))
+        if len(data) > 1
+        else []
+    )
+    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+async def play(port: int, chunks: list[bytes], pongs: int) -> list[bytes]:
+    """Send chunks; return what came back (INFO apart) up to the last of `pongs`, or to the end."""
+    scanner = Scanner(S2C, _ALL)
+    heard: list[bytes] = []
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream:
+        with trio.fail_after(20):
+            for chunk in chunks:
+                try:
+                    await stream.send_all(chunk)
+                except trio.BrokenResourceError:
+                    break
+            while pongs > 0:
+                try:
+                    data = await stream.receive_some(65536)
+                except trio.BrokenResourceError:  # RST behind an -ERR
+                    data = b""
+                if not data:
+                    heard.append(b"EOF")
+                    break
+                scanner.feed(data)
+                while (frame := scanner.next()) is not None:
+                    assert isinstance(frame, Frame), frame
+                    if frame.op != Op.INFO:
+                        heard.append(frame.raw)
+                    pongs -= frame.op == Op.PONG
+    return heard
+
+
+def fair(heard: list[bytes]) -> list[bytes]:
+    """Return what was heard with neighbouring messages sorted: the fan-out order of a server is random."""
+    result: list[bytes] = []
+    for is_message, group in groupby(heard, lambda raw: raw[:4] in (b"MSG ", b"HMSG")):
+        result += sorted(group) if is_message else list(group)
+    return result
