@@ -6,8 +6,8 @@ touched.
 
 `unify` compares a recorded subject with a live one.  Two tokens agree when they are equal, when the map says
 so, or when both look like identifiers and neither is known yet: then that pair is learned (by the caller,
-when everything else of the frame agrees too).  A recorded identifier may also come back literally: the client was
-told it by a recorded answer.
+when everything else of the frame agrees too).  A recorded identifier may also come back literally: the client
+was told it by a recorded answer.
 
 The map is bounded: the pairs used longest ago go first.
 """

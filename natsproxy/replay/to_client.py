@@ -2,10 +2,10 @@
 
 How it goes
 1. A live connection gets INFO at once.  Which recorded connection it plays is decided by what it says and
-   does: of the recorded connections that nobody plays, those with its client name (all of them where none has it);
-   of these, the one that matches most of what it has sent in its first batch with a SUB or a publish; then
-   the earliest.  As long as it has been told nothing, a frame that does not fit may still move it to another
-   recorded connection that fits its whole history.
+   does: of the recorded connections that nobody plays, those with its client name (all of them where none
+   has it); of these, the one that matches most of what it has sent in its first batch with a SUB or a
+   publish; then the earliest.  As long as it has been told nothing, a frame that does not fit may still move
+   it to another recorded connection that fits its whole history.
 2. Each client frame is matched to the earliest unused exchange of that connection that agrees (`match.py`);
    identifiers are learned on the way.
 3. An effect goes out when its causes have happened, its subscription is live and those before it in its lane
@@ -286,16 +286,13 @@ class ToClient:
             self._actions.append(Forward(client.id, frame.raw))
 
     def _refusal(self, client: Live, frame: Frame) -> bytes:
-        subject = frame.subject
-        if frame.op == Op.SUB:
-            return encode.err(
-                b'Permissions Violation for Subscription to "' + subject + b'": not in the capture'
-            )
-        if frame.op != Op.SUB and frame.reply and client.connect.headers:
+        subject, publish = frame.subject, frame.op != Op.SUB
+        if publish and frame.reply and client.connect.headers:
             sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)
             if sid is not None:
                 pairs = [(b"Nats-Subject", subject), (b"Natsproxy-Mismatch", b"not in the capture")]
                 return encode.msg(frame.reply, sid, headers=headers.build(pairs, code=b"503"))
+        what = b"Publish" if publish else b"Subscription"
         return encode.err(b'Permissions Violation for %b to "%b": not in the capture' % (what, subject))
 
     def _ok(self, client: Live) -> None:

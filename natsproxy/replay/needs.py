@@ -1,0 +1,121 @@
+"""What a recorded client frame must wait for before it may be sent again: the causal plan to a server.
+
+Nothing that answered a message is sent before that message came.  None of these
+needs knows identifiers of the new run:
+
+- *counts*: on each plain subscription of this connection, as many answers as had been received then.  What
+  comes by the server's clock or by chance does not count: status messages other than replies, redeliveries,
+  deliveries to queue groups.
+- *API answers*: the JetStream API calls of all connections that had been answered then (a stream that one
+  connection creates is published to by another).
+- *interest*: the SUBs of other connections recorded before it that match a publish are known to the server
+  (a PING behind each SUB makes sure).
+
+- *requests*: an answer follows its request, whichever queue member receives that now.
+- *order*: UNSUBs and goodbyes wait until everything recorded before them was sent.
+
+Acks wait for the delivery that they acknowledge: that needs identifiers and is decided when they are sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from natsproxy.protocol import headers
+from natsproxy.protocol.jetstream import parse_ack
+from natsproxy.replay.causes import Bounded
+from natsproxy.replay.match import is_api
+from natsproxy.replay.plan import Step
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+Count = tuple[bytes, int]
+_CHANCE = (b"100", b"404", b"408", b"409")
+
+
+class Planned(NamedTuple):
+    """A client frame to send.
+
+    counts: (sid, answers received before).  api: the API answers needed, of all connections.  after: seq of
+    the request that it answers, -1 for none.
+    """
+
+    step: Step
+    counts: tuple[Count, ...] = ()
+    api: tuple[tuple[int, bytes], ...] = ()
+    after: int = -1
+
+
+class Goodbye(NamedTuple):
+    """The end of a connection: not before all that was recorded before it (seq) was sent and received."""
+
+    seq: int
+    t: int
+    counts: tuple[Count, ...] = ()
+
+
+@dataclass(slots=True)
+class _Connection:
+    received: dict[bytes, int] = field(default_factory=dict)
+    news: dict[bytes, int] = field(default_factory=dict)
+    queued: set[bytes] = field(default_factory=set)
+
+
+def counts(frame: Frame) -> bool:
+    """Tell whether a server frame is an answer that will come again in another run."""
+    if frame.op not in (Op.MSG, Op.HMSG):
+        return False
+    if frame.reply.startswith(b"$JS.ACK."):
+        ack = parse_ack(frame.reply)
+        return ack is None or ack.delivered == 1
+    return not frame.header_size or headers.parse(frame.headers).code not in _CHANCE
+
+
+class Needs:
+    """Finds what each client frame needs; feed it every step of a capture, in order."""
+
+    def __init__(self) -> None:
+        self._connections: dict[int, _Connection] = {}
+        self._calls: Bounded[bytes, None] = Bounded()
+        self._answered: list[tuple[int, bytes]] = []
+        self._requests: Bounded[bytes, int] = Bounded()
+
+    def received(self, step: Step) -> None:
+        """Note a server frame."""
+        frame = step.frame
+        if not counts(frame):
+            return
+        if frame.subject in self._calls:
+            del self._calls[frame.subject]
+            self._answered.append((step.conn, frame.subject))
+        known = self._connection(step.conn)
+        if frame.sid not in known.queued:
+            known.received[frame.sid] = known.news[frame.sid] = known.received.get(frame.sid, 0) + 1
+
+    def sent(self, step: Step) -> Planned:
+        """Return a client frame with what it needs."""
+        frame = step.frame
+        known = self._connection(step.conn)
+        if frame.op == Op.SUB:
+            known.received.pop(frame.sid, None)
+            known.news.pop(frame.sid, None)
+            (known.queued.add if frame.queue else known.queued.discard)(frame.sid)
+        elif frame.reply:
+            self._requests[frame.reply] = step.seq
+        if frame.reply and is_api(frame.subject) and b".MSG.NEXT." not in frame.subject:
+            self._calls[frame.reply] = None
+        news, known.news = tuple(known.news.items()) if known.news else (), {}
+        answered, self._answered = tuple(self._answered), []
+        return Planned(step, news, answered, self._requests.get(frame.subject, -1))
+
+    def ended(self, conn: int, seq: int, t: int) -> Goodbye:
+        """Return the end of a connection; seq: the next frame's."""
+        known = self._connections.pop(conn, None)
+        return Goodbye(seq, t, tuple(known.news.items()) if known is not None else ())
+
+    def _connection(self, conn: int) -> _Connection:
+        found = self._connections.get(conn)
+        if found is None:
+            found = self._connections[conn] = _Connection()
+        return found
