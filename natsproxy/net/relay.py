@@ -60,15 +60,19 @@ class Relay:
 
     async def run(self) -> End:
         """Relay until the connection ends; return why."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._pump, C2S)
-            nursery.start_soon(self._pump, S2C)
-            self._arm()
-        end = self.end or End(causes.KILLED)
-        with trio.CancelScope(shield=True):
-            await self._linger(end)
-        self.session.closed(now_ns())
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._pump, C2S)
+                nursery.start_soon(self._pump, S2C)
+                self._arm()
+            end = self.end or End(causes.KILLED)
+            with trio.CancelScope(shield=True):
+                await self._linger(end)
+        finally:
+            self._client.close()
+            self._server.close()
+            self.session.closed(now_ns())
         return end
 
     def kill(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
@@ -210,6 +214,3 @@ class Relay:
                         await self._client.wait_readable()
         except LegLost:
             return
-        finally:
-            self._client.close()
-            self._server.close()

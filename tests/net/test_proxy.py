@@ -41,9 +41,13 @@ async def through(settings: ProxySettings, program: Program) -> tuple[Proxy, lis
     proxy = Proxy(settings)
     events: list[Event] = []
     proxy.subscribe(events.append)
+    gone = trio.Event()
+    proxy.subscribe(lambda event: gone.set() if isinstance(event, Closed) else None)
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
         await trio.to_thread.run_sync(lambda: asyncio.run(program(f"nats://{address}")))
+        with trio.fail_after(10):
+            await gone.wait()
         await proxy.drain(5)
     return proxy, events
 
