@@ -66,6 +66,8 @@ class Action:
     """It denies or separates: what cannot be framed must not pass."""
     alters_delivery: bool = False
     """It may drop or add deliveries."""
+    answers: bool = False
+    """It adds deliveries of its own, on reply subjects."""
 
     def bind(self, view: View) -> Action:
         """Return the instance of one connection."""

@@ -33,7 +33,7 @@ from natsproxy.rules.seam import Bound, Decision, Shape, View
 from natsproxy.rules.selector import ANYBODY
 from natsproxy.rules.verdicts import Bend, Close, Deny, Verdict
 from natsproxy.wire.frames import Frame, Need
-from natsproxy.wire.ops import C2S, S2C, Direction
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
 PLANS: Final = 256
 TELLS_ACCOUNT: Final = (2, 12)
@@ -162,6 +162,8 @@ class RuleBound:
         """Return what becomes of a frame, None to pass it untouched."""
         rewriter = self.plan.rewriter
         if direction == C2S:
+            if frame.op == Op.SUB and self.alters_delivery and self.plan.alters(frame.subject):
+                self._view.watch_sid(frame.sid, Need.LINE)
             if rewriter is not None or self.plan.asked_need:
                 self._ask(frame)
             draft = self._judge(C2S, frame, now)

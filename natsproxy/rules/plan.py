@@ -9,6 +9,8 @@ Theory
 4. Where something is rewritten, the scanner of s2c sees the server's subjects and the rules the client's.  A
    frame whose client subject a rule wants is either on that very subject or was rewritten; so the rewriter's
    clauses want all that may have been rewritten, at the greatest need of any rule.
+5. A rule that drops or adds deliveries makes UNSUB max a matter of the session, which then must count from
+   the SUB on: the sids of subscriptions that such a rule can touch are watched.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from __future__ import annotations
 from typing import Final
 
 from natsproxy.protocol.patternset import PatternSet
-from natsproxy.protocol.subjects import compile_pattern
+from natsproxy.protocol.subjects import collide, compile_pattern
 from natsproxy.rules.base import LinkAction, Rule
 from natsproxy.rules.rewriting import Rewriter
-from natsproxy.rules.roles import PUBS
+from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
-from natsproxy.wire.ops import C2S, S2C, Direction, Op
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import Interest
 
 CACHE: Final = 8192
@@ -75,7 +77,6 @@ class Plan:
             tuple(sorted(framed, key=lambda rule: rule.action.stage)),
             tuple(sorted(framed, key=lambda rule: -rule.action.stage)),
         )
-        self.alters_delivery = any(rule.action.alters_delivery for rule in rules)
         self._asking = [rule for rule in framed if _asks(rule)]
         self.asked_need = max((rule.need for rule in self._asking), default=Need.NONE)
         per_rule = tuple(
@@ -89,6 +90,8 @@ class Plan:
             ]
             for found in per_rule
         )  # fmt: skip
+        self._altering = self._altered(rules)
+        self.alters_delivery = self._altering is None or bool(self._altering)
         self._askers = _Table([(place, _question(rule)) for place, rule in enumerate(self._asking)])
         self._caches: tuple[dict[tuple[Op, bytes], tuple[int, ...]], ...] = ({}, {})
         self._asker_cache: dict[bytes, frozenset[object]] = {}
@@ -116,6 +119,28 @@ class Plan:
             self._asker_cache[subject] = found
         return found
 
+    def alters(self, subject: bytes) -> bool:
+        """Tell whether some rule may drop or add deliveries to a subscription."""
+        if self._altering is None:
+            return True
+        return any(collide(pattern, subject) for pattern in self._altering)
+
+    def _altered(self, rules: tuple[Rule, ...]) -> tuple[bytes, ...] | None:
+        """Return the patterns of the deliveries that rules may drop or add, None for any."""
+        found: list[bytes] = []
+        for rule in rules:
+            if not rule.action.alters_delivery:
+                continue
+            if _asks(rule) or rule.selector.wants(S2C) & MSGS == 0 < rule.selector.wants(C2S) & PUBS:
+                if rule.action.answers or _asks(rule):
+                    return None
+                continue
+            for clause in self._wants(rule, S2C):
+                if clause.match is None:
+                    return None
+                found += clause.match
+        return tuple(found)
+
     def _wants(self, rule: Rule, direction: Direction) -> list[Clause]:
         """Return what a rule wants of a direction, in the subjects that the rules see."""
         own = rule.action.clauses(rule.selector)
@@ -135,6 +160,8 @@ class Plan:
         clauses = [clause for group in found for clause in group]
         if direction == C2S:
             clauses += [_question(rule) for rule in self._asking]
+        if direction == C2S and self.alters_delivery:
+            clauses.append(Clause(op_mask(Op.SUB), Need.LINE))
         if self.rewriter is not None:
             need = max((clause.need for clause in clauses), default=Need.LINE)
             clauses += self.rewriter.clauses(direction, max(need, self.asked_need))

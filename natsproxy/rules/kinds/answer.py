@@ -33,6 +33,7 @@ class Answering(Action):
 
     label = "answer"
     alters_delivery = True
+    answers = True
 
     def __init__(self, status: int, description: str, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
