@@ -14,7 +14,10 @@ async def main() -> None:
     for n in range(6):
         await js.publish(f"events.{n % 3}", b"event %d" % n)
     durable = await js.subscribe(
-        "events.*", durable="dur", manual_ack=True, config=ConsumerConfig(ack_wait=1, ack_policy=AckPolicy.EXPLICIT)
+        "events.*",
+        durable="dur",
+        manual_ack=True,
+        config=ConsumerConfig(ack_wait=1, ack_policy=AckPolicy.EXPLICIT),
     )
     for n in range(6):
         msg = await durable.next_msg(timeout=5)

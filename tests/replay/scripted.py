@@ -1,0 +1,77 @@
+"""Captures written by hand: a conversation as lines, without a proxy and without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from natsproxy.capture.builder import BlockBuilder
+from natsproxy.capture.records import Close, Frames, Item, Open
+from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.replay.plan import Began, Ended, Event, Step
+from natsproxy.wire.ops import C2S, S2C, Direction
+from natsproxy.wire.parse import frames
+
+MS = 1_000_000
+Line = tuple[int, str, bytes]
+"""(connection, ">" from the client or "<" from the server or "open" or "closed", bytes or cause)."""
+
+INFO = b'INFO {"server_id":"S","version":"2.15.1","proto":1,"headers":true,"max_payload":1048576} \r\n'
+
+
+def connect(name: str) -> bytes:
+    return b'CONNECT {"verbose":false,"headers":true,"no_responders":true,"name":"%b"}\r\n' % name.encode()
+
+
+def hello(conn: int, name: str) -> list[Line]:
+    """A connection up to its first PONG."""
+    return [
+        (conn, "open", b""),
+        (conn, "<", INFO),
+        (conn, ">", connect(name) + b"PING\r\n"),
+        (conn, "<", b"PONG\r\n"),
+    ]
+
+
+def events(lines: list[Line], step: int = MS) -> Iterator[Event]:
+    """Return the events of a conversation, one line every `step` ns."""
+    seq = 0
+    for at, (conn, kind, data) in enumerate(lines):
+        if kind == "open":
+            yield Began(conn, at * step)
+        elif kind == "closed":
+            yield Ended(conn, at * step, data.decode())
+        else:
+            direction = C2S if kind == ">" else S2C
+            for frame in frames(data, direction):
+                yield Step(seq, conn, at * step, direction, frame)
+                seq += 1
+
+
+def write(path: Path, lines: list[Line], step: int = MS) -> Path:
+    """Write a conversation as a capture."""
+    writer = CaptureWriter(path, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0))
+    builder = BlockBuilder()
+    builder.begin(0, 0)
+    ordinals: dict[tuple[int, Direction], int] = {}
+    for at, (conn, kind, data) in enumerate(lines):
+        builder.add(_item(conn, kind, data, at * step, ordinals))
+    writer.open_segment()
+    writer.write(builder.seal())
+    writer.close()
+    return path
+
+
+def _item(conn: int, kind: str, data: bytes, t: int, ordinals: dict[tuple[int, Direction], int]) -> Item:
+    if kind == "open":
+        return Open(conn, t, {})
+    if kind == "closed":
+        return Close(conn, t, data.decode(), {})
+    direction = C2S if kind == ">" else S2C
+    found = list(frames(data, direction))
+    first = ordinals.get((conn, direction), 0)
+    ordinals[conn, direction] = first + len(found)
+    mask = 0
+    for frame in found:
+        mask |= frame.op.bit
+    return Frames(conn, direction, data, len(found), mask, first, t, first, t)
