@@ -18,6 +18,7 @@ from natsproxy.protocol.errors import (
     err_text,
 )
 from natsproxy.protocol.info import parse_info
+from natsproxy.rules.seam import Subscription
 from natsproxy.session import causes
 from natsproxy.session.actions import Emit
 from natsproxy.session.core import Core
@@ -86,17 +87,25 @@ class Handlers(Core):
             self._forget(frame.sid)
             return True
         counted = frame.sid in lane.scanner.watch_sids or frame.sid in self.lanes[S2C].scanner.watch_sids
-        if not self._subs.limit(frame.sid, maximum, counted=counted):
-            self._unwatch(frame.sid)
-            return True
-        self.watch_sid(frame.sid, Need.LINE)
         if self._bound.alters_delivery:
-            # The server would count what a rule takes away: the limit is ours to keep.
+            # The server would count what a rule takes away: the limit is ours to keep.  It holds from this
+            # place of the stream, and what the server sent before has not arrived yet: hence the fence.
+            self.watch_sid(frame.sid, Need.LINE)
+            self._fence(now).then.append(lambda at: self._limit(sub, maximum, counted, at))
             raw = encode.unsub(frame.sid, _NO_LIMIT)
             lane.replace(frame, (raw,), ordinal, now, cause="proxy")
             self._last_fence = None
             return False
+        if not self._subs.limit(frame.sid, maximum, counted=counted):
+            self._unwatch(frame.sid)
+            return True
+        self.watch_sid(frame.sid, Need.LINE)
         return True
+
+    def _limit(self, sub: Subscription, maximum: int, counted: bool, now: int) -> None:
+        """Put an auto-unsubscribe count of ours in force; end the subscription if it is reached already."""
+        if self._subs.get(sub.sid) is sub and not self._subs.limit(sub.sid, maximum, counted=counted):
+            self._close_sid(sub.sid, now)
 
     def _on_message(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
         if frame.sid in self._closed_sids:

@@ -29,6 +29,7 @@ class FakeView:
     connect: Connect = field(default_factory=lambda: Connect(verbose=False, pedantic=False, name="app"))
     info: Info = field(default_factory=Info)
     subs: dict[bytes, Subscription] = field(default_factory=dict)
+    sids: set[bytes] = field(default_factory=set)
     watched: dict[tuple[Direction, bytes], Need] = field(default_factory=dict)
 
     @property
@@ -40,7 +41,7 @@ class FakeView:
         return self.connect.pedantic
 
     def watch_sid(self, sid: bytes, need: Need) -> None:
-        raise AssertionError("no rule needs it")
+        self.sids.add(sid)
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
         self.watched[direction, subject] = need

@@ -325,15 +325,27 @@ def test_unsub_max_is_ours_under_a_delivery_filter() -> None:
     chain = OneRule(filtered, op_mask(Op.MSG), alters_delivery=True)
     play = Playbook(chain).greeted()
     play.client(b"SUB a 1\r\nUNSUB 1 2\r\n")
-    assert play.to_server == b"SUB a 1\r\nUNSUB 1 999999999\r\n"
+    assert play.to_server == b"SUB a 1\r\n" + PING + b"UNSUB 1 999999999\r\n"
     one, no = b"MSG a 1 2\r\nhi\r\n", b"MSG a 1 2\r\nno\r\n"
 
-    play.server(one + no + no + one + one)
+    play.server(PONG + one + no + no + one + one)
 
     assert play.to_client == one + one
     assert play.to_server == PING + b"UNSUB 1\r\n" + PING
     assert play.server(one + PONG + PONG).to_client == b""
     assert dict(play.session.subs) == {}
+
+
+def test_what_was_on_its_way_before_an_unsub_counts_and_arrives() -> None:
+    """A client that pipelines gets all that the server had sent when it read the UNSUB, and then no more."""
+    chain = OneRule(lambda direction, frame, now: None, op_mask(Op.MSG), alters_delivery=True)
+    play = Playbook(chain).greeted()
+    play.client(b"SUB a 1\r\nPUB a 0\r\n\r\nPUB a 0\r\n\r\nUNSUB 1 1\r\n")
+    message = b"MSG a 1 0\r\n\r\n"
+
+    assert play.server(message + message).to_client == message + message
+    assert play.server(PONG).to_server.endswith(b"UNSUB 1\r\n" + PING)
+    assert play.server(message).to_client == b""
 
 
 def test_advertised_addresses_go() -> None:
