@@ -148,30 +148,10 @@ class Scanner:
         return frame
 
     def _walk(self) -> Segment | None:
-        buf, start, frames, ops = self._buf, self._pos, 0, 0
-        fast = (_FAST_S2C if self.direction else _FAST_C2S).match
-        fast_op, size_group = (Op.MSG, 4) if self.direction else (Op.PUB, 3)
-        interest, counts, at, length = self.interest, self.counts, start, len(self._buf)
-        limit = self._limit
-        blind = not (
-            interest.wants(fast_op) or self.watch_subjects or self.watch_sids or self.watch_ops >> fast_op & 1
-        )
+        buf, start = self._buf, self._pos
+        at, frames, ops, wanted = self._fast(start)
         stop: _Stop | None = None
-        wanted: Frame | None = None
-        while at < length:
-            match = fast(buf, at)
-            if match is not None and match.end() - at <= limit:
-                line_end = match.end()
-                end = line_end + int(match[size_group]) + 2
-                if end <= length and buf[end - 2 : end] == b"\r\n":
-                    if blind or not (
-                        interest.need(fast_op, match[1]) or self._watched(fast_op, match[1], match[2])
-                    ):
-                        counts[fast_op] += 1
-                        frames += 1
-                        ops |= 1 << fast_op
-                        at = end
-                        continue
+        while wanted is None and at < len(buf):
             try:
                 frame, want = self._frame(at)
             except _Stop as reason:
@@ -180,14 +160,14 @@ class Scanner:
             if want:
                 wanted = frame
                 break
-            frames += 1
-            ops |= 1 << frame.op
-            at = frame.end
+            more_at, more, more_ops, wanted = self._fast(frame.end)
+            frames += 1 + more
+            ops |= 1 << frame.op | more_ops
+            at = more_at
         if frames:
             self._pos = at
             self.ordinal += frames
-            if wanted is not None:
-                self._queued = wanted
+            self._queued = wanted
             return Run(buf, start, at, frames, ops)
         if wanted is not None:
             return self._take(wanted)
@@ -199,6 +179,31 @@ class Scanner:
             self._opaque = True
             self._pos = stop.last.end
         return stop.last
+
+    def _fast(self, at: int) -> tuple[int, int, int, Frame | None]:
+        """Pass over whole ordinary message frames from `at` on, as far as nobody wants them.
+
+        Returns where it stopped, how many frames and which ops it passed, and the frame that somebody wants
+        if it knows.  What it does not understand it leaves to `_frame`.
+        """
+        buf, frames, length, limit = self._buf, 0, len(self._buf), self._limit
+        fast = (_FAST_S2C if self.direction else _FAST_C2S).match
+        op, size_group = (Op.MSG, 4) if self.direction else (Op.PUB, 3)
+        interest = self.interest
+        blind = not (interest.wants(op) or self.watch_subjects or self.watch_sids or self.watch_ops >> op & 1)
+        while at < length:
+            match = fast(buf, at)
+            if match is None or match.end() - at > limit:
+                break
+            end = match.end() + int(match[size_group]) + 2
+            if end > length or buf[end - 2 : end] != b"\r\n":
+                break
+            if not blind and (interest.need(op, match[1]) or self._watched(op, match[1], match[2])):
+                break
+            frames += 1
+            at = end
+        self.counts[op] += frames
+        return at, frames, 1 << op if frames else 0, None
 
     def _watched(self, op: Op, subject: bytes, sid: bytes) -> Need:
         if self.watch_ops >> op & 1:

@@ -207,13 +207,15 @@ def test_the_command_runs_drains_and_reloads(nats_server: NatsServer, tmp_path: 
 
 async def _denied(url: str) -> None:
     errors: list[str] = []
+    noted = asyncio.Event()
 
     async def note(error: Exception) -> None:
         errors.append(str(error))
+        noted.set()
 
     nc = await nats.connect(url, error_cb=note)
     await nc.publish("secret.plan", b"x")
-    await nc.flush()
+    await asyncio.wait_for(noted.wait(), 10)
     assert errors == ['nats: permissions violation for publish to "secret.plan"']
     await nc.close()
 

@@ -1,0 +1,260 @@
+"""Both scanners against the table, against each other, and against whatever bytes there are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.wire import _interest_py, _scanner_py
+from natsproxy.wire.frames import Body, Frame, Malformed, Need, Opaque, Run, Segment
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction, Op, op_mask
+from natsproxy.wire.scanner import COMPILED
+from tests.wire.cases import BAD, GOOD, Bad, Good
+
+TWINS: dict[str, tuple[Any, Any]] = {"pure": (_interest_py.Interest, _scanner_py.Scanner)}
+if COMPILED:
+    from natsproxy.wire import _scanner
+
+    TWINS["compiled"] = (_scanner.Interest, _scanner.Scanner)
+
+ALL = (Clause(ALL_OPS, Need.PAYLOAD),)
+twins = pytest.mark.parametrize("twin", TWINS)
+
+
+def scan(
+    twin: str,
+    direction: Direction,
+    pieces: Iterable[bytes],
+    clauses: tuple[Clause, ...] = (),
+    **options: Any,
+) -> tuple[Any, list[Segment]]:
+    """Feed pieces to a fresh scanner; return it and all its segments."""
+    interest, scanner_type = TWINS[twin]
+    scanner = scanner_type(direction, interest(clauses), **options)
+    found: list[Segment] = []
+    for piece in pieces:
+        scanner.feed(piece)
+        while (segment := scanner.next()) is not None:
+            found.append(segment)
+    return scanner, found
+
+
+def cut(data: bytes, rng: random.Random, most: int = 8) -> list[bytes]:
+    """Cut data at random places."""
+    points = sorted(rng.randint(0, len(data)) for _ in range(rng.randint(0, most)))
+    return [data[start:end] for start, end in zip([0, *points], [*points, len(data)], strict=True)]
+
+
+def covered(segments: Iterable[Segment]) -> bytes:
+    """Return the bytes that segments cover."""
+    return b"".join(s.buffer[s.start : s.end] for s in segments if not isinstance(s, Malformed))
+
+
+def normal(segments: Iterable[Segment]) -> list[Any]:
+    """Return segments in a form that does not depend on buffers."""
+    rows: list[Any] = []
+    for s in segments:
+        raw = s.buffer[s.start : s.end]
+        if isinstance(s, Run):
+            rows.append(("run", raw, s.frames, s.ops))
+        elif isinstance(s, Frame):
+            rows.append(("frame", raw, s.line_end - s.start, *s[4:]))
+        elif isinstance(s, Malformed):
+            rows.append(("bad", s.fault, s.offset, s.streaming))
+        else:
+            rows.append((type(s).__name__, raw, getattr(s, "last", None)))
+    return rows
+
+
+@twins
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: case.name)
+def test_each_frame_whole_byte_by_byte_and_with_company(twin: str, case: Good) -> None:
+    """The fields are those of the table however the bytes come."""
+    company = b"PING\r\n"
+    for pieces in (
+        [case.raw],
+        [case.raw[i : i + 1] for i in range(len(case.raw))],
+        [company + case.raw + company],
+    ):
+        _, segments = scan(twin, case.direction, pieces, ALL)
+        frames = [s for s in segments if isinstance(s, Frame)]
+        (frame,) = [f for f in frames if f.raw == case.raw] if case.op != Op.PING else frames[:1]
+        assert covered(segments) == b"".join(pieces)
+        assert frame.op is case.op
+        got = {name: getattr(frame, name) for name in case.fields}
+        assert got == case.fields
+        empty = {"subject", "reply", "sid", "queue", "args"} - case.fields.keys()
+        assert all(getattr(frame, name) == b"" for name in empty)
+        assert frame.missing == 0
+
+
+@twins
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case.name)
+def test_each_bad_stream_ends_where_the_server_ends_it(twin: str, case: Bad) -> None:
+    """What came before passes; the fault and the byte are the server's; nothing comes after."""
+    before = b"PUB a 1\r\nx\r\n"
+    for pieces in ([before + case.raw], [before, *(case.raw[i : i + 1] for i in range(len(case.raw)))]):
+        scanner, segments = scan(twin, C2S, [*pieces, b"PUB evil 1\r\nx\r\n"])
+        last = segments[-1]
+        assert isinstance(last, Malformed)
+        assert last.fault is case.fault
+        assert covered(segments) == before
+        if case.end:
+            assert last.offset == len(before) + case.end - 1
+        scanner.feed(b"PING\r\n")
+        assert scanner.next() is None
+
+
+@twins
+def test_unknown_server_op_makes_the_rest_opaque(twin: str) -> None:
+    """The frames before it are framed, all bytes pass."""
+    data = b"MSG a 1 1\r\nx\r\nHMSG FOO.BAR 34 45\r\n"
+    _, segments = scan(twin, S2C, [b"+OK\r\nNEW 1\r\n", b"PING\r\n"])
+    assert normal(segments) == [
+        ("run", b"+OK\r\n", 1, Op.OK.bit), ("Opaque", b"NEW 1\r\n", None), ("Opaque", b"PING\r\n", None),
+    ]  # fmt: skip
+
+    _, segments = scan(twin, S2C, [data])  # the documents' HMSG without a sid
+    assert isinstance(segments[-1], Malformed)
+
+
+@twins
+def test_a_large_frame_streams_when_nobody_needs_its_payload(twin: str) -> None:
+    """Held up to `hold`, streamed beyond; memory stays small; the terminator is checked."""
+    payload = b"z" * 5_000
+    frame = b"PUB big 5000\r\n" + payload + b"\r\n"
+    scanner, segments = scan(twin, C2S, [frame[i : i + 7] for i in range(0, len(frame), 7)], hold=1_000)
+
+    assert isinstance(segments[0], Frame)
+    assert segments[0].missing > 0
+    assert all(isinstance(s, Body) for s in segments[1:])
+    assert covered(segments) == frame
+    assert isinstance(segments[-1], Body)
+    assert segments[-1].last
+    assert not scanner.mid_frame
+
+    _, segments = scan(twin, C2S, [frame[:-2], b"\rX"], hold=1_000)
+    assert isinstance(segments[-1], Malformed)
+    assert segments[-1].streaming
+
+
+@twins
+def test_needs_are_met(twin: str) -> None:
+    """A line streams, headers come with their block, a payload is whole; beyond buffer_limit it is short."""
+    block = b"NATS/1.0\r\nA: b\r\n\r\n"
+    frame = b"HPUB x %d 3000\r\n" % len(block) + block + b"p" * (3000 - len(block)) + b"\r\n"
+    pieces = [frame[i : i + 10] for i in range(0, len(frame), 10)]
+    for need, least in ((Need.LINE, 16), (Need.HEADERS, 16 + len(block)), (Need.PAYLOAD, len(frame))):
+        _, segments = scan(twin, C2S, pieces, (Clause(ALL_OPS, need),), hold=10)
+        first = segments[0]
+        assert isinstance(first, Frame)
+        assert first.end - first.start >= least
+        assert not first.short
+        assert covered(segments) == frame
+
+    _, segments = scan(twin, C2S, pieces, ALL, hold=10, buffer_limit=100)
+    assert isinstance(segments[0], Frame)
+    assert segments[0].short
+    assert covered(segments) == frame
+
+
+@twins
+def test_watches(twin: str) -> None:
+    """Ops, sids and subjects can be watched for one connection, from the next segment on."""
+    interest, scanner_type = TWINS[twin]
+    scanner = scanner_type(S2C, interest())
+    data = b"MSG a 1 1\r\nx\r\nMSG b 2 1\r\ny\r\n+OK\r\n"
+    scanner.watch_sids[b"2"] = Need.LINE
+    scanner.feed(data)
+    assert normal([scanner.next(), scanner.next(), scanner.next()])[1][1] == b"MSG b 2 1\r\ny\r\n"
+    scanner.watch_sids.clear()
+    scanner.watch_subjects[b"a"] = Need.LINE
+    scanner.watch_ops = Op.OK.bit
+    scanner.feed(data)
+    rows = normal([scanner.next(), scanner.next(), scanner.next()])
+    assert [row[0] for row in rows] == ["frame", "run", "frame"]
+    assert scanner.ordinal == 6
+    assert scanner.counts[Op.MSG] == 4
+
+
+_TOKENS = st.sampled_from([b"a", b"b", b"c", b"*", b">", b"x*", b""])
+_SUBJECTS = st.lists(_TOKENS, min_size=1, max_size=4).map(b".".join)
+_PATTERNS = st.lists(
+    st.lists(st.sampled_from([b"a", b"b", b"c", b"*", b"x*"]), min_size=1, max_size=4).map(b".".join)
+    | st.lists(st.sampled_from([b"a", b"b", b"*"]), max_size=3).map(lambda t: b".".join([*t, b">"])),
+    max_size=6,
+).map(tuple)
+
+
+def naive(pattern: bytes, subject: bytes) -> bool:
+    """The server's matching, spelt out."""
+    p, s = pattern.split(b"."), subject.split(b".")
+    if b"" in s:
+        return False
+    if p[-1] == b">":
+        p, tail = p[:-1], True
+        if len(s) <= len(p):
+            return False
+    else:
+        tail = False
+    if not tail and len(p) != len(s):
+        return False
+    return all(a in (b"*", b) for a, b in zip(p, s, strict=False))
+
+
+@given(_PATTERNS | st.none(), _PATTERNS, _SUBJECTS)
+def test_interest_is_the_servers_matching(
+    match: tuple[bytes, ...] | None, unless: tuple[bytes, ...], subject: bytes
+) -> None:
+    """Positive and negative patterns, both twins."""
+    clause = Clause(op_mask(Op.PUB), Need.LINE, match, unless)
+    wanted = (match is None or any(naive(p, subject) for p in match)) and not any(
+        naive(p, subject) for p in unless
+    )
+
+    for interest, _ in TWINS.values():
+        assert interest((clause,)).need(Op.PUB, subject) == (Need.LINE if wanted else Need.NONE)
+
+
+_PIECES = st.sampled_from([case.raw for case in GOOD] + [case.raw for case in BAD if len(case.raw) < 50])
+_CLAUSES = st.sampled_from([
+    (), ALL, (Clause(ALL_OPS, Need.LINE, (b"foo", b"FOO.>", b"a")),),
+    (Clause(ALL_OPS, Need.HEADERS, None, (b"FOO.*",)),),
+])  # fmt: skip
+
+
+@given(st.lists(_PIECES, max_size=8), _CLAUSES, st.integers(0, 2**32), st.sampled_from([C2S, S2C]))
+def test_twins_agree_on_any_bytes_however_cut(
+    pieces: list[bytes], clauses: tuple[Clause, ...], seed: int, direction: Direction
+) -> None:
+    """Frames, damaged frames, cut anywhere: the same segments; no byte lost, no exception."""
+    rng = random.Random(seed)
+    data = bytearray(b"".join(pieces))
+    for _ in range(rng.choice([0, 0, 1, 3])):
+        if data:
+            data[rng.randrange(len(data))] = rng.choice(b"\r\n \t.0AZ\x00\xff")
+    parts = cut(bytes(data), rng)
+    options = {"hold": rng.choice([0, 20, 65536]), "buffer_limit": rng.choice([30, 1 << 20])}
+    results = []
+
+    for twin in TWINS:
+        scanner, segments = scan(twin, direction, parts, clauses, **options)
+        if not any(isinstance(s, Malformed) for s in segments):
+            assert covered(segments) + scanner.rest() == bytes(data)
+        results.append((normal(segments), scanner.counts, scanner.ordinal, scanner.offset))
+
+    assert all(result == results[0] for result in results)
+
+
+@given(st.binary(max_size=300), st.sampled_from([C2S, S2C]))
+def test_no_input_raises(data: bytes, direction: Direction) -> None:
+    """Hostile bytes are segments or Malformed, never an exception."""
+    for twin in TWINS:
+        _, segments = scan(twin, direction, [data], ALL)
+        assert all(isinstance(s, (Run, Frame, Body, Malformed, Opaque)) for s in segments)
