@@ -17,6 +17,7 @@ from natsproxy.capture.records import Close, Firing, Frames, Gap, Open
 from natsproxy.capture.recover import recover as mend
 from natsproxy.capture.recover import verify as check_file
 from natsproxy.capture.view import Query, Seen, seen, walk
+from natsproxy.cli.diff import diff
 from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.template import template
@@ -29,6 +30,9 @@ _POLL = 0.25  # seconds between looks at a growing capture
 @click.group()
 def capture() -> None:
     """Look into captures, check and mend them."""
+
+
+capture.add_command(diff)
 
 
 @capture.command()

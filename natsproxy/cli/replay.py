@@ -8,26 +8,28 @@ import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.cli.diff import CouldNotRun, show
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.net.proxy import Proxy
 from natsproxy.replay import credentials as creds
+from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.cassette import CassetteServer
+from natsproxy.replay.compare import compare
 from natsproxy.replay.dry import examine
 from natsproxy.replay.plan import events
 from natsproxy.replay.player import ServerPlayer
 from natsproxy.replay.to_server import ToServer
 
 _STOPPED = 130
+_DRAIN = 5.0  # seconds for the last bytes of a recorded replay
 _EVERY = 0.25  # seconds between two pictures of the progress
-
-
-class _CouldNotRun(click.ClickException):
-    exit_code = 2
 
 
 @click.group()
@@ -72,17 +74,24 @@ def parse_address(text: str, what: str) -> Address:
 @click.option("--loop", default=1, show_default=True, type=click.IntRange(1), help="How many times.")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for what a frame answers.")
 @click.option("--dry-run", is_flag=True, help="Only look: how long, how many, what is odd.")
+@click.option("--record", type=click.Path(path_type=Path), help="Record what happens, x.ncap.")
+@click.option("--report", is_flag=True, help="Compare what happens with the capture.")
+@click.option("--ignore", "ignored", multiple=True, metavar="WHAT", help="For --report: see capture diff.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-def to_server(capture: Path, target: str | None, dry_run: bool, as_json: bool, **options: Any) -> None:
+def to_server(
+    capture: Path, target: str | None, dry_run: bool, as_json: bool, report: bool,
+    ignored: tuple[str, ...], record: Path | None, **options: Any,
+) -> None:  # fmt: skip
     """Play the clients: one live connection per recorded one.
 
-    Nothing that answered a message is sent before that message came.  Exit code: 0 played whole, 1 when
-    something was waited for in vain, 2 when it could not run.
+    Nothing that answered a message is sent before that message came.  Exit code: 0 played whole (and the
+    same, with --report), 1 when something was waited for in vain or differs, 2 when it could not run.
 
     \b
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222 --speed max
+    natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222 --speed max --report
     natsproxy replay to-server traffic.ncap --dry-run
     """
     try:
@@ -91,19 +100,31 @@ def to_server(capture: Path, target: str | None, dry_run: bool, as_json: bool, *
             return
         if target is None:
             raise ConfigError("say where to play to: --to nats://HOST:PORT (or --dry-run)")
-        played = _PlayClients(capture, parse_address(target, "--to"), options)
-        stopped = run_stoppable(played.run)
+        ignore = parse_ignore(ignored)
+        with TemporaryDirectory() as folder:
+            observed = record or (Path(folder) / "observed.ncap" if report else None)
+            played = _PlayClients(capture, parse_address(target, "--to"), options, observed)
+            stopped = run_stoppable(played.run)
+            found = compare(capture, observed, ignore) if report and observed is not None else None
     except NatsproxyError as error:
         raise _failed(error) from None
-    _show(played.facts(), as_json)
+    if found is None or not as_json:
+        _show(played.facts(), as_json)
+    if found is not None:
+        show(found, as_json=as_json)
     for missing in played.missing[:20]:
         click.echo(str(missing), err=True)
-    raise SystemExit(_STOPPED if stopped else 1 if played.missing else 0)
+    same = not played.missing and (found is None or found.same)
+    raise SystemExit(_STOPPED if stopped else 0 if same else 1)
 
 
 class _PlayClients:
-    def __init__(self, capture: Path, address: Address, options: dict[str, Any]) -> None:
-        self.capture, self.address, self.options = capture, address, options
+    """Plays the clients of a capture, as often as asked, behind a recording proxy where it is recorded."""
+
+    def __init__(
+        self, capture: Path, address: Address, options: dict[str, Any], observed: Path | None
+    ) -> None:
+        self.capture, self.address, self.options, self.observed = capture, address, options, observed
         self.credentials = _credentials(options)
         self.chosen = _numbers(options["connections"])
         self.missing: list[object] = []
@@ -112,6 +133,21 @@ class _PlayClients:
         self.machine: ToServer | None = None
 
     async def run(self) -> None:
+        """Play; what happens is recorded where that was asked for."""
+        if self.observed is None:
+            await self._play(self.address)
+            return
+        settings = ProxySettings(
+            listen=(Address("127.0.0.1", 0),), upstream=self.address, record=RecordSettings(self.observed)
+        )
+        proxy = Proxy(settings)
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+            await self._play(address)
+            await proxy.drain(_DRAIN)
+            nursery.cancel_scope.cancel()
+
+    async def _play(self, address: Address) -> None:
         for turn in range(self.options["loop"]):
             began = trio.current_time()
             machine = self.machine = ToServer(
@@ -120,7 +156,7 @@ class _PlayClients:
                 patience=int(self.options["timeout"] * 1e9),
                 keep=lambda conn: not self.chosen or conn in self.chosen,
             )
-            player = ServerPlayer(machine, self.address, self.credentials)
+            player = ServerPlayer(machine, address, self.credentials)
             try:
                 title = f"{self.capture.name} -> {self.address}" + (f" ({turn + 1})" if turn else "")
                 await with_progress(player.run, partial(self._picture, title), self.options["quiet"])
@@ -333,4 +369,4 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def _failed(error: NatsproxyError) -> click.ClickException:
-    return _CouldNotRun(str(error))
+    return CouldNotRun(str(error))

@@ -1,0 +1,97 @@
+"""`natsproxy capture diff`: what differs between two captures, per subject template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.replay.canonical import parse_ignore
+from natsproxy.replay.compare import Report, Row, Tally, compare
+
+
+class CouldNotRun(click.ClickException):
+    """A command that could not do its work at all: exit code 2."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.argument("recorded", type=click.Path(path_type=Path))
+@click.argument("observed", type=click.Path(path_type=Path))
+@click.option("--ignore", "ignored", multiple=True, metavar="WHAT",
+              help="json:/member, header:Name or subject:pattern; may be given often.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--all", "everything", is_flag=True, help="Show subjects without differences too.")
+def diff(recorded: Path, observed: Path, ignored: tuple[str, ...], as_json: bool, everything: bool) -> None:
+    """Compare two captures: who said what, by subject template.
+
+    Inboxes, nuids, time stamps and order do not count.  Exit code: 0 the same, 1 different, 2 could not run.
+
+    \b
+    natsproxy capture diff before.ncap after.ncap
+    natsproxy capture diff before.ncap after.ncap --ignore json:/ts --json
+    """
+    try:
+        report = compare(recorded, observed, parse_ignore(ignored))
+    except NatsproxyError as error:
+        raise CouldNotRun(str(error)) from None
+    show(report, as_json=as_json, everything=everything)
+    raise SystemExit(0 if report.same else 1)
+
+
+def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
+    """Print a report, as JSON or as a table for a person."""
+    if as_json:
+        click.echo(json.dumps(report.facts()))
+        return
+    rows = [row for row in report.rows if everything or not row.same]
+    differing = sum(not row.same for row in report.rows)
+    if rows:
+        _table(rows)
+    for row in rows:
+        if row.sample is not None:
+            click.echo(f"\n{row.group}: {row.sample.field} differs")
+            click.echo(f"  recorded  {row.sample.recorded or 'nothing'}")
+            click.echo(f"  observed  {row.sample.observed or 'nothing'}")
+    if differing:
+        click.echo(f"\n{differing} of {len(report.rows)} subjects differ")
+    else:
+        click.echo(f"the same: {len(report.rows)} subjects compared")
+
+
+def _table(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "subject", "sent", "received", "replies", "errors", "statuses", "p50", "p99", "- / +", box=None
+    )
+    for row in rows:
+        a, b = row.recorded, row.observed
+        table.add_row(
+            row.group, _pair(a.sent, b.sent), _pair(a.received, b.received), _pair(a.replies, b.replies),
+            _pair(a.errors, b.errors), _statuses(a, b), _pair(_ms(a, 0.5), _ms(b, 0.5)),
+            _pair(_ms(a, 0.99), _ms(b, 0.99)), "" if row.same else f"-{row.missing} +{row.added}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+def _pair(ours: object, theirs: object) -> str:
+    return str(ours) if ours == theirs else f"{ours} -> {theirs}"
+
+
+def _statuses(ours: Tally, theirs: Tally) -> str:
+    names = sorted({name[:3] for name in (*ours.statuses, *theirs.statuses)})
+    return ", ".join(f"{name}: {_pair(_count(ours, name), _count(theirs, name))}" for name in names)
+
+
+def _count(tally: Tally, code: str) -> int:
+    return sum(count for name, count in tally.statuses.items() if name.startswith(code))
+
+
+def _ms(tally: Tally, share: float) -> str:
+    value = tally.percentile(share)
+    return "" if value is None else f"{value / 1e6:.1f} ms"

@@ -1,0 +1,178 @@
+"""What a frame says, without what differs from run to run: the form in which two captures are compared.
+
+Subjects become templates (inboxes, nuids, numbers as `*`), replies count as there or not (ack subjects carry
+time stamps), headers lose order and spacing.  JSON that NATS defines (JetStream API answers, micro services)
+is compared by value without time stamps and server names and with identifiers masked; application payloads
+count byte for byte.  `Ignore` leaves out more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from natsproxy.errors import ConfigError
+from natsproxy.protocol import headers
+from natsproxy.protocol.subjects import matches
+from natsproxy.protocol.template import template
+from natsproxy.replay.identities import is_identifier
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Direction, Op
+
+_VOLATILE: Final = frozenset({
+    "created", "ts", "time", "last_active", "first_ts", "last_ts", "timestamp", "started", "mtime", "nuid",
+    "processing_time", "average_processing_time", "expires", "opt_start_time", "pause_until", "leader",
+    "server_id", "deliver_subject", "cluster", "inbox",
+})  # fmt: skip
+_VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
+_GENERATED: Final = re.compile(r"[0-9A-Za-z]{8}")
+COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
+PUBLISHED: Final = (Op.PUB, Op.HPUB)
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """What else does not count: JSON pointers, header names, subject patterns."""
+
+    pointers: tuple[tuple[str, ...], ...] = ()
+    headers: frozenset[bytes] = frozenset()
+    subjects: tuple[bytes, ...] = ()
+
+
+def parse_ignore(entries: Iterable[str]) -> Ignore:
+    """Read `json:/a/b`, `header:Name` and `subject:pattern` entries.
+
+    Raises ConfigError for any other.
+    """
+    pointers, names, subjects = [], set(), []
+    for entry in entries:
+        kind, _, value = entry.partition(":")
+        if kind == "json" and value.startswith("/"):
+            pointers.append(tuple(value[1:].split("/")))
+        elif kind == "header" and value:
+            names.add(value.encode())
+        elif kind == "subject" and value:
+            subjects.append(value.encode())
+        else:
+            raise ConfigError(f"--ignore {entry!r} is none of json:/member, header:Name, subject:pattern")
+    return Ignore(tuple(pointers), frozenset(names), tuple(subjects))
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A frame in canonical form.  group: the subject template, or the text of an -ERR."""
+
+    direction: str
+    kind: str
+    group: str
+    reply: bool
+    headers: tuple[tuple[bytes, bytes], ...]
+    status: str
+    body: Any
+
+    @property
+    def digest(self) -> bytes:
+        """A short hash of all of it."""
+        text = repr((self.direction, self.kind, self.group, self.reply, self.headers, self.status, self.body))
+        return hashlib.blake2b(text.encode(), digest_size=12).digest()
+
+
+def say(frame: Frame, direction: Direction, ignore: Ignore = Ignore()) -> Said | None:
+    """Return what a frame says; None for one that does not count (PING, heartbeats, flow control, ...)."""
+    if frame.op not in COMPARED or frame.subject.startswith(b"$JS.FC."):
+        return None
+    if any(matches(pattern, frame.subject) for pattern in ignore.subjects):
+        return None
+    if frame.op == Op.ERR:
+        return Said(direction.label, "-ERR", frame.args.decode(errors="replace"), False, (), "", b"")
+    kind = "SUB" if frame.op == Op.SUB else "PUB" if direction == C2S else "MSG"
+    block = headers.parse(frame.headers) if frame.header_size else headers.NO_HEADERS
+    status = b" ".join((block.code, block.description)).strip().decode(errors="replace")
+    if block.code == b"100":
+        return None
+    left_out = ignore.headers | _VOLATILE_HEADERS
+    pairs = sorted((name, masked(value)) for name, value in block.pairs if name not in left_out)
+    group = template(frame.subject).decode(errors="replace")
+    body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
+    return Said(direction.label, kind, group, bool(frame.reply), tuple(pairs), status, body)
+
+
+def masked(value: bytes) -> bytes:
+    """Return a header value with identifiers in it masked."""
+    return template(value) if b"." in value else b"*" if is_identifier(value) else value
+
+
+def _body(frame: Frame, ignore: Ignore) -> Any:
+    body = frame.body
+    defined = frame.subject.startswith((b"$JS.API.", b"$O.")) or body.startswith(
+        (b'{"type":"io.nats.', b'{"type": "io.nats.')
+    )
+    defined = defined or (body.startswith(b'{"stream":') and b'"seq":' in body[:200])
+    if not (defined or ignore.pointers) or body[:1] not in b"{[":
+        return body
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return body
+    for pointer in ignore.pointers:
+        _remove(value, pointer)
+    return _canonical(value, _VOLATILE if defined else frozenset())
+
+
+def _remove(value: Any, pointer: tuple[str, ...]) -> None:
+    for key in pointer[:-1]:
+        value = value.get(key) if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        value.pop(pointer[-1], None)
+
+
+def _canonical(value: Any, volatile: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: "*" if key in ("name", "id") and _generated(value[key]) else _canonical(value[key], volatile)
+            for key in sorted(value)
+            if key not in volatile
+        }
+    if isinstance(value, list):
+        return [_canonical(entry, volatile) for entry in value]
+    if isinstance(value, str) and volatile:
+        return (
+            template(value.encode()).decode()
+            if "." in value
+            else "*"
+            if is_identifier(value.encode())
+            else value
+        )
+    return value
+
+
+def _generated(name: Any) -> bool:
+    """Tell whether a name in an answer was generated: a nuid, or eight mixed characters."""
+    if not isinstance(name, str):
+        return False
+    mixed = _GENERATED.fullmatch(name) is not None and not name.islower() and not name.isdigit()
+    return mixed or is_identifier(name.encode())
+
+
+def difference(ours: Said, theirs: Said) -> str:
+    """Return the field in which two frames of one group differ: "reply", "headers", "body /config/..."."""
+    for name in ("kind", "group", "reply", "status", "headers"):
+        if getattr(ours, name) != getattr(theirs, name):
+            return "subject" if name == "group" else name
+    if isinstance(ours.body, dict) and isinstance(theirs.body, dict):
+        return "body " + _pointer(ours.body, theirs.body)
+    return "body"
+
+
+def _pointer(ours: Any, theirs: Any, path: str = "") -> str:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted(ours.keys() | theirs.keys()):
+            if key not in ours or key not in theirs:
+                return f"{path}/{key}"
+            if ours[key] != theirs[key]:
+                return _pointer(ours[key], theirs[key], f"{path}/{key}")
+    return path or "/"
