@@ -30,13 +30,22 @@ def split(data: bytes, dice: random.Random) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-async def play(port: int, chunks: list[bytes], pongs: int) -> list[bytes]:
-    """Send chunks; return what came back (INFO apart) up to the last of `pongs`, or to the end."""
+async def play(port: int, chunks: list[bytes], pongs: int, *, greeting: bytes = b"") -> list[bytes]:
+    """Send chunks; return what came back (INFO apart) up to the last of `pongs`, or to the end.
+
+    greeting: a CONNECT and a PING whose PONG is awaited first (a server knows the account's mappings only for
+    what it reads after the CONNECT).
+    """
     scanner = Scanner(S2C, _ALL)
     heard: list[bytes] = []
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         with trio.fail_after(20):
+            if greeting:
+                await stream.send_all(greeting)
+                line = b""
+                while b"PONG\r\n" not in line:
+                    line += await stream.receive_some(65536)
             for chunk in chunks:
                 try:
                     await stream.send_all(chunk)
