@@ -1,0 +1,31 @@
+"""Run a nats-py program through a proxy with rules, before a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import trio
+
+from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.events import Event
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load
+
+Program = Callable[[str], Coroutine[Any, Any, None]]
+
+
+async def through(port: int, rules: str, program: Program, *, seed: int = 1) -> list[Event]:
+    """Run `program` (given the proxy's URL) to its end; return what happened."""
+    settings = ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port), seed=seed)
+    proxy = Proxy(settings, RuleChain(load(rules, KINDS), seed=seed))
+    events: list[Event] = []
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        await trio.to_thread.run_sync(lambda: asyncio.run(program(f"nats://{address}")))
+        await proxy.drain(5)
+    return events
