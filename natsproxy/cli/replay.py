@@ -144,8 +144,7 @@ class _PlayClients:
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)
             await self._play(address)
-            await proxy.drain(_DRAIN)
-            nursery.cancel_scope.cancel()
+            await proxy.drain(_DRAIN)  # ends `serve`, and with it the nursery, when the capture is whole
 
     async def _play(self, address: Address) -> None:
         for turn in range(self.options["loop"]):

@@ -28,8 +28,13 @@ _VOLATILE: Final = frozenset({
     "processing_time", "average_processing_time", "expires", "opt_start_time", "pause_until", "leader",
     "server_id", "deliver_subject", "cluster", "inbox",
 })  # fmt: skip
+_STATE: Final = frozenset({
+    "ack_floor", "delivered", "num_pending", "num_ack_pending", "num_redelivered", "num_waiting",
+    "push_bound",
+})  # fmt: skip
+"""The state of a consumer at the moment of asking: it moves on by itself."""
 _VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
-_GENERATED: Final = re.compile(r"[0-9A-Za-z]{8}")
+_EIGHT: Final = re.compile(r"[0-9A-Za-z]{8}")
 COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
 PUBLISHED: Final = (Op.PUB, Op.HPUB)
 
@@ -96,7 +101,7 @@ def say(frame: Frame, direction: Direction, ignore: Ignore = Ignore()) -> Said |
         return None
     left_out = ignore.headers | _VOLATILE_HEADERS
     pairs = sorted((name, masked(value)) for name, value in block.pairs if name not in left_out)
-    group = template(frame.subject).decode(errors="replace")
+    group = _group(frame.subject)
     body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
     return Said(direction.label, kind, group, bool(frame.reply), tuple(pairs), status, body)
 
@@ -120,7 +125,10 @@ def _body(frame: Frame, ignore: Ignore) -> Any:
         return body
     for pointer in ignore.pointers:
         _remove(value, pointer)
-    return _canonical(value, _VOLATILE if defined else frozenset())
+    volatile = _VOLATILE if defined else frozenset()
+    if isinstance(value, dict) and ".v1.consumer_" in str(value.get("type")):
+        volatile |= _STATE
+    return _canonical(value, volatile)
 
 
 def _remove(value: Any, pointer: tuple[str, ...]) -> None:
@@ -151,11 +159,24 @@ def _canonical(value: Any, volatile: frozenset[str]) -> Any:
 
 
 def _generated(name: Any) -> bool:
-    """Tell whether a name in an answer was generated: a nuid, or eight mixed characters."""
+    """Tell whether a name in an answer was generated: a nuid, or eight characters of mixed kind."""
     if not isinstance(name, str):
         return False
-    mixed = _GENERATED.fullmatch(name) is not None and not name.islower() and not name.isdigit()
-    return mixed or is_identifier(name.encode())
+    return is_identifier(name.encode()) or _is_mixed(name)
+
+
+def _is_mixed(name: str) -> bool:
+    if _EIGHT.fullmatch(name) is None or name.isdigit():
+        return False
+    return any(c.isdigit() for c in name) or not (name.islower() or name.isupper() or name[1:].islower())
+
+
+def _group(subject: bytes) -> str:
+    """Return the subject template, with the consumer's name masked where the server generated it."""
+    tokens = template(subject).decode(errors="replace").split(".")
+    if tokens[0] == "$JS":
+        tokens = ["*" if _is_mixed(token) else token for token in tokens]
+    return ".".join(tokens)
 
 
 def difference(ours: Said, theirs: Said) -> str:

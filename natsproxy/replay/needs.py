@@ -4,15 +4,16 @@ Nothing that answered a message is sent before that message came.  None of these
 needs knows identifiers of the new run:
 
 - *counts*: on each plain subscription of this connection, as many answers as had been received then.  What
-  comes by the server's clock or by chance does not count: status messages other than replies, redeliveries,
-  deliveries to queue groups.
+  comes by the server's clock or by chance does not count: heartbeats, flow control, redeliveries, deliveries
+  to queue groups.
 - *API answers*: the JetStream API calls of all connections that had been answered then (a stream that one
   connection creates is published to by another).
 - *interest*: the SUBs of other connections recorded before it that match a publish are known to the server
   (a PING behind each SUB makes sure).
 
 - *requests*: an answer follows its request, whichever queue member receives that now.
-- *order*: UNSUBs and goodbyes wait until everything recorded before them was sent.
+- *order*: SUBs (inboxes aside), UNSUBs and goodbyes wait until the server has everything recorded before;
+  what was recorded after a goodbye waits for it.
 
 Acks wait for the delivery that they acknowledge: that needs identifiers and is decided when they are sent.
 """
@@ -31,7 +32,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 Count = tuple[bytes, int]
-_CHANCE = (b"100", b"404", b"408", b"409")
+_CHANCE = (b"100",)
 
 
 class Planned(NamedTuple):

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from natsproxy.protocol.jetstream import parse_ack, parse_api
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.causes import Bounded
+from natsproxy.replay.identities import INBOX
 from natsproxy.replay.needs import Goodbye, Needs, Planned, counts
 from natsproxy.replay.plan import Began, Ended, Event, Step
 from natsproxy.wire import encode
@@ -85,6 +86,7 @@ class _Live:
     dialled: bool = False
     gone: bool = False
     received: dict[bytes, int] = field(default_factory=dict)
+    sids: dict[bytes, None] = field(default_factory=dict)
     dirty: int | None = None  # the first frame sent behind our last PING
     fence: bool = False  # somebody waits for the server to have handled what was sent here
     final: bool = False  # the last PING went out
@@ -127,6 +129,7 @@ class ToServer:
         self._deadline: int | None = None
         self._connects: dict[int, bytes] = {}
         self._unsent: dict[int, None] = {}  # seqs in order
+        self._leaving: dict[int, int] = {}  # connections whose end was read, and the seq behind it
         self._seq = self._t = 0
 
     # -- state
@@ -217,7 +220,7 @@ class ToServer:
                 self._read = True
                 for conn, live in self._lives.items():
                     if not (live.queue and isinstance(live.queue[-1], Goodbye)):
-                        live.queue.append(self._needs.ended(conn, self._seq, self._t))
+                        live.queue.append(self._needs.ended(conn, self._seq + 1, self._t))
             else:
                 self._t = event.t
                 if self._keep(event.conn):
@@ -234,7 +237,8 @@ class ToServer:
             if event.frame.subject in self._creations:
                 self._name(event.frame.subject, event.frame.body, live=False)
         elif isinstance(event, Ended) and event.conn in self._lives:
-            goodbye = self._needs.ended(event.conn, self._seq, event.t)
+            goodbye = self._needs.ended(event.conn, self._seq + 1, event.t)
+            self._leaving[event.conn] = goodbye.seq
             self._lives[event.conn].queue.append(goodbye)
 
     def _take_sent(self, step: Step) -> None:
@@ -298,11 +302,14 @@ class ToServer:
             elif isinstance(head, Planned):
                 if not live.ready or not self._may(live, head, now):
                     break
+                if head.step.frame.op == Op.UNSUB and not head.step.frame.args:
+                    live.sids.pop(head.step.frame.sid, None)
                 live.dirty = head.step.seq if live.dirty is None else live.dirty
                 parts.append(self._bytes(head.step.frame))
                 size += len(parts[-1])
                 if head.step.frame.op == Op.SUB:
                     live.received.pop(head.step.frame.sid, None)
+                    live.sids[head.step.frame.sid] = None
                     subs.append(head.step.seq)
                 self._count(head, len(parts[-1]))
             live.queue.popleft()
@@ -329,7 +336,7 @@ class ToServer:
             need = need or self._open_count(live, head.counts) or self._before(live, head.seq)
             if not need and not live.final:
                 live.final, live.since = True, None
-                actions.append(Write(live.conn, self._ping(live, [])))
+                actions.append(Write(live.conn, self._farewell(live) + self._ping(live, [])))
             need = need or ("a PONG" if live.unfenced else "")
             if need and not self._given_up(live, "its end", need, now):
                 return False
@@ -337,7 +344,14 @@ class ToServer:
             actions.append(Leave(live.conn))
         del self._lives[live.conn]
         self._connects.pop(live.conn, None)
+        self._leaving.pop(live.conn, None)
         return True
+
+    def _farewell(self, live: _Live) -> bytes:
+        """End the interest of a connection while others go on: a server notices a close when it likes."""
+        if len(self._lives) == 1:
+            return b""
+        return b"".join(encode.unsub(sid) for sid in live.sids)
 
     def _due(self, head: Planned | Began | Goodbye, now: int) -> bool:
         if self._speed is None or self._start is None:
@@ -390,12 +404,17 @@ class ToServer:
         frame, seq = head.step.frame, head.step.seq
         if head.after in self._unsent:
             return f"the request on {frame.subject.decode(errors='replace')}"
+        for conn, behind in self._leaving.items():
+            if behind <= seq and conn != live.conn:
+                return f"the end of connection {conn}"
         if frame.op == Op.UNSUB:
             return "" if frame.args else self._before(live, seq)
+        if frame.op == Op.SUB:
+            return "" if frame.subject.startswith(INBOX) else self._before(live, seq)
         if frame.subject.startswith(b"$JS.ACK.") and self._ack(frame.subject) is None:
             return f"the delivery of {frame.subject.decode(errors='replace')}"
         for other, (conn, pattern) in self._interest.items():
-            if other >= seq or frame.op == Op.SUB:
+            if other >= seq:
                 break
             if conn != live.conn and matches(pattern, frame.subject):
                 return f"the subscription to {pattern.decode(errors='replace')} of connection {conn}"

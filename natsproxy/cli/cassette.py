@@ -1,0 +1,83 @@
+"""`natsproxy cassette`: run any program in any language against a capture in place of a server."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import click
+import trio
+
+from natsproxy.cli.diff import CouldNotRun
+from natsproxy.cli.replay import parse_address, report_cassette, run_stoppable
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.replay.sessions import MODES, Session, parse_mode, use
+
+
+@click.group()
+def cassette() -> None:
+    """Run programs against captures in place of a server."""
+
+
+@cassette.command(context_settings={"allow_interspersed_args": False})
+@click.option("--mode", default="none", show_default=True, metavar="MODE", help=f"{', '.join(MODES)}.")
+@click.option("--upstream", help="The server to record from: nats://HOST:PORT.")
+@click.option("--strict", is_flag=True, help="Also fail when something recorded was not used.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds for the program.")
+@click.argument("capture", type=click.Path(path_type=Path))
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    mode: str, upstream: str | None, strict: bool, timeout: float, capture: Path, command: tuple[str, ...]
+) -> None:
+    """Run COMMAND with NATS_URL set to a server that plays CAPTURE (or records it, as --mode says).
+
+    Exit code: the program's; 1 when it went well but sent what was never recorded; 2 when it could not run.
+
+    \b
+    natsproxy cassette run orders.ncap -- pytest -q tests/
+    natsproxy cassette run --mode once --upstream nats://127.0.0.1:4222 orders.ncap -- node app.js
+    """
+    outcome = _Outcome()
+    command = command[1:] if command[0] == "--" else command
+    try:
+        if not command:
+            raise ConfigError("say which program to run: natsproxy cassette run x.ncap -- COMMAND")
+        address = parse_address(upstream, "--upstream") if upstream else None
+        stopped = run_stoppable(partial(_run, outcome, capture, mode, address, list(command), timeout))
+    except NatsproxyError as error:
+        raise CouldNotRun(str(error)) from None
+    if stopped or outcome.code is None:
+        raise SystemExit(130)
+    session = outcome.session
+    wrong = False
+    if session is not None and session.played is not None:
+        report_cassette(session.played)
+        wrong = session.mismatched or (strict and bool(session.played.unused()))
+    raise SystemExit(outcome.code or (1 if wrong else 0))
+
+
+class _Outcome:
+    """How the program ended, and the cassette that it used."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.session: Session | None = None
+
+
+async def _run(
+    outcome: _Outcome, capture: Path, mode: str, upstream: Address | None, command: list[str], limit: float
+) -> None:
+    async with use(capture, parse_mode(mode), upstream=upstream) as session:
+        outcome.session = session
+        environment = {**os.environ, "NATS_URL": session.url}
+        with trio.move_on_after(limit) as scope:
+            try:
+                done: CompletedProcess[bytes] = await trio.run_process(command, env=environment, check=False)
+            except OSError as error:
+                raise ConfigError(f"cannot run {command[0]}: {error.strerror or error}") from None
+            outcome.code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    if scope.cancelled_caught:
+        raise ConfigError(f"{command[0]} did not end within {limit:g} s")

@@ -1,0 +1,154 @@
+"""One use of a cassette: play it, or record it, as the mode says.
+
+| mode | the capture is there | it is not |
+| --- | --- | --- |
+| none | play; upstream is never dialled | CaptureError |
+| once | play | record |
+| new_episodes | play; what was not recorded goes to the upstream and is recorded beside it | record |
+| all, rewrite | record anew, in place of it | record |
+
+`all` keeps the old capture until the new one is whole; `rewrite` removes it first.  New episodes go to a
+capture of their own, `<name>.new.ncap`, in the same folder: `natsproxy replay` and people can look at them
+before they take the place of the old one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import trio
+
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.errors import CaptureError, ConfigError
+from natsproxy.net.proxy import Proxy
+from natsproxy.replay.cassette import CassetteServer
+from natsproxy.replay.match import Matchers
+
+Mode = Literal["none", "once", "new_episodes", "all", "rewrite"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+_DRAIN: Final = 5.0
+
+
+class Session:
+    """A cassette in use.
+
+    url: where clients connect.  played: the server that plays, None while recording.  proxy: what records.
+    """
+
+    def __init__(self, url: str, played: CassetteServer | None, proxy: Proxy | None) -> None:
+        self.url = url
+        self.played = played
+        self.proxy = proxy
+
+    @property
+    def recording(self) -> bool:
+        """Whether this use makes the capture."""
+        return self.played is None
+
+    @property
+    def mismatched(self) -> bool:
+        """Whether clients sent what was never recorded."""
+        return self.played is not None and bool(self.played.mismatches)
+
+
+def parse_mode(text: str) -> Mode:
+    """Return the mode of that name.
+
+    Raises ConfigError that lists the modes.
+    """
+    for mode in get_args(Mode):
+        if mode == text:
+            return mode  # type: ignore[no-any-return]
+    raise ConfigError(f"{text!r} is no cassette mode: one of {', '.join(MODES)}")
+
+
+@asynccontextmanager
+async def use(
+    path: Path,
+    mode: Mode = "none",
+    *,
+    upstream: Address | None = None,
+    bodies: Matchers = (),
+    listen: Address | None = None,
+) -> AsyncIterator[Session]:
+    """Play or record a cassette for the length of the block.
+
+    Raises CaptureError where there is no capture to play, ConfigError where recording needs an upstream.
+    """
+    listen = listen or Address()
+    there = path.exists()  # noqa: ASYNC240 (once, before anything runs)
+    if mode == "none" and not there:
+        raise CaptureError("there is no such cassette, and mode none never records one", path=path)
+    if there and mode in ("none", "once", "new_episodes"):
+        async with _play(path, mode, upstream, bodies, listen) as session:
+            yield session
+        return
+    if upstream is None:
+        raise ConfigError(f"mode {mode} has to record {path}: say the upstream server to record from")
+    async with _record(path, mode, upstream, listen) as session:
+        yield session
+
+
+@asynccontextmanager
+async def _play(
+    path: Path, mode: Mode, upstream: Address | None, bodies: Matchers, listen: Address
+) -> AsyncIterator[Session]:
+    async with trio.open_nursery() as nursery:
+        proxy: Proxy | None = None
+        behind = None
+        if mode == "new_episodes" and upstream is not None:
+            proxy = _proxy(path.with_suffix(".new.ncap"), upstream, Address())
+            (behind,) = await nursery.start(proxy.serve)
+        server = CassetteServer(
+            path, listen=listen, bodies=bodies, upstream=behind, unrecorded="pass" if behind else "error"
+        )
+        scope = await nursery.start(_serve, server)
+        yield Session(server.url, server, proxy)
+        scope.cancel()
+        if proxy is not None:
+            await proxy.drain(_DRAIN)
+
+
+async def _serve(
+    server: CassetteServer, *, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve)
+            task_status.started(scope)
+
+
+@asynccontextmanager
+async def _record(path: Path, mode: Mode, upstream: Address, listen: Address) -> AsyncIterator[Session]:
+    """Record to a new file beside the old one, which takes its place when the block ended well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if mode == "rewrite":
+        remove(path)
+    fresh = path.with_name(f".{path.stem}.recording.ncap")
+    remove(fresh)
+    proxy = _proxy(fresh, upstream, listen)
+    try:
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+            yield Session(f"nats://{address}", None, proxy)
+            await proxy.drain(_DRAIN)
+        remove(path)
+        fresh.rename(path)
+    finally:
+        remove(fresh)
+
+
+def _proxy(path: Path, upstream: Address, listen: Address) -> Proxy:
+    return Proxy(ProxySettings(listen=(listen,), upstream=upstream, record=RecordSettings(path)))
+
+
+def remove(path: Path) -> None:
+    """Remove a capture, a file or a folder of segments, where there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
