@@ -1,0 +1,62 @@
+"""The server's map, texts and filter; the differential tests do the rest."""
+
+from __future__ import annotations
+
+from natsproxy.protocol.connect import Connect
+from natsproxy.wire.ops import C2S, S2C
+from tests.rules.kit import FakeView, S, Wire
+
+
+def wire(*lines: str, pedantic: bool = False) -> Wire:
+    text = "\n".join(["[[rules]]", 'name = "r"', 'kind = "permissions"', *lines, ""])
+    return Wire(text, view=FakeView(connect=Connect(verbose=False, pedantic=pedantic)))
+
+
+def test_a_denied_publish_gets_the_server_s_words_only() -> None:
+    decision = wire('publish = "a.*"').decide(C2S, "PUB b 1\nx")
+    assert decision is not None
+    assert decision.answer == b"-ERR 'Permissions Violation for Publish to \"b\"'\r\n"
+    assert (decision.out, decision.ok) == ((), False)
+
+
+def test_what_is_allowed_is_not_even_looked_at() -> None:
+    found = wire('publish = "a.*"')
+    assert not found.bound.interest[C2S].need(0, b"a.b")
+    assert found.c2s("PUB a.b 0\n") == b"PUB a.b 0\r\n\r\n"
+
+
+def test_a_pedantic_client_hears_of_a_bad_subject_first() -> None:
+    decision = wire('publish = "a.*"', pedantic=True).decide(C2S, "PUB b. 1\nx")
+    assert decision is not None
+    assert decision.answer.startswith(b"-ERR 'Invalid Publish Subject'\r\n-ERR 'Permissions")
+
+
+def test_a_queue_is_named_in_the_denial() -> None:
+    decision = wire('subscribe = "a q"').decide(C2S, "SUB a r 1")
+    assert decision is not None
+    assert decision.answer.endswith(b'for Subscription to "a" using queue "r"\'\r\n')
+
+
+def test_the_filter_is_armed_by_a_wider_subscription() -> None:
+    found = wire('subscribe = { deny = "a.secret" }')
+    assert found.s2c("MSG a.secret 9 0\n") != b""
+    found.c2s("SUB a.* 1")
+    assert found.s2c("MSG a.secret 1 0\n") == b""
+    assert found.s2c("MSG a.open 1 0\n") != b""
+
+
+def test_what_jetstream_delivers_to_an_inbox_is_not_filtered() -> None:
+    found = wire('subscribe = { deny = "a.secret" }')
+    found.c2s("SUB a.* 1")
+    found.c2s("SUB _INBOX.x 2")
+    assert found.s2c("MSG a.secret 2 $JS.ACK.x 0\n") != b""
+
+
+def test_a_reply_may_be_answered_once_and_in_time() -> None:
+    found = wire('publish = "a"', 'allow_responses = { max = 1, expires = "1s" }')
+    found.decide(S2C, "MSG q 1 r.1 0\n")
+    found.decide(S2C, "MSG q 1 r.2 0\n")
+    assert found.c2s("PUB r.1 0\n") != b""
+    assert found.c2s("PUB r.1 0\n") == b""
+    found.now = 2 * S
+    assert found.c2s("PUB r.2 0\n") == b""

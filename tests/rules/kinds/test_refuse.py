@@ -1,0 +1,37 @@
+"""New connections are turned away, open ones are left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproxy.errors import ConfigError
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load
+from tests.rules.kit import FakeView, Wire
+
+
+def rule(*lines: str) -> str:
+    return "\n".join(["[[rules]]", 'name = "r"', 'kind = "refuse"', *lines, ""])
+
+
+def test_the_first_two_connections_of_the_proxy() -> None:
+    chain = RuleChain(load(rule('per = "proxy"', "first = 2", 'how = "close"'), KINDS))
+    openings = [chain.bind(FakeView(ordinal=n), None, 0).opening for n in range(1, 4)]
+    assert openings == ["close", "close", "serve"]
+
+
+def test_reset_is_the_default() -> None:
+    assert Wire(rule()).bound.opening == "refuse"
+
+
+def test_open_connections_are_left_alone() -> None:
+    wire = Wire("")
+    wire.rebind(rule())
+    assert wire.bound.opening == "serve"
+    assert wire.bound.due(0)[1] is None
+
+
+def test_nobody_has_a_name_yet() -> None:
+    with pytest.raises(ConfigError, match="client can only name address and ordinal"):
+        Wire(rule('client = { name = "x" }'))
