@@ -1,0 +1,49 @@
+"""Draws depend on who asks and on nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from natsproxy.rules import dice
+from natsproxy.rules.dice import Dice
+from natsproxy.wire.ops import C2S, S2C
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert Dice(1, "r", "k", C2S).u(5, 2) == Dice(1, "r", "k", C2S).u(5, 2)
+
+
+def test_everything_that_is_asked_counts() -> None:
+    others = [
+        Dice(2, "r", "k", C2S).u(5),
+        Dice(1, "q", "k", C2S).u(5),
+        Dice(1, "r", "j", C2S).u(5),
+        Dice(1, "r", "k", S2C).u(5),
+        Dice(1, "r", "k", C2S).u(6),
+        Dice(1, "r", "k", C2S).u(5, 1),
+        Dice(1, "rk", "", C2S).u(5),
+        Dice(1, "", "rk", C2S).u(5),
+    ]
+    assert len({Dice(1, "r", "k", C2S).u(5), *others}) == len(others) + 1
+
+
+def test_a_known_value_never_changes() -> None:
+    """A seed in an old capture must give the old run again."""
+    assert Dice(42, "lossy", "app/1", C2S).u(1) == 0.35470932005057004
+
+
+def test_draws_are_uniform_and_inside() -> None:
+    throw = Dice(3, "r", "k", C2S)
+    draws = [throw.u(m) for m in range(10_000)]
+    assert all(0 < u < 1 for u in draws)
+    tenths = Counter(int(u * 10) for u in draws)
+    assert all(880 < tenths[k] < 1120 for k in range(10))
+
+
+def test_weights_leave_the_rest_to_nobody() -> None:
+    choose = dice.weighted((30, 20))
+    assert [choose(u / 100 + 0.001) for u in (0, 29, 30, 49, 50, 99)] == [0, 0, 1, 1, None, None]
+
+
+def test_one_measured_value_is_a_constant() -> None:
+    assert {dice.empirical((5.0,)).sample(u) for u in (0.01, 0.5, 0.99)} == {5.0}
