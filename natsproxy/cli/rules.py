@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.records import Firing
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
@@ -15,6 +17,7 @@ from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.explain import SERVER_ONLY, Someone, Step, sample
 from natsproxy.rules.explain import explain as explain_frame
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.script import script, to_toml
 from natsproxy.rules.spec import GATE, IDENTITY, SELECTOR, load
 from natsproxy.rules.values import direction as read_direction
 from natsproxy.rules.values import op as read_op
@@ -123,6 +126,32 @@ def _as_dict(step: Step) -> dict[str, object]:
 
 def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
+
+
+@rules.command("from-capture")
+@click.argument("capture", type=click.Path(path_type=Path))
+@click.option("--rules", "file", type=click.Path(path_type=Path), help="The rules, if the capture has none.")
+def from_capture(capture: Path, file: Path | None) -> None:
+    """Print the exact script of a recorded run: its rules, each gate replaced by what fired.
+
+    \b
+    natsproxy rules from-capture chaos.ncap > again.toml
+    natsproxy run --rules again.toml --seed SEED
+    """
+    try:
+        reader = open_capture(capture)
+        told = [item.info for _, item in reader.items() if isinstance(item, Firing)]
+        segment = next(reader.segments())
+        text = file.read_text("utf-8") if file is not None else segment.rules
+        if not text:
+            raise click.ClickException(f"{capture} holds no rules: name them with --rules FILE")
+        loaded = load(text, KINDS, source=str(file or capture))
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or capture}: {error.strerror}") from None
+    except NatsproxyError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"# {len(told)} firings recorded; the same again with --seed {segment.seed}")
+    click.echo(to_toml(script(loaded, told)), nl=False)
 
 
 @rules.command("list")

@@ -29,6 +29,7 @@ from natsproxy.rules.links import Links
 from natsproxy.rules.plan import Plan
 from natsproxy.rules.rewriting import Rewriter, Rewriting
 from natsproxy.rules.roles import PUBS, History
+from natsproxy.rules.script import to_toml
 from natsproxy.rules.seam import Bound, Decision, Shape, View
 from natsproxy.rules.selector import ANYBODY
 from natsproxy.rules.verdicts import Bend, Close, Deny, Verdict
@@ -63,6 +64,11 @@ class RuleChain:
         self.guards = any(rule.action.guards for rule in self.rules)
         self._compiled: dict[tuple[int, ...], Plan] = {}
         refuse_hidden(self.rules)
+
+    @property
+    def text(self) -> str:
+        """The rules as a rules file, for captures."""
+        return to_toml(rule.table for rule in self.rules)
 
     def bind(self, view: View, previous: Bound | None, now: int) -> RuleBound:
         """Return the rules that apply to a connection.
@@ -246,9 +252,8 @@ class RuleBound:
         count = item.counts[direction]
         m = self._count(item, count)
         gate = rule.gate
-        if not gate.open and not gate.admits(
-            rule.shared if gate.per_proxy else count, m, item.key, now, dice.u
-        ):
+        counted = rule.shared if gate.per_proxy else count
+        if not gate.open and not gate.admits(counted, m, item.key, now, dice.u, direction.label):
             return draft
         if draft is not None and draft.over:
             return draft

@@ -48,10 +48,13 @@ class Gate:
         """Whether everything passes."""
         return self == OPEN
 
-    def admits(self, count: Count, m: int, key: str, now: int, draw: Callable[[int], float]) -> bool:
+    def admits(
+        self, count: Count, m: int, key: str, now: int, draw: Callable[[int], float], way: str = ""
+    ) -> bool:
         """Tell whether the rule acts on this match; `count` includes it, and a yes is counted as fired.
 
-        m, key: the match's own number and connection, for `only` and the dice.  draw: m -> (0, 1).
+        m, key, way: the match's own number, connection and direction, for `only` and the dice.
+        draw: m -> (0, 1).
         """
         place = count.matched - self.after
         passes = (
@@ -60,11 +63,15 @@ class Gate:
             and (self.every is None or place % self.every == 0)
             and (self.limit is None or count.fired < self.limit)
             and self.in_time(now - count.since)
-            and (self.only is None or m in self.only.get(key, ()))
+            and (self.only is None or self._listed(m, key, way))
             and (self.probability is None or draw(m) < self.probability)
         )
         count.fired += passes
         return passes
+
+    def _listed(self, m: int, key: str, way: str) -> bool:
+        listed = self.only or {}
+        return m in listed.get(key, ()) or m in listed.get(f"{way} {key}", ())
 
     def in_time(self, age: int) -> bool:
         """Tell whether `between` holds at that age (ns)."""

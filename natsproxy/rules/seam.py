@@ -176,6 +176,11 @@ class Chain(Protocol):
     guards: bool
     """Some rule denies or separates tenants: what cannot be framed must not pass."""
 
+    @property
+    def text(self) -> str:
+        """The rules as a rules file, for captures; `""` for none."""
+        ...
+
     def bind(self, view: View, previous: Bound | None, now: int) -> Bound:
         """Return the rules that apply to a connection."""
         ...
@@ -208,6 +213,7 @@ class EmptyChain:
     """A chain without rules: everything passes untouched."""
 
     guards = False
+    text = ""
 
     def __init__(self) -> None:
         from natsproxy.wire.scanner import Interest as CompiledInterest

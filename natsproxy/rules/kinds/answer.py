@@ -2,8 +2,9 @@
 
 The answer goes to the client's own subscription of the reply subject, at the request's place in the order of
 replies; without a reply subject, or without such a subscription, the frame passes.  Three forms:
-`status_code` (a 503, or 404, 408, 409 as a pull request gets), `error` (a JetStream API error), `body` with or
-without headers.  Statuses need a client that speaks headers; for one that does not the request is lost, as on the server.
+`status_code` (a 503, or 404, 408, 409 as a pull request gets), `error` (a JetStream API error), `body` with
+or without headers.  Statuses need a client that speaks headers; for another the request is lost, as on the
+server.
 """
 
 from __future__ import annotations

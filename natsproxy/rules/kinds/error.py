@@ -50,8 +50,8 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     kind = classify(settings["text"]).kind
     if kind is OTHER and not settings["unknown"]:
         raise ValueError(
-            f"text {settings['text']!r} is not one that nats-server sends, so clients would give up for good; "
-            f"say unknown = true if that is meant"
+            f"text {settings['text']!r} is not one that nats-server sends: clients would give up for good "
+            f"(say unknown = true if that is meant)"
         )
     close = settings["close"]
     return Failing(settings["text"], kind.closes if close is None else close)
