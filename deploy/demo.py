@@ -66,10 +66,12 @@ def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "natsproxy", *args]
 
 
-def natsproxy(*args: str) -> int:
-    """Run a natsproxy command in the open."""
+def natsproxy(*args: str) -> None:
+    """Run a natsproxy command in the open; the demo ends if it fails."""
     say(f"$ natsproxy {' '.join(args)}", "1")
-    return subprocess.run(command(*args), check=False).returncode
+    code = subprocess.run(command(*args), check=False).returncode
+    if code:
+        raise SystemExit(f"natsproxy {args[0]} ended with exit code {code}")
 
 
 @contextlib.contextmanager

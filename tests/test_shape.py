@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,12 @@ def test_modules_have_a_size_for_one_sitting(path: Path) -> None:
 def test_modules_say_what_they_are(path: Path) -> None:
     """Each begins with its theory."""
     assert (ast.get_docstring(ast.parse(path.read_text())) or "").strip()
+
+
+def test_every_package_is_installed() -> None:
+    """The list in pyproject.toml names every folder of the house."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    here = {
+        ".".join(init.parent.relative_to(ROOT).parts) for init in PACKAGE.rglob("__init__.py")
+    } - {"natsproxy.spark.autoload"}
+    assert set(project["tool"]["setuptools"]["packages"]) == here | {"pyspark_natsproxy"}

@@ -204,7 +204,7 @@ class CaptureReader:
                             yield ref, item
 
     def tail(self) -> tuple[Path, int] | None:
-        """Return where the capture is cut short (file, offset of the last whole block's end), None if whole."""
+        """Return where the capture is cut short (file, end of its last whole block), None if whole."""
         for path in self.paths:
             with CaptureFile(path) as file:
                 offset = len(MAGIC)
@@ -230,7 +230,7 @@ def open_capture(path: Path | str) -> CaptureReader:
     elif where.exists():
         paths = [where]
     else:
-        paths = segment_order(Path(name) for name in glob.glob(str(path)))
+        paths = segment_order(Path(name) for name in glob.glob(str(path)))  # noqa: PTH207 - absolute or not
         if not paths:
             raise CaptureError("no such file or folder", path=where)
     reader = CaptureReader(paths)

@@ -120,8 +120,8 @@ def encode(item: Item, mono0: int) -> list[Any]:
     """Return the msgpack array of `item`, kind first, times relative to `mono0`."""
     if isinstance(item, Frames):
         fields: list[Any] = [
-            0, item.conn, int(item.direction), int(item.flags), item.frames, item.in_first, _rel(item.in_t, mono0),
-            item.out_first, _rel(item.out_t, mono0), item.cause, item.data,
+            0, item.conn, int(item.direction), int(item.flags), item.frames, item.in_first,
+            _rel(item.in_t, mono0), item.out_first, _rel(item.out_t, mono0), item.cause, item.data,
         ]  # fmt: skip
         if item.extra is not None:
             fields.append(item.extra)
@@ -149,7 +149,8 @@ def _frames(a: list[Any], mono0: int) -> Frames:
     cause = a[9] if a[9] is None else str(_need(a[9], str))
     extra = dict(_need(a[11], dict)) if len(a) > 11 and a[11] is not None else None
     return Frames(
-        _need(a[1], int), direction, _need(a[10], bytes), _need(a[4], int), 0, _maybe(a[5]), _maybe(a[6], mono0),
+        _need(a[1], int), direction, _need(a[10], bytes), _need(a[4], int), 0,
+        _maybe(a[5]), _maybe(a[6], mono0),
         _maybe(a[7]), _maybe(a[8], mono0), cause, _need(a[3], int), extra,
     )  # fmt: skip
 

@@ -28,9 +28,9 @@ class _Lazy(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = COMMANDS.get(cmd_name)
-        if place is None:
+        module, _, name = (place or "").partition(":")
+        if not module or find_spec(module) is None:
             return None
-        module, _, name = place.partition(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command

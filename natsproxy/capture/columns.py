@@ -1,0 +1,119 @@
+"""A block of a capture as columns: what tables are made of, without Spark and without Arrow.
+
+One list per column, one entry per frame; `FIELDS` is the schema.  Frames that are not whole (cut, truncated,
+under a payload policy) have a row without fields of the control line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from natsproxy.capture.reader import BlockRef, CaptureFile
+from natsproxy.capture.records import Frames
+from natsproxy.capture.view import Seen, seen
+from natsproxy.protocol import headers
+from natsproxy.protocol.template import template
+from natsproxy.wire.ops import Op
+
+Row = tuple[BlockRef, int, Seen]
+
+
+def _text(raw: bytes) -> str | None:
+    return raw.decode("utf-8", "replace") if raw else None
+
+
+def _field(name: str) -> Callable[[Row, int], Any]:
+    return lambda row, _: None if row[2].frame is None else _text(getattr(row[2].frame, name))
+
+
+def _number(name: str) -> Callable[[Row, int], Any]:
+    return lambda row, _: None if row[2].frame is None else getattr(row[2].frame, name)
+
+
+def _op(row: Row, _: int) -> str | None:
+    frame = row[2].frame
+    return None if frame is None else frame.op.label
+
+
+def _template(row: Row, _: int) -> str | None:
+    frame = row[2].frame
+    return None if frame is None or not frame.subject else _text(template(frame.subject))
+
+
+def _payload(row: Row, most: int) -> bytes | None:
+    frame = row[2].frame
+    if frame is None or not frame.size or most == 0:
+        return None
+    return frame.body if most < 0 else frame.body[:most]
+
+
+def _status(row: Row, _: int) -> int | None:
+    frame = row[2].frame
+    if frame is None or frame.op != Op.HMSG or frame.headers[8:9] != b" ":
+        return None
+    return headers.parse(frame.headers).status
+
+
+def _err(row: Row, _: int) -> str | None:
+    frame = row[2].frame
+    return _text(frame.args) if frame is not None and frame.op == Op.ERR else None
+
+
+FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
+    "recorder": ("string", lambda row, _: row[0].segment.recorder.hex()),
+    "segment": ("int", lambda row, _: row[0].segment.number),
+    "block_off": ("bigint", lambda row, _: row[0].block.offset),
+    "idx": ("int", lambda row, _: row[1]),
+    "t_ns": ("bigint", lambda row, _: row[2].wall),
+    "ts": ("timestamp", lambda row, _: row[2].wall // 1000),
+    "conn_id": ("bigint", lambda row, _: row[2].conn),
+    "dir": ("int", lambda row, _: int(row[2].direction)),
+    "op": ("string", _op),
+    "in_ordinal": ("bigint", lambda row, _: row[2].in_ordinal),
+    "out_ordinal": ("bigint", lambda row, _: row[2].out_ordinal),
+    "subject": ("string", _field("subject")),
+    "template": ("string", _template),
+    "reply": ("string", _field("reply")),
+    "sid": ("string", _field("sid")),
+    "queue": ("string", _field("queue")),
+    "header_size": ("int", _number("header_size")),
+    "size": ("int", _number("size")),
+    "headers": ("string", _field("headers")),
+    "payload": ("binary", _payload),
+    "status": ("int", _status),
+    "err": ("string", _err),
+    "cause": ("string", lambda row, _: row[2].cause),
+    "delay_ns": ("bigint", lambda row, _: row[2].delay),
+    "flags": ("int", lambda row, _: row[2].flags),
+}
+"""Column name: its Spark SQL type and how it is read from a frame.
+
+t_ns: wall clock in ns since 1970; ts: the same in microseconds.  dir: 0 c2s, 1 s2c.  (recorder, segment,
+block_off, idx) identify a row.  in_ordinal and out_ordinal: None where that leg did not see the frame.
+cause: the rule that dropped, made or changed it.  payload: as many bytes as were asked for.
+"""
+
+
+def columns(
+    file: CaptureFile,
+    ref: BlockRef,
+    names: Collection[str],
+    *,
+    payload: int = 0,
+    keep: Callable[[Seen], bool] | None = None,
+) -> dict[str, list[Any]]:
+    """Return the columns `names` of a block's frames.  payload: bytes of each (0 none, -1 all)."""
+    makers = [(name, FIELDS[name][1]) for name in names]
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    idx = 0
+    for item in file.items(ref):
+        if not isinstance(item, Frames):
+            continue
+        for one in seen(ref, item):
+            row = (ref, idx, one)
+            idx += 1
+            if keep is None or keep(one):
+                for name, make in makers:
+                    found[name].append(make(row, payload))
+    return found

@@ -1,0 +1,5 @@
+"""Installed as the top-level package `pyspark_natsproxy`, which Spark finds without a register call."""
+
+from natsproxy.spark.source import NatscapDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,51 @@
+"""Captures made by hand: conversations whose answers are known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from natsproxy.capture.builder import BlockBuilder
+from natsproxy.capture.records import Frames, Item
+from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.wire.ops import Direction
+from natsproxy.wire.parse import frames
+
+WALL = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
+MONO = 5_000_000_000
+
+
+class Scribe:
+    """Writes frames that passed untouched, at given times (ns since the start)."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._ordinals: dict[tuple[int, Direction], int] = {}
+
+    def frame(self, t: int, conn: int, direction: Direction, raw: bytes, *, cause: str | None = None) -> None:
+        """Add one frame; with a cause it was dropped."""
+        (parsed,) = frames(raw, direction)
+        ordinal = self._ordinals.get((conn, direction), 0)
+        self._ordinals[conn, direction] = ordinal + 1
+        at = MONO + t
+        out = (None, None) if cause else (ordinal, at)
+        self.items.append(Frames(conn, direction, raw, 1, 1 << parsed.op, ordinal, at, *out, cause))
+
+
+def write(path: Path, items: Iterable[Item], *, per_block: int = 1_000, compression: str = "none") -> Path:
+    """Write items as a capture of blocks of `per_block` items."""
+    info = SegmentInfo(os.urandom(16), bytes(16), WALL, MONO, seed=7)
+    writer = CaptureWriter(path, info, compression=compression)
+    writer.open_segment()
+    builder = BlockBuilder()
+    for number, item in enumerate(items):
+        if not builder.begun:
+            builder.begin(MONO, WALL)
+        builder.add(item)
+        if (number + 1) % per_block == 0:
+            writer.write(builder.seal())
+    if builder.begun:
+        writer.write(builder.seal())
+    writer.close()
+    return path

@@ -1,0 +1,200 @@
+"""The data source and the tables on captures whose answers are known; one session for all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.records import Close, Firing, Gap, Open
+from natsproxy.capture.view import walk
+from natsproxy.errors import ConfigError
+from natsproxy.wire.ops import C2S, S2C
+from tests.kit.captures import MONO, WALL, Scribe, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+MS = 1_000_000
+REQUESTS = 40
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """One local session for the module."""
+    pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+    from natsproxy.spark.session import local_session
+
+    session = local_session(2, **{"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A requester and a responder; the n-th request takes n ms, of which the responder n - 0.5."""
+    scribe = Scribe()
+    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    scribe.frame(0, 2, C2S, b"SUB svc 1\r\n")
+    for number in range(1, REQUESTS + 1):
+        t, reply = number * 100 * MS, b"_INBOX.x.%d" % number
+        scribe.frame(t, 1, C2S, b"PUB svc %s 1\r\nq\r\n" % reply)
+        scribe.frame(t + MS // 4, 2, S2C, b"MSG svc 1 %s 1\r\nq\r\n" % reply)
+        scribe.frame(t + number * MS - MS // 4, 2, C2S, b"PUB %s 1\r\na\r\n" % reply)
+        scribe.frame(t + number * MS, 1, S2C, b"MSG %s 9 1\r\na\r\n" % reply)
+    scribe.frame(6_000 * MS, 1, C2S, b"PUB nobody _INBOX.x.z 0\r\n\r\n")
+    none = b"NATS/1.0 503\r\n\r\n"
+    scribe.frame(6_001 * MS, 1, S2C, b"HMSG _INBOX.x.z 9 %d %d\r\n%s\r\n" % (len(none), len(none), none))
+    ack = b"$JS.ACK.S.C.%d.1.1.1767225600000000000.0"
+    for delivered, answer in ((1, b"-NAK"), (2, b"+ACK")):
+        scribe.frame(7_000 * MS, 1, S2C, b"MSG s.a 8 %s 0\r\n\r\n" % (ack % delivered))
+        scribe.frame(7_002 * MS, 1, C2S, b"PUB %s 4\r\n%s\r\n" % (ack % delivered, answer))
+    scribe.frame(8_000 * MS, 1, C2S, b"PUB secret 1\r\nx\r\n", cause="no-secrets")
+    scribe.frame(8_000 * MS, 1, S2C, b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n")
+    firing = {"rule": "no-secrets", "kind": "deny", "action": "deny", "m": 1, "ordinal": 42, "delay": 0}
+    scribe.items.append(Firing(1, MONO + 8_000 * MS, firing))
+    scribe.items.append(Gap(None, MONO + 8_500 * MS, {"reason": "the disk", "frames": 3, "bytes": 99}))
+    scribe.items.append(Close(1, MONO + 9_000 * MS, "client-closed", {"c2s_bytes": 10}))
+    return write(tmp_path_factory.mktemp("captures") / "known.ncap", scribe.items, per_block=17)
+
+
+def test_found_without_a_register_call(spark: SparkSession, capture: Path) -> None:
+    """Spark knows the format by itself, in SQL too; every frame of a sequential reader is there once."""
+    expected = [(one.conn, int(one.direction), one.data) for one in walk(open_capture(capture))]
+    frames = spark.read.format("natscap").option("payload", "-1").load(str(capture))
+
+    rows = frames.orderBy("block_off", "idx").select("conn_id", "dir", "op", "subject", "t_ns").collect()
+
+    assert [(row.conn_id, row.dir) for row in rows] == [(conn, way) for conn, way, _ in expected]
+    assert rows[0].t_ns == WALL
+
+
+def test_any_split_gives_the_same_rows(spark: SparkSession, capture: Path) -> None:
+    """One partition for each block, or one for all."""
+    counts = []
+    for size in ("1", "100000000"):
+        reader = spark.read.format("natscap").option("partitionBytes", size)
+        frames = reader.schema("op string, t_ns bigint").load(str(capture))
+        counts.append(sorted(map(tuple, frames.groupBy("op").count().collect())))
+    assert counts[0] == counts[1]
+    assert frames.columns == ["op", "t_ns"]
+
+
+def test_one_dataframe_may_be_used_again_and_again(spark: SparkSession, capture: Path) -> None:
+    """Repeated, filtered, unioned, self-joined: what `pushFilters` of 4.3.0 gets wrong."""
+    frames = spark.read.format("natscap").load(str(capture))
+    whole = frames.count()
+    pubs = frames.where("op = 'PUB'").count()
+    assert 0 < pubs < whole
+    assert frames.count() == whole
+    both = frames.where("op = 'PUB'").union(frames.where("op <> 'PUB'"))
+    assert both.count() == whole
+    keys = ["block_off", "idx"]
+    assert frames.alias("a").join(frames.alias("b"), keys).count() == whole
+
+
+def test_options_prune(spark: SparkSession, capture: Path) -> None:
+    """Time, connection, operation, direction and subject."""
+    reader = spark.read.format("natscap")
+    assert reader.option("conn", "2").load(str(capture)).select("conn_id").distinct().count() == 1
+    reader = spark.read.format("natscap").option("op", "PUB,HMSG").option("direction", "c2s")
+    assert {row.op for row in reader.load(str(capture)).select("op").distinct().collect()} == {"PUB"}
+    late = str(WALL + 7_000 * MS)
+    reader = spark.read.format("natscap").option("from_ns", late).option("subject", "secret")
+    assert reader.load(str(capture)).count() == 1
+
+
+def test_tables_tell_what_is_known(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
+    """`analyze` writes all tables; their numbers are those of the conversation; again is the same."""
+    from natsproxy.spark.jobs import analyze, latencies
+    from natsproxy.spark.tables import TABLES
+
+    out = tmp_path / "tables"
+    seen: dict[str, int] = {}
+    for _ in range(2):
+        analyze(spark, [str(capture)], out, progress=lambda table, rows: seen.__setitem__(table, rows))
+    assert list(seen) == list(TABLES)
+
+    def table(name: str) -> list[dict[str, object]]:
+        return [row.asDict() for row in spark.read.parquet(f"{out}/{name}").collect()]
+
+    answered = sorted(row["latency_ns"] for row in table("requests") if row["subject"] == "svc")  # type: ignore[type-var]
+    assert answered == [number * MS for number in range(1, REQUESTS + 1)]
+    services = {row["service_ns"] for row in table("requests") if row["subject"] == "svc"}
+    assert services == {number * MS - MS // 2 for number in range(1, REQUESTS + 1)}
+    (alone,) = [row for row in table("requests") if row["subject"] == "nobody"]
+    assert (alone["status"], alone["latency_ns"]) == (503, MS)
+    (worst,) = [row for row in latencies(spark, out) if row["template"] == "svc"]
+    assert (worst["requests"], worst["worst"]) == (REQUESTS, REQUESTS)
+    acks = sorted((row["delivered"], row["answer"], row["answer_ns"]) for row in table("js_acks"))  # type: ignore[type-var]
+    assert acks == [(1, "nak", 2 * MS), (2, "ack", 2 * MS)]
+    (error,) = table("errors")
+    assert error["subject"] == "secret"
+    (fault,) = table("faults")
+    assert (fault["rule"], fault["ordinal"]) == ("no-secrets", 42)
+    (gap,) = table("gaps")
+    assert (gap["reason"], gap["frames"]) == ("the disk", 3)
+    first = next(row for row in table("connections") if row["client"] == "10.0.0.1:1")
+    assert (first["cause"], first["c2s_bytes"]) == ("client-closed", 10)
+
+
+def test_a_damaged_block_is_a_row_or_an_error(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
+    """As Spark's own sources: PERMISSIVE, DROPMALFORMED, FAILFAST."""
+    from pyspark.errors import PySparkException
+
+    raw = bytearray(capture.read_bytes())
+    place = raw.index(b"PUB svc _INBOX.x.20 ")
+    raw[place] ^= 0xFF
+    broken = tmp_path / "broken.ncap"
+    broken.write_bytes(raw)
+    load = {mode: spark.read.format("natscap").option("mode", mode).load(str(broken)) for mode in
+            ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")}  # fmt: skip
+
+    assert load["PERMISSIVE"].where("op = '_corrupt'").count() == 1
+    assert load["DROPMALFORMED"].count() == load["PERMISSIVE"].count() - 1
+    with pytest.raises(PySparkException, match="checksum"):
+        load["FAILFAST"].count()
+
+
+def test_an_unknown_table_is_one_sentence(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
+    """Before anything is written."""
+    from natsproxy.spark.jobs import analyze
+
+    with pytest.raises(ConfigError, match="no table 'nope'"):
+        analyze(spark, [str(capture)], tmp_path / "out", ["nope"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_source_is_found_from_any_folder(tmp_path: Path) -> None:
+    """`pyspark_natsproxy` is installed, not only lying beside us."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import pyspark_natsproxy as p; print(p.DefaultSource.name())"],
+        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""},
+    )  # fmt: skip
+    assert done.stdout.strip() == "natscap", done.stderr
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    """No such file, not a capture: exit code 1, the file named, no traceback."""
+    other = tmp_path / "other.ncap"
+    other.write_bytes(b"something else entirely")
+    for path in (tmp_path / "none.ncap", other):
+        done = subprocess.run(
+            [sys.executable, "-m", "natsproxy", "analyze", str(path), "--out", str(tmp_path / "out")],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert path.name in done.stderr
+        assert "Traceback" not in done.stderr
