@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import trio
@@ -32,7 +31,7 @@ async def nats_server(folder: Path, *, jetstream: bool = True) -> AsyncIterator[
     if jetstream:
         arguments += ["-js", "-sd", str(folder / "store")]
     with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(arguments, stdout=log, stderr=log)
+        process = subprocess.Popen(arguments, stdout=log, stderr=log)  # noqa: ASYNC220 (returns at once)
         try:
             yield await _port(process, ports)
         finally:
@@ -41,11 +40,9 @@ async def nats_server(folder: Path, *, jetstream: bool = True) -> AsyncIterator[
 
 
 async def _port(process: subprocess.Popen[bytes], folder: Path) -> Address:
-    import json
-
     with trio.fail_after(20):
         while True:
-            for file in folder.glob("*.ports"):
+            for file in folder.glob("*.ports"):  # noqa: ASYNC240
                 text = file.read_text()
                 if text.strip().endswith("}"):
                     url = json.loads(text)["nats"][0]
@@ -77,15 +74,14 @@ async def recording(capture: Path, upstream: Address) -> AsyncIterator[str]:
         addresses = await nursery.start(proxy.serve)
         yield f"nats://{addresses[0]}"
         with trio.move_on_after(5):
-            while proxy.relays:
+            while proxy.relays:  # noqa: ASYNC110 (connections tell nobody that they left)
                 await trio.sleep(0.01)
-        await proxy.stop_recording()
-        nursery.cancel_scope.cancel()
+        await proxy.drain(5)
 
 
 async def record_program(program: Path, capture: Path, folder: Path) -> str:
     """Record a program's conversation with a fresh server; return what it printed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     async with nats_server(folder) as server, recording(capture, server) as url:
         printed = await run_program(program, url)
     shutil.rmtree(folder, ignore_errors=True)
@@ -100,33 +96,3 @@ async def cassette(capture: Path, **options: object) -> AsyncIterator[CassetteSe
         await nursery.start(server.serve)
         yield server
         nursery.cancel_scope.cancel()
-
-
-def main() -> None:
-    """`python -m tests.replay.kit PROGRAM [TIMES]`: record it once, play it often; for development."""
-    import tempfile
-
-    program = PROGRAMS / f"{sys.argv[1]}.py"
-    times = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    with tempfile.TemporaryDirectory() as folder:
-        trio.run(partial(_demo, program, Path(folder), times))
-
-
-async def _demo(program: Path, folder: Path, times: int) -> None:
-    capture = folder / "x.ncap"
-    printed = await record_program(program, capture, folder / "server")
-    print(printed)
-    for _ in range(times):
-        began = time.monotonic()
-        async with cassette(capture) as server:
-            try:
-                again = await run_program(program, server.url)
-                print("same" if again == printed else again)
-            except (AssertionError, trio.TooSlowError) as error:
-                print("FAILED", error)
-            print(*server.mismatches, sep="\n")
-            print("unused", [x.frame.line for x in server.unused()], round(time.monotonic() - began, 2))
-
-
-if __name__ == "__main__":
-    main()

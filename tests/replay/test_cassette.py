@@ -50,7 +50,8 @@ async def test_what_was_not_recorded_is_named_with_what_came_near(tmp_path: Path
         async with stream:
             await stream.send_all(
                 b'CONNECT {"verbose":false,"name":"core","headers":true}\r\nSUB orders.new 7\r\n'
-                b"PUB orders.eu.1 5\r\nwrong\r\nPUB orders.eu.0 4\r\neu 0\r\nPUB orders.eu.0 4\r\neu 0\r\nPING\r\n"
+                b"PUB orders.eu.1 5\r\nwrong\r\nPUB orders.eu.0 4\r\neu 0\r\n"
+                b"PUB orders.eu.0 4\r\neu 0\r\nPING\r\n"
             )
             said = b""
             with trio.fail_after(5):

@@ -1,0 +1,74 @@
+"""What counts when two captures are compared, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproxy.errors import ConfigError
+from natsproxy.replay.canonical import Ignore, Said, difference, parse_ignore, say
+from natsproxy.wire.ops import C2S, S2C
+from natsproxy.wire.parse import frames
+
+N1, N2 = "YsWepi49b8wudIgA6wZ1I0", "ve7W1VgogpWgdqn9EOcG89"
+
+
+def said(data: str, ignore: Ignore | None = None) -> Said | None:
+    direction = S2C if data.startswith(("MSG", "HMSG", "-ERR", "PONG")) else C2S
+    (frame,) = frames(data.encode(), direction)
+    return say(frame, direction, ignore or Ignore())
+
+
+def msg(subject: str, body: str, reply: str = "") -> str:
+    return f"MSG {subject} 1 {reply} {len(body)}\r\n{body}\r\n"
+
+
+API = '{"type":"io.nats.jetstream.api.v1.stream_info_response","created":"%s","config":{"num_replicas":%d}}'
+
+SAME = [
+    (msg(f"_INBOX.{N1}", "x"), msg(f"_INBOX.{N2}", "x")),
+    (msg("s", "x", "$JS.ACK.S.C.1.1.1.5.0"), msg("s", "x", "$JS.ACK.S.C.1.1.1.6.0")),
+    (msg("i", API % ("1", 1)), msg("i", API % ("2", 1))),
+    ("HMSG a 1 24 24\r\nNATS/1.0\r\nA: 1\r\nB:2\r\n\r\n\r\n".replace("24 24", "23 23"),
+     "HMSG a 1 24 24\r\nNATS/1.0\r\nB:2\r\nA: 1\r\n\r\n\r\n".replace("24 24", "23 23")),
+    ("PUB $JS.API.CONSUMER.INFO.S.ZFMIoOQM 0\r\n\r\n", "PUB $JS.API.CONSUMER.INFO.S.n9pgj0i0 0\r\n\r\n"),
+]  # fmt: skip
+DIFFERENT = [
+    (msg("a", "x"), msg("a", "y"), "body"),
+    (msg("a", "x"), msg("a", "x", "r"), "reply"),
+    (msg("i", API % ("1", 1)), msg("i", API % ("1", 3)), "body /config/num_replicas"),
+    (msg("a", ""), "HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n", "status"),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), SAME)
+def test_what_differs_from_run_to_run_does_not_count(ours: str, theirs: str) -> None:
+    assert said(ours) == said(theirs) != None  # noqa: E711
+
+
+@pytest.mark.parametrize(("ours", "theirs", "field"), DIFFERENT)
+def test_the_field_that_differs_is_named(ours: str, theirs: str, field: str) -> None:
+    first, second = said(ours), said(theirs)
+    assert first is not None
+    assert second is not None
+    assert first.digest != second.digest
+    assert difference(first, second) == field
+
+
+@pytest.mark.parametrize("data", ["PING\r\n", "UNSUB 1\r\n", "PUB $JS.FC.S.C.x 0\r\n\r\n",
+                                  "HMSG a 1 31 31\r\nNATS/1.0 100 Idle Heartbeat\r\n\r\n\r\n"])  # fmt: skip
+def test_frames_that_come_by_the_clock_do_not_count(data: str) -> None:
+    assert said(data) is None
+
+
+def test_ignore_leaves_out_members_headers_and_subjects() -> None:
+    ignore = parse_ignore(["json:/a/ts", "header:X", "subject:noise.>"])
+    assert said(msg("a", '{"a":{"ts":1}}'), ignore) == said(msg("a", '{"a": {"ts": 2}}'), ignore)
+    first = said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 1\r\n\r\n\r\n", ignore)
+    assert first == said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 2\r\n\r\n\r\n", ignore)
+    assert said(msg("noise.x", ""), ignore) is None
+
+
+@pytest.mark.parametrize("entry", ["ts", "json:ts", "header:", "body:/x"])
+def test_an_entry_of_another_shape_is_refused(entry: str) -> None:
+    with pytest.raises(ConfigError, match="none of json:/member"):
+        parse_ignore([entry])

@@ -1,0 +1,40 @@
+"""The recorded conversation as exchanges with effects."""
+
+from __future__ import annotations
+
+from natsproxy.replay.script import Script, is_optional
+from natsproxy.wire.ops import C2S
+from natsproxy.wire.parse import frames
+from tests.replay.scripted import MS, events, hello
+
+
+def test_an_exchange_hands_out_the_effects_that_waited_for_it_alone() -> None:
+    script = Script(
+        events([*hello(1, "a"), (1, ">", b"SUB i 1\r\nPUB q i 0\r\n\r\n"), (1, "<", b"MSG i 1 0\r\n\r\n")])
+    )
+    script.fill()
+    recorded = script.connections[1]
+    assert recorded.name == "a"
+    sub, request = (queue[0] for queue in recorded.open.values())
+    assert script.use(sub, 5) == []
+    (effect,) = script.use(request, 7)
+    assert (effect.last, effect.offset, effect.waits) == (7, MS, 0)
+    assert (recorded.unused, recorded.unsent) == (0, 1)
+    assert script.whole
+
+
+def test_an_effect_read_after_its_cause_was_used_waits_for_nothing() -> None:
+    lines = [*hello(1, "a"), (1, ">", b"SUB i 1\r\nPUB q i 0\r\n\r\n"), (1, "<", b"MSG i 1 0\r\n\r\n")]
+    script = Script(events(lines), window=1)
+    script.fill()
+    assert not script.whole
+    while script.connections[1].open:
+        script.use(next(iter(script.connections[1].open.values()))[0], 3)
+        script.fill()
+    ((recorded, lane, effect),) = script.fresh
+    assert (recorded.conn, lane, effect.last) == (1, (b"1", b"i"), 3)
+
+
+def test_unsubscribing_and_flow_control_are_optional() -> None:
+    found = list(frames(b"UNSUB 1\r\nPUB $JS.FC.S.C.x 0\r\n\r\nPUB a 0\r\n\r\n", C2S))
+    assert [is_optional(frame) for frame in found] == [True, True, False]

@@ -1,0 +1,104 @@
+"""The five modes of a cassette."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from natsproxy.config.settings import Address
+from natsproxy.errors import CaptureError, ConfigError
+from natsproxy.replay.plan import Step, events
+from natsproxy.replay.sessions import MODES, parse_mode, use
+from tests.replay.kit import nats_server
+from tests.replay.scripted import hello, write
+
+
+async def _talk(url: str, word: bytes) -> bytes:
+    """Publish a word to ourselves; return what came back up to the PONG."""
+    stream = await trio.open_tcp_stream("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    async with stream:
+        await stream.send_all(
+            b'CONNECT {"verbose":false,"name":"talker"}\r\nSUB w 1\r\nPUB w %d\r\n%b\r\nPING\r\n'
+            % (len(word), word)
+        )
+        said = b""
+        with trio.fail_after(5):
+            while b"PONG\r\n" not in said:
+                said += await stream.receive_some()
+    return said
+
+
+def _words(path: Path) -> set[bytes]:
+    return {
+        e.frame.body for e in events(path) if isinstance(e, Step) and e.frame.subject == b"w" and e.frame.size
+    }
+
+
+def test_modes_are_parsed_and_a_wrong_one_lists_them() -> None:
+    assert [parse_mode(mode) for mode in MODES] == list(MODES)
+    with pytest.raises(ConfigError, match="one of none, once, new_episodes, all, rewrite"):
+        parse_mode("onec")
+
+
+async def test_mode_none_never_records(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="there is no such cassette"):
+        async with use(tmp_path / "x.ncap", upstream=Address("127.0.0.1", 1)):
+            pass
+
+
+async def test_recording_needs_an_upstream(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="say the upstream"):
+        async with use(tmp_path / "x.ncap", "once"):
+            pass
+
+
+@pytest.mark.server
+async def test_once_records_and_then_plays(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.ncap"
+    async with nats_server(tmp_path / "s") as server, use(path, "once", upstream=server) as first:
+        assert first.recording
+        assert b"MSG w 1 3\r\none\r\n" in await _talk(first.url, b"one")
+    async with use(path, "once") as second:
+        assert not second.recording
+        assert b"MSG w 1 3\r\none\r\n" in await _talk(second.url, b"one")
+        assert not second.mismatched
+        assert second.played is not None
+        assert second.played.unused() == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("mode", ["all", "rewrite"])
+async def test_all_and_rewrite_record_anew(mode: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])
+    async with nats_server(tmp_path / "s") as server, use(path, parse_mode(mode), upstream=server) as session:
+        await _talk(session.url, b"new")
+    assert _words(path) == {b"new"}
+
+
+@pytest.mark.server
+async def test_a_recording_that_failed_leaves_the_old_capture(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])
+    async with nats_server(tmp_path / "s") as server:
+        with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError)):
+            async with use(path, "all", upstream=server):
+                raise ZeroDivisionError
+    assert _words(path) == {b"old"}
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["x.ncap"]
+
+
+@pytest.mark.server
+async def test_new_episodes_are_answered_and_recorded_beside(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", hello(1, "talker"))
+    async with nats_server(tmp_path / "s") as server, use(path, "new_episodes", upstream=server) as session:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(session.url.rsplit(":", 1)[1]))
+        async with stream:
+            await stream.send_all(
+                b'CONNECT {"verbose":false,"name":"talker"}\r\nSUB w 1\r\nPUB w 3\r\nnew\r\n'
+            )
+            said = b""
+            with trio.fail_after(5):
+                while not said.endswith(b"new\r\n"):
+                    said += await stream.receive_some()
+    assert _words(tmp_path / "x.new.ncap") == {b"new"}
