@@ -85,7 +85,7 @@ async def test_a_recording_that_failed_leaves_the_old_capture(tmp_path: Path) ->
             async with use(path, "all", upstream=server):
                 raise ZeroDivisionError
     assert _words(path) == {b"old"}
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["x.ncap"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["x.ncap"]  # noqa: ASYNC240
 
 
 @pytest.mark.server

@@ -32,7 +32,7 @@ async def main() -> None:
         await asker.publish(f"jobs.{n}", b"job %d" % n)
     await asker.flush()
     async with asyncio.timeout(10):
-        while len(done) < 30:
+        while len(done) < 30:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     print(sorted(done))
     for nc in (*workers, asker):

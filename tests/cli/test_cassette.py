@@ -1,0 +1,71 @@
+"""`natsproxy cassette run`: programs against captures."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from natsproxy.cli import main
+from tests.replay.kit import PROGRAMS, record_program
+from tests.replay.scripted import hello, write
+
+NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    return write(tmp_path / "x.ncap", hello(1, "a"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["{x}", "--", "/no/such/program"], 2, "cannot run /no/such/program"),
+        (["--mode", "sometimes", "{x}", "--", "true"], 2, "one of none, once"),
+        (["{x}.not", "--", "true"], 2, "there is no such cassette"),
+        (["--mode", "all", "{x}", "--", "true"], 2, "say the upstream server"),
+        (["--timeout", "0.01", "{x}", "--", "sleep", "60"], 2, "sleep did not end within 0.01 s"),
+        (["{x}", "--", "sh", "-c", "exit 7"], 7, ""),
+        (["{x}", "--", "true"], 0, ""),
+    ],
+)
+def test_exit_codes_and_sentences(arguments: list[str], code: int, said: str, capture: Path) -> None:
+    done = CliRunner().invoke(main, ["cassette", "run", *(a.format(x=capture) for a in arguments)])
+    assert done.exit_code == code
+    assert said in done.output
+
+
+@pytest.mark.server
+async def test_a_program_runs_against_the_capture_alone(tmp_path: Path) -> None:
+    capture, program = tmp_path / "x.ncap", str(PROGRAMS / "core.py")
+    printed = await record_program(PROGRAMS / "core.py", capture, tmp_path / "s")
+    command = [NATSPROXY, "cassette", "run", "--strict", str(capture), "--", sys.executable, program]
+    done = await trio.run_process(
+        command, capture_stdout=True, check=False, env={**os.environ, "NATS_URL": ""}
+    )
+    assert done.returncode == 0
+    assert done.stdout.decode() == printed
+
+
+@pytest.mark.server
+async def test_another_program_fails_and_what_it_sent_is_named(tmp_path: Path) -> None:
+    capture = tmp_path / "x.ncap"
+    await record_program(PROGRAMS / "core.py", capture, tmp_path / "s")
+    script = (
+        "import os, asyncio, nats\n"
+        "async def main():\n"
+        "    nc = await nats.connect(os.environ['NATS_URL'], name='core')\n"
+        "    await nc.publish('orders.other', b'?')\n"
+        "    await nc.flush()\n"
+        "    await nc.close()\n"
+        "asyncio.run(main())\n"
+    )
+    command = [NATSPROXY, "cassette", "run", str(capture), "--", sys.executable, "-c", script]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == 1
+    assert b"client 'core' sent what was never recorded: PUB orders.other '?'" in done.stderr

@@ -1,0 +1,115 @@
+"""`natsproxy replay` as a person uses it: exit codes, sentences, results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from natsproxy.cli import main
+from natsproxy.cli.replay import parse_address
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError
+from tests.replay.kit import PROGRAMS, nats_server, record_program
+from tests.replay.scripted import hello, write
+
+NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    return write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"PUB a 0\r\n\r\n")])
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("nats://host:1", Address("host", 1)),
+        ("host", Address("host", 4222)),
+        ("nats://[::1]:5", Address("::1", 5)),
+        (":7", Address("127.0.0.1", 7)),
+    ],
+)
+def test_addresses_are_read_as_clients_read_them(text: str, address: Address) -> None:
+    assert parse_address(text, "--to") == address
+
+
+@pytest.mark.parametrize("text", ["http://x", "tls://x:1", "host:99999", "a:b:c"])
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--to .* is no address: nats://HOST:PORT"):
+        parse_address(text, "--to")
+
+
+def test_a_dry_run_looks_only(capture: Path) -> None:
+    done = run("replay", "to-server", capture, "--dry-run", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.output)["client_frames"] == 3
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["to-server", "{x}"], "say where to play to"),
+    (["to-server", "{x}", "--to", "nats://127.0.0.1:1"], "cannot connect to nats://127.0.0.1:1"),
+    (["to-server", "{x}", "--to", "x", "--connections", "a"], "no list of connection numbers"),
+    (["to-server", "{x}", "--to", "x", "--map-user", "a"], "not RECORDED=USER:PASSWORD"),
+    (["to-server", "{x}", "--to", "x", "--ignore", "a"], "none of json:/member"),
+    (["to-server", "{x}", "--to", "x", "--speed", "-1"], "neither a factor"),
+    (["to-server", "{x}.not", "--to", "x"], "no such file"),
+    (["to-server", "{py}", "--to", "x"], "not a natsproxy capture"),
+    (["to-client", "{py}"], "not a natsproxy capture"),
+    (["to-client", "{x}", "--unrecorded", "pass"], "only with an upstream"),
+    (["to-client", "{x}", "--listen", "127.0.0.1:0", "--timeout", "0.01", "--quiet"],
+     "it was waiting for PUB a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD)
+def test_what_cannot_run_is_one_sentence_and_exit_code_2(
+    arguments: list[str], said: str, capture: Path
+) -> None:
+    words = {"x": str(capture), "py": __file__}
+    done = run("replay", *(argument.format(**words) for argument in arguments))
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.server
+async def test_a_capture_is_played_and_compared(tmp_path: Path) -> None:
+    capture = tmp_path / "x.ncap"
+    await record_program(PROGRAMS / "core.py", capture, tmp_path / "a")
+    async with nats_server(tmp_path / "b") as server:
+        done = await trio.run_process(
+            [NATSPROXY, "replay", "to-server", str(capture), "--to", f"nats://{server}", "--speed", "max",
+             "--report"],
+            capture_stdout=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0
+    assert b"the same: 3 subjects compared" in done.stdout
+
+
+async def _first_line(process: subprocess.Popen[bytes]) -> str:
+    assert process.stderr is not None
+    return (await trio.to_thread.run_sync(process.stderr.readline)).decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_a_played_server_in_order(number: int, capture: Path) -> None:
+    process = subprocess.Popen(  # noqa: ASYNC220
+        [NATSPROXY, "replay", "to-client", str(capture), "--listen", "127.0.0.1:0"],
+        stderr=subprocess.PIPE, env=os.environ,
+    )  # fmt: skip
+    with process, trio.fail_after(20):
+        assert "on nats://127.0.0.1:" in await _first_line(process)
+        process.send_signal(number)
+        assert await trio.to_thread.run_sync(process.wait) == 0
