@@ -93,6 +93,10 @@ class Query:
 
     def wants(self, one: Seen) -> bool:
         """Whether it is such a frame."""
+        if self.conns and one.conn not in self.conns:
+            return False
+        if self.direction is not None and one.direction != self.direction:
+            return False
         if self.start is not None and one.wall < self.start:
             return False
         if self.end is not None and one.wall > self.end:

@@ -35,9 +35,13 @@ REQUESTS = 40
 def spark() -> Iterator[SparkSession]:
     """One local session for the module."""
     pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+    from natsproxy.spark.jobs import register
     from natsproxy.spark.session import local_session
 
+    # An editable install is no folder on the path, so Spark's own search does not see it; a wheel's is
+    # tested below.
     session = local_session(2, **{"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"})
+    register(session)
     yield session
     session.stop()
 
@@ -70,8 +74,8 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("captures") / "known.ncap", scribe.items, per_block=17)
 
 
-def test_found_without_a_register_call(spark: SparkSession, capture: Path) -> None:
-    """Spark knows the format by itself, in SQL too; every frame of a sequential reader is there once."""
+def test_every_frame_of_a_sequential_reader_is_there_once(spark: SparkSession, capture: Path) -> None:
+    """In the same order, with the wall clock of the capture."""
     expected = [(one.conn, int(one.direction), one.data) for one in walk(open_capture(capture))]
     frames = spark.read.format("natscap").option("payload", "-1").load(str(capture))
 
@@ -177,13 +181,25 @@ def test_an_unknown_table_is_one_sentence(spark: SparkSession, capture: Path, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_the_source_is_found_from_any_folder(tmp_path: Path) -> None:
-    """`pyspark_natsproxy` is installed, not only lying beside us."""
+@pytest.mark.long
+def test_a_wheel_is_found_without_a_register_call(capture: Path, tmp_path: Path) -> None:
+    """Installed as a wheel, read from another folder, in SQL."""
+    pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+    project = Path(__file__).parents[2]
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), str(project)]
+    subprocess.run(pip, check=True, cwd=tmp_path)
+    code = (
+        "from natsproxy.spark.session import local_session\n"
+        "spark = local_session(1)\n"
+        f"spark.sql(\"CREATE TEMPORARY VIEW f USING natscap OPTIONS (path '{capture}')\")\n"
+        "print('rows', spark.sql('SELECT count(*) FROM f').first()[0])\n"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", "import pyspark_natsproxy as p; print(p.DefaultSource.name())"],
-        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""},
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(target)},
     )  # fmt: skip
-    assert done.stdout.strip() == "natscap", done.stderr
+    assert f"rows {len(list(walk(open_capture(capture))))}" in done.stdout, done.stderr
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
