@@ -25,7 +25,7 @@ from natsproxy.net.relay import Relay, now_ns
 from natsproxy.net.stream import Leg
 from natsproxy.rules.seam import Chain, EmptyChain
 from natsproxy.session import causes
-from natsproxy.session.actions import End, SessionSettings
+from natsproxy.session.actions import Emit, End, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C
 
@@ -141,6 +141,9 @@ class Proxy:
         try:
             opening = session.opening
             if opening in ("refuse", "close"):
+                for action in session.actions:
+                    if isinstance(action, Emit):
+                        self.emit(action.event)
                 end = End(causes.RULE, f"a rule says: {opening}", opening == "refuse")
                 client.reset() if opening == "refuse" else client.close()
                 return
@@ -239,6 +242,16 @@ class Proxy:
         self.chain = chain
         for relay in list(self.relays.values()):
             relay.swap(chain)
+
+    async def barrier(self) -> None:
+        """Wait until all that has reached our sockets is handled, and the server has answered a fence.
+
+        Connections that end meanwhile count as answered.
+        """
+        await trio.lowlevel.checkpoint()
+        async with trio.open_nursery() as nursery:
+            for relay in list(self.relays.values()):
+                nursery.start_soon(relay.barrier)
 
     def start_recording(self, settings: RecordSettings, rules: str | None = None) -> None:
         """Begin a capture; connections that are open get a preamble.

@@ -31,7 +31,8 @@ class Gate:
     """The conditions of one rule; the default lets everything through.
 
     probability: 0 to 1.  every, first, limit: counts from 1; after: from 0.  between: (start, end) in ns, end
-    None for ever.  only: connection key -> the m that fire.  per_proxy: counts and times are the proxy's.
+    None for ever.  only: connection key (maybe with a direction before it, "c2s app/1") -> the m that fire.
+    per_proxy: counts and times are the proxy's.
     """
 
     probability: float | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.chain import RuleChain
@@ -18,10 +19,16 @@ from natsproxy.rules.spec import load
 Program = Callable[[str], Coroutine[Any, Any, None]]
 
 
-async def through(port: int, rules: str, program: Program, *, seed: int = 1) -> list[Event]:
+async def through(
+    port: int, rules: str | RuleChain, program: Program, *, seed: int = 1, record: Path | None = None
+) -> list[Event]:
     """Run `program` (given the proxy's URL) to its end; return what happened."""
-    settings = ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port), seed=seed)
-    proxy = Proxy(settings, RuleChain(load(rules, KINDS), seed=seed))
+    settings = ProxySettings(
+        listen=(Address(),), upstream=Address("127.0.0.1", port), seed=seed,
+        record=RecordSettings(record) if record is not None else None,
+    )  # fmt: skip
+    chain = RuleChain(load(rules, KINDS), seed=seed) if isinstance(rules, str) else rules
+    proxy = Proxy(settings, chain)
     events: list[Event] = []
     proxy.subscribe(events.append)
     async with trio.open_nursery() as nursery:
