@@ -110,6 +110,11 @@ class Needs:
         answered, self._answered = tuple(self._answered), []
         return Planned(step, news, answered, self._requests.get(frame.subject, -1))
 
+    def plain(self, conn: int, subject: bytes) -> bool:
+        """Tell whether a publish without a reply needs nothing but its turn."""
+        known = self._connections.get(conn)
+        return not self._answered and (known is None or not known.news) and subject not in self._requests
+
     def ended(self, conn: int, seq: int, t: int) -> Goodbye:
         """Return the end of a connection; seq: the next frame's."""
         known = self._connections.pop(conn, None)

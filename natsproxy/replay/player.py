@@ -15,7 +15,8 @@ from natsproxy.net.stream import Leg, LegLost
 from natsproxy.protocol import gojson
 from natsproxy.replay.credentials import Credentials, rebuilt
 from natsproxy.replay.errors import ReplayError
-from natsproxy.replay.to_server import Action, Dial, ToServer, Write
+from natsproxy.replay.lives import Action, Dial, Write
+from natsproxy.replay.to_server import ToServer
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import S2C, Op

@@ -14,16 +14,15 @@ the frame goes out without it; a connection goes on from there.
 
 from __future__ import annotations
 
-import json
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-from natsproxy.protocol.jetstream import parse_ack, parse_api
 from natsproxy.protocol.subjects import matches
+from natsproxy.replay.canonical import PUBLISHED
 from natsproxy.replay.causes import Bounded
 from natsproxy.replay.identities import INBOX
+from natsproxy.replay.lives import Action, Bulk, Dial, Fence, Head, Leave, Live, Missing, Write
+from natsproxy.replay.names import ServerNames
 from natsproxy.replay.needs import Goodbye, Needs, Planned, counts
 from natsproxy.replay.plan import Began, Ended, Event, Step
 from natsproxy.wire import encode
@@ -34,64 +33,7 @@ WINDOW: Final = 32 << 20
 _OVERHEAD: Final = 256
 _SKIPPED: Final = (Op.PING, Op.PONG, Op.OK, Op.CONNECT)
 BATCH: Final = 256 << 10
-
-
-class Dial(NamedTuple):
-    """Open a live connection; connect: the recorded CONNECT's arguments, `b""` where there was none."""
-
-    conn: int
-    connect: bytes
-
-
-class Write(NamedTuple):
-    """Send whole frames."""
-
-    conn: int
-    data: bytes
-
-
-class Leave(NamedTuple):
-    """Close a live connection."""
-
-    conn: int
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """What a frame waited for in vain."""
-
-    conn: int
-    frame: str
-    need: str
-
-    def __str__(self) -> str:
-        return f"connection {self.conn}: {self.frame} waited in vain for {self.need}"
-
-
-Action = Dial | Write | Leave
-
-
-class _Fence(NamedTuple):
-    """A PING of ours: the first frame that it fences (None: nothing new), and the SUBs among them."""
-
-    first: int | None
-    subs: list[int]
-
-
-@dataclass(slots=True, eq=False)
-class _Live:
-    conn: int
-    queue: deque[Planned | Began | Goodbye] = field(default_factory=deque)
-    ready: bool = False
-    dialled: bool = False
-    gone: bool = False
-    received: dict[bytes, int] = field(default_factory=dict)
-    sids: dict[bytes, None] = field(default_factory=dict)
-    dirty: int | None = None  # the first frame sent behind our last PING
-    fence: bool = False  # somebody waits for the server to have handled what was sent here
-    final: bool = False  # the last PING went out
-    since: int | None = None  # when the head of the queue began to wait for what it needs
-    unfenced: deque[_Fence] = field(default_factory=deque)
+TURN: Final = 1 << 20
 
 
 class ToServer:
@@ -105,7 +47,6 @@ class ToServer:
         patience: int = 5_000_000_000,
         window: int = WINDOW,
         keep: Callable[[int], bool] = lambda conn: True,
-        recorded: Callable[[Step], None] = lambda step: None,
     ) -> None:
         self.sent = self.received_frames = self.sent_bytes = 0
         self.lag = self.worst_lag = 0
@@ -115,17 +56,14 @@ class ToServer:
         self._patience = patience
         self._window = window
         self._keep = keep
-        self._recorded = recorded
         self._needs = Needs()
-        self._lives: dict[int, _Live] = {}
+        self._lives: dict[int, Live] = {}
         self._size = 0
         self._read = False
         self._start: int | None = None
         self._api: Bounded[tuple[int, bytes], bool] = Bounded()
         self._interest: dict[int, tuple[int, bytes]] = {}
-        self._names: Bounded[tuple[bytes, bytes], bytes] = Bounded()
-        self._creations: Bounded[bytes, tuple[bytes, bytes | None, bytes | None]] = Bounded()
-        self._acks: Bounded[tuple[bytes, bytes, int, int], bytes] = Bounded()
+        self._names = ServerNames()
         self._deadline: int | None = None
         self._connects: dict[int, bytes] = {}
         self._unsent: dict[int, None] = {}  # seqs in order
@@ -155,7 +93,7 @@ class ToServer:
         live = self._lives.get(conn)
         if live is None or live.gone:
             return
-        left = sum(isinstance(planned, Planned) for planned in live.queue)
+        left = sum(len(h.parts) if isinstance(h, Bulk) else isinstance(h, Planned) for h in live.queue)
         if left:
             self.missing.append(Missing(conn, f"{left} frames", f"its connection: {why}"))
         live.gone = True
@@ -180,28 +118,28 @@ class ToServer:
                 self._message(live, frame, answers)
         return answers
 
-    def _message(self, live: _Live, frame: Frame, answers: list[Action]) -> None:
-        reply = frame.reply
-        if reply.startswith(b"$JS.ACK."):
-            ack = parse_ack(reply)
-            if ack is not None:
-                self._acks[ack.stream, ack.consumer, ack.stream_seq, ack.delivered] = reply
-        elif reply.startswith(b"$JS.FC."):
-            answers.append(Write(live.conn, encode.pub(reply)))
+    def _message(self, live: Live, frame: Frame, answers: list[Action]) -> None:
+        self._names.answered(frame, live=True)
+        if frame.reply.startswith(b"$JS.FC."):
+            answers.append(Write(live.conn, encode.pub(frame.reply)))
         if counts(frame):
             live.received[frame.sid] = live.received.get(frame.sid, 0) + 1
             self._api[live.conn, frame.subject] = True
-            if frame.subject in self._creations:
-                self._name(frame.subject, frame.body, live=True)
 
     def advance(self, now: int) -> list[Action]:
-        """Send what may go at `now`; call again at `deadline` or when something was received."""
+        """Send what may go at `now`; call again at `deadline` or when something was received.
+
+        Returns about a `TURN` of bytes at most, so that what is sent is bounded by what the server takes.
+        """
         self._start = now if self._start is None else self._start
         self._fill()
         self._deadline = None
         actions: list[Action] = []
-        moved = True
+        moved, turn = True, self.sent_bytes + TURN
         while moved:
+            if self.sent_bytes > turn:
+                self._deadline = now
+                break
             moved = False
             for live in list(self._lives.values()):
                 moved = self._drain(live, now, actions) or moved
@@ -229,13 +167,11 @@ class ToServer:
     def _take(self, event: Event) -> None:
         if isinstance(event, Step):
             self._seq = event.seq
-            self._recorded(event)
             if event.direction == C2S:
                 self._take_sent(event)
                 return
             self._needs.received(event)
-            if event.frame.subject in self._creations:
-                self._name(event.frame.subject, event.frame.body, live=False)
+            self._names.answered(event.frame, live=False)
         elif isinstance(event, Ended) and event.conn in self._lives:
             goodbye = self._needs.ended(event.conn, self._seq + 1, event.t)
             self._leaving[event.conn] = goodbye.seq
@@ -248,41 +184,44 @@ class ToServer:
             self._live(step.conn).queue.append(Began(step.conn, step.t))
         if frame.op in _SKIPPED or frame.subject.startswith(b"$JS.FC."):
             return
+        plain = frame.op in PUBLISHED and not frame.reply and not frame.subject.startswith(b"$JS.")
+        if plain and self._needs.plain(step.conn, frame.subject):
+            self._add_plain(step, frame)
+            return
         self._note(step)
         self._live(step.conn).queue.append(self._needs.sent(step))
         self._unsent[step.seq] = None
         self._size += frame.wire_size + _OVERHEAD
 
-    def _live(self, conn: int) -> _Live:
+    def _add_plain(self, step: Step, frame: Frame) -> None:
+        """Queue a publish that needs nothing, together with its neighbours of the same time."""
+        queue = self._live(step.conn).queue
+        last = queue[-1] if queue else None
+        if not isinstance(last, Bulk) or not last.takes(step.t, frame.subject):
+            last = Bulk(step.seq, step.t, [], set())
+            queue.append(last)
+            self._unsent[step.seq] = None
+        last.parts.append(frame.buffer[frame.start : frame.end])
+        last.subjects.add(frame.subject)
+        size = frame.end - frame.start
+        last.size += size
+        self._size += size
+
+    def _live(self, conn: int) -> Live:
         found = self._lives.get(conn)
         if found is None:
-            found = self._lives[conn] = _Live(conn)
+            found = self._lives[conn] = Live(conn)
         return found
 
     def _note(self, step: Step) -> None:
-        frame = step.frame
-        if frame.op == Op.SUB:
-            self._interest[step.seq] = (step.conn, frame.subject)
-        elif frame.reply and frame.subject.startswith(b"$JS."):
-            call = parse_api(frame.subject)
-            if call is not None and call.verb in (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE"):
-                self._creations[frame.reply] = (call.stream, None, None)
-
-    def _name(self, reply: bytes, body: bytes, *, live: bool) -> None:
-        """Learn how a consumer is called, here and in the recording."""
-        stream, recorded, found = self._creations[reply]
-        try:
-            name = str(json.loads(body).get("name", "")).encode()
-        except (ValueError, AttributeError):
-            return
-        recorded, found = (recorded, name) if live else (name, found)
-        self._creations[reply] = (stream, recorded, found)
-        if recorded and found and recorded != found:
-            self._names[stream, recorded] = found
+        if step.frame.op == Op.SUB:
+            self._interest[step.seq] = (step.conn, step.frame.subject)
+        else:
+            self._names.requested(step.frame)
 
     # -- sending
 
-    def _drain(self, live: _Live, now: int, actions: list[Action]) -> bool:
+    def _drain(self, live: Live, now: int, actions: list[Action]) -> bool:
         """Send what a connection may send now; tell whether anything moved."""
         parts: list[bytes] = []
         subs: list[int] = []
@@ -292,13 +231,20 @@ class ToServer:
             if isinstance(head, Goodbye):
                 break
             if live.gone:
-                if isinstance(head, Planned):
+                if not isinstance(head, Began):
                     self._forget(head)
             elif not live.dialled:
                 live.dialled = True
                 actions.append(Dial(live.conn, self._connects.get(live.conn, b"")))
-                if isinstance(head, Planned):
+                if not isinstance(head, Began):
                     break
+            elif isinstance(head, Bulk):
+                if not live.ready or not self._may_bulk(live, head, now):
+                    break
+                live.dirty = head.seq if live.dirty is None else live.dirty
+                parts += head.parts
+                size += head.size
+                self._count_bulk(head)
             elif isinstance(head, Planned):
                 if not live.ready or not self._may(live, head, now):
                     break
@@ -321,12 +267,12 @@ class ToServer:
             actions.append(Write(live.conn, b"".join(parts)))
         return self._leave(live, now, actions) or moved
 
-    def _ping(self, live: _Live, subs: list[int]) -> bytes:
-        live.unfenced.append(_Fence(live.dirty, subs))
+    def _ping(self, live: Live, subs: list[int]) -> bytes:
+        live.unfenced.append(Fence(live.dirty, subs))
         live.dirty, live.fence = None, False
         return encode.PING
 
-    def _leave(self, live: _Live, now: int, actions: list[Action]) -> bool:
+    def _leave(self, live: Live, now: int, actions: list[Action]) -> bool:
         """Close a connection whose goodbye is due, behind a last PING; tell whether anything moved."""
         head = live.queue[0] if live.queue else None
         if not isinstance(head, Goodbye) or not self._due(head, now):
@@ -347,19 +293,19 @@ class ToServer:
         self._leaving.pop(live.conn, None)
         return True
 
-    def _farewell(self, live: _Live) -> bytes:
+    def _farewell(self, live: Live) -> bytes:
         """End the interest of a connection while others go on: a server notices a close when it likes."""
         if len(self._lives) == 1:
             return b""
         return b"".join(encode.unsub(sid) for sid in live.sids)
 
-    def _due(self, head: Planned | Began | Goodbye, now: int) -> bool:
+    def _due(self, head: Head, now: int) -> bool:
         if self._speed is None or self._start is None:
             return True
         t = head.step.t if isinstance(head, Planned) else head.t
         due = self._start + int(t / self._speed)
         if due <= now:
-            if isinstance(head, Planned):
+            if isinstance(head, Planned | Bulk):
                 self.lag = now - due
                 self.worst_lag = max(self.worst_lag, self.lag)
             return True
@@ -369,7 +315,7 @@ class ToServer:
     def _wake(self, at: int) -> None:
         self._deadline = at if self._deadline is None else min(self._deadline, at)
 
-    def _may(self, live: _Live, head: Planned, now: int) -> bool:
+    def _may(self, live: Live, head: Planned, now: int) -> bool:
         """Tell whether what a frame needs has come, or was waited for long enough."""
         need = self._open_need(live, head)
         if not need:
@@ -384,7 +330,13 @@ class ToServer:
             self._api[key] = True
         return True
 
-    def _given_up(self, live: _Live, what: str, need: str, now: int) -> bool:
+    def _may_bulk(self, live: Live, head: Bulk, now: int) -> bool:
+        need = self._open_end(live, head.seq)
+        for subject in head.subjects if self._interest else ():
+            need = need or self._open_interest(live, head.seq, subject)
+        return not need or self._given_up(live, f"{len(head.parts)} publishes", need, now)
+
+    def _given_up(self, live: Live, what: str, need: str, now: int) -> bool:
         if live.since is None:
             live.since = now
         until = live.since + self._patience
@@ -394,7 +346,7 @@ class ToServer:
         self.missing.append(Missing(live.conn, what, need))
         return True
 
-    def _open_need(self, live: _Live, head: Planned) -> str:
+    def _open_need(self, live: Live, head: Planned) -> str:
         need = self._open_count(live, head.counts)
         if need:
             return need
@@ -404,29 +356,38 @@ class ToServer:
         frame, seq = head.step.frame, head.step.seq
         if head.after in self._unsent:
             return f"the request on {frame.subject.decode(errors='replace')}"
-        for conn, behind in self._leaving.items():
-            if behind <= seq and conn != live.conn:
-                return f"the end of connection {conn}"
+        need = self._open_end(live, seq)
+        if need:
+            return need
         if frame.op == Op.UNSUB:
             return "" if frame.args else self._before(live, seq)
         if frame.op == Op.SUB:
             return "" if frame.subject.startswith(INBOX) else self._before(live, seq)
-        if frame.subject.startswith(b"$JS.ACK.") and self._ack(frame.subject) is None:
+        if frame.subject.startswith(b"$JS.ACK.") and self._names.ack(frame.subject) is None:
             return f"the delivery of {frame.subject.decode(errors='replace')}"
+        return self._open_interest(live, seq, frame.subject)
+
+    def _open_end(self, live: Live, seq: int) -> str:
+        for conn, behind in self._leaving.items():
+            if behind <= seq and conn != live.conn:
+                return f"the end of connection {conn}"
+        return ""
+
+    def _open_interest(self, live: Live, seq: int, subject: bytes) -> str:
         for other, (conn, pattern) in self._interest.items():
             if other >= seq:
                 break
-            if conn != live.conn and matches(pattern, frame.subject):
+            if conn != live.conn and matches(pattern, subject):
                 return f"the subscription to {pattern.decode(errors='replace')} of connection {conn}"
         return ""
 
-    def _open_count(self, live: _Live, wanted: tuple[tuple[bytes, int], ...]) -> str:
+    def _open_count(self, live: Live, wanted: tuple[tuple[bytes, int], ...]) -> str:
         for sid, count in wanted:
             if live.received.get(sid, 0) < count:
                 return f"message {count} on subscription {sid.decode(errors='replace')}"
         return ""
 
-    def _before(self, live: _Live, seq: int) -> str:
+    def _before(self, live: Live, seq: int) -> str:
         """Say what was recorded before and was not sent yet, or not yet handled by the server."""
         if next(iter(self._unsent), seq) < seq:
             return "frames of other connections that were recorded before it"
@@ -444,30 +405,8 @@ class ToServer:
         subject = frame.subject
         if not subject.startswith(b"$JS."):
             return frame.raw
-        mapped = self._mapped(subject)
+        mapped = self._names.to_live(subject)
         return frame.raw if mapped == subject else encode.with_line(frame, subject=mapped)
-
-    def _ack(self, subject: bytes) -> bytes | None:
-        """Return this server's ack subject for the delivery that a recorded one names."""
-        ack = parse_ack(subject)
-        if ack is None:
-            return subject
-        consumer = self._names.get((ack.stream, ack.consumer), ack.consumer)
-        return self._acks.get((ack.stream, consumer, ack.stream_seq, ack.delivered))
-
-    def _mapped(self, subject: bytes) -> bytes:
-        """Return a recorded JetStream subject with what this server called things."""
-        if subject.startswith(b"$JS.ACK."):
-            return self._ack(subject) or subject
-        call = parse_api(subject)
-        if call is None or not call.consumer:
-            return subject
-        name = self._names.get((call.stream, call.consumer))
-        if name is None:
-            return subject
-        tokens = subject.split(b".")
-        tokens[call.start + 1] = name
-        return b".".join(tokens)
 
     def _count(self, head: Planned, size: int) -> None:
         self.sent += 1
@@ -475,8 +414,18 @@ class ToServer:
         del self._unsent[head.step.seq]
         self._size -= head.step.frame.wire_size + _OVERHEAD
 
-    def _forget(self, head: Planned) -> None:
-        """Leave out a frame whose connection is gone."""
-        self._size -= head.step.frame.wire_size + _OVERHEAD
-        del self._unsent[head.step.seq]
-        self._interest.pop(head.step.seq, None)
+    def _count_bulk(self, head: Bulk) -> None:
+        self.sent += len(head.parts)
+        self.sent_bytes += head.size
+        del self._unsent[head.seq]
+        self._size -= head.size
+
+    def _forget(self, head: Planned | Bulk | Goodbye) -> None:
+        """Leave out what cannot be sent: its connection is gone."""
+        if isinstance(head, Bulk):
+            self._size -= head.size
+            del self._unsent[head.seq]
+        elif isinstance(head, Planned):
+            self._size -= head.step.frame.wire_size + _OVERHEAD
+            del self._unsent[head.step.seq]
+            self._interest.pop(head.step.seq, None)
