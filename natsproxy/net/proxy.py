@@ -262,8 +262,8 @@ class Proxy:
             raise ConfigError("a capture is already being recorded: stop it first")
         assert self._background is not None
         self.recorder = Recorder(
-            settings, seed=self.seed, rules=rules or self.chain.text or None, emit=self.emit, preambles=self._preambles,
-            on_strict=self._strict,
+            settings, seed=self.seed, rules=rules or self.chain.text or None, emit=self.emit,
+            preambles=self._preambles, on_strict=self._strict,
         )  # fmt: skip
         self._recorded = trio.Event()
         for preamble in self._preambles():

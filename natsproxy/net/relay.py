@@ -57,6 +57,7 @@ class Relay:
         self._ticking = False
         self._retick = trio.Event()
         self._unblocked = trio.Event()
+        self._over = trio.Event()
 
     async def run(self) -> End:
         """Relay until the connection ends; return why."""
@@ -72,6 +73,7 @@ class Relay:
         finally:
             self._client.close()
             self._server.close()
+            self._over.set()
             self.session.closed(now_ns())
         return end
 
@@ -86,6 +88,21 @@ class Relay:
     def drain(self) -> None:
         """End the connection once what the client has sent is answered."""
         self._perform(self.session.drain(now_ns()))
+
+    async def barrier(self) -> None:
+        """Wait until what the client has sent so far is handled by us and by the server."""
+        while self._client.readable and not self.session.over:
+            await trio.lowlevel.checkpoint()
+        passed = trio.Event()
+        self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_over, passed)
+            await passed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _until_over(self, passed: trio.Event) -> None:
+        await self._over.wait()
+        passed.set()
 
     # -- pumps
 

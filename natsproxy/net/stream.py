@@ -123,6 +123,14 @@ class Leg:
             self.close()
 
     @property
+    def readable(self) -> bool:
+        """Whether bytes are waiting in the kernel."""
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    @property
     def local(self) -> tuple[str, int]:
         """Our own address and port."""
         host, port = self._sock.getsockname()[:2]

@@ -12,6 +12,8 @@ between its CONNECT and its first PONG; nothing that cannot be framed goes on (u
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from natsproxy.events import Notice
 from natsproxy.rules.seam import Chain
 from natsproxy.session import causes
@@ -133,6 +135,14 @@ class Session(Handlers):
         """Put another chain in force, between frames."""
         self._chain = chain
         self._bind(now)
+        return self._done()
+
+    def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
+        """Call `then` where the server has answered all that the client has sent so far."""
+        if self.over or self.lanes[C2S].mid_frame:
+            then(now)
+        else:
+            self._fence(now).then.append(then)
         return self._done()
 
     def drain(self, now: int) -> list[Action]:
