@@ -1,9 +1,9 @@
 """Two conversations side by side: what was recorded, what was observed.
 
-Frames are compared as multisets per group (subject template or -ERR text): the server's order across
-subscriptions and its choice of queue members are random, what is said is not.  Two passes over the captures,
-each in bounded memory: the first counts what each says in canonical form, the second fetches the first frames
-that the other side does not have.  Latency is shown, never judged.
+Frames are compared as multisets per group (subject template, what an answer answers, or -ERR text): the
+server's order across subscriptions and its choice of queue members are random, what is said is not.  Two
+passes over the captures: the first counts what each says in canonical form (what both say cancels out), the
+second fetches the first frames that the other side does not have.  Latency is shown, never judged.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from natsproxy.replay.canonical import PUBLISHED, Ignore, Said, difference, say
 from natsproxy.replay.causes import Bounded
@@ -140,42 +140,75 @@ def compare(recorded: Path | str, observed: Path | str, ignore: Ignore = Ignore(
     return Report(sorted(rows.values(), key=lambda row: (row.same, row.group)))
 
 
-def _tallied(source: Iterator[Event], rows: dict[str, Row], side: int, ignore: Ignore) -> Iterator[Said]:
-    requests: Bounded[bytes, tuple[str, int]] = Bounded()
-    dice = random.Random(0)  # noqa: S311 (a sample that is the same every time)
+class _Heard(NamedTuple):
+    """A frame that counts.
+
+    asked: the group of the request that it answers.  after: how long after it, in ns, for its first answer.
+    """
+
+    step: Step
+    said: Said
+    asked: str = ""
+    after: int | None = None
+
+
+def _heard(source: Iterator[Event], ignore: Ignore) -> Iterator[_Heard]:
+    """Yield the frames that count; answers are grouped by what they answer, not by their inbox."""
+    requests: Bounded[bytes, tuple[str, int | None]] = Bounded()
     for event in source:
-        if not isinstance(event, Step):
+        said = say(event.frame, event.direction, ignore) if isinstance(event, Step) else None
+        if said is None or not isinstance(event, Step):
             continue
-        said = say(event.frame, event.direction, ignore)
-        if said is None:
-            continue
-        row = rows.get(said.group)
-        if row is None:
-            row = rows[said.group] = Row(said.group)
-        tally = row.observed if side else row.recorded
         frame = event.frame
         if event.direction == C2S:
-            if frame.op in PUBLISHED:
-                tally.sent += 1
-                if frame.reply:
-                    requests[frame.reply] = (said.group, event.t)
-            else:
-                tally.subscribed += 1
-        elif frame.op == Op.ERR:
+            if frame.reply and frame.op in PUBLISHED:
+                requests[frame.reply] = (said.group, event.t)
+            asked = requests.get(frame.subject) if frame.op in PUBLISHED else None
+        else:
+            asked = requests.get(frame.subject) if frame.op != Op.ERR else None
+        if asked is None:
+            yield _Heard(event, said)
+            continue
+        group, since = asked
+        said = replace(said, group=f"{group} (answer)")
+        if event.direction == C2S or since is None:
+            yield _Heard(event, said, group)
+        else:
+            requests[frame.subject] = (group, None)
+            yield _Heard(event, said, group, event.t - since)
+
+
+def _tallied(source: Iterator[Event], rows: dict[str, Row], side: int, ignore: Ignore) -> Iterator[Said]:
+    dice = random.Random(0)  # noqa: S311 (a sample that is the same every time)
+    for step, said, asked, after in _heard(source, ignore):
+        tally = _row(rows, said.group, side)
+        op = step.frame.op
+        if op == Op.SUB:
+            tally.subscribed += 1
+        elif op in PUBLISHED:
+            tally.sent += 1
+        elif op == Op.ERR:
             tally.errors += 1
         else:
             tally.received += 1
             if said.status:
                 tally.statuses[said.status] += 1
-            asked = requests.pop(frame.subject, None)
-            if asked is not None:
-                _replied(rows[asked[0]], side, event.t - asked[1], dice)
+            if asked:
+                _replied(_row(rows, asked, side), after, dice)
         yield said
 
 
-def _replied(row: Row, side: int, latency: int, dice: random.Random) -> None:
-    tally = row.observed if side else row.recorded
+def _row(rows: dict[str, Row], group: str, side: int) -> Tally:
+    row = rows.get(group)
+    if row is None:
+        row = rows[group] = Row(group)
+    return row.observed if side else row.recorded
+
+
+def _replied(tally: Tally, latency: int | None, dice: random.Random) -> None:
     tally.replies += 1
+    if latency is None:
+        return
     if len(tally.latency) < _RESERVOIR:
         tally.latency.append(latency)
     else:
@@ -190,11 +223,8 @@ def _samples(
     """Fetch the first frame of each side that the other one lacks, per group."""
     wanted: tuple[Callable[[int], bool], ...] = (lambda n: n > 0, lambda n: n < 0)
     for side, path in enumerate(paths):
-        for event in events(path):
-            if not isinstance(event, Step):
-                continue
-            said = say(event.frame, event.direction, ignore)
-            if said is None or not wanted[side](balance[said.digest]):
+        for event, said, _, _ in _heard(events(path), ignore):
+            if not wanted[side](balance[said.digest]):
                 continue
             row = rows[said.group]
             row.sample = row.sample or Sample()

@@ -11,7 +11,7 @@ needs knows identifiers of the new run:
 - *interest*: the SUBs of other connections recorded before it that match a publish are known to the server
   (a PING behind each SUB makes sure).
 
-- *requests*: an answer follows its request, whichever queue member receives that now.
+- *requests*: an answer waits until somebody has received its request, whichever queue member that is now.
 - *order*: SUBs (inboxes aside), UNSUBs and goodbyes wait until the server has everything recorded before;
   what was recorded after a goodbye waits for it.
 

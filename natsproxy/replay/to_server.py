@@ -63,6 +63,7 @@ class ToServer:
         self._start: int | None = None
         self._api: Bounded[tuple[int, bytes], bool] = Bounded()
         self._interest: dict[int, tuple[int, bytes]] = {}
+        self._asked: Bounded[bytes, None] = Bounded()
         self._names = ServerNames()
         self._deadline: int | None = None
         self._connects: dict[int, bytes] = {}
@@ -120,7 +121,9 @@ class ToServer:
 
     def _message(self, live: Live, frame: Frame, answers: list[Action]) -> None:
         self._names.answered(frame, live=True)
-        if frame.reply.startswith(b"$JS.FC."):
+        if not frame.reply.startswith(b"$JS."):
+            self._asked[frame.reply] = None
+        elif frame.reply.startswith(b"$JS.FC."):
             answers.append(Write(live.conn, encode.pub(frame.reply)))
         if counts(frame):
             live.received[frame.sid] = live.received.get(frame.sid, 0) + 1
@@ -354,7 +357,7 @@ class ToServer:
             if (conn, reply) not in self._api and self._keep(conn):
                 return f"the JetStream API's answer on {reply.decode(errors='replace')}"
         frame, seq = head.step.frame, head.step.seq
-        if head.after in self._unsent:
+        if head.after >= 0 and frame.subject not in self._asked:
             return f"the request on {frame.subject.decode(errors='replace')}"
         need = self._open_end(live, seq)
         if need:

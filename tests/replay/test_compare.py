@@ -35,7 +35,7 @@ def test_another_answer_is_shown_beside_the_recorded_one(tmp_path: Path) -> None
     report = compare(a, b)
     assert not report.same
     row = report.rows[0]
-    assert (row.group, row.missing, row.added) == ("_INBOX.*", 1, 1)
+    assert (row.group, row.missing, row.added) == ("ask (answer)", 1, 1)
     assert row.sample is not None
     assert row.sample.field == "body"
     assert row.sample.recorded.endswith("42")
