@@ -91,10 +91,11 @@ async def _orders(url: str, body: bytes = b"order") -> bytes:
     async def answer(message: object) -> None:
         await message.respond(b"confirmed")  # type: ignore[attr-defined]
 
-    await nc.subscribe("orders", cb=answer)
-    reply = await nc.request("orders", body, timeout=3)
-    await nc.close()
-    return reply.data
+    try:
+        await nc.subscribe("orders", cb=answer)
+        return (await nc.request("orders", body, timeout=3)).data
+    finally:
+        await nc.close()
 
 
 def test_a_cassette_plays_what_it_recorded(nats_server: NatsServer, tmp_path: Path) -> None:
