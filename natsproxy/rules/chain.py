@@ -168,6 +168,10 @@ class RuleBound:
         """Return what becomes of a frame, None to pass it untouched."""
         rewriter = self.plan.rewriter
         if direction == C2S:
+            if rewriter is not None and not self.plan.judges[C2S]:
+                quick = rewriter.quick(frame)
+                if quick is not None:
+                    return quick
             if frame.op == Op.SUB and self.alters_delivery and self.plan.alters(frame.subject):
                 self._view.watch_sid(frame.sid, Need.LINE)
             if rewriter is not None or self.plan.asked_need:
@@ -176,6 +180,10 @@ class RuleBound:
             if rewriter is None or (draft is not None and draft.over):
                 return draft.decision() if draft is not None else None
             return rewriter.forward(frame, draft, self._view, self._rewrite_u)
+        if rewriter is not None and not self.plan.judges[S2C] and not len(self._history):
+            quick = rewriter.quick_back(frame, self._view)
+            if quick is not None:
+                return quick
         seen = frame if rewriter is None else rewriter.back(frame, self._view, self._history)
         draft = self._judge(S2C, seen, now, frame)
         if draft is not None:

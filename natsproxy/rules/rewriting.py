@@ -107,6 +107,7 @@ class Rewriter:
         self._jetstream = any(action.jetstream for _, action in self._rules)
         self._replies = any(action.replies for _, action in self._rules)
         self._publish: dict[bytes, Rule | bytes | None] = {}
+        self._heads: dict[bytes, bytes] = {}
         self._subscribe: dict[bytes, bytes | Refused | None] = {}
         self._back: dict[tuple[bytes, bytes], bytes] = {}
         self._sides: dict[tuple[Selector, bytes], bool] = {}
@@ -134,13 +135,17 @@ class Rewriter:
 
     def publish(self, subject: bytes, draws: Draws) -> bytes | None:
         """Return where a publish goes: None for where it says, `b""` for nowhere (a lost share)."""
-        if subject not in self._publish:
-            _remember(self._publish, subject, self._destination(subject))
-        found = self._publish[subject]
+        found = self._known(subject)
         if found is None or isinstance(found, bytes):
             return found
         assert isinstance(found.action, Rewriting)
         return found.action.mapping.apply(subject, lambda limit: int(draws(found) * limit))
+
+    def _known(self, subject: bytes) -> Rule | bytes | None:
+        """Return `_destination`, remembered."""
+        if subject not in self._publish:
+            _remember(self._publish, subject, self._destination(subject))
+        return self._publish[subject]
 
     def deciding(self, subject: bytes) -> Rule | None:
         """Return the rule that decides for the subject of a publish."""
@@ -225,6 +230,32 @@ class Rewriter:
         return self._jetstream and subject.startswith(b"$JS.") and is_api(subject)
 
     # -- frames
+
+    def quick(self, frame: Frame) -> Decision | None:
+        """Return the decision on a plain PUB whose destination is known, None to ask at length."""
+        if frame.op != Op.PUB or frame.reply:
+            return None
+        head = self._heads.get(frame.subject)
+        if head is None:
+            to = self._known(frame.subject)
+            if not isinstance(to, bytes) or not to or self.answers(frame.subject):
+                return None
+            head = b"PUB " + to
+            _remember(self._heads, frame.subject, head)
+        rest = frame.buffer[frame.line_end : frame.end]
+        return Decision((b"%b %d\r\n%b" % (head, frame.size, rest),), cause="rewrite")
+
+    def quick_back(self, frame: Frame, view: View) -> Decision | None:
+        """Return the decision on a plain MSG that is rewritten back, None to ask at length."""
+        if frame.op != Op.MSG or frame.reply:
+            return None
+        sub = view.subs.get(frame.sid)
+        by = sub.subject if sub is not None and sub.upstream != sub.subject else b""
+        told = self.original(frame.subject, by)
+        if told == frame.subject:
+            return None
+        rest = frame.buffer[frame.line_end : frame.end]
+        return Decision((b"MSG %b %b %d\r\n%b" % (told, frame.sid, frame.size, rest),), cause="rewrite")
 
     def forward(self, frame: Frame, draft: Draft | None, view: View, draws: Draws) -> Decision | None:
         """Return the decision on a c2s frame that the other rules let go on."""

@@ -7,10 +7,9 @@ means.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.events import Notice
+from natsproxy.events import Firing, Notice
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.rules.seam import Bound, Chain, Decision, Shape, Subscription
@@ -135,7 +134,10 @@ class Core:
 
     def _carry_out(self, lane: Lane, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
         for firing in decision.firings:
-            self.actions.append(Emit(replace(firing, ordinal=ordinal)))
+            f = firing  # a new one by position: dataclasses.replace costs more than all else here
+            numbered = Firing(f.t, f.conn, f.rule, f.kind, f.direction, ordinal, f.m, f.action, f.delay,
+                              f.key, f.subject, f.detail)  # fmt: skip
+            self.actions.append(Emit(numbered))
         if decision.close is not None:
             lane.drop(frame, ordinal, now, decision.cause or decision.close.cause)
             close = decision.close

@@ -39,7 +39,8 @@ def test_api_subjects() -> None:
 
 def test_configurations_are_translated_at_any_depth() -> None:
     body = {
-        "config": {"name": "S", "subjects": ["a"], "republish": {"src": "a", "dest": "b"}, "deliver_subject": "d",
+        "config": {"name": "S", "subjects": ["a"], "republish": {"src": "a", "dest": "b"},
+                   "deliver_subject": "d",
                    "sources": [{"name": "X", "filter_subject": "f"}], "description": "subject a"},
         "state": {"subjects": {"a": 1}},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rules through a running proxy: what the official clients' own fakes do, each as a rule file, with nats-py."""
+"""Rules through a running proxy: what the official clients' fakes do, each as a rule file, with nats-py."""
 
 from __future__ import annotations
 

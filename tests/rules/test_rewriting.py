@@ -132,6 +132,7 @@ def test_odd_spacing_survives_where_nothing_changes() -> None:
 
 
 def test_both_sides_are_wanted_at_the_need_of_the_hungriest_rule() -> None:
-    text = '[[rules]]\nname = "t"\nkind = "rewrite"\nprefix = "t"\n[[rules]]\nname = "c"\nkind = "corrupt"\nsubject = "a"\n'
+    text = '[[rules]]\nname = "t"\nkind = "rewrite"\nprefix = "t"\n'
+    text += '[[rules]]\nname = "c"\nkind = "corrupt"\nsubject = "a"\n'
     found = Wire(text)
     assert found.bound.interest[S2C].need(4, b"t.a") == 3
