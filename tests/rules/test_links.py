@@ -1,0 +1,54 @@
+"""Link rules: spans over binds, windows, gates, firings."""
+
+from __future__ import annotations
+
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.seam import Shape
+from natsproxy.rules.spec import load
+from natsproxy.wire.ops import C2S, S2C
+from tests.rules.kit import FakeView, S, Wire
+
+PAUSE = '[[rules]]\nname = "p"\nkind = "pause"\n'
+
+
+def test_a_firing_is_told_once_over_all_binds() -> None:
+    wire = Wire(PAUSE)
+    wire.bound.due(0)
+    wire.rebind()
+    wire.bound.due(S)
+    assert [(firing.rule, firing.direction, firing.ordinal) for firing in wire.bound.fired] == [
+        ("p", "c2s", None)
+    ]
+
+
+def test_a_window_counts_from_the_start_of_the_connection() -> None:
+    wire = Wire(PAUSE + 'between = ["2s", "3s"]\n', now=10 * S)
+    assert wire.bound.shape(S2C, 10 * S) == (None, 12 * S)
+    assert wire.bound.shape(S2C, 12 * S)[0] == Shape(paused=True)
+
+
+def test_or_from_when_the_rule_was_loaded() -> None:
+    chain = RuleChain(load(PAUSE + 'between = ["2s", "3s"]\nper = "proxy"\n', KINDS))
+    chain.bind(FakeView(), None, 0)
+    late = chain.bind(FakeView(ordinal=2), None, 2 * S)
+    assert late.shape(C2S, 2 * S)[0] == Shape(paused=True)
+
+
+def test_the_gate_of_a_link_is_asked_once_per_connection() -> None:
+    chain = RuleChain(load(PAUSE + "probability = 0.5\n", KINDS), seed=3)
+    bent = [chain.bind(FakeView(key=f"c{n}"), None, 0).shape(C2S, 0)[0] is not None for n in range(200)]
+    again = [
+        chain.bind(FakeView(key=f"c{n}"), None, 0).shape(C2S, 0)[0] is not None for n in reversed(range(200))
+    ]
+    assert bent == again[::-1]
+    assert 70 < sum(bent) < 130
+
+
+def test_a_frame_begins_it_anew() -> None:
+    wire = Wire(PAUSE + 'op = "PUB"\nlasts = "2s"\n')
+    wire.decide(C2S, "PUB a 0\n")
+    assert wire.bound.shape(C2S, 0)[1] == 2 * S
+    wire.now = S
+    wire.decide(C2S, "PUB a 0\n")
+    assert wire.bound.shape(C2S, S)[1] == 3 * S
