@@ -128,6 +128,8 @@ class CaptureFile:
             if block.kind == Kind.RECORDS and not block.flags & ~ZSTD:
                 raw = self._pull(block.offset + HEADER.size, block.summary_size)
                 yield BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
+            else:
+                self.read(block)  # what is passed over is at least what it was when it was written
             offset = block.end
 
     def read(self, block: Block) -> tuple[bytes, bytes]:
@@ -163,8 +165,10 @@ def decode_items(
         max_ext_len=0,
     )  # fmt: skip
     unpacker.feed(body)
+    whole = 0
     try:
         for fields in unpacker:
+            whole = unpacker.tell()
             item = records.decode(fields, mono0)
             if item is not None:
                 yield item
@@ -172,7 +176,7 @@ def decode_items(
         raise CaptureError(str(error), path=path, offset=offset) from None
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise CaptureError(f"a block whose items do not parse: {error}", path=path, offset=offset) from None
-    if unpacker.tell() != len(body):
+    if whole != len(body):
         raise CaptureError("a block that ends inside an item", path=path, offset=offset)
 
 

@@ -1,0 +1,330 @@
+"""Captures: written and read back, damaged in every way, followed while they grow, cut off by kill -9."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.capture import records
+from natsproxy.capture.blocks import HEADER, MAGIC, Kind, header
+from natsproxy.capture.builder import BlockBuilder
+from natsproxy.capture.reader import CaptureFile, Follower, open_capture
+from natsproxy.capture.records import Close, Firing, Flags, Frames, Gap, Item, Note, Opaque, Open, Preamble
+from natsproxy.capture.recover import recover, verify
+from natsproxy.capture.redact import redacted
+from natsproxy.capture.view import Query, legs, walk
+from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.errors import CaptureError, TruncatedCapture
+from natsproxy.wire.ops import C2S, S2C, Op, op_mask
+from tests.kit.captures import MONO, WALL, Scribe, write
+
+
+def items(path: Path) -> list[Item]:
+    """Return all items of a capture."""
+    return [item for _, item in open_capture(path).items()]
+
+
+_TIMES = st.integers(0, 1 << 40).map(lambda t: MONO + t)
+_INFO = st.dictionaries(st.text(max_size=5), st.none() | st.integers(0, 9) | st.text(max_size=5), max_size=3)
+_FRAMES = st.builds(
+    lambda conn, way, n, came, went, cause: Frames(
+        conn, way, b"PING\r\n" * n, n, 0, came and 7, came and MONO + 5, went and 8, went and MONO + 6, cause
+    ),
+    st.integers(0, 1 << 40), st.sampled_from([C2S, S2C]), st.integers(1, 4), st.just(1) | st.none(),
+    st.just(1) | st.none(), st.none() | st.text(max_size=8),
+)  # fmt: skip
+_ITEMS = st.one_of(
+    _FRAMES,
+    st.builds(Open, st.integers(0, 9), _TIMES, _INFO),
+    st.builds(Close, st.integers(0, 9), _TIMES, st.text(), _INFO),
+    st.builds(Firing, st.integers(0, 9), _TIMES, _INFO),
+    st.builds(Gap, st.none() | st.integers(0, 9), _TIMES, _INFO),
+    st.builds(Preamble, st.integers(0, 9), _TIMES, _INFO), st.builds(Note, _TIMES, _INFO),
+    st.builds(Opaque, st.integers(0, 9), st.sampled_from([C2S, S2C]), _TIMES, st.integers(0, 1 << 40)),
+)  # fmt: skip
+
+
+@given(st.lists(_ITEMS, max_size=12), st.sampled_from(["none", "zstd"]), st.integers(1, 5))
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[Item], compression: str, per_block: int
+) -> None:
+    """Every kind of item, any block size, compressed or not."""
+    path = write(
+        tmp_path_factory.mktemp("c") / "x.ncap", wanted, per_block=per_block, compression=compression
+    )
+
+    assert items(path) == wanted
+    result = verify(path)
+    assert result.whole
+    assert result.items == len(wanted)
+    assert open_capture(path).tail() is None
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A small capture of three blocks."""
+    scribe = Scribe()
+    scribe.items.append(Open(1, MONO, {"client": "c"}))
+    for number in range(8):
+        scribe.frame(number, 1, C2S, b"PUB a.%d 2\r\nhi\r\n" % number)
+        scribe.frame(number, 1, S2C, b"MSG a.%d 1 2\r\nhi\r\n" % number)
+    return write(tmp_path / "small.ncap", scribe.items, per_block=6)
+
+
+def test_every_flipped_byte_is_found_or_harmless(small: Path, tmp_path: Path) -> None:
+    """A CaptureError, or the same content: never another exception, never other content."""
+    raw, whole = small.read_bytes(), items(small)
+    broken = tmp_path / "broken.ncap"
+    found = 0
+    for place in range(len(raw)):
+        damaged = bytearray(raw)
+        damaged[place] ^= 1 << random.Random(place).randrange(8)
+        broken.write_bytes(damaged)
+        try:
+            got = items(broken)
+        except CaptureError as error:
+            found += str(broken) in str(error)
+            continue
+        assert got == whole[: len(got)], place
+        if len(got) < len(whole):  # a length that now points behind the end: cut short, and said so
+            assert open_capture(broken).tail() is not None
+    assert found > len(raw) // 2
+
+
+def test_every_truncation_reads_to_the_last_whole_block(small: Path, tmp_path: Path) -> None:
+    """And `recover` makes a whole capture of it."""
+    raw, whole = small.read_bytes(), items(small)
+    cut = tmp_path / "cut.ncap"
+    for size in range(0, len(raw), 3):
+        cut.write_bytes(raw[:size])
+        try:
+            got = items(cut)
+        except TruncatedCapture:
+            assert size < 200  # within magic and segment header
+            continue
+        assert got == whole[: len(got)]
+        mended = tmp_path / f"mended-{size}.ncap"
+        result = recover(cut, mended)
+        assert result.segment
+        assert items(mended) == got
+        assert verify(mended).whole
+
+
+def test_recover_goes_on_behind_the_damage(small: Path, tmp_path: Path) -> None:
+    """One bad block costs one block."""
+    raw = bytearray(small.read_bytes())
+    raw[raw.index(b"PUB a.3")] ^= 0xFF
+    broken, mended = tmp_path / "broken.ncap", tmp_path / "mended.ncap"
+    broken.write_bytes(raw)
+    assert not verify(broken).whole
+
+    result = recover(broken, mended)
+
+    assert result.lost > 0
+    assert result.blocks == 2
+    assert len(items(mended)) == len(items(small)) - 6
+    with pytest.raises(CaptureError, match="exists already"):
+        recover(broken, mended)
+
+
+def test_hostile_lengths_are_refused_before_anything_is_allocated(small: Path, tmp_path: Path) -> None:
+    """A block that claims 4 GiB, a zstd bomb's claim, deep nesting: one sentence each."""
+    raw = small.read_bytes()
+    evil = tmp_path / "evil.ncap"
+    place = raw.index(b"NBLK", len(MAGIC) + 4)
+    evil.write_bytes(raw[:place] + HEADER.pack(b"NBLK", 2, 0, 10, 0xFFFFFFFF, 0) + raw[place:])
+    with pytest.raises(CaptureError, match="more than a block may have"):
+        items(evil)
+    for body in (b"\x91" * 100_000, b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xc1", b"\x93\x00"):
+        summary = msgpack.packb([MONO, WALL, 0, 0, 1, 1, 0, len(body), None, None])
+        block = header(Kind.RECORDS, 0, summary, [body], len(body)) + summary + body
+        evil.write_bytes(raw[:place] + block)
+        with pytest.raises(CaptureError):
+            items(evil)
+
+
+def test_what_a_reader_does_not_know_is_skipped(small: Path, tmp_path: Path) -> None:
+    """Unknown kinds of blocks and items, trailing fields; an unknown major is refused by name."""
+    raw = small.read_bytes()
+    place = raw.index(b"NBLK", len(MAGIC) + 4)
+    body = msgpack.packb([99, 1, 2]) + msgpack.packb([1, 5, 0, {}, "a new field"])
+    summary = msgpack.packb([MONO, WALL, 0, 0, 2, 0, 0, len(body), None, None, "new"])
+    known = header(Kind.RECORDS, 0, summary, [body], len(body)) + summary + body
+    import zlib
+
+    crc = zlib.crc32(b"future", zlib.crc32(HEADER.pack(b"NBLK", 77, 0, 0, 6, 0)[:12]))
+    unknown = HEADER.pack(b"NBLK", 77, 0, 0, 6, crc) + b"future"
+    newer = tmp_path / "newer.ncap"
+    newer.write_bytes(raw[:place] + unknown + known + raw[place:])
+    assert items(newer) == [Open(5, MONO, {}), *items(small)]
+
+    writer = CaptureWriter(tmp_path / "major.ncap", SegmentInfo(bytes(16), bytes(16), 0, 0))
+    writer._header = lambda: {"version": [9, 0], "natsproxy": "8.1"}  # type: ignore[method-assign]
+    writer.open_segment()
+    writer.close()
+    with pytest.raises(CaptureError, match=r"format 9.*upgrade natsproxy"):
+        open_capture(tmp_path / "major.ncap")
+
+
+def test_not_a_capture_is_one_sentence(tmp_path: Path) -> None:
+    """No such file, an empty folder, random bytes, an empty file."""
+    (tmp_path / "random.ncap").write_bytes(os.urandom(500))
+    (tmp_path / "empty.ncap").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    for name in ("none.ncap", "random.ncap", "empty.ncap", "folder"):
+        with pytest.raises(CaptureError, match=name):
+            open_capture(tmp_path / name)
+
+
+def test_a_growing_capture_is_followed_across_rotation(tmp_path: Path) -> None:
+    """`poll` gives each item once, as blocks become whole."""
+    folder = tmp_path / "capture"
+    writer = CaptureWriter(folder, SegmentInfo(b"r" * 16, bytes(16), WALL, MONO))
+    writer.open_segment()
+    follower = Follower(folder)
+    seen: list[Item] = []
+    wanted: list[Item] = [Open(number, MONO + number, {}) for number in range(6)]
+    for number, item in enumerate(wanted):
+        builder = BlockBuilder()
+        builder.begin(MONO, WALL)
+        builder.add(item)
+        writer.write(builder.seal())
+        if number == 2:
+            writer.open_segment()
+        seen += [found for _, found in follower.poll()]
+    writer.close()
+
+    assert seen == wanted
+    assert [found for _, found in follower.poll()] == []
+    assert items(folder) == wanted
+    assert len(open_capture(folder).paths) == 2
+
+
+def test_both_legs_are_rebuilt(tmp_path: Path) -> None:
+    """Dropped, injected, rewritten and passed frames: what each tap saw."""
+    pub, other, ping = b"PUB a 1\r\nx\r\n", b"PUB b 1\r\nx\r\n", b"PING\r\n"
+    wanted = [
+        Frames(1, C2S, pub + pub, 2, 1, 0, MONO, 0, MONO),
+        Frames(1, C2S, pub, 1, 1, 2, MONO, None, None, "drop"),
+        Frames(1, C2S, ping, 1, 256, None, None, 2, MONO, "proxy"),
+        Frames(1, C2S, pub, 1, 1, 3, MONO, None, None, "map"),
+        Frames(1, C2S, other, 1, 1, None, None, 3, MONO + 1, "map", 0, {"of": 3}),
+    ]
+    taps = legs(open_capture(write(tmp_path / "x.ncap", wanted)), 1)
+
+    assert taps["client->proxy"] == pub * 4
+    assert taps["proxy->server"] == pub + pub + ping + other
+
+
+def test_queries_prune_and_filter(small: Path) -> None:
+    """By operation, direction, connection, subject and time."""
+    reader = open_capture(small)
+
+    def count(**fields: object) -> int:
+        return sum(1 for _ in walk(reader, Query(**fields)))  # type: ignore[arg-type]
+
+    assert count() == 16
+    assert count(ops=op_mask(Op.MSG)) == 8
+    assert count(direction=C2S) == 8
+    assert count(conns=frozenset({2})) == 0
+    assert count(subjects=(b"a.3",)) == 2
+    assert count(start=WALL + 7) == 2
+
+
+def test_secrets_are_taken_out() -> None:
+    """By key, in any letter case, and a CONNECT that does not parse is withheld whole; it still frames."""
+    raw = b'CONNECT {"user":"u","PASS":"hunter2","jwt":"ey","sig":"s1g"}\r\n'
+    clean = redacted(Frames(1, C2S, raw, 1, Op.CONNECT.bit, 0, 0, 0, 0))
+    assert clean.flags == Flags.REDACTED
+    assert b"hunter2" not in bytes(clean.data)
+    assert b'"u"' in bytes(clean.data)
+    broken = redacted(Frames(1, C2S, b'CONNECT {"pass":"hunter2"\r\n', 1, Op.CONNECT.bit, 0, 0, 0, 0))
+    assert b"hunter2" not in bytes(broken.data)
+    info = redacted(Frames(1, S2C, b'INFO {"nonce":"n0nce"} \r\n', 1, Op.INFO.bit, 0, 0, 0, 0))
+    assert b"n0nce" not in bytes(info.data)
+
+
+def test_a_full_disk_cuts_back_to_the_last_whole_block(tmp_path: Path) -> None:
+    """The writer says so; what was written before stays readable (a file-size limit plays the full disk)."""
+    code = (
+        "import resource, signal, sys\n"
+        "from tests.kit.captures import *\n"
+        "from natsproxy.errors import CaptureError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "s = Scribe()\n"
+        "for n in range(100): s.frame(n, 1, 0 and None or __import__('natsproxy.wire.ops').wire.ops.C2S,"
+        " b'PUB a 90\\r\\n' + b'x' * 90 + b'\\r\\n')\n"
+        "try: write(Path(sys.argv[1]), s.items, per_block=5)\n"
+        "except CaptureError as error: print(error)\n"
+    )
+    path = tmp_path / "full.ncap"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+
+    assert "cannot write the capture" in done.stdout, done.stderr
+    got = items(path)
+    assert got
+    assert len(got) % 5 == 0
+
+
+def test_kill_9_leaves_whole_blocks(tmp_path: Path) -> None:
+    """A writer killed at a random moment: readable, recoverable, and nothing sealed before is missing."""
+    code = (
+        "import sys\n"
+        "from tests.kit.captures import *\n"
+        "from natsproxy.capture.builder import BlockBuilder\n"
+        "from natsproxy.wire.ops import C2S\n"
+        "w = CaptureWriter(Path(sys.argv[1]), SegmentInfo(bytes(16), bytes(16), WALL, MONO))\n"
+        "w.open_segment()\n"
+        "n = 0\n"
+        "while True:\n"
+        "    b = BlockBuilder(); b.begin(MONO, WALL)\n"
+        "    for _ in range(50):\n"
+        "        b.add(Frames(1, C2S, b'PUB a.%d 0\\r\\n\\r\\n' % n, 1, 1, n, MONO, n, MONO)); n += 1\n"
+        "    w.write(b.seal()); print(n, flush=True)\n"
+    )
+    for turn in range(5):
+        path = tmp_path / f"killed-{turn}.ncap"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        )
+        assert process.stdout is not None
+        for _ in range(random.Random(turn).randrange(1, 60)):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        told = [int(line) for line in process.stdout.read().split()]
+        process.wait()
+        process.stdout.close()
+        got = [item for item in items(path) if isinstance(item, Frames)]
+        assert [item.in_first for item in got] == list(range(len(got)))
+        assert len(got) >= (told[-1] if told else 0)
+        mended = tmp_path / f"mended-{turn}.ncap"
+        assert recover(path, mended).segment
+        assert len(items(mended)) == len(got)
+
+
+def test_items_that_are_not_what_they_say() -> None:
+    """Types are checked before use."""
+    for bad in ([0], [0, "x"], [1, 1, None, {}], [True], [], "x", [2, 1, 1, 5, {}]):
+        with pytest.raises(CaptureError):
+            records.decode(bad, 0)
+    assert records.decode([42, "anything"], 0) is None
+
+
+def test_a_block_is_read_by_its_offset(small: Path) -> None:
+    """Blocks are independent: any order."""
+    with CaptureFile(small) as file:
+        refs = list(file.blocks())
+        backwards = [list(file.items(next(file.blocks(ref.block.offset)))) for ref in reversed(refs)]
+    assert [item for block in reversed(backwards) for item in block] == items(small)
