@@ -101,7 +101,7 @@ def unpack(raw: bytes, path: Path | None = None, offset: int | None = None) -> A
     """Return one msgpack value of hostile bytes: no extension types, sizes bounded by the input."""
     try:
         return msgpack.unpackb(raw, raw=False, strict_map_key=False, unicode_errors="replace")
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise CaptureError(f"msgpack that does not parse: {error}", path=path, offset=offset) from None
 
 

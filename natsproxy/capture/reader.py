@@ -174,7 +174,7 @@ def decode_items(
                 yield item
     except CaptureError as error:
         raise CaptureError(str(error), path=path, offset=offset) from None
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise CaptureError(f"a block whose items do not parse: {error}", path=path, offset=offset) from None
     if whole != len(body):
         raise CaptureError("a block that ends inside an item", path=path, offset=offset)
