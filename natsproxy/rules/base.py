@@ -94,6 +94,8 @@ class LinkAction(Action):
     """
 
     lasts: int | None = None
+    delay: int = 0
+    """What its firing says about time given (ns)."""
     opening: str = ""
     """What becomes of a new connection, `""` for the usual."""
 
@@ -128,6 +130,8 @@ class Kind:
 
     ops: what it selects where the rule names no op (0: connections).  direction: where it names none.
     selects: the selector keys that have a meaning for it, None for all.  gated: whether gate keys have.
+    link: the action as one on links, where that is the same for a rule without frame selector and without a
+    counting gate (None: it is not): whole runs of frames are handled as one then.
     example: a whole `[[rules]]` table in TOML, which is tested.
     """
 
@@ -140,6 +144,7 @@ class Kind:
     direction: Direction | None = None
     selects: frozenset[str] | None = None
     gated: bool = True
+    link: Callable[[Mapping[str, Any]], LinkAction | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -13,7 +13,7 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 
@@ -48,6 +48,11 @@ class Gate:
     def open(self) -> bool:
         """Whether everything passes."""
         return self == OPEN
+
+    @property
+    def counts(self) -> bool:
+        """Whether it decides match by match, and not by time alone."""
+        return replace(self, between=None, per_proxy=False) != OPEN
 
     def admits(
         self, count: Count, m: int, key: str, now: int, draw: Callable[[int], float], way: str = ""

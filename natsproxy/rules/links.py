@@ -120,5 +120,7 @@ class Links:
         span.started = True
         rule = span.item.rule
         direction = rule.selector.directions[0]
-        self._bound.fired.append(self._bound.firing(span.item, direction, now, span.hit.m, None))
+        self._bound.fired.append(
+            self._bound.firing(span.item, direction, now, span.hit.m, None, span.action.delay)
+        )
         return span.action.start(span.hit._replace(now=now))

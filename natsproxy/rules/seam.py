@@ -95,6 +95,7 @@ class Shape(NamedTuple):
     rate: bytes per second, None for no limit.  slice_size, slice_delay: bytes are sent in pieces of
     `slice_size` with `slice_delay` ns between.  stop_reading: the peer's bytes stay in its kernel.
     finish: the receiver gets FIN, what still comes is lost.  linger: ns to keep back the FIN of the sender.
+    delay: ns by which all that goes out is late, counted from its arrival.
     """
 
     paused: bool = False
@@ -105,6 +106,7 @@ class Shape(NamedTuple):
     stop_reading: bool = False
     finish: bool = False
     linger: int = 0
+    delay: int = 0
 
 
 @dataclass(slots=True)

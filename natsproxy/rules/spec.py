@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -131,6 +132,10 @@ def _parse_rule(table: Any, kinds: Mapping[str, Kind], index: int, place: Place)
     gate = _gate(reader.read(GATE)) if kind.gated else Gate()
     try:
         action = kind.make(settings, selector)
+        if kind.link is not None and not selector.framed and not gate.counts:
+            bending = kind.link(settings)
+            if bending is not None:
+                action, selector = bending, replace(selector, ops=0)
     except (ValueError, ConfigError) as error:
         key, _, rest = str(error).partition(" ")
         known_key = key if key in table else None

@@ -55,6 +55,7 @@ class Outbox:
     def put(self, item: Item) -> None:
         """Queue an item behind the others."""
         item.size = sum(map(len, item.parts))
+        item.due += self.shape.delay
         self.bytes += item.size
         (self._aside if item.overtake or item.defer else self._queue).append(item)
 

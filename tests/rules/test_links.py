@@ -6,6 +6,8 @@ from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.seam import Shape
 from natsproxy.rules.spec import load
+from natsproxy.session.actions import Action, Send, SessionSettings
+from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import FakeView, S, Wire
 
@@ -52,3 +54,22 @@ def test_a_frame_begins_it_anew() -> None:
     wire.now = S
     wire.decide(C2S, "PUB a 0\n")
     assert wire.bound.shape(C2S, S)[1] == 3 * S
+
+
+def test_a_late_link_sends_everything_in_order_at_its_time() -> None:
+    chain = RuleChain(
+        load('[[rules]]\nname = "l"\nkind = "latency"\ndelay = "100ms"\ndirection = "c2s"\n', KINDS)
+    )
+    session = Session(SessionSettings(), chain, conn=1, ordinal=1, address="", record=False, now=0)
+    session.receive(S2C, b'INFO {"headers":true,"max_payload":99} \r\n', 0)
+
+    def sent(actions: list[Action]) -> bytes:
+        return b"".join(bytes(action.data) for action in actions if isinstance(action, Send))
+
+    connect = b'CONNECT {"verbose":false}\r\n'
+    assert sent(session.receive(C2S, connect, 1 * MS)) == b""
+    assert sent(session.receive(C2S, b"PUB a 0\r\n\r\nPUB b 0\r\n\r\n", 2 * MS)) == b""
+    assert sent(session.tick(100 * MS)) == b""
+    assert sent(session.tick(101 * MS)) == connect
+    assert session.next_tick() == 102 * MS
+    assert sent(session.tick(102 * MS)) == b"PUB a 0\r\n\r\nPUB b 0\r\n\r\n"

@@ -37,7 +37,7 @@ def test_a_subject_with_an_empty_token_matches_no_pattern() -> None:
 
 
 def test_stages_come_in_order_each_way() -> None:
-    plan = planned({"kind": "deny", "subject": "a"}, {"kind": "latency", "delay": "1s"})
+    plan = planned({"kind": "deny", "subject": "a"}, {"kind": "latency", "delay": "1s", "op": "PUB"})
     assert [rule.kind for rule in plan.rules[C2S]] == ["latency", "deny"]
     assert [rule.kind for rule in plan.rules[S2C]] == ["deny", "latency"]
 

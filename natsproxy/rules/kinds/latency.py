@@ -1,8 +1,10 @@
 """latency: frames arrive later.
 
-The deadline is absolute, from when the frame arrived, so a burst is delayed and not serialised.  Frames
-behind a delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.
-Delays of several rules add up.  What is held is bounded in bytes; above that the sender is no longer read.
+The deadline is absolute, from when the frame arrived, so a burst is delayed and not serialised.  Frames behind
+a delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.  Delays of
+several rules add up.  What is held is bounded in bytes; above that the sender is no longer read.
+
+A constant delay of everything is done on the link, run by run, and fires once per connection.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from natsproxy.rules import values
-from natsproxy.rules.base import REQUIRED, Action, Hit, Kind, Setting
+from natsproxy.rules.base import REQUIRED, Action, Hit, Kind, LinkAction, Setting
 from natsproxy.rules.dice import Distribution
+from natsproxy.rules.seam import Shape
 from natsproxy.rules.selector import Selector
 from natsproxy.rules.verdicts import Hold, Verdict
 from natsproxy.wire.frames import Frame
@@ -37,6 +40,31 @@ class Latency(Action):
         """Return the median delay and the distribution's name."""
         median = self.delay.sample(0.5) / 1e6
         return f"hold for {median:g} ms ({self.delay.name}){', others may overtake' if self.overtake else ''}"
+
+
+class LinkLatency(LinkAction):
+    """Holds all that goes one way for the same time: runs of frames stay whole."""
+
+    label = "hold"
+
+    def __init__(self, delay: int) -> None:
+        self.delay = delay
+
+    def bend(self, shape: Shape, age: int) -> Shape:
+        """Add the delay."""
+        return shape._replace(delay=shape.delay + self.delay)
+
+    def describe(self) -> str:
+        """Return the delay."""
+        return f"hold all for {self.delay / 1e6:g} ms"
+
+
+def link(settings: Mapping[str, Any]) -> LinkAction | None:
+    """Return the action for whole links, None where frames differ in their delay or may overtake."""
+    delay: Distribution = settings["delay"]
+    if delay.name != "constant" or settings["overtake"]:
+        return None
+    return LinkLatency(round(delay.sample(0.5)))
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
@@ -68,4 +96,5 @@ delay = { distribution = "lognormal", median = "40ms", sigma = 0.5 }
         Setting("overtake", values.boolean, False, "whether frames behind it may pass it"),
     ),
     ops=ALL_OPS,
+    link=link,
 )
