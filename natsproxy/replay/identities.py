@@ -63,6 +63,13 @@ class Identities:
             oldest = next(iter(self._live))
             self._recorded.pop(self._live.pop(oldest), None)
 
+    def forget(self, pairs: Pairs) -> None:
+        """Take pairs back that turned out to be wrong."""
+        for recorded, live in pairs.items():
+            if self._live.get(recorded) == live:
+                del self._live[recorded]
+                self._recorded.pop(live, None)
+
     def _known(self, token: bytes) -> bytes | None:
         live = self._live.get(token)
         if live is not None and len(self._live) * 2 > self._limit:

@@ -38,7 +38,10 @@ def is_optional(frame: Frame) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A client frame that was recorded.  matched: when it happened live, None while it did not."""
+    """A client frame that was recorded.
+
+    matched: when it happened live, None while it did not.  live: the frame that matched it.
+    """
 
     seq: int
     conn: int
@@ -46,6 +49,7 @@ class Exchange:
     frame: Frame
     effects: list[Effect] = field(default_factory=list)
     matched: int | None = None
+    live: Frame | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -74,9 +78,9 @@ class Recorded:
     """A connection of the capture.
 
     open: its exchanges that were not used yet, by what they can be told apart by.  lanes: effects in the
-    order in which they must go out.  sids: recorded sid to live sid.  live: who plays it, None for nobody.
-    unused, unsent: how many exchanges and effects are left.  last: seq of the last
-    client frame.
+    order in which they must go out.  sids: recorded sid to live sid.  parked: lanes that wait for their SUB,
+    by recorded sid.  live: who plays it, None for nobody.  unused, unsent: how many exchanges and effects are
+    left.  last: seq of the last client frame.
     """
 
     conn: int
@@ -84,6 +88,7 @@ class Recorded:
     open: dict[Key, deque[Exchange]] = field(default_factory=dict)
     lanes: dict[object, deque[Effect]] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
+    parked: dict[bytes, dict[object, None]] = field(default_factory=dict)
     live: int | None = None
     unused: int = 0
     unsent: int = 0
@@ -235,6 +240,21 @@ class Script:
                 ready.append(effect)
         exchange.effects = []
         return ready
+
+    def give_back(self, exchange: Exchange) -> None:
+        """Count an exchange without effects as not used after all: it was matched by the wrong client."""
+        recorded = self.connections[exchange.conn]
+        key = key_of(exchange.frame)
+        queue = sorted([*recorded.open.get(key, ()), exchange], key=lambda one: one.seq)
+        recorded.open[key] = deque(queue)
+        recorded.unused += 1
+        recorded.sids.pop(exchange.frame.sid, None)
+        exchange.matched = exchange.live = None
+        self._waiting[exchange.seq] = exchange
+        self._times.pop(exchange.seq, None)
+        self.used.remove(exchange)
+        self.played -= 1
+        self._size += exchange.frame.wire_size + _OVERHEAD
 
     def sent(self, recorded: Recorded, effect: Effect) -> None:
         """Count an effect as sent."""

@@ -52,7 +52,11 @@ _NOT_OURS: Final = (
 
 @dataclass(slots=True)
 class Live:
-    """A client that is here.  history: its first frames and the exchanges that they matched."""
+    """A client that is here.
+
+    history: its first frames.  used, learned: the exchanges that they matched, the identifiers learned.
+    told: somebody was told something because of it; it cannot become another recorded connection.
+    """
 
     id: int
     connect: Connect = DEFAULTS
@@ -60,6 +64,8 @@ class Live:
     subs: dict[bytes, bytes] = field(default_factory=dict)
     held: list[Frame] = field(default_factory=list)
     history: list[Frame] = field(default_factory=list)
+    used: list[Exchange] = field(default_factory=list)
+    learned: Pairs = field(default_factory=dict)
     told: bool = False
 
 
@@ -213,12 +219,17 @@ class ToClient:
     def _move(self, client: Live, frame: Frame) -> bool:
         """Let a client that was told nothing play another recorded connection that fits all it has said."""
         now = client.recorded
-        if client.told or len(client.history) >= _HISTORY:
+        if now is None or client.told or len(client.history) >= _HISTORY:
             return False
         talk = [*client.history, frame]
+        self.identities.forget(client.learned)
         other = self._choose(client, talk)
-        if now is None or other is None or self._fits(other, talk) < len(talk):
+        if other is None or self._fits(other, talk) < len(talk):
+            self.identities.learn(client.learned)
             return False
+        for exchange in client.used:
+            self.script.give_back(exchange)
+        client.used, client.learned = [], {}
         now.live, other.live, client.recorded = None, client.id, other
         return True
 
@@ -253,17 +264,20 @@ class ToClient:
             return
         exchange, new = found
         self.identities.learn(new)
+        if not client.told:
+            client.told = bool(exchange.effects) or len(client.history) >= _HISTORY
+            client.used.append(exchange)
+            client.learned |= new
         self._matched(recorded, exchange, frame, now)
 
     def _matched(self, recorded: Recorded, exchange: Exchange, frame: Frame, now: int) -> None:
         ready = self.script.use(exchange, now)
-        if frame.op in (Op.PUB, Op.HPUB):
-            exchange.frame = frame  # copies of it carry what was published now
+        exchange.live = frame
         for effect in ready:
             self._ready(effect)
         if frame.op == Op.SUB:
             recorded.sids[exchange.frame.sid] = frame.sid
-            for lane in [lane for lane in recorded.lanes if lane[0] == exchange.frame.sid]:  # type: ignore[index]
+            for lane in recorded.parked.pop(exchange.frame.sid, ()):
                 self._release(recorded, lane, now)
         for effect in ready:
             owner = self.script.connections[effect.conn]
@@ -308,9 +322,13 @@ class ToClient:
     def _release(self, recorded: Recorded, lane: object, now: int) -> None:
         """Send what may go in a lane, in order; ask to be woken for what may go later."""
         queue = recorded.lanes.get(lane)
-        while queue and recorded.live is not None:
+        while queue:
             effect = queue[0]
-            if effect.due is None or not self._subscribed(recorded, effect):
+            if effect.due is None:
+                return
+            if recorded.live is None or not self._subscribed(recorded, effect):
+                sid = effect.frame.sid if effect.frame is not None else b""
+                recorded.parked.setdefault(sid, {})[lane] = None
                 return
             if effect.due > now:
                 self._ties += 1
@@ -352,8 +370,8 @@ class ToClient:
             if known:
                 identities.told(known)
         body = frame.body
-        if effect.origin is not None:
-            body = effect.origin.frame.body
+        if effect.origin is not None and effect.origin.live is not None:
+            body = effect.origin.live.body
         elif body.startswith(b'{"type":"io.nats.jetstream.api.'):
             body = identities.text_to_live(body)
         return encode.msg(subject, recorded.sids[frame.sid], body, reply=reply, headers=frame.headers)

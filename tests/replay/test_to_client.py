@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from natsproxy.replay.actions import Forward, Hang, Send
 from natsproxy.replay.match import ignoring_json
 from natsproxy.replay.to_client import ToClient
@@ -98,7 +100,29 @@ def test_a_connection_that_was_told_nothing_may_turn_out_to_be_another() -> None
     play.open(1, "s")
     play.say(1, b"SUB x 1\r\n")
     assert play.say(1, b"PUB two 0\r\n\r\n") == b"MSG x 1 0\r\n\r\n"
+    play.open(2, "s")
+    play.say(2, b"SUB x 9\r\nPUB one 0\r\n\r\n")
     assert not play.machine.mismatches
+    assert play.machine.done
+
+
+def test_the_inboxes_learned_for_the_wrong_connection_are_forgotten() -> None:
+    lines: list[Line] = [*hello(1, "s"), *hello(2, "s")]
+    for conn, letter, ask in ((1, "A", b"one"), (2, "C", b"two")):
+        inbox = b"_INBOX.%b" % (letter * 21 + "1").encode()
+        lines += [(conn, ">", b"SUB %b.* 1\r\n" % inbox),
+                  (conn, ">", b"PUB %b %b.t 0\r\n\r\n" % (ask, inbox)),
+                  (conn, "<", b"MSG %b.t 1 3\r\n%b\r\n" % (inbox, ask))]  # fmt: skip
+    play = Play(lines)
+    for live, letter, ask in ((1, "D", b"two"), (2, "E", b"one")):
+        inbox = b"_INBOX.%b" % (letter * 21 + "1").encode()
+        play.open(live, "s")
+        play.say(live, b"SUB %b.* 1\r\n" % inbox)
+        assert play.say(live, b"PUB %b %b.u 0\r\n\r\n" % (ask, inbox)) == b"MSG %b.u 1 3\r\n%b\r\n" % (
+            inbox,
+            ask,
+        )
+    assert play.machine.done
 
 
 TIMED: list[Line] = [
@@ -202,3 +226,31 @@ def test_a_window_reads_on_as_exchanges_are_used() -> None:
     for n in range(200):
         assert play.say(1, b"PUB n 3\r\n%03d\r\n" % n) == b"MSG n 1 3\r\n%03d\r\n" % n
     assert play.machine.done
+
+
+def test_two_clients_whose_programs_interleave_differently_still_match() -> None:
+    """Every order of two programs' steps that keeps each one's own order gives each the same messages."""
+    lines: list[Line] = [*hello(1, "s"), *hello(2, "s")]
+    for conn, name in ((1, b"a"), (2, b"b")):
+        lines += [(conn, ">", b"SUB %b 1\r\n" % name)]
+    for n in range(3):
+        for conn, name in ((1, b"a"), (2, b"b")):
+            lines += [
+                (conn, ">", b"PUB %b 1\r\n%d\r\n" % (name, n)),
+                (conn, "<", b"MSG %b 1 1\r\n%d\r\n" % (name, n)),
+            ]
+    for picks in itertools.product((1, 2), repeat=8):
+        if picks.count(1) != 4:
+            continue
+        play = Play(lines)
+        play.open(1, "s")
+        play.open(2, "s")
+        todo = {
+            live: iter([b"SUB %b 7\r\n" % name, *(b"PUB %b 1\r\n%d\r\n" % (name, n) for n in range(3))])
+            for live, name in ((1, b"b"), (2, b"a"))
+        }
+        for live in picks:
+            play.say(live, next(todo[live]))
+        assert play.got[1] == b"".join(b"MSG b 7 1\r\n%d\r\n" % n for n in range(3))
+        assert play.got[2] == b"".join(b"MSG a 7 1\r\n%d\r\n" % n for n in range(3))
+        assert play.machine.done
