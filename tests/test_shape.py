@@ -100,7 +100,7 @@ def test_modules_say_what_they_are(path: Path) -> None:
 def test_every_package_is_installed() -> None:
     """The list in pyproject.toml names every folder of the house."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    here = {
-        ".".join(init.parent.relative_to(ROOT).parts) for init in PACKAGE.rglob("__init__.py")
-    } - {"natsproxy.spark.autoload"}
+    here = {".".join(init.parent.relative_to(ROOT).parts) for init in PACKAGE.rglob("__init__.py")} - {
+        "natsproxy.spark.autoload"
+    }
     assert set(project["tool"]["setuptools"]["packages"]) == here | {"pyspark_natsproxy"}
