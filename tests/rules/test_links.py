@@ -9,7 +9,7 @@ from natsproxy.rules.spec import load
 from natsproxy.session.actions import Action, Send, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C
-from tests.rules.kit import FakeView, S, Wire
+from tests.rules.kit import MS, FakeView, S, Wire
 
 PAUSE = '[[rules]]\nname = "p"\nkind = "pause"\n'
 

@@ -1,7 +1,7 @@
 """latency: frames arrive later.
 
-The deadline is absolute, from when the frame arrived, so a burst is delayed and not serialised.  Frames behind
-a delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.  Delays of
+The deadline is absolute, from when the frame arrived: a burst is delayed, not serialised.  Frames behind a
+delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.  Delays of
 several rules add up.  What is held is bounded in bytes; above that the sender is no longer read.
 
 A constant delay of everything is done on the link, run by run, and fires once per connection.
