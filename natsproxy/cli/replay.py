@@ -168,16 +168,14 @@ class _PlayClients:
                 self.seconds += trio.current_time() - began
                 self.lag = max(self.lag, machine.worst_lag / 1e9)
 
-    def _picture(self, title: str, seconds: float, rate: float) -> str:
+    def _picture(self, title: str, seconds: float) -> str:
         machine = self.machine
         assert machine is not None
+        rate = machine.sent / seconds if seconds else 0
         return (
             f"{title}  {seconds:.0f} s  {machine.sent:,} sent  {machine.received_frames:,} received  "
             f"{rate:,.0f} frames/s  {machine.lag / 1e6:,.1f} ms behind"
         )
-
-    def progress(self) -> int:
-        return self.machine.sent if self.machine is not None else 0
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -238,7 +236,7 @@ async def _serve(server: CassetteServer, idle: float | None, quiet: bool) -> Non
         if idle is None:
             await trio.sleep_forever()
 
-        def picture(seconds: float, rate: float) -> str:
+        def picture(seconds: float) -> str:
             script = server.machine.script
             return f"{seconds:.0f} s  {server.connected} connected  {script.played:,} frames played"
 
@@ -312,9 +310,9 @@ async def _watch_signals(
 
 
 async def with_progress(
-    main: Callable[[], Awaitable[None]], picture: Callable[[float, float], str], quiet: bool
+    main: Callable[[], Awaitable[None]], picture: Callable[[float], str], quiet: bool
 ) -> None:
-    """Run `main` under a line that shows `picture(seconds, rate)`, on a terminal only."""
+    """Run `main` under a line that shows `picture(seconds)`, on a terminal only."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -328,11 +326,11 @@ async def with_progress(
             nursery.cancel_scope.cancel()
 
 
-async def _paint(picture: Callable[[float, float], str], show: Callable[[str], None]) -> None:
+async def _paint(picture: Callable[[float], str], show: Callable[[str], None]) -> None:
     began = trio.current_time()
     while True:
         seconds = trio.current_time() - began
-        show(picture(seconds, 0))
+        show(picture(seconds))
         await trio.sleep(_EVERY)
 
 
