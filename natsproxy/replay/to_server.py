@@ -34,6 +34,7 @@ _OVERHEAD: Final = 256
 _SKIPPED: Final = (Op.PING, Op.PONG, Op.OK, Op.CONNECT)
 BATCH: Final = 256 << 10
 TURN: Final = 1 << 20
+AHEAD: Final = 250_000_000
 
 
 class ToServer:
@@ -61,6 +62,7 @@ class ToServer:
         self._size = 0
         self._read = False
         self._start: int | None = None
+        self._begun = False
         self._api: Bounded[tuple[int, bytes], bool] = Bounded()
         self._interest: dict[int, tuple[int, bytes]] = {}
         self._asked: Bounded[bytes, None] = Bounded()
@@ -134,9 +136,16 @@ class ToServer:
 
         Returns about a `TURN` of bytes at most, so that what is sent is bounded by what the server takes.
         """
+        if not self._begun:
+            self._begun = True
+            self._fill(0)  # before the clock starts: reading the first stretch is no lag
+            self._deadline = now
+            return []
         self._start = now if self._start is None else self._start
-        self._fill()
+        self._fill(now - self._start)
         self._deadline = None
+        if self._speed is not None and not self._read:
+            self._wake(self._start + int(self._t / self._speed))
         actions: list[Action] = []
         moved, turn = True, self.sent_bytes + TURN
         while moved:
@@ -149,13 +158,15 @@ class ToServer:
             moved = moved or any(
                 live.fence and live.dirty is not None and not live.gone for live in self._lives.values()
             )
-            self._fill()
+            self._fill(now - self._start)
         return actions
 
     # -- reading on
 
-    def _fill(self) -> None:
-        while not self._read and self._size < self._window:
+    def _fill(self, elapsed: int) -> None:
+        """Read on: to the window's size, and no further ahead of a schedule than `AHEAD`."""
+        until = None if self._speed is None else int((elapsed + AHEAD) * self._speed)
+        while not self._read and self._size < self._window and (until is None or self._t <= until):
             event = next(self._source, None)
             if event is None:
                 self._read = True

@@ -16,6 +16,7 @@ class Play:
 
     def __init__(self, lines: list[Line], speed: float | None = None, **options: object) -> None:
         self.machine = ToServer(events(lines), speed=speed, patience=PATIENCE, **options)  # type: ignore[arg-type]
+        assert self.machine.advance(0) == []  # it reads ahead before its clock starts
         self.now = 0
         self.sent: dict[int, bytes] = {}
         self.left: list[int] = []
@@ -159,6 +160,23 @@ def test_only_the_chosen_connections_are_played() -> None:
                 keep=lambda conn: conn == 2)  # fmt: skip
     play.go()
     assert list(play.sent) == [2]
+
+
+def test_a_schedule_is_read_a_little_ahead_only() -> None:
+    read = []
+
+    def source() -> object:
+        for event in events([*hello(1, "a"), *((1, ">", b"PUB a 0\r\n\r\n") for _ in range(5000))]):
+            read.append(event)
+            yield event
+
+    machine = ToServer(source(), speed=1.0)  # type: ignore[arg-type]
+    machine.advance(0)
+    assert 200 < len(read) < 300
+    machine.advance(0)
+    machine.advance(100 * MS)
+    assert 300 < len(read) < 400
+    assert machine.deadline is not None
 
 
 def test_reading_is_bounded_by_the_window() -> None:
