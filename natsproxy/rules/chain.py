@@ -13,43 +13,22 @@ Theory
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Final
 
 from natsproxy.errors import ConfigError
-from natsproxy.events import Firing
-from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
-from natsproxy.protocol.subjects import is_subset, is_valid_publish
-from natsproxy.rules.base import Action, Hit, LinkAction, Rule, Stage
-from natsproxy.rules.dice import Dice
-from natsproxy.rules.draft import Draft
-from natsproxy.rules.gate import Count
-from natsproxy.rules.links import Links
+from natsproxy.protocol.subjects import is_subset
+from natsproxy.rules.base import Rule
+from natsproxy.rules.bound import RuleBound
 from natsproxy.rules.plan import Plan
 from natsproxy.rules.rewriting import Rewriter, Rewriting
-from natsproxy.rules.roles import PUBS, History
 from natsproxy.rules.script import to_toml
-from natsproxy.rules.seam import Bound, Decision, Shape, View
+from natsproxy.rules.seam import Bound, View
 from natsproxy.rules.selector import ANYBODY
-from natsproxy.rules.verdicts import Bend, Close, Deny, Verdict
-from natsproxy.wire.frames import Frame, Need
-from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
 PLANS: Final = 256
 TELLS_ACCOUNT: Final = (2, 12)
 """The first server that tells a client's account in INFO."""
-
-
-@dataclass(slots=True, eq=False)
-class Instance:
-    """One rule on one connection: its action, its counts and its dice by direction."""
-
-    rule: Rule
-    action: Action
-    counts: tuple[Count, Count]
-    key: str
-    dice: list[Dice | None] = field(default_factory=lambda: [None, None])
 
 
 class RuleChain:
@@ -77,7 +56,7 @@ class RuleChain:
         """
         self._refuse_blind(view)
         places = tuple(place for place, rule in enumerate(self.rules) if rule.selector.peer.admits(view))
-        return RuleBound(self, self.plan(places), view, previous, now)
+        return RuleBound(self.seed, self.plan(places), view, previous, now)
 
     def plan(self, places: tuple[int, ...]) -> Plan:
         """Return the compiled form of some of the rules."""
@@ -125,251 +104,3 @@ def refuse_hidden(rules: tuple[Rule, ...]) -> None:
                     f"{rule.where}: rule {rule.name!r} can never act, since {former.name!r} before it covers "
                     f"its source"
                 )
-
-
-class RuleBound:
-    """The rules of one connection; see `seam.Bound`."""
-
-    def __init__(self, chain: RuleChain, plan: Plan, view: View, previous: Bound | None, now: int) -> None:
-        before = previous if isinstance(previous, RuleBound) else None
-        self._view = view
-        self.plan: Plan = plan
-        self._seed = chain.seed
-        self._opened: int = before._opened if before is not None else now
-        self._instances: dict[Rule, Instance] = {}
-        for rule in plan.everything:
-            self._adopt(rule, before, now)
-        self._by_place: tuple[Sequence[Instance], Sequence[Instance]] = (
-            [self._instances[rule] for rule in plan.rules[C2S]],
-            [self._instances[rule] for rule in plan.rules[S2C]],
-        )
-        self._history: History = before._history if before is not None else History()
-        self.fired: list[Firing] = before.fired if before is not None else []
-        self._links: Links = Links(self, before._links if before is not None else None, now)
-        self.interest = plan.interest
-        self.alters_delivery = plan.alters_delivery
-        self.opening = self._links.opening
-
-    def _adopt(self, rule: Rule, before: RuleBound | None, now: int) -> None:
-        found = before._instances.get(rule) if before is not None else None
-        if found is None:
-            if rule.shared.since < 0:
-                rule.shared.since = now
-            since = self._opened if isinstance(rule.action, LinkAction) and before is None else now
-            counts = (Count(since=since), Count(since=since))
-            found = Instance(rule, rule.action.bind(self._view), counts, self._view.key)
-        elif found.key != self._view.key:
-            found.key, found.dice = self._view.key, [None, None]
-        self._instances[rule] = found
-
-    # -- what the session asks
-
-    def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
-        """Return what becomes of a frame, None to pass it untouched."""
-        rewriter = self.plan.rewriter
-        if direction == C2S:
-            if rewriter is not None and not self.plan.judges[C2S]:
-                quick = rewriter.quick(frame)
-                if quick is not None:
-                    return quick
-            if frame.op == Op.SUB and self.alters_delivery and self.plan.alters(frame.subject):
-                self._view.watch_sid(frame.sid, Need.LINE)
-            if rewriter is not None or self.plan.asked_need:
-                self._ask(frame)
-            draft = self._judge(C2S, frame, now)
-            if rewriter is None or (draft is not None and draft.over):
-                return draft.decision() if draft is not None else None
-            return rewriter.forward(frame, draft, self._view, self._rewrite_u)
-        if rewriter is not None and not self.plan.judges[S2C] and not len(self._history):
-            quick = rewriter.quick_back(frame, self._view)
-            if quick is not None:
-                return quick
-        seen = frame if rewriter is None else rewriter.back(frame, self._view, self._history)
-        draft = self._judge(S2C, seen, now, frame)
-        if draft is not None:
-            return draft.decision()
-        return None if seen is frame else Decision(out=(seen.raw,), cause="rewrite")
-
-    def shape(self, direction: Direction, now: int) -> tuple[Shape | None, int | None]:
-        """Return how the link is bent now, and when to ask again."""
-        return self._links.shape(direction, now)
-
-    def due(self, now: int) -> tuple[list[tuple[Direction, bytes]], Close | None, int | None]:
-        """Return frames to inject now, a reason to close, and when to ask again."""
-        return self._links.due(now)
-
-    def close(self, now: int) -> None:
-        """Forget the connection."""
-        self._history.close(self._view)
-        self._instances.clear()
-
-    # -- how a frame is judged
-
-    def _ask(self, frame: Frame) -> None:
-        """Note a request whose answers a rule (or the rewriting of API answers) waits for."""
-        if not frame.reply or not PUBS >> frame.op & 1:
-            return
-        plan, rewriter = self.plan, self.plan.rewriter
-        waiters = plan.asking(frame.subject)
-        need = plan.asked_need if waiters else Need.NONE
-        if rewriter is not None and rewriter.answers(frame.subject):
-            waiters, need = waiters | {rewriter}, Need.PAYLOAD
-        if waiters:
-            upstream = frame.reply if rewriter is None else rewriter.reply(frame.reply)
-            self._history.ask(frame.reply, upstream, waiters, need, self._view)
-
-    def _judge(self, direction: Direction, frame: Frame, now: int, raw: Frame | None = None) -> Draft | None:
-        """Run the rules over a frame; None when none of them did anything."""
-        plan = self.plan
-        instances = self._by_place[direction]
-        places: Iterable[int] = plan.candidates(direction, frame.op, frame.subject)
-        if direction == S2C and len(self._history):
-            waiting = self._history.waiting(frame.subject)
-            if waiting:
-                asked = {place for place, item in enumerate(instances) if item.rule in waiting}
-                places = sorted({*places, *asked})
-        draft: Draft | None = None
-        for place in places:
-            draft = self._apply(instances[place], direction, frame, now, draft, raw)
-        return draft
-
-    def _apply(
-        self,
-        item: Instance,
-        direction: Direction,
-        frame: Frame,
-        now: int,
-        draft: Draft | None,
-        raw: Frame | None,
-    ) -> Draft | None:
-        rule, action = item.rule, item.action
-        selector = rule.selector
-        if selector.side == "server" and not self._on_server_side(rule, direction, frame, raw):
-            return draft
-        if frame.missing and selector.need > Need.LINE and selector.need > _there(frame):
-            return self._too_large(item, direction, frame, now, draft, raw)
-        if selector.dynamic and not selector.admits(frame, self._view):
-            return draft
-        judges = action.stage == Stage.PERMISSION
-        dice = self._dice(item, direction)
-        verdict: Verdict | None = None
-        if judges:
-            verdict = action.act(frame, Hit(direction, now, 0, dice, self._view))
-            if verdict is None:
-                return draft
-        count = item.counts[direction]
-        m = self._count(item, count)
-        gate = rule.gate
-        counted = rule.shared if gate.per_proxy else count
-        if not gate.open and not gate.admits(counted, m, item.key, now, dice.u, direction.label):
-            return draft
-        if draft is not None and draft.over:
-            return draft
-        if not judges:
-            current = frame if draft is None else draft.frame
-            if current.missing and action.need > _there(current):
-                return self._too_large(item, direction, frame, now, draft, raw)
-            verdict = action.act(current, Hit(direction, now, m, dice, self._view))
-            if verdict is None:
-                return draft
-        assert verdict is not None
-        if draft is None:
-            draft = Draft(frame, direction, now, frame is not raw and raw is not None)
-        if isinstance(verdict, Bend):
-            self._links.start(item, Hit(direction, now, m, dice, self._view))
-            draft.bent = True
-        elif isinstance(verdict, Deny):
-            draft.answer = self._pedantic(frame) + err_frame(verdict.text)
-        draft.apply(verdict)
-        draft.fired(self.firing(item, direction, now, m, frame, draft.last_delay))
-        return draft
-
-    def instance(self, rule: Rule) -> Instance:
-        """Return a rule's instance on this connection."""
-        return self._instances[rule]
-
-    def match(self, item: Instance, direction: Direction, now: int) -> Hit:
-        """Count a match and return it with its dice."""
-        m = self._count(item, item.counts[direction])
-        return Hit(direction, now, m, self._dice(item, direction), self._view)
-
-    def _count(self, item: Instance, count: Count) -> int:
-        count.matched += 1
-        item.rule.shared.matched += 1
-        return count.matched
-
-    def _dice(self, item: Instance, direction: Direction) -> Dice:
-        dice = item.dice[direction]
-        if dice is None:
-            dice = item.dice[direction] = Dice(self._seed, item.rule.name, item.key, direction)
-        return dice
-
-    def _on_server_side(self, rule: Rule, direction: Direction, frame: Frame, raw: Frame | None) -> bool:
-        """Tell whether the server's subject of a frame is one that a `side = "server"` rule selects."""
-        rewriter = self.plan.rewriter
-        if rewriter is None:
-            return True
-        if direction == C2S:
-            subject = rewriter.reply(frame.subject)
-        else:
-            subject = frame.subject if raw is None else raw.subject
-        return rewriter.selects(rule.selector, subject)
-
-    def _pedantic(self, frame: Frame) -> bytes:
-        """Return the -ERR that a pedantic client gets before a denial, as the server checks in that order."""
-        if self._view.pedantic and PUBS >> frame.op & 1 and not is_valid_publish(frame.subject):
-            return err_frame(INVALID_PUBLISH_SUBJECT.text)
-        return b""
-
-    def _rewrite_u(self, item: Rule) -> float:
-        """Return the draw of a weighted or random rewrite for the next frame of its rule."""
-        instance = self._instances[item]
-        count = instance.counts[C2S]
-        return self._dice(instance, C2S).u(self._count(instance, count))
-
-    def _too_large(
-        self,
-        item: Instance,
-        direction: Direction,
-        frame: Frame,
-        now: int,
-        draft: Draft | None,
-        raw: Frame | None,
-    ) -> Draft:
-        """A frame that is larger than the rule buffer: a denying rule closes, any other lets it pass."""
-        if draft is None:
-            draft = Draft(frame, direction, now, frame is not raw and raw is not None)
-        label = "passed"
-        if item.action.guards:
-            label = "close"
-            draft.apply(Close(f"rule {item.rule.name!r} cannot judge a frame of {frame.wire_size} bytes"))
-        detail = f"a frame of {frame.wire_size} bytes is larger than the rule buffer"
-        draft.fired(
-            self.firing(item, direction, now, item.counts[direction].matched, frame, 0, label, detail)
-        )
-        return draft
-
-    def firing(
-        self,
-        item: Instance,
-        direction: Direction,
-        now: int,
-        m: int,
-        frame: Frame | None,
-        delay: int = 0,
-        label: str = "",
-        detail: str = "",
-    ) -> Firing:
-        """Return the event of one firing."""
-        subject = "" if frame is None else frame.subject[:256].decode("utf-8", "replace")
-        return Firing(
-            now, self._view.conn, item.rule.name, item.rule.kind, direction.label, None, m,
-            label or item.action.label or item.rule.kind, delay, item.key, subject, detail,
-        )  # fmt: skip
-
-
-def _there(frame: Frame) -> Need:
-    """Return how much of a frame is here."""
-    if not frame.missing:
-        return Need.PAYLOAD
-    return Need.HEADERS if frame.end - frame.line_end >= frame.header_size else Need.LINE

@@ -22,7 +22,7 @@ from natsproxy.rules.verdicts import Close
 from natsproxy.wire.ops import C2S, Direction
 
 if TYPE_CHECKING:
-    from natsproxy.rules.chain import Instance, RuleBound
+    from natsproxy.rules.bound import Instance, RuleBound
 
 
 @dataclass(slots=True, eq=False)

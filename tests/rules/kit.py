@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
-from natsproxy.rules.chain import RuleBound, RuleChain
+from natsproxy.rules.bound import RuleBound
+from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.seam import Decision, Subscription
 from natsproxy.rules.spec import load
