@@ -141,21 +141,32 @@ class Relay:
         self._stop(End(causes.CLIENT_LOST if direction == C2S else causes.SERVER_LOST, detail))
 
     def _perform(self, actions: list[Action]) -> None:
+        """Do what the session asks; what goes to one leg goes with one system call where it can."""
+        pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]] = ([], [])
         try:
             for action in actions:
                 if isinstance(action, Send):
-                    self._to[action.direction].write(action.data)
+                    pieces[action.direction].append(action.data)
                 elif isinstance(action, Record):
                     self._record(action.item)
                 elif isinstance(action, Emit):
                     self._emit(action.event)
-                elif isinstance(action, Finish):
-                    self._spawn(self._finish, self._to[action.direction])
                 else:
-                    self._stop(action)
+                    self._send(pieces)
+                    if isinstance(action, Finish):
+                        self._spawn(self._finish, self._to[action.direction])
+                    else:
+                        self._stop(action)
+            self._send(pieces)
         except LegLost as lost:
             self._lost(C2S, str(lost))
         self._arm()
+
+    def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:
+        for leg, parts in zip(self._to, pieces, strict=True):
+            if parts:
+                leg.write_all(parts)
+                parts.clear()
 
     def _spawn(self, task: Callable[[Leg], object], leg: Leg) -> None:
         if self._nursery is not None:

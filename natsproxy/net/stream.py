@@ -15,6 +15,7 @@ from contextlib import suppress
 import trio
 
 RECEIVE_SIZE = 65536
+_PARTS = 512  # pieces of one system call; the kernel's limit is 1,024
 
 
 class LegLost(Exception):
@@ -65,6 +66,25 @@ class Leg:
             raise LegLost(str(error)) from None
         if sent < len(data):
             self._keep(memoryview(data)[sent:])
+
+    def write_all(self, parts: list[bytes | memoryview]) -> None:
+        """Send several pieces with one call; the same as `write` for each in turn."""
+        if self._backlog or len(parts) == 1 or len(parts) > _PARTS:
+            for part in parts:
+                self.write(part)
+            return
+        try:
+            sent = self._sock.sendmsg(parts)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise LegLost(str(error)) from None
+        for part in parts:
+            if sent >= len(part):
+                sent -= len(part)
+            else:
+                self._keep(memoryview(part)[sent:])
+                sent = 0
 
     def _keep(self, data: memoryview) -> None:
         self._backlog.append(data)
