@@ -154,7 +154,10 @@ class CassetteServer:
         if behind is not None:
             behind.close()
         leg.close()
-        self._perform(self.machine.closed(live, now_ns()))
+        try:
+            self._perform(self.machine.closed(live, now_ns()))
+        except NatsproxyError as error:
+            self.failure = error
         self._touch()
 
     async def _read(self, live: int, leg: Leg) -> None:

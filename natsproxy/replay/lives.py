@@ -9,6 +9,8 @@ from typing import NamedTuple
 from natsproxy.replay.needs import Goodbye, Planned
 from natsproxy.replay.plan import Began
 
+PART = 64
+"""What a small `bytes` costs beside its bytes."""
 _BULK = 64 << 10
 _BULK_SUBJECTS = 16
 
@@ -57,6 +59,11 @@ class Bulk:
     parts: list[bytes]
     subjects: set[bytes]
     size: int = 0
+
+    @property
+    def cost(self) -> int:
+        """What it takes of the window, in bytes, Python's objects included."""
+        return self.size + PART * len(self.parts)
 
     def takes(self, t: int, subject: bytes) -> bool:
         """Tell whether another publish may join."""

@@ -78,9 +78,12 @@ def events(path: Path | str) -> Iterator[Event]:
         elif isinstance(item, records.Preamble) and item.conn not in seen:
             seen.add(item.conn)
             yield Began(item.conn, t, late=True)
-            for step in _preamble(item, t, seq):
-                yield step
-                seq = step.seq + 1
+            try:
+                for step in _preamble(item, t, seq):
+                    yield step
+                    seq = step.seq + 1
+            except (ProtocolError, TypeError, ValueError) as error:
+                raise CaptureError(f"a preamble that cannot be read: {error}", path=path) from None
 
 
 def _client_side(item: records.Frames, path: Path | str) -> Iterator[Frame]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.replay.causes import Bounded, Causes, Kind
 from natsproxy.replay.identities import masked
@@ -169,7 +170,12 @@ class Script:
             self.info = self.info or step.frame.args
         elif op == Op.CONNECT:
             if recorded.connect is None:
-                recorded.connect = parse_connect(step.frame.args)
+                try:
+                    recorded.connect = parse_connect(step.frame.args)
+                except ValueError as error:
+                    raise CaptureError(
+                        f"connection {step.conn} has a CONNECT that is none: {error}"
+                    ) from None
         elif step.direction == C2S:
             self._exchange(recorded, step)
         else:

@@ -116,7 +116,11 @@ class ToClient:
                     self._actions.append(Send(live, encode.PONG))
                     pongs -= 1
             elif frame.op == Op.CONNECT:
-                client.connect = parse_connect(frame.args, client.connect)
+                try:
+                    client.connect = parse_connect(frame.args, client.connect)
+                except ValueError:  # the server closes without a word
+                    self._actions.append(Hang(live))
+                    return self._take()
                 self._ok(client)
             elif frame.op in (Op.PUB, Op.HPUB, Op.SUB, Op.UNSUB):
                 self._talk(client, frame, now)

@@ -21,7 +21,7 @@ from natsproxy.protocol.subjects import matches
 from natsproxy.replay.canonical import PUBLISHED
 from natsproxy.replay.causes import Bounded
 from natsproxy.replay.identities import INBOX
-from natsproxy.replay.lives import Action, Bulk, Dial, Fence, Head, Leave, Live, Missing, Write
+from natsproxy.replay.lives import PART, Action, Bulk, Dial, Fence, Head, Leave, Live, Missing, Write
 from natsproxy.replay.names import ServerNames
 from natsproxy.replay.needs import Goodbye, Needs, Planned, counts
 from natsproxy.replay.plan import Began, Ended, Event, Step
@@ -29,7 +29,7 @@ from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
-WINDOW: Final = 32 << 20
+WINDOW: Final = 16 << 20
 _OVERHEAD: Final = 256
 _SKIPPED: Final = (Op.PING, Op.PONG, Op.OK, Op.CONNECT)
 BATCH: Final = 256 << 10
@@ -219,7 +219,7 @@ class ToServer:
         last.subjects.add(frame.subject)
         size = frame.end - frame.start
         last.size += size
-        self._size += size
+        self._size += size + PART
 
     def _live(self, conn: int) -> Live:
         found = self._lives.get(conn)
@@ -432,12 +432,12 @@ class ToServer:
         self.sent += len(head.parts)
         self.sent_bytes += head.size
         del self._unsent[head.seq]
-        self._size -= head.size
+        self._size -= head.cost
 
     def _forget(self, head: Planned | Bulk | Goodbye) -> None:
         """Leave out what cannot be sent: its connection is gone."""
         if isinstance(head, Bulk):
-            self._size -= head.size
+            self._size -= head.cost
             del self._unsent[head.seq]
         elif isinstance(head, Planned):
             self._size -= head.step.frame.wire_size + _OVERHEAD

@@ -80,3 +80,9 @@ def test_a_cut_file_plays_to_its_last_whole_block(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", hello(1, "a"))
     path.write_bytes(path.read_bytes()[:-60])
     assert len(list(events(path))) in (0, 5)
+
+
+def test_a_preamble_that_holds_nonsense_is_said(tmp_path: Path) -> None:
+    path = _write(tmp_path / "x.ncap", Preamble(4, 5, {"connect": b"NONSENSE\r\n"}))
+    with pytest.raises(CaptureError, match="a preamble that cannot be read"):
+        list(events(path))

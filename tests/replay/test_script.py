@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from natsproxy.errors import CaptureError
 from natsproxy.replay.script import Script, is_optional
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
@@ -38,3 +41,8 @@ def test_an_effect_read_after_its_cause_was_used_waits_for_nothing() -> None:
 def test_unsubscribing_and_flow_control_are_optional() -> None:
     found = list(frames(b"UNSUB 1\r\nPUB $JS.FC.S.C.x 0\r\n\r\nPUB a 0\r\n\r\n", C2S))
     assert [is_optional(frame) for frame in found] == [True, True, False]
+
+
+def test_a_connect_that_was_edited_into_nonsense_is_said() -> None:
+    with pytest.raises(CaptureError, match="connection 1 has a CONNECT that is none"):
+        Script(events([(1, ">", b"CONNECT nonsense\r\n")])).fill()

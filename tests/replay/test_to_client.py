@@ -207,6 +207,13 @@ def test_the_server_hangs_up_where_it_did() -> None:
     assert play.other == [Hang(1)]
 
 
+def test_a_connect_that_is_no_json_is_hung_up_on() -> None:
+    play = Play(REQUEST)
+    play.open(1, "a")
+    assert play.say(1, b"CONNECT nonsense\r\n") == b""
+    assert play.other == [Hang(1)]
+
+
 def test_a_verbose_client_gets_its_oks() -> None:
     play = Play(REQUEST)
     play.got[1] = b""
