@@ -15,6 +15,7 @@ from contextlib import suppress
 import trio
 
 RECEIVE_SIZE = 65536
+RECEIVE_MOST = 262144
 _PARTS = 512  # pieces of one system call; the kernel's limit is 1,024
 
 
@@ -32,6 +33,7 @@ class Leg:
         self.backlog = 0
         self._flushing: trio.Event | None = None
         self._open = True
+        self._receive_size = RECEIVE_SIZE
         with suppress(OSError):  # the peer may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if keepalive:
@@ -40,11 +42,14 @@ class Leg:
     def try_receive(self) -> bytes | None:
         """Return bytes, `b""` at EOF, or None when nothing is there yet."""
         try:
-            return self._sock.recv(RECEIVE_SIZE)
+            data = self._sock.recv(self._receive_size)
         except BlockingIOError:
             return None
         except OSError as error:
             raise LegLost(str(error)) from None
+        if len(data) == self._receive_size < RECEIVE_MOST:
+            self._receive_size *= 2  # more is waiting: fewer, larger reads
+        return data
 
     async def wait_readable(self) -> None:
         """Wait until there may be something to receive."""

@@ -61,12 +61,15 @@ async def test_a_subscription_that_is_covered_in_part_is_refused(nats_server: Na
     errors: list[str] = []
 
     async def program(url: str) -> None:
+        noted = asyncio.Event()
+
         async def note(error: Exception) -> None:
             errors.append(str(error))
+            noted.set()
 
         nc = await nats.connect(url, error_cb=note)
         await nc.subscribe("orders.>")
-        await nc.flush()
+        await asyncio.wait_for(noted.wait(), 10)
         await nc.close()
 
     await through(nats_server.port, RENAMED, program)
