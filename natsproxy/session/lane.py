@@ -58,6 +58,7 @@ class Lane:
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
         self._open: _Open | None = None
+        self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
 
     # -- frames that pass
 
@@ -81,6 +82,9 @@ class Lane:
 
     def flush(self, now: int) -> None:
         """Send and record what has been gathered."""
+        if self._changed:
+            changed, self._changed = self._changed, []
+            self._send(b"".join(changed), len(changed), 0, None, None, now)
         if not self._frames:
             return
         data: bytes | memoryview = self._buffer
@@ -164,8 +168,13 @@ class Lane:
 
         cause None: it is the frame itself, untouched.
         """
-        self.flush(now)
         held = until is not None or defer > 0 or self.outbox.active
+        if not (held or self.record or frame.missing):
+            if self._frames:
+                self.flush(now)
+            self._changed += out
+            return
+        self.flush(now)
         untouched = out == (frame.raw,)
         if frame.missing:
             self._begin_open(frame, out, ordinal, now, cause, until if until is not None else now, held)
