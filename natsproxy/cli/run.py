@@ -153,8 +153,8 @@ def logger(form: str) -> Any:
 async def _main(proxy: Proxy, log: Any) -> None:
     proxy.subscribe(lambda event: _log_event(log, event))
     async with trio.open_nursery() as nursery:
+        await nursery.start(_signals, proxy, log, nursery.cancel_scope)
         listening = await nursery.start(proxy.serve)
-        nursery.start_soon(_signals, proxy, log, nursery.cancel_scope)
         log.info(
             "listening",
             listen=[str(one) for one in listening],
@@ -165,8 +165,15 @@ async def _main(proxy: Proxy, log: Any) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _signals(proxy: Proxy, log: Any, everything: trio.CancelScope) -> None:
+async def _signals(
+    proxy: Proxy,
+    log: Any,
+    everything: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        task_status.started()
         draining = False
         async with trio.open_nursery() as nursery:
             async for number in signals:
