@@ -14,7 +14,7 @@ from nats.errors import TimeoutError as NatsTimeout
 from natsproxy.cli.rules import rules as rules_command
 from natsproxy.events import Closed, Firing
 from tests.kit.servers import NatsServer
-from tests.rules.through import through
+from tests.rules.through import settle, through
 
 pytestmark = pytest.mark.server
 ONCE: dict[str, Any] = {"allow_reconnect": False, "connect_timeout": 2}
@@ -63,7 +63,7 @@ async def test_a_connection_ends_early_and_the_next_is_served(
     async def program(url: str) -> None:
         assert await attempt(url) == expected
         nc = await nats.connect(url, **ONCE)
-        await nc.flush()
+        await settle(nc)
         await nc.close()
 
     events = await through(nats_server.port, text, program)
@@ -153,7 +153,7 @@ async def test_lame_duck_mode_is_announced(nats_server: NatsServer) -> None:
         quiet = await nc.subscribe("later")
         with pytest.raises(NatsTimeout):
             await quiet.next_msg(0.4)
-        await nc.flush()
+        await settle(nc)
         await nc.close()
 
     events = await through(
@@ -183,9 +183,9 @@ async def test_swallowed_messages_are_gone_and_the_link_goes_on(nats_server: Nat
         nc = await nats.connect(url)
         heard = await nc.subscribe("p")
         await nc.publish("p", b"first")
-        await nc.flush()
+        await settle(nc)
         await nc.publish("p", b"gone")
-        await nc.flush()
+        await settle(nc)
         await asyncio.sleep(0.4)
         await nc.publish("p", b"last")
         assert [(await heard.next_msg(5)).data for _ in range(2)] == [b"first", b"last"]
@@ -241,7 +241,7 @@ async def test_a_rule_that_fails_ends_its_connection_only(nats_server: NatsServe
         good, bad = await nats.connect(url), await nats.connect(url, closed_cb=note, **ONCE)
         await bad.publish("bad", b"")
         await asyncio.wait_for(gone.wait(), 5)
-        await good.flush()
+        await settle(good)
         await good.close()
 
     events = await through(nats_server.port, RuleChain(loaded), program)

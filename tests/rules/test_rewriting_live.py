@@ -10,7 +10,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 from tests.kit.servers import NatsServer
-from tests.rules.through import through
+from tests.rules.through import settle, through
 
 TENANT = """
 [[rules]]
@@ -34,8 +34,8 @@ async def test_both_sides_see_the_mapping_of_what_the_other_did(nats_server: Nat
         inside, outside = await nats.connect(url), await nats.connect(nats_server.url)
         seen = await outside.subscribe("shop.>")
         heard = await inside.subscribe("orders.*.new")
-        await inside.flush()
-        await outside.flush()
+        await settle(inside)
+        await settle(outside)
         await inside.publish("orders.eu.new", b"1")
         message = await seen.next_msg(5)
         assert (message.subject, message.data) == ("shop.new.of.eu", b"1")
@@ -48,7 +48,7 @@ async def test_both_sides_see_the_mapping_of_what_the_other_did(nats_server: Nat
             await request.respond(request.subject.encode())
 
         await inside.subscribe("orders.svc.ask", queue="q", cb=answer)
-        await inside.flush()
+        await settle(inside)
         assert (await outside.request("shop.ask.of.svc", b"", timeout=5)).data == b"orders.svc.ask"
         await inside.close()
         await outside.close()
@@ -89,7 +89,7 @@ async def test_a_tenant_does_not_notice(nats_server: NatsServer) -> None:
         await limited.unsubscribe(limit=2)
         for number in range(4):
             await nc.publish("few.x", b"%d" % number)
-        await nc.flush()
+        await settle(nc)
         assert [(await everything.next_msg(5)).subject for _ in range(4)] == ["few.x"] * 4
         assert [(await limited.next_msg(5)).data for _ in range(2)] == [b"0", b"1"]
         await everything.unsubscribe()
