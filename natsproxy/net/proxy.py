@@ -274,8 +274,10 @@ class Proxy:
                 lane.record = True
 
     async def _run_recorder(self, recorder: Recorder) -> None:
+        # Shielded: however the proxy ends, what was recorded is written and indexed first (`stop_recording`).
         try:
-            await recorder.run()
+            with trio.CancelScope(shield=True):
+                await recorder.run()
         finally:
             self._recorded.set()
 

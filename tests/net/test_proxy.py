@@ -115,6 +115,24 @@ async def test_a_conversation_is_relayed_and_recorded_byte_for_byte(
 
 
 @pytest.mark.server
+async def test_a_capture_is_closed_however_the_proxy_ends(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Cancelled in mid-conversation: index and footer are there, and so is what the client said."""
+    path = tmp_path / "x.ncap"
+    proxy = Proxy(settings_for(nats_server, path))
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        async with await trio.open_tcp_stream(address.host, address.port) as stream:
+            await stream.send_all(b'CONNECT {"verbose":false}\r\nPUB a 2\r\nhi\r\nPING\r\n')
+            heard = b""
+            while b"PONG" not in heard:
+                heard += await stream.receive_some(1000)
+            nursery.cancel_scope.cancel()
+    reader = open_capture(path)
+    assert reader.tail() is None
+    assert b"PUB a 2" in legs(reader, 1)["client->proxy"]
+
+
+@pytest.mark.server
 async def test_secrets_never_reach_the_disk(tmp_path: Path) -> None:
     """A password is in the CONNECT, and nowhere in the capture."""
     config = 'authorization { user: "u", password: "hunter2secret" }'
