@@ -11,6 +11,7 @@ from natsproxy import __version__
 
 COMMANDS = {
     "run": "natsproxy.cli.run:run",
+    "config": "natsproxy.cli.config:config",
     "capture": "natsproxy.cli.capture:capture",
     "rules": "natsproxy.cli.rules:rules",
     "replay": "natsproxy.cli.replay:replay",

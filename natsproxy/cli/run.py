@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import signal
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +53,47 @@ def upstream_address(text: str) -> Address:
     return Address(host, port or 4222)
 
 
+def load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+    """Take the settings of a TOML file: above the defaults, below environment and flags."""
+    if path is None:
+        return None
+    try:
+        text = path.read_text()
+        table = tomllib.loads(text)
+    except OSError as error:
+        raise click.ClickException(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.ClickException(f"{path}: not valid TOML: {error}") from None
+    known = {param.opts[0].removeprefix("--"): param.name for param in ctx.command.params}
+    defaults: dict[str, Any] = {}
+    for key, value in table.items():
+        name = known.get(key.replace("_", "-"))
+        if name is None or name == "config":
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(known))}"
+            raise click.ClickException(f"{path}:{_line_of(key, text)}: there is no setting {key!r}{hint}")
+        if not isinstance(value, (str, int, float)):
+            raise click.ClickException(f"{path}:{_line_of(key, text)}: {key} takes one value")
+        defaults[name] = value
+    ctx.default_map = defaults
+    return path
+
+
+def _line_of(key: str, text: str) -> int:
+    found = re.search(rf"""^\s*\[?["']?{re.escape(key)}\b""", text, re.MULTILINE)
+    return text.count("\n", 0, found.start()) + 1 if found else 1
+
+
 @click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="NATSPROXY_CONFIG",
+    is_eager=True,
+    expose_value=False,
+    callback=load_config,
+    help='Settings from a TOML file: the names of these options, e.g. upstream = "nats://127.0.0.1:4223".',
+)
 @click.option(
     "--listen",
     "-l",
@@ -97,6 +140,7 @@ def run(
 ) -> None:  # fmt: skip
     """Relay between clients and a server.
 
+    Settings come from defaults, --config, NATSPROXY_* and flags, in that rising order (see natsproxy config).
     SIGTERM and SIGINT drain, a second one stops at once; SIGHUP reloads the rules and rotates the capture.
 
     \b
