@@ -23,6 +23,7 @@ from natsproxy.capture.builder import SealedBlock
 from natsproxy.errors import CaptureError
 
 _IOV_MAX = 1000
+_NAMES = 10_000  # of captures beside each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,9 @@ class CaptureWriter:
         self.close()
         self.info = info or self.info
         self.segment += 1
-        self.file = self.path
-        if self.single and self.segment:
-            self.file = self.path.with_name(f"{self.path.stem}-{self.segment}.ncap")
         if not self.single:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.file = self.path / f"{self.info.recorder.hex()}-{self.segment}.ncap"
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if self.single else os.O_EXCL)
-            self._fd = os.open(self.file, flags | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise CaptureError(f"cannot create the capture: {error.strerror}", path=self.file) from None
+        self.file, self._fd = self._create()
         self.size = 0
         self._index = []
         self._items = self._frames = 0
@@ -77,6 +70,21 @@ class CaptureWriter:
         self._write([MAGIC])
         self._block(Kind.SEGMENT, 0, b"", [msgpack.packb(self._header())])
         return self.file
+
+    def _create(self) -> tuple[Path, int]:
+        """Create the segment's file; a file that is there is never touched: the next free name is taken."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for number in range(self.segment, self.segment + _NAMES):
+            file = self.path / f"{self.info.recorder.hex()}-{self.segment}.ncap"
+            if self.single:
+                file = self.path.with_name(f"{self.path.stem}-{number}.ncap") if number else self.path
+            try:
+                return file, os.open(file, flags, 0o600)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise CaptureError(f"cannot create the capture: {error.strerror}", path=file) from None
+        raise CaptureError("cannot create the capture: all names like it are taken", path=self.path)
 
     def _header(self) -> dict[str, Any]:
         info = self.info

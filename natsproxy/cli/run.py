@@ -112,6 +112,44 @@ def _line_of(key: str, text: str) -> int:
     help="Record to this file (x.ncap) or folder.",
 )
 @click.option(
+    "--rotate",
+    type=click.IntRange(0),
+    default=256,
+    show_default=True,
+    envvar="NATSPROXY_ROTATE",
+    help="MiB after which the capture begins a new segment; 0 for never.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "zstd"]),
+    default="none",
+    show_default=True,
+    envvar="NATSPROXY_COMPRESSION",
+    help="Of the capture's blocks.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    envvar="NATSPROXY_STRICT",
+    help="Close connections rather than pass what cannot be recorded.",
+)
+@click.option(
+    "--advertise",
+    type=click.Choice(["strip", "self", "pass"]),
+    default="strip",
+    show_default=True,
+    envvar="NATSPROXY_ADVERTISE",
+    help="What becomes of the server addresses in INFO.",
+)
+@click.option(
+    "--hold",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    envvar="NATSPROXY_HOLD",
+    help="Seconds to keep a new client waiting while the upstream is down.",
+)
+@click.option(
     "--rules",
     "rules_file",
     type=click.Path(path_type=Path),
@@ -135,8 +173,8 @@ def _line_of(key: str, text: str) -> int:
     help="Lines for a person or JSON.",
 )
 def run(
-    listen: str, upstream: str, record: Path | None, rules_file: Path | None, seed: int | None, drain: float,
-    log_format: str,
+    listen: str, upstream: str, record: Path | None, rotate: int, compression: str, strict: bool,
+    advertise: str, hold: float, rules_file: Path | None, seed: int | None, drain: float, log_format: str,
 ) -> None:  # fmt: skip
     """Relay between clients and a server.
 
@@ -149,10 +187,11 @@ def run(
     """
     settings = ProxySettings(
         listen=(address(listen),), upstream=upstream_address(upstream), seed=seed, rules_file=rules_file,
-        drain=int(drain * 1e9),
+        drain=int(drain * 1e9), advertise=advertise, upstream_hold=int(hold * 1e9),
     )  # fmt: skip
     if record is not None:
-        settings = replace(settings, record=RecordSettings(record))
+        capture = RecordSettings(record, rotate_size=rotate << 20, compression=compression, strict=strict)
+        settings = replace(settings, record=capture)
     log = logger(log_format)
     try:
         proxy = Proxy(settings)
@@ -204,6 +243,7 @@ async def _main(proxy: Proxy, log: Any) -> None:
             listen=[str(one) for one in listening],
             upstream=str(proxy.settings.upstream),
             seed=proxy.seed,
+            record=str(proxy.recorder.file) if proxy.recorder is not None else None,
         )
         await proxy.done.wait()
         nursery.cancel_scope.cancel()

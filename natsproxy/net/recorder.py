@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -179,6 +180,11 @@ class Recorder:
                     self._on_strict(str(error))
 
     # -- control
+
+    @property
+    def file(self) -> Path | None:
+        """The file that is being written."""
+        return self._writer.file
 
     def rotate(self) -> None:
         """Begin a new segment."""

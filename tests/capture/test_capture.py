@@ -314,6 +314,16 @@ def test_kill_9_leaves_whole_blocks(tmp_path: Path) -> None:
         assert len(items(mended)) == len(got)
 
 
+def test_an_existing_capture_is_never_overwritten(tmp_path: Path) -> None:
+    """The next free name is taken."""
+    paths = []
+    for _ in range(3):
+        writer = CaptureWriter(tmp_path / "x.ncap", SegmentInfo(bytes(16), bytes(16), WALL, MONO))
+        paths.append(writer.open_segment().name)
+        writer.close()
+    assert paths == ["x.ncap", "x-1.ncap", "x-2.ncap"]
+
+
 def test_items_that_are_not_what_they_say() -> None:
     """Types are checked before use."""
     for bad in ([0], [0, "x"], [1, 1, None, {}], [True], [], "x", [2, 1, 1, 5, {}]):
