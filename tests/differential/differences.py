@@ -26,3 +26,15 @@ DIFFERENCES: Final[dict[str, tuple[bytes, str]]] = {
         "the server has no limit there; an endless line is not to be buffered for ever",
     ),
 }
+
+SEEN_OTHERWISE: Final[dict[str, str]] = {
+    "a pedantic client's invalid PUB that TCP cuts": (
+        "the server complains twice, as it reads the arguments again; through the proxy frames arrive whole, "
+        "and it complains once"
+    ),
+    "a sid with an UNSUB max under a delivery filter": (
+        "the server frees it at its last delivery; we unsubscribe for the client there, so it is free one "
+        "round trip later"
+    ),
+}
+"""Differences in what a client can see that are no refusals; the generators keep clear of them."""
