@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 SECOND = 1_000_000_000
 MIB = 1 << 20
@@ -32,8 +31,6 @@ class RecordSettings:
     path: a file `x.ncap`, or a folder for segments.  rotate_size (bytes) and rotate_interval (ns): 0 for
     never.  flush: how long (ns) a record may wait for its block to be sealed.  queue: how much (bytes) may
     wait for the disk before the capture records a gap.  strict: close connections rather than miss traffic.
-    subjects, names: record only these (patterns); payloads: ordered (pattern, policy) pairs, the policy being
-    "keep", "hash", "drop" or a number of bytes to keep.
     """
 
     path: Path
@@ -44,9 +41,6 @@ class RecordSettings:
     frame_max: int = 8 * MIB
     queue: int = 64 * MIB
     strict: bool = False
-    subjects: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    payloads: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +59,5 @@ class ProxySettings:
     drain: int = 30 * SECOND
     keepalive: bool = True
     seed: int | None = None
-    rules: tuple[dict[str, Any], ...] = ()
     rules_file: Path | None = None
     record: RecordSettings | None = None
