@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,11 +112,12 @@ def proxy(upstream: str, *more: str) -> Iterator[tuple[int, int]]:
     assert process.stderr is not None
     try:
         line = next(line for line in process.stderr if "listening" in line)
+        # A log that nobody reads fills its pipe and then stops the proxy.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
         yield int(re.findall(r"127\.0\.0\.1:(\d+)", line)[0]), process.pid
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-        process.stderr.close()
 
 
 def resident(pid: int) -> float:
