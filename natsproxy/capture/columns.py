@@ -1,7 +1,7 @@
 """A block of a capture as columns: what tables are made of, without Spark and without Arrow.
 
 One list per column, one entry per frame; `FIELDS` is the schema.  Frames that are not whole (cut, truncated,
-under a payload policy) have a row without fields of the control line.
+under a payload policy) have the fields of their control line as far as it was recorded (`Seen.head`).
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ def _text(raw: bytes) -> str | None:
 
 
 def _field(name: str) -> Callable[[Row, int], Any]:
-    return lambda row, _: None if row[2].frame is None else _text(getattr(row[2].frame, name))
+    return lambda row, _: None if row[2].head is None else _text(getattr(row[2].head, name))
 
 
 def _number(name: str) -> Callable[[Row, int], Any]:
-    return lambda row, _: None if row[2].frame is None else getattr(row[2].frame, name)
+    return lambda row, _: None if row[2].head is None else getattr(row[2].head, name)
 
 
 def _op(row: Row, _: int) -> str | None:
-    frame = row[2].frame
+    frame = row[2].head
     return None if frame is None else frame.op.label
 
 
 def _template(row: Row, _: int) -> str | None:
-    frame = row[2].frame
+    frame = row[2].head
     return None if frame is None or not frame.subject else _text(template(frame.subject))
 
 
 def _payload(row: Row, most: int) -> bytes | None:
-    frame = row[2].frame
+    frame = row[2].head
     if frame is None or not frame.size or most == 0:
         return None
     return frame.body if most < 0 else frame.body[:most]
 
 
 def _status(row: Row, _: int) -> int | None:
-    frame = row[2].frame
+    frame = row[2].head
     if frame is None or frame.op != Op.HMSG or frame.headers[8:9] != b" ":
         return None
     return headers.parse(frame.headers).status
 
 
 def _err(row: Row, _: int) -> str | None:
-    frame = row[2].frame
+    frame = row[2].head
     return _text(frame.args) if frame is not None and frame.op == Op.ERR else None
 
 

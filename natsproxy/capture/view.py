@@ -16,6 +16,7 @@ from natsproxy.protocol.subjects import matches
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import ALL_OPS, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames
+from natsproxy.wire.parse import head
 
 
 class Seen(NamedTuple):
@@ -23,7 +24,7 @@ class Seen(NamedTuple):
 
     wall: Unix ns of `t` (arrival; departure for what the proxy made).  in_ordinal, out_ordinal: its number on
     each leg, None where that leg did not see it.  delay: ns between arrival and departure.  of: the ordinal
-    of the frame that it replaces.  frame is None for a frame that is not whole (flags say why): see `data`.
+    of the frame that it replaces.  frame is None for a frame that is not whole (flags say why): see `head`.
     """
 
     conn: int
@@ -38,6 +39,11 @@ class Seen(NamedTuple):
     of: int | None
     frame: Frame | None
     data: bytes
+
+    @property
+    def head(self) -> Frame | None:
+        """The frame as far as it was recorded, not whole ones too; None without a whole control line."""
+        return self.frame if self.frame is not None else head(self.data, self.direction)
 
 
 def seen(ref: BlockRef, item: Frames) -> Iterator[Seen]:
@@ -101,12 +107,13 @@ class Query:
             return False
         if self.end is not None and one.wall > self.end:
             return False
-        if one.frame is None:
-            return self.ops == ALL_OPS and not self.subjects
-        if not self.ops >> one.frame.op & 1:
+        if self.ops == ALL_OPS and not self.subjects:
+            return True
+        frame = one.head
+        if frame is None or not self.ops >> frame.op & 1:
             return False
         return not self.subjects or any(
-            one.frame.subject and matches(pattern, one.frame.subject) for pattern in self.subjects
+            frame.subject and matches(pattern, frame.subject) for pattern in self.subjects
         )
 
 
@@ -142,4 +149,5 @@ _TAPS = (("client->proxy", "proxy->server"), ("server->proxy", "proxy->client"))
 
 def subject_of(one: Seen) -> bytes:
     """Return the subject of a message or subscription frame, b"" otherwise."""
-    return one.frame.subject if one.frame is not None and one.frame.op <= Op.HMSG else b""
+    frame = one.head
+    return frame.subject if frame is not None and frame.op <= Op.HMSG else b""

@@ -11,6 +11,7 @@ from natsproxy.wire.ops import ALL_OPS, Direction
 from natsproxy.wire.scanner import Interest, Scanner
 
 EVERYTHING = Interest((Clause(ALL_OPS, Need.PAYLOAD),))
+_LINES = Interest((Clause(ALL_OPS, Need.LINE),))
 _NO_LIMIT = 1 << 30
 
 
@@ -30,3 +31,11 @@ def frames(data: bytes, direction: Direction) -> Iterator[Frame]:
             raise ProtocolError(direction.label, scanner.offset, "an operation that NATS does not have")
     if scanner.held:
         raise ProtocolError(direction.label, scanner.offset, "a frame that is cut short")
+
+
+def head(data: bytes, direction: Direction) -> Frame | None:
+    """Return the frame that `data` begins with, `missing` what is not there; None where its line is not whole."""
+    scanner = Scanner(direction, _LINES, line_limit=1 << 20, hold=0, buffer_limit=0)
+    scanner.feed(data)
+    segment = scanner.next()
+    return segment if isinstance(segment, Frame) else None
