@@ -20,7 +20,7 @@ FLOORS = {
     "__main__": 10,
 }  # fmt: skip
 """Which floor each part stands on; a part may import its own floor's session and capture, see `SIDEWAYS`."""
-SIDEWAYS = {("session", "capture"), ("config", "rules"), ("config", "session")}
+SIDEWAYS = {("session", "capture"), ("config", "capture"), ("config", "rules"), ("config", "session")}
 PURE = {"wire", "protocol", "rules", "session", "capture", "config", "errors", "events"}
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
 ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "testing"}}

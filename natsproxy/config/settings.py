@@ -6,8 +6,10 @@ of the other modules here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from natsproxy.capture.sieve import Selection
 
 SECOND = 1_000_000_000
 MIB = 1 << 20
@@ -31,6 +33,7 @@ class RecordSettings:
     path: a file `x.ncap`, or a folder for segments.  rotate_size (bytes) and rotate_interval (ns): 0 for
     never.  flush: how long (ns) a record may wait for its block to be sealed.  queue: how much (bytes) may
     wait for the disk before the capture records a gap.  strict: close connections rather than miss traffic.
+    selection: which connections and subjects, and how much of their payloads.
     """
 
     path: Path
@@ -41,6 +44,7 @@ class RecordSettings:
     frame_max: int = 8 * MIB
     queue: int = 64 * MIB
     strict: bool = False
+    selection: Selection = field(default_factory=Selection)
 
 
 @dataclass(frozen=True, slots=True)

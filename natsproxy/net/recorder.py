@@ -19,7 +19,7 @@ import trio
 
 from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder, SealedBlock
 from natsproxy.capture.records import Frames, Gap, Item, Preamble
-from natsproxy.capture.redact import SECRET_OPS, redacted
+from natsproxy.capture.sieve import Sieve
 from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
 from natsproxy.errors import CaptureError
@@ -53,6 +53,7 @@ class Recorder:
         self._emit, self._preambles, self._on_strict = emit, preambles, on_strict
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
         self._builder = BlockBuilder()
+        self._sieve = Sieve(settings.selection)
         self._began = 0
         self._segment_began = now_ns()
         self._sealed: deque[SealedBlock] = deque()
@@ -64,19 +65,28 @@ class Recorder:
         self._writer.open_segment()
 
     def _info(self) -> SegmentInfo:
-        settings = {"compression": self.settings.compression, "frame_max": self.settings.frame_max}
+        settings = {
+            "compression": self.settings.compression,
+            "frame_max": self.settings.frame_max,
+            **self.settings.selection.described(),
+        }
         return SegmentInfo(self.id, self.boot, time.time_ns(), now_ns(), self._seed, self._rules, settings)
 
     # -- the traffic path
 
     def put(self, item: Item) -> None:
         """Take an item; never blocks, never raises."""
+        if self._sieve.passes(item):
+            self._put(item)
+            return
+        for kept in self._sieve.sift(item):
+            self._put(kept)
+
+    def _put(self, item: Item) -> None:
         size = len(item.data) + _OVERHEAD if isinstance(item, Frames) else _OVERHEAD
         if self._failed is not None or self.waiting + self._builder.size + size > self.settings.queue:
             self._miss(item, size)
             return
-        if isinstance(item, Frames) and item.ops & SECRET_OPS:
-            item = redacted(item)
         if not self._builder.begun:
             self._began = now_ns()
             self._builder.begin(self._began, time.time_ns())

@@ -34,7 +34,7 @@ def frames(data: bytes, direction: Direction) -> Iterator[Frame]:
 
 
 def head(data: bytes, direction: Direction) -> Frame | None:
-    """Return the frame that `data` begins with, `missing` what is not there; None where its line is not whole."""
+    """Return the frame that `data` begins with, None where its control line is not whole."""
     scanner = Scanner(direction, _LINES, line_limit=1 << 20, hold=0, buffer_limit=0)
     scanner.feed(data)
     segment = scanner.next()
