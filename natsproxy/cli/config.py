@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from natsproxy.cli.run import run
+from natsproxy.config.build import inline_rules
+from natsproxy.config.options import OPTIONS
+from natsproxy.errors import ConfigError
 
 _SOURCES = {
     ParameterSource.COMMANDLINE: "flag",
@@ -27,15 +31,40 @@ def config(as_json: bool, options: tuple[str, ...]) -> None:
     natsproxy config --config natsproxy.toml
     natsproxy config --upstream nats://127.0.0.1:4223 --json
     """
+    rows: dict[str, dict[str, Any]] = {}
     with run.make_context("natsproxy run", list(options)) as context:
-        rows = {}
-        for name, value in context.params.items():
+        for name in [option.key for option in OPTIONS]:
+            value = context.params[name]
             source = context.get_parameter_source(name)
-            shown = value if isinstance(value, (int, float)) or value is None else str(value)
-            rows[name] = {"value": shown, "source": _SOURCES.get(source, "default") if source else "default"}
+            row = {"value": _shown(name, value), "source": _SOURCES[source] if source else "default"}
+            rows[name.replace("_", "-")] = row
+        path = context.params["config"]
+    if path is not None and context.params["rules"] is None:
+        try:
+            rules = inline_rules(path)
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from None
+        if rules:
+            rows["rules"] = {"value": [rule.name for rule in rules], "source": "file"}
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
     for name, row in rows.items():
-        value = "-" if row["value"] is None else row["value"]
-        click.echo(f"{name:12} {value!s:32} {row['source']}")
+        value = row["value"]
+        if isinstance(value, list):
+            value = ", ".join(map(str, value))
+        click.echo(f"{name:20} {'-' if value in (None, '') else value!s:32} {row['source']}")
+
+
+_NANOSECONDS = ("hold", "connect_timeout", "drain", "record_rotate_every", "record_flush")
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return a value for a person and for JSON: sizes in bytes, durations as text."""
+    if name in _NANOSECONDS:
+        return f"{value / 1e9:g}s"
+    if isinstance(value, tuple):
+        return [_shown(name, one) for one in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if value is None or isinstance(value, bool | int) else str(value)

@@ -59,9 +59,9 @@ class ProxySettings:
     max_control_line: int = 4096
     rule_buffer: int = 8 * MIB
     queue_bytes: int = 8 * MIB
+    buffers: int = 256 * MIB
     connect_timeout: int = 2 * SECOND
     drain: int = 30 * SECOND
     keepalive: bool = True
     seed: int | None = None
-    rules_file: Path | None = None
     record: RecordSettings | None = None

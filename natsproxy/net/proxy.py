@@ -238,7 +238,12 @@ class Proxy:
     # -- control
 
     def swap(self, chain: Chain) -> None:
-        """Put another chain in force on all connections, between frames."""
+        """Put another chain in force on all connections, between frames.
+
+        Raises ConfigError where the settings are a way around it; then nothing changes.
+        """
+        if chain.guards and self.settings.unparsed == "pass":
+            raise ConfigError('unparsed = "pass" is a way around rules that deny or rewrite: make it "close"')
         self.chain = chain
         for relay in list(self.relays.values()):
             relay.swap(chain)

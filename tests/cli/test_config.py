@@ -24,11 +24,11 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
 
     assert done.exit_code == 0, done.output
     rows = {name: (row["value"], row["source"]) for name, row in json.loads(done.output).items()}
-    assert rows["upstream"] == ("nats://file:1", "file")
-    assert rows["listen"] == ("127.0.0.1:2", "environment")
+    assert rows["upstream"] == ("file:1", "file")
+    assert rows["listen"] == (["127.0.0.1:2"], "environment")
     assert rows["seed"] == (7, "flag")
-    assert rows["drain"] == (30.0, "default")
-    assert rows["log_format"] == ("json", "file")
+    assert rows["drain"] == ("30s", "default")
+    assert rows["log-format"] == ("json", "file")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,11 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
             ":2: there is no setting 'lisen'; did you mean 'listen'?",
         ),
         ("upstream = [1]\n", ":1: upstream takes one value"),
+        ('upstream = "nats://u:secret@x:1"\n', "clients bring their own"),
+        ("hold = -1\n", ":1: hold must be a duration"),
+        ('[record]\npath = "x.ncap"\nflsh = "1s"\n', ":3: there is no setting 'record-flsh'; did you mean"),
+        ('[record]\npayload = [">=burn"]\n', ":2: record-payload '>=burn': the action is keep"),
+        ('upstream = "x:1"\n[[rules]]\nname = "a"\nkind = "dorp"\n', ":4: rule 'a'"),
         ("upstream = \n", "not valid TOML"),
     ],
 )
@@ -52,6 +57,32 @@ def test_mistakes_are_one_sentence(tmp_path: Path, text: str, says: str) -> None
     assert done.exit_code == 1
     assert says in done.output
     assert str(path) in done.output
+
+
+def test_unparsed_bytes_and_a_deny_rule_do_not_go_together(tmp_path: Path) -> None:
+    """What is not framed cannot be denied."""
+    path = tmp_path / "bad.toml"
+    rule = '[[rules]]\nname = "a"\nkind = "deny"\nsubject = "x"\n'
+    path.write_text('upstream = "x:1"\nunparsed = "pass"\n' + rule)
+    done = CliRunner().invoke(main, ["run", "--config", str(path)])
+    assert (done.exit_code, "is a way around rules" in done.output) == (1, True)
+
+
+def test_tables_and_rules_in_the_file(tmp_path: Path) -> None:
+    """`[record] flush` is record-flush, `path` is record itself; `[[rules]]` stand beside them."""
+    path = tmp_path / "natsproxy.toml"
+    path.write_text(
+        'upstream = "nats://x:1"\n[record]\npath = "y.ncap"\nflush = "1s"\nsubject = ["a.>", "b"]\n'
+        'payload = ">=hash"\n[[rules]]\nname = "slow"\nkind = "latency"\ndelay = "1ms"\n'
+    )
+    done = CliRunner().invoke(main, ["config", "--json", "--config", str(path)])
+    assert done.exit_code == 0, done.output
+    rows = {name: (row["value"], row["source"]) for name, row in json.loads(done.output).items()}
+    assert rows["record"] == ("y.ncap", "file")
+    assert rows["record-flush"] == ("1s", "file")
+    assert rows["record-subject"] == (["a.>", "b"], "file")
+    assert rows["record-payload"] == ([">=hash"], "file")
+    assert rows["rules"] == (["slow"], "file")
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:

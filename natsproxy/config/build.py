@@ -1,0 +1,135 @@
+"""From a configuration file to option values, and from option values to `ProxySettings`.
+
+A file is TOML: the names of the options, on one level or in tables (`[record] flush = "1s"` is
+`record-flush`, `[record] path = ...` is `record`), and `[[rules]]` as in a rules file.  Mistakes are one
+sentence with file, line, key and the nearest name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from natsproxy.capture.sieve import Selection
+from natsproxy.config.options import OPTIONS
+from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.errors import ConfigError
+from natsproxy.rules.base import Rule
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import Place, load, parse_rules
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the option values of a configuration file by their keys, as written.  Raises ConfigError."""
+    text, document = _document(path)
+    found: dict[str, Any] = {}
+    for name, value in _flat(document):
+        option = _BY_NAME.get(name)
+        place = f"{path}:{_line_of(name, text)}"
+        if option is None:
+            near = difflib.get_close_matches(name, _BY_NAME, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(_BY_NAME))}"
+            raise ConfigError(f"{place}: there is no setting {name!r}{hint}")
+        items = value if isinstance(value, list) else [value]
+        if isinstance(value, list) and not option.many:
+            raise ConfigError(f"{place}: {name} takes one value")
+        try:
+            for item in items:
+                option.read(item)
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(f"{place}: {name} {error}") from None
+        found[option.key] = items if option.many else value
+    return found
+
+
+def inline_rules(path: Path) -> tuple[Rule, ...]:
+    """Return the `[[rules]]` of a configuration file.  Raises ConfigError."""
+    text, document = _document(path)
+    tables = document.get("rules")
+    return parse_rules(tables, KINDS, place=Place(str(path), text)) if isinstance(tables, list) else ()
+
+
+def rules_file(path: Path) -> tuple[Rule, ...]:
+    """Return the rules of a rules file.  Raises ConfigError."""
+    return load(_read(path, "rules"), KINDS, source=str(path))
+
+
+def _read(path: Path, what: str) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _document(path: Path) -> tuple[str, dict[str, Any]]:
+    text = _read(path, "configuration")
+    try:
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        name = key.replace("_", "-")
+        if isinstance(value, Mapping):
+            for inner, item in value.items():
+                inner = inner.replace("_", "-")
+                yield (name if inner == "path" else f"{name}-{inner}"), item
+        elif name != "rules" or not isinstance(value, list):
+            yield name, value
+
+
+def _line_of(name: str, text: str) -> int:
+    """Return the line of an option: by its whole name, or by its last part inside a table."""
+    table, _, inner = name.partition("-")
+    for words in (name, inner or name, "path", table):
+        key = re.escape(words).replace(r"\-", "[-_]")
+        found = re.search(rf"""^\s*\[?["']?{key}\b""", text, re.MULTILINE)
+        if found:
+            return text.count("\n", 0, found.start()) + 1
+    return 1
+
+
+def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
+    """Return the settings that option values (read, by their keys) mean."""
+    return ProxySettings(
+        listen=tuple(o["listen"]),
+        upstream=o["upstream"],
+        advertise=o["advertise"],
+        upstream_hold=o["hold"],
+        connect_timeout=o["connect_timeout"],
+        keepalive=o["keepalive"],
+        unparsed=o["unparsed"],
+        max_control_line=o["max_control_line"],
+        rule_buffer=o["rule_buffer"],
+        queue_bytes=o["queue"],
+        buffers=o["buffers"],
+        drain=o["drain"],
+        seed=o["seed"],
+        record=_record_settings(o) if o["record"] is not None else None,
+    )
+
+
+def _record_settings(o: Mapping[str, Any]) -> RecordSettings:
+    return RecordSettings(
+        path=o["record"],
+        rotate_size=o["record_rotate"],
+        rotate_interval=o["record_rotate_every"],
+        flush=o["record_flush"],
+        compression=o["record_compression"],
+        frame_max=o["record_frame_max"],
+        queue=o["record_queue"],
+        strict=o["record_strict"],
+        selection=Selection(
+            tuple(o["record_connection"]), tuple(o["record_subject"]), tuple(o["record_payload"])
+        ),
+    )

@@ -1,0 +1,168 @@
+"""The options of a proxy: one table for flags, environment, configuration file and `natsproxy config`.
+
+A row has the option's name (`--name`, `NATSPROXY_NAME`, `name` in a file; `record-flush` is also `flush` in a
+`[record]` table), how its value is read, and what it is for.  A new option is a row here and a line in
+`config/build.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from natsproxy.capture.sieve import PayloadPolicy
+from natsproxy.config.settings import Address
+from natsproxy.protocol.redaction import mask_url
+from natsproxy.protocol.subjects import is_valid_subscribe
+from natsproxy.rules import values
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option.  read: raises ValueError, with the end of a sentence that begins with the name.
+
+    default: as a user would write it; None for none.  many: it may be given several times.  choices: the
+    words that it may be.  flag: it is on or off.
+    """
+
+    name: str
+    read: Callable[[Any], Any]
+    default: str | bool | None
+    help: str
+    many: bool = False
+    required: bool = False
+    metavar: str = "TEXT"
+
+    @property
+    def key(self) -> str:
+        """Its name as an identifier."""
+        return self.name.replace("-", "_")
+
+    @property
+    def flag(self) -> bool:
+        """Whether it is on or off."""
+        return isinstance(self.default, bool)
+
+
+def address(value: Any) -> Address:
+    """Read HOST:PORT, [::1]:PORT or :PORT."""
+    text = values.text(value)
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"must be HOST:PORT (IPv6 as [::1]:4222), not {text!r}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"must have an IPv6 address as [::1]:4222, not {text!r}")
+    return Address(host, int(port))
+
+
+def upstream(value: Any) -> Address:
+    """Read nats://HOST[:PORT] or HOST:PORT."""
+    text = values.text(value)
+    if "://" not in text:
+        return address(text)
+    shown = mask_url(text)
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname, url.port
+    except ValueError as error:
+        raise ValueError(f"must be a NATS URL, not {shown!r}: {error}") from None
+    if url.scheme != "nats":
+        raise ValueError(f"must be nats://HOST:PORT: {url.scheme}:// is not supported yet")
+    if url.username is not None:
+        raise ValueError(f"must have no credentials, not {shown!r}: clients bring their own")
+    if not host:
+        raise ValueError(f"must name a host, not {shown!r}")
+    return Address(host, port or 4222)
+
+
+def duration(value: Any) -> int:
+    """Read "250ms", "1m30s", or a number of seconds; nanoseconds."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        return values.duration(value)
+    if isinstance(value, bool) or not 0 <= seconds < float("inf"):
+        raise ValueError(f'must be a duration such as "250ms" or a number of seconds, not {value!r}')
+    return int(seconds * 1e9)
+
+
+def whole(value: Any) -> int:
+    """Read a whole number."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"must be a whole number, not {value!r}") from None
+
+
+def path(value: Any) -> Path:
+    """Read a path."""
+    return value if isinstance(value, Path) else Path(values.text(value)).expanduser()
+
+
+def pattern(value: Any) -> bytes:
+    """Read a subject pattern."""
+    raw = values.text(value).encode("utf-8", "surrogateescape")
+    if not is_valid_subscribe(raw):
+        raise ValueError(f"must be a valid subject pattern, which {value!r} is not")
+    return raw
+
+
+def policy(value: Any) -> PayloadPolicy:
+    """Read SUBJECT=ACTION."""
+    return PayloadPolicy.parse(values.text(value))
+
+
+_size = values.above_zero(values.size)
+
+OPTIONS: Final = (
+    Option("listen", address, "127.0.0.1:4222", "Where clients connect to.", many=True, metavar="HOST:PORT"),
+    Option("upstream", upstream, None, "The server.", required=True, metavar="nats://HOST:PORT"),
+    Option("advertise", values.one_of("strip", "self", "pass"), "strip",
+           "What becomes of the server addresses in INFO.", metavar="strip|self|pass"),
+    Option("hold", duration, "0s", "How long a new client waits while the upstream is down.",
+           metavar="DURATION"),
+    Option("connect-timeout", duration, "2s", "For one attempt to reach the upstream.", metavar="DURATION"),
+    Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
+    Option("unparsed", values.one_of("close", "pass"), "close",
+           "What becomes of bytes from a client that are not NATS.", metavar="close|pass"),
+    Option("max-control-line", _size, "4KiB", "The server's max_control_line (it is not in INFO).",
+           metavar="SIZE"),
+    Option("rule-buffer", _size, "8MiB", "Up to what size rules see whole payloads.", metavar="SIZE"),
+    Option("queue", _size, "8MiB", "How much delayed traffic each direction of a connection holds.",
+           metavar="SIZE"),
+    Option("buffers", _size, "256MiB", "How much all connections hold together.", metavar="SIZE"),
+    Option("drain", duration, "30s", "How long connections have to end on SIGTERM.", metavar="DURATION"),
+    Option("rules", path, None, "Rules to apply (TOML).", metavar="FILE"),
+    Option("seed", whole, None, "Seed of all dice.", metavar="NUMBER"),
+    Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
+    Option("record-rotate", values.size, "256MiB", "Size at which a new segment begins; 0 for never.",
+           metavar="SIZE"),
+    Option("record-rotate-every", duration, "0s", "Age at which a new segment begins; 0 for never.",
+           metavar="DURATION"),
+    Option("record-flush", duration, "250ms", "How long a frame may wait to be written.", metavar="DURATION"),
+    Option("record-compression", values.one_of("none", "zstd"), "none", "Of the capture's blocks.",
+           metavar="none|zstd"),
+    Option("record-frame-max", _size, "8MiB", "How much is kept of one frame.", metavar="SIZE"),
+    Option("record-queue", _size, "64MiB", "How much waits for the disk before the capture has a gap.",
+           metavar="SIZE"),
+    Option("record-strict", values.boolean, False,
+           "Close connections rather than pass what cannot be recorded."),
+    Option("record-connection", values.line, None,
+           "Only clients of this name (*, ?), or user:PATTERN, address:PATTERN.", many=True,
+           metavar="PATTERN"),
+    Option("record-subject", pattern, None, "Only these subjects.", many=True, metavar="SUBJECT"),
+    Option("record-payload", policy, None, "What is kept of payloads: keep, hash, drop or truncate:BYTES.",
+           many=True, metavar="SUBJECT=ACTION"),
+    Option("log-format", values.one_of("auto", "console", "json"), "auto", "Lines for a person or JSON.",
+           metavar="auto|console|json"),
+    Option("log-level", values.one_of("debug", "info", "warning", "error"), "info", "The least to be said.",
+           metavar="debug|info|warning|error"),
+    Option("log-file", path, None, "A file instead of standard error; SIGHUP opens it anew.",
+           metavar="FILE"),
+)  # fmt: skip
+"""All options, in the order of `--help`."""

@@ -1,0 +1,125 @@
+"""`natsproxy run` as a process: signals, log files, rules in the configuration."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.servers import NatsServer
+
+RULE = '[[rules]]\nname = "{name}"\nkind = "deny"\nsubject = "{subject}"\n'
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a JSON log."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def until(said: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    """Poll until something is true of a running process."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if found := said():
+            return found
+        assert process.poll() is None, "it has ended"
+        time.sleep(0.01)
+    raise AssertionError("it did not come in 20 s")
+
+
+@contextmanager
+def running(config: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run the proxy; it is stopped at the end, whatever happens."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "natsproxy", "run", "--config", str(config)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def denied(port: int, subject: bytes) -> bool:
+    """Whether a publish is answered with an error."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        sock.sendall(b'CONNECT {"verbose":false}\r\nPUB %s 1\r\nx\r\nPING\r\n' % subject)
+        heard = b""
+        while b"PONG" not in heard:
+            heard += sock.recv(4096)
+        return b"-ERR" in heard
+
+
+@pytest.mark.server
+def test_hup_reloads_rules_and_opens_the_log_anew(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Rules stand in the configuration; a bad one changes nothing; the moved log is left alone."""
+    log, moved, config = tmp_path / "log", tmp_path / "log.1", tmp_path / "natsproxy.toml"
+    head = (
+        f'listen = "127.0.0.1:0"\nupstream = "{nats_server.url}"\nlog-format = "json"\nlog-file = "{log}"\n'
+    )
+    config.write_text(head + RULE.format(name="one", subject="a"))
+    with running(config) as process:
+        listening = until(lambda: lines(log), process)[0]
+        port = int(listening["listen"][0].rpartition(":")[2])
+        assert (denied(port, b"a"), denied(port, b"b")) == (True, False)
+
+        log.rename(moved)
+        config.write_text(head + RULE.format(name="one", subject="b"))
+        process.send_signal(signal.SIGHUP)
+        until(lambda: any(line["event"] == "reloaded" for line in lines(log)), process)
+        assert (denied(port, b"a"), denied(port, b"b")) == (False, True)
+
+        config.write_text(head + RULE.format(name="one", subject="b..c"))
+        process.send_signal(signal.SIGHUP)
+        until(lambda: any("stay as they were" in line["event"] for line in lines(log)), process)
+        assert denied(port, b"b")
+        assert not any(line["event"] == "reloaded" for line in lines(moved))
+
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.server
+def test_the_log_level(nats_server: NatsServer, tmp_path: Path) -> None:
+    """At `warning` a quiet life is not told."""
+    log, config = tmp_path / "log", tmp_path / "natsproxy.toml"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config.write_text(
+        f'listen = "127.0.0.1:{port}"\nupstream = "{nats_server.url}"\n'
+        f'[log]\nlevel = "warning"\nfile = "{log}"\n'
+    )
+
+    def reachable() -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", port)) == 0
+
+    with running(config) as process:
+        until(reachable, process)
+        assert not denied(port, b"a")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert log.read_text() == ""
+
+
+def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """The file is named."""
+    command = [sys.executable, "-m", "natsproxy", "run", "-u", "nats://127.0.0.1:1"]
+    done = subprocess.run(
+        [*command, "--log-file", "/nonexistent/log"],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot write the log /nonexistent/log" in done.stderr
+    assert "Traceback" not in done.stderr
