@@ -274,7 +274,7 @@ def _piece(record: Frames, data: bytes, segment: Run | Frame, first: int) -> Fra
     if count == record.frames:
         return record
     return record._replace(
-        data=memoryview(data)[segment.start : segment.end],
+        data=data[segment.start : segment.end],
         frames=count,
         ops=ops,
         in_first=None if record.in_first is None else record.in_first + first,

@@ -26,6 +26,7 @@ from natsproxy.net.stream import Leg
 from natsproxy.rules.seam import Chain, EmptyChain
 from natsproxy.session import causes
 from natsproxy.session.actions import Emit, End, SessionSettings
+from natsproxy.session.budget import Budget
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C
 
@@ -50,6 +51,7 @@ class Proxy:
         self._subscribers: list[Callable[[Event], None]] = []
         self._taps: list[Callable[[records.Item], None]] = []
         self._names: Counter[str] = Counter()
+        self._budget = Budget(settings.buffers)
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         self._background: trio.Nursery | None = None
@@ -170,8 +172,9 @@ class Proxy:
             record_frame_max=s.record.frame_max if s.record else 8 << 20,
         )  # fmt: skip
         session = Session(
-            settings, self.chain, conn=conn, ordinal=ordinal, address=peer, record=self._recording, now=now
-        )
+            settings, self.chain, conn=conn, ordinal=ordinal, address=peer, record=self._recording, now=now,
+            budget=self._budget,
+        )  # fmt: skip
         session.key_of = self._key_of
         return session
 

@@ -113,7 +113,8 @@ class Relay:
         try:
             while True:
                 while lane.full and not session.over:
-                    self._unblocked = trio.Event()
+                    if self._unblocked.is_set():
+                        self._unblocked = trio.Event()
                     await self._unblocked.wait()
                 data = source.try_receive()
                 if data is None:
@@ -160,6 +161,8 @@ class Relay:
             self._send(pieces)
         except LegLost as lost:
             self._lost(C2S, str(lost))
+        if not any(lane.full for lane in self.session.lanes):
+            self._unblocked.set()
         self._arm()
 
     def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:
@@ -205,7 +208,7 @@ class Relay:
             now = now_ns()
             if now < due and due - now > 1_000:
                 continue
-            self._ticking_perform(max(now, due))
+            self._perform(self.session.tick(max(now, due)))
             for leg in self._to:
                 if leg.backlog:
                     try:
@@ -214,11 +217,6 @@ class Relay:
                         self._lost(C2S, str(lost))
                         return
         self._ticking = False
-
-    def _ticking_perform(self, now: int) -> None:
-        self._perform(self.session.tick(now))
-        if not any(lane.full for lane in self.session.lanes):
-            self._unblocked.set()
 
     # -- the end
 

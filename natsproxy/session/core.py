@@ -15,6 +15,7 @@ from natsproxy.protocol.info import Info
 from natsproxy.rules.seam import Bound, Chain, Decision, Shape, Subscription
 from natsproxy.session import causes
 from natsproxy.session.actions import Action, Emit, End, SessionSettings
+from natsproxy.session.budget import UNLIMITED, Budget
 from natsproxy.session.fences import Fence, Ledger
 from natsproxy.session.lane import Lane
 from natsproxy.session.outbox import PLAIN
@@ -43,6 +44,7 @@ class Core:
         address: str,
         record: bool,
         now: int,
+        budget: Budget | None = None,
     ) -> None:
         self.conn = conn
         self.ordinal = ordinal
@@ -58,6 +60,7 @@ class Core:
         self.last_connect = b""
         self._settings = settings
         self._chain = chain
+        self._budget = budget or Budget(UNLIMITED)
         self._bound: Bound = chain.bind(self, None, now)
         self._ledger = Ledger()
         self._last_fence: Fence | None = None  # nothing has gone upstream since
@@ -80,7 +83,7 @@ class Core:
                 buffer_limit=settings.rule_buffer,
             )
             scanner.watch_ops = STATE_OPS[direction]
-            lanes.append(Lane(direction, scanner, settings, conn, record))
+            lanes.append(Lane(direction, scanner, settings, conn, record, self._budget))
         self.lanes = (lanes[0], lanes[1])
         self.actions: list[Action] = []
         for lane in self.lanes:
@@ -228,6 +231,7 @@ class Core:
         """Answer the sender of a frame at that frame's place."""
         if lane.direction == C2S:
             self._fence(now).answer += answer
+            lane.owed += len(answer)
         else:
             self.lanes[C2S].inject(answer, 0, now, "rule")
 
@@ -260,6 +264,7 @@ class Core:
         fence.then = []
         if fence.answer and not lane.mid_frame:
             lane.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
+        self.lanes[C2S].owed = max(0, self.lanes[C2S].owed - len(fence.answer))
         if fence.end is not None:
             self._end(*fence.end)
 

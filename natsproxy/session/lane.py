@@ -13,6 +13,7 @@ from typing import Any
 from natsproxy.capture.records import Flags, Frames
 from natsproxy.capture.records import Opaque as OpaqueRecord
 from natsproxy.session.actions import Action, Finish, Record, Send, SessionSettings
+from natsproxy.session.budget import SMALL, Budget
 from natsproxy.session.outbox import PLAIN, Item, Outbox
 from natsproxy.wire.frames import Body, Frame, Opaque, Run
 from natsproxy.wire.ops import Direction
@@ -34,6 +35,7 @@ class _Open:
     size: int
     out_first: int | None
     tail: bytearray = field(default_factory=bytearray)
+    cut: bool = False
     item: Item | None = None
 
 
@@ -41,7 +43,13 @@ class Lane:
     """One direction of one session; `actions` is where it puts what is to be done."""
 
     def __init__(
-        self, direction: Direction, scanner: Scanner, settings: SessionSettings, conn: int, record: bool
+        self,
+        direction: Direction,
+        scanner: Scanner,
+        settings: SessionSettings,
+        conn: int,
+        record: bool,
+        budget: Budget,
     ) -> None:
         self.direction = direction
         self.scanner = scanner
@@ -53,7 +61,10 @@ class Lane:
         self.ended = False  # nothing more is taken from the sender
         self.finished = False  # a rule has half-closed it: what still comes is lost
         self.swallowing = False  # a rule swallows frames from here on
+        self.owed = 0  # bytes of answers to the sender that wait for their fences
         self._settings = settings
+        self._budget = budget
+        self._charged = 0
         self._conn = conn
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
@@ -223,7 +234,10 @@ class Lane:
             self._write(data)
         if self.record:
             room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
-            opened.tail += data[: max(0, room)]
+            if self._budget.spent and len(opened.tail) + len(data) > SMALL:
+                opened.cut = True  # what comes later must not be glued to what is here
+            if not opened.cut:
+                opened.tail += data[: max(0, room)]
         if segment.last:
             self._open = None
             if opened.item is None or opened.cause is not None:
@@ -318,7 +332,30 @@ class Lane:
     @property
     def full(self) -> bool:
         """Whether so much is held back that the sender must wait."""
-        return self.outbox.bytes > self._settings.queue_bytes or self.outbox.shape.stop_reading
+        held = self.outbox.bytes + self.owed
+        if held > SMALL and (held > self._settings.queue_bytes or self._budget.spent):
+            return True
+        return self.outbox.shape.stop_reading
+
+    # -- the budget
+
+    def limit(self) -> None:
+        """Before a read: what the scanner may hold, by what all connections hold already."""
+        most = self._settings.rule_buffer
+        self.scanner.buffer_limit = min(SMALL, most) if self._budget.spent else most
+
+    def charge(self) -> None:
+        """After a read or a release: tell the budget what is held here."""
+        held = self.scanner.held + self.outbox.bytes + self.owed
+        if self._open is not None:
+            held += len(self._open.tail)
+        self._budget.used += held - self._charged
+        self._charged = held
+
+    def refund(self) -> None:
+        """The connection is gone, and all that it held."""
+        self._budget.used -= self._charged
+        self._charged = 0
 
     @property
     def idle(self) -> bool:

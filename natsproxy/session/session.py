@@ -49,6 +49,7 @@ class Session(Handlers):
                 self._end(causes.CLIENT_PROTOCOL, f"the client sent {other}")
                 return self._done()
         scanner = lane.scanner
+        lane.limit()
         scanner.feed(data)
         first = scanner.ordinal
         while (segment := scanner.next()) is not None:
@@ -71,6 +72,8 @@ class Session(Handlers):
                 break
             first = scanner.ordinal
         lane.flush(now)
+        for each in self.lanes:
+            each.charge()
         return self._done()
 
     def eof(self, direction: Direction, now: int) -> list[Action]:
@@ -113,6 +116,7 @@ class Session(Handlers):
             self._close_verdict(self.lanes[S2C], close.cause, close.raw, close.reset, now)
         for lane in self.lanes:
             lane.tick(now)
+            lane.charge()
         for fence in self._ledger.fences():
             if fence.end is not None and fence.deadline <= now:
                 self._passed(fence, now)
@@ -154,6 +158,8 @@ class Session(Handlers):
     def closed(self, now: int) -> None:
         """The connection is gone: let the rules forget it."""
         self._bound.close(now)
+        for lane in self.lanes:
+            lane.refund()
 
     def _frame(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> None:
         handler = HANDLERS.get((lane.direction, frame.op))

@@ -65,7 +65,7 @@ class Scanner:
         self.counts = [0] * len(OPS)
         self.ordinal = 0
         self._limit = line_limit if direction == C2S else S2C_LINE_LIMIT
-        self._buffer_limit = buffer_limit
+        self.buffer_limit = buffer_limit
         self._buf = b""
         self._pos = 0
         self._base = 0  # stream offset of _buf[0]
@@ -114,7 +114,7 @@ class Scanner:
         if self._want_line:
             if b"\n" in data or b"\r" in data or have > self._limit:
                 self._join()
-        elif have >= self._want:
+        elif have >= self._want or have > max(self.hold, self.buffer_limit):
             self._join()
 
     def _join(self) -> None:
@@ -325,7 +325,7 @@ class Scanner:
         if end <= length:
             return end, 0, False
         required = {Need.HEADERS: line_end + head, Need.PAYLOAD: end}.get(need, line_end)
-        if end - start <= self.hold or (required > length and required - start <= self._buffer_limit):
+        if end - start <= self.hold or (required > length and required - start <= self.buffer_limit):
             self._want = (end if end - start <= self.hold else required) - start
             raise _Stop
         # Never end inside the terminator: Body checks it.

@@ -58,7 +58,8 @@ class InterestLike(Protocol):
 class ScannerLike(Protocol):
     """The scanner of one direction of one connection.
 
-    interest, watch_ops, watch_sids, watch_subjects, hold: may be changed between two `next()`.
+    interest, watch_ops, watch_sids, watch_subjects, hold, buffer_limit: may be changed between two `next()`;
+    lower limits are in force from the next `feed`.
     counts: frames seen so far, by op (a list of twelve); counted when their control line is complete.
     ordinal: how many frames were returned so far, runs included: the ordinal of the next frame.
     offset: the stream offset of the first byte that no segment has covered yet.
@@ -69,6 +70,7 @@ class ScannerLike(Protocol):
     watch_sids: dict[bytes, Need]
     watch_subjects: dict[bytes, Need]
     hold: int
+    buffer_limit: int
     counts: list[int]
     ordinal: int
 

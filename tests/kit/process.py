@@ -1,0 +1,81 @@
+"""`natsproxy run` as a process of its own, for tests that kill it, starve it or weigh it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_READY = 20.0  # seconds
+
+
+class ProxyProcess:
+    """A proxy on a free port of the loopback; a context manager.  log: where its JSON lines go."""
+
+    def __init__(self, upstream: str, *options: str, before: Callable[[], None] | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="natsproxy-")
+        self.log = Path(self._folder.name) / "log"
+        self._options = ["--listen", "127.0.0.1:0", "--upstream", upstream, "--log-format", "json", *options]
+        self._before = before
+        self.process: subprocess.Popen[str] = None  # type: ignore[assignment]
+        self.port = 0
+
+    def __enter__(self) -> ProxyProcess:
+        # A file, not a pipe: a pipe that nobody reads would stop the process.
+        command = [sys.executable, "-m", "natsproxy", "run", *self._options]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, stderr=log, text=True, preexec_fn=self._before)
+        try:
+            said = self.wait_for(lambda line: line["event"] == "listening")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self.port = int(said["listen"][0].rpartition(":")[2])
+        return self
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what it has said so far."""
+        text = self.log.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line[:1] == "{"]
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Poll the log for a line; it must come in time and before the process ends."""
+        deadline = time.monotonic() + _READY
+        while time.monotonic() < deadline:
+            for line in self.lines():
+                if wanted(line):
+                    return line
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.005)
+        raise AssertionError(f"natsproxy did not say it: {self.log.read_text()}")
+
+    def memory(self, field: str = "VmRSS") -> int:
+        """Return its resident memory in bytes (`VmHWM`: the most there was)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith(field))
+        return int(line.split()[1]) * 1024
+
+    def drain(self) -> int:
+        """Ask it to end; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        """SIGKILL, as an operator's or the kernel's."""
+        self.process.kill()
+        self.process.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._folder.cleanup()
