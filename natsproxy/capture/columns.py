@@ -60,6 +60,11 @@ def _err(row: Row, _: int) -> str | None:
     return _text(frame.args) if frame is not None and frame.op == Op.ERR else None
 
 
+def _args(row: Row, _: int) -> str | None:
+    frame = row[2].head
+    return _text(frame.args) if frame is not None and frame.op != Op.ERR else None
+
+
 FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "recorder": ("string", lambda row, _: row[0].segment.recorder.hex()),
     "segment": ("int", lambda row, _: row[0].segment.number),
@@ -86,12 +91,16 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "cause": ("string", lambda row, _: row[2].cause),
     "delay_ns": ("bigint", lambda row, _: row[2].delay),
     "flags": ("int", lambda row, _: row[2].flags),
+    "args": ("string", _args),
+    "of": ("bigint", lambda row, _: row[2].of),
 }
 """Column name: its Spark SQL type and how it is read from a frame.
 
 t_ns: wall clock in ns since 1970; ts: the same in microseconds.  dir: 0 c2s, 1 s2c.  (recorder, segment,
 block_off, idx) identify a row.  in_ordinal and out_ordinal: None where that leg did not see the frame.
 cause: the rule that dropped, made or changed it.  payload: as many bytes as were asked for.
+args: the argument text of INFO and CONNECT, the max of UNSUB (that of -ERR is err).  of: the in_ordinal of
+the frame that a changed frame replaces; None for what the proxy made.
 """
 
 
