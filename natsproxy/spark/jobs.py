@@ -15,10 +15,7 @@ from pyspark.sql import functions as F
 
 from natsproxy.errors import ConfigError
 from natsproxy.spark.source import NatscapDataSource
-from natsproxy.spark.tables import FROM_FRAMES, FROM_ITEMS, TABLES
-
-ACK_BYTES = 4
-"""How much of each payload `frames` keeps: enough to tell acks from naks."""
+from natsproxy.spark.tables import PAYLOAD_BYTES, TABLES, derive
 
 
 def register(spark: SparkSession) -> None:
@@ -52,7 +49,7 @@ def analyze(
     for name in wanted:
         if name not in TABLES:
             raise ConfigError(f"there is no table {name!r}: there are {', '.join(TABLES)}")
-    frames = read(spark, captures, payload=str(ACK_BYTES), mode="PERMISSIVE")
+    frames = read(spark, captures, payload=str(PAYLOAD_BYTES), mode="PERMISSIVE")
     dated = frames.withColumn("date", F.to_date("ts"))
     dated.write.mode("overwrite").partitionBy("date").parquet(f"{out}/frames")
     stored = spark.read.parquet(f"{out}/frames")
@@ -61,8 +58,7 @@ def analyze(
     for name in TABLES:
         if name not in wanted or name == "frames":
             continue
-        table = FROM_FRAMES[name](stored) if name in FROM_FRAMES else FROM_ITEMS[name](items)
-        table.write.mode("overwrite").parquet(f"{out}/{name}")
+        derive(name, stored, items).write.mode("overwrite").parquet(f"{out}/{name}")
         progress(name, spark.read.parquet(f"{out}/{name}").count())
 
 

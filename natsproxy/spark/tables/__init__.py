@@ -196,5 +196,15 @@ FROM_FRAMES: dict[str, Callable[[DataFrame], DataFrame]] = {
 FROM_ITEMS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "connections": connections, "faults": faults, "gaps": gaps,
 }  # fmt: skip
-TABLES = ("frames", *FROM_FRAMES, *FROM_ITEMS)
+FROM_BOTH: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {}
+TABLES = ("frames", *FROM_FRAMES, *FROM_ITEMS, *FROM_BOTH)
 """All tables, in the order in which they are written."""
+PAYLOAD_BYTES = 256
+"""How much of each payload the tables look at: acks, publish acks and JetStream's error codes."""
+
+
+def derive(name: str, frames: DataFrame, items: DataFrame) -> DataFrame:
+    """Return a table of `TABLES` other than `frames`, whatever it derives from."""
+    if name in FROM_BOTH:
+        return FROM_BOTH[name](frames, items)
+    return FROM_FRAMES[name](frames) if name in FROM_FRAMES else FROM_ITEMS[name](items)
