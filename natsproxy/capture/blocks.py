@@ -79,7 +79,7 @@ def _crc(kind: int, flags: int, summary: bytes, body: Sequence[bytes | memoryvie
     return crc
 
 
-def parse_header(raw: bytes, offset: int, path: Path | None = None) -> Block:
+def parse_header(raw: bytes, offset: int, path: Path | str | None = None) -> Block:
     """Return the block whose 16 header bytes are `raw`; CaptureError if they are none."""
     sync, kind, flags, summary, length, crc = HEADER.unpack(raw)
     if sync != SYNC:
@@ -90,14 +90,22 @@ def parse_header(raw: bytes, offset: int, path: Path | None = None) -> Block:
     return Block(offset, kind, flags, summary, length, crc)
 
 
-def check(block: Block, summary: bytes, body: bytes, path: Path | None = None) -> None:
+def footer_place(raw: bytes) -> int | None:
+    """Return the offset of the index that the last 16 bytes of a file point at; None where they do not."""
+    if len(raw) != FOOTER.size:
+        return None
+    mark, crc, place = FOOTER.unpack(raw)
+    return int(place) if mark == END and zlib.crc32(raw[8:]) == crc else None
+
+
+def check(block: Block, summary: bytes, body: bytes, path: Path | str | None = None) -> None:
     """Raise CaptureError unless the block's checksum is right."""
     if _crc(block.kind, block.flags, summary, (body,), block.length) != block.crc:
         text = "the checksum of a block is wrong: its bytes were changed"
         raise CaptureError(text, path=path, offset=block.offset)
 
 
-def unpack(raw: bytes, path: Path | None = None, offset: int | None = None) -> Any:
+def unpack(raw: bytes, path: Path | str | None = None, offset: int | None = None) -> Any:
     """Return one msgpack value of hostile bytes: no extension types, sizes bounded by the input."""
     try:
         return msgpack.unpackb(raw, raw=False, strict_map_key=False, unicode_errors="replace")
@@ -105,13 +113,13 @@ def unpack(raw: bytes, path: Path | None = None, offset: int | None = None) -> A
         raise CaptureError(f"msgpack that does not parse: {error}", path=path, offset=offset) from None
 
 
-def parse_summary(raw: bytes, path: Path | None = None, offset: int | None = None) -> Summary:
+def parse_summary(raw: bytes, path: Path | str | None = None, offset: int | None = None) -> Summary:
     """Return the summary of a records block."""
     value = unpack(raw, path, offset)
     return summary_of(value, path, offset)
 
 
-def summary_of(value: object, path: Path | None = None, offset: int | None = None) -> Summary:
+def summary_of(value: object, path: Path | str | None = None, offset: int | None = None) -> Summary:
     """Return the summary from its decoded array; CaptureError if it is none."""
     numbers = value[:8] if isinstance(value, list) and len(value) >= 10 else None
     if numbers is None or not all(type(number) is int for number in numbers):

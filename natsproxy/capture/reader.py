@@ -7,6 +7,9 @@ Memory follows the block, never the file.
 `open_capture` takes a file, a folder of segments, or a glob; `CaptureReader.blocks()` walks headers and
 summaries only, `items()` decodes.  A capture without an index, or one that is still being written, is read to
 its last whole block.
+
+A segment need not be a local file: `CaptureFile` also takes an open, seekable one, and the name by which
+errors call it.  Closed segments are planned by their index (`indexed`): two small reads, wherever it is.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +27,7 @@ import msgpack
 from natsproxy.capture import records
 from natsproxy.capture.blocks import (
     BODY_MAX,
+    FOOTER,
     HEADER,
     MAGIC,
     VERSION,
@@ -31,8 +36,10 @@ from natsproxy.capture.blocks import (
     Kind,
     Summary,
     check,
+    footer_place,
     parse_header,
     parse_summary,
+    summary_of,
     unpack,
 )
 from natsproxy.errors import CaptureError, TruncatedCapture
@@ -40,9 +47,9 @@ from natsproxy.errors import CaptureError, TruncatedCapture
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a segment's header says (see `capture/format.py`)."""
+    """What a segment's header says (see `capture/format.py`).  path: the file, or the name of an object."""
 
-    path: Path
+    path: Path | str
     recorder: bytes
     number: int
     wall: int
@@ -70,14 +77,19 @@ Keep = Callable[[BlockRef], bool]
 
 
 class CaptureFile:
-    """One segment file, open for reading; a context manager."""
+    """One segment, open for reading; a context manager.
 
-    def __init__(self, path: Path) -> None:
+    file: an open, seekable file for what is not a local path (it is closed with this); `path` is then what it
+    is called.  Raises CaptureError for what cannot be read or is no capture.
+    """
+
+    def __init__(self, path: Path | str, file: IO[bytes] | None = None) -> None:
         self.path = path
         try:
-            self._file: IO[bytes] = path.open("rb")
+            self._file: IO[bytes] = file or Path(path).open("rb")  # noqa: SIM115 - closed by __exit__
+            self._fixed = file.seek(0, os.SEEK_END) if file is not None else None
         except OSError as error:
-            raise CaptureError(f"cannot read it: {error.strerror}", path=path) from None
+            raise CaptureError(f"cannot read it: {error.strerror or error}", path=path) from None
         try:
             self.segment = self._read_segment()
         except BaseException:
@@ -91,7 +103,7 @@ class CaptureFile:
         self._file.close()
 
     def _read_segment(self) -> Segment:
-        magic = self._file.read(len(MAGIC))
+        magic = self._pull(0, len(MAGIC))
         if magic != MAGIC:
             if MAGIC.startswith(magic):
                 raise TruncatedCapture(
@@ -105,8 +117,11 @@ class CaptureFile:
         return _segment(value, self.path)
 
     def _pull(self, offset: int, size: int) -> bytes:
-        self._file.seek(offset)
-        return self._file.read(size)
+        try:
+            self._file.seek(offset)
+            return self._file.read(size)
+        except OSError as error:
+            raise CaptureError(f"cannot read it: {error.strerror or error}", path=self.path) from None
 
     def block_at(self, offset: int) -> Block | None:
         """Return the block whose header is at `offset`; None at the end (or where a block is cut short)."""
@@ -119,8 +134,23 @@ class CaptureFile:
         return block if block.end <= self.size() else None
 
     def size(self) -> int:
-        """The file's size now, in bytes."""
-        return os.fstat(self._file.fileno()).st_size
+        """The file's size now, in bytes.  Only local files grow."""
+        return os.fstat(self._file.fileno()).st_size if self._fixed is None else self._fixed
+
+    def indexed(self) -> list[BlockRef] | None:
+        """Return the records blocks as the index of a closed segment has them; None where there is none.
+
+        Offset, `end` and summary of each are right; flags and checksum are in the block's own header, from
+        where `blocks(offset)` reads them.
+        """
+        size = self.size()
+        raw = self._pull(max(0, size - FOOTER.size), FOOTER.size)
+        place = footer_place(raw)
+        block = self.block_at(place) if place is not None and place < size else None
+        if block is None or block.kind != Kind.INDEX:
+            return None
+        rows = unpack(self.read(block)[1], self.path, block.offset)
+        return _index_refs(rows, self.segment, block.offset)
 
     def blocks(self, offset: int = len(MAGIC)) -> Iterator[BlockRef]:
         """Yield the records blocks from `offset` on, by their headers and summaries."""
@@ -157,7 +187,7 @@ class CaptureFile:
 
 
 def decode_items(
-    body: bytes, mono0: int, path: Path | None = None, offset: int | None = None
+    body: bytes, mono0: int, path: Path | str | None = None, offset: int | None = None
 ) -> Iterator[records.Item]:
     """Yield the items of a block's body.  Raises CaptureError for what is no item."""
     unpacker = msgpack.Unpacker(
@@ -274,7 +304,22 @@ class Follower:
                     self._offsets[path] = ref.block.end
 
 
-def _segment(value: object, path: Path) -> Segment:
+def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | None:
+    """Return the blocks of an index whose own block begins at `end`; None for what is no index."""
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) >= 3 for row in rows):
+        return None
+    offsets = [row[0] for row in rows]
+    if not all(type(at) is int for at in offsets) or any(a >= b for a, b in pairwise([0, *offsets, end])):
+        return None
+    refs = []
+    for row, following in zip(rows, [*offsets[1:], end], strict=True):
+        if row[1] == Kind.RECORDS:
+            block = Block(row[0], Kind.RECORDS, 0, 0, following - row[0] - HEADER.size, 0)
+            refs.append(BlockRef(segment, block, summary_of(row[2], segment.path, row[0])))
+    return refs
+
+
+def _segment(value: object, path: Path | str) -> Segment:
     if not isinstance(value, dict):
         raise CaptureError("a segment header that is none", path=path)
     version = value.get("version")
@@ -302,7 +347,7 @@ def _segment(value: object, path: Path) -> Segment:
     )  # fmt: skip
 
 
-def _decompress(body: bytes, size: int, path: Path, offset: int) -> bytes:
+def _decompress(body: bytes, size: int, path: Path | str, offset: int) -> bytes:
     try:
         import zstandard
     except ImportError:

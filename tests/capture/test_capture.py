@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import signal
@@ -338,3 +339,31 @@ def test_a_block_is_read_by_its_offset(small: Path) -> None:
         refs = list(file.blocks())
         backwards = [list(file.items(next(file.blocks(ref.block.offset)))) for ref in reversed(refs)]
     assert [item for block in reversed(backwards) for item in block] == items(small)
+
+
+def test_the_index_names_the_blocks_that_a_walk_finds(tmp_path: Path) -> None:
+    """Places, sizes and summaries; without a whole index there is none, and the walk is the way."""
+    path = write(tmp_path / "x.ncap", [Open(number, MONO + number, {}) for number in range(25)], per_block=4)
+    with CaptureFile(path) as file:
+        walked = list(file.blocks())
+        indexed = file.indexed()
+    assert indexed is not None
+    assert [(ref.block.offset, ref.block.end, ref.summary) for ref in indexed] == [
+        (ref.block.offset, ref.block.end, ref.summary) for ref in walked
+    ]
+    raw = path.read_bytes()
+    for broken in (raw[:-1], raw[: walked[-1].block.end], raw[:-8] + bytes(8)):
+        path.write_bytes(broken)
+        with CaptureFile(path) as file:
+            assert file.indexed() is None
+
+
+def test_any_seekable_file_is_a_segment(small: Path) -> None:
+    """Errors call it by the name that was given."""
+    with CaptureFile(small) as local, CaptureFile("s3://b/x.ncap", io.BytesIO(small.read_bytes())) as other:
+        assert list(other.blocks())[-1].block == list(local.blocks())[-1].block
+        assert [list(other.items(ref)) for ref in other.blocks()] == [
+            list(local.items(ref)) for ref in local.blocks()
+        ]
+    with pytest.raises(CaptureError, match=r"s3://b/y\.ncap: this is not a natsproxy capture"):
+        CaptureFile("s3://b/y.ncap", io.BytesIO(b"something else"))
