@@ -74,7 +74,9 @@ class Relay:
             self._client.close()
             self._server.close()
             self._over.set()
-            self.session.closed(now_ns())
+            for action in self.session.closed(now_ns()):
+                if isinstance(action, Record):
+                    self._record(action.item)
         return end
 
     def kill(self, cause: str, detail: str = "", *, reset: bool = False) -> None:

@@ -19,6 +19,9 @@ from natsproxy.wire.frames import Body, Frame, Opaque, Run
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.scanner import Scanner
 
+UNSENT = "unsent"
+"""The cause of what was read and not sent when the connection ended."""
+
 
 @dataclass(slots=True, eq=False)
 class _Open:
@@ -295,13 +298,38 @@ class Lane:
                 self.outbox.put(Item([rest], now, 0, 0, None, None))
             else:
                 self._write(rest)
-            if self.record:
-                ordinal = self.scanner.ordinal
-                record = Frames(
-                    self._conn, self.direction, rest, 1, 0, ordinal, now, self.out_next, now, None, Flags.CUT
-                )
-                self.actions.append(Record(record))
+            self._record_rest(rest, now, sent=True)
         self.ended = True
+
+    def _record_rest(self, rest: bytes, now: int, *, sent: bool) -> None:
+        if self.record and rest:
+            first = self.scanner.ordinal
+            record = Frames(
+                self._conn, self.direction, rest, 1, 0, first, now, self.out_next, now, flags=Flags.CUT
+            )
+            if not sent:
+                record = record._replace(out_first=None, out_t=None, cause=UNSENT)
+            self.actions.append(Record(record))
+
+    def abandon(self, now: int) -> None:
+        """The connection is gone: record what was read of it and will not be sent."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            self._record_open(opened, now, Flags.CUT)
+        for item in self.outbox.left():
+            if (
+                self.record
+                and item.frames
+                and item.in_first is not None
+                and item is not (opened and opened.item)
+            ):
+                record = Frames(
+                    self._conn, self.direction, b"".join(item.parts), item.frames, item.ops, item.in_first,
+                    item.in_t, None, None, item.cause or UNSENT,
+                )  # fmt: skip
+                self.actions.append(Record(record))
+        if not self.ended:
+            self._record_rest(self.scanner.rest(), now, sent=False)
 
     # -- time
 

@@ -118,6 +118,14 @@ class Outbox:
             self._credit_at = max(self._credit_at, now - 20_000_000) + cost
             yield head
 
+    def left(self) -> list[Item]:
+        """Take out all items that have not been released."""
+        items = [*self._queue, *self._aside]
+        self._queue.clear()
+        self._aside.clear()
+        self.bytes = sum(map(len, self._carry))
+        return items
+
     def next_due(self) -> int | None:
         """When (ns) something here may go next; None for nothing."""
         if self.shape.paused:

@@ -155,11 +155,13 @@ class Session(Handlers):
             self._fence(now).end = (causes.DRAINED, "natsproxy is shutting down")
         return self._done()
 
-    def closed(self, now: int) -> None:
-        """The connection is gone: let the rules forget it."""
+    def closed(self, now: int) -> list[Action]:
+        """The connection is gone: let the rules forget it; return the records of what was not sent."""
         self._bound.close(now)
         for lane in self.lanes:
+            lane.abandon(now)
             lane.refund()
+        return self._done()
 
     def _frame(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> None:
         handler = HANDLERS.get((lane.direction, frame.op))
