@@ -75,9 +75,11 @@ def log_event(log: Any, event: Event) -> None:
             s2c_bytes=event.s2c_bytes, s2c_frames=event.s2c_frames,
         )  # fmt: skip
     elif isinstance(event, Firing):
-        log.info("fired", rule=event.rule, action=event.action, conn=event.conn, direction=event.direction,
-                 subject=event.subject, m=event.m, ordinal=event.ordinal,
-                 detail=event.detail or None)  # fmt: skip
+        # Rewrites are the steady state of a proxy that has any; what rules do beyond that is news.
+        say = log.debug if event.action == "rewrite" else log.info
+        say("fired", rule=event.rule, action=event.action, conn=event.conn, direction=event.direction,
+            subject=event.subject, m=event.m, ordinal=event.ordinal, count=event.count,
+            delay_ms=event.delay / 1e6 or None, detail=event.detail or None)  # fmt: skip
     elif isinstance(event, Gap):
         log.error("capture gap", reason=event.reason)
     elif isinstance(event, Notice):

@@ -16,7 +16,9 @@ from natsproxy.rules.gate import Count
 from natsproxy.rules.links import Links
 from natsproxy.rules.plan import Plan
 from natsproxy.rules.roles import PUBS, History
-from natsproxy.rules.seam import Bound, Decision, Shape, View
+from natsproxy.rules.seam import Bound, Decision, Shape, Swift, View
+from natsproxy.rules.shuttle import Shuttle, Streak
+from natsproxy.rules.turn import Turn, text
 from natsproxy.rules.verdicts import Bend, Close, Deny, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -31,6 +33,14 @@ class Instance:
     counts: tuple[Count, Count]
     key: str
     dice: list[Dice | None] = field(default_factory=lambda: [None, None])
+    need: Need = Need.LINE
+    dynamic: bool = False
+    gated: bool = True
+
+    def __post_init__(self) -> None:
+        # What does not change is asked once: this is asked per frame.
+        selector = self.rule.selector
+        self.need, self.dynamic, self.gated = selector.need, selector.dynamic, not self.rule.gate.open
 
 
 class Case(NamedTuple):
@@ -53,6 +63,7 @@ class RuleBound:
     def __init__(self, seed: int, plan: Plan, view: View, previous: Bound | None, now: int) -> None:
         before = previous if isinstance(previous, RuleBound) else None
         self._view = view
+        self.conn = view.conn
         self.plan: Plan = plan
         self._seed = seed
         self._opened: int = before._opened if before is not None else now
@@ -64,7 +75,13 @@ class RuleBound:
             [self._instances[rule] for rule in plan.rules[S2C]],
         )
         self._history: History = before._history if before is not None else History()
-        self.fired: list[Firing] = before.fired if before is not None else []
+        self._fired: list[Firing] = before.fired if before is not None else []
+        self._shuttle: Shuttle | None = None
+        self.swift: tuple[Swift | None, Swift | None] = (None, None)
+        if plan.rewriter is not None:
+            self._shuttle = Shuttle(plan.rewriter, view, self._history)
+            back = not (plan.judges[S2C] or plan.alters_delivery)
+            self.swift = None if plan.judges[C2S] else self._shuttle.out, self._shuttle.back if back else None
         self._links: Links = Links(self, before._links if before is not None else None, now)
         self.interest = plan.interest
         self.alters_delivery = plan.alters_delivery
@@ -88,10 +105,6 @@ class RuleBound:
         """Return what becomes of a frame, None to pass it untouched."""
         rewriter = self.plan.rewriter
         if direction == C2S:
-            if rewriter is not None and not self.plan.judges[C2S]:
-                quick = rewriter.quick(frame)
-                if quick is not None:
-                    return quick
             if frame.op == Op.SUB and self.alters_delivery and self.plan.alters(frame.subject):
                 self._view.watch_sid(frame.sid, Need.LINE)
             if rewriter is not None or self.plan.asked_need:
@@ -99,16 +112,45 @@ class RuleBound:
             draft = self._judge(C2S, frame, now)
             if rewriter is None or (draft is not None and draft.over):
                 return draft.decision() if draft is not None else None
-            return rewriter.forward(frame, draft, self._view, self._rewrite_u)
-        if rewriter is not None and not self.plan.judges[S2C] and not len(self._history):
-            quick = rewriter.quick_back(frame, self._view)
-            if quick is not None:
-                return quick
-        seen = frame if rewriter is None else rewriter.back(frame, self._view, self._history)
+            turn = Turn(self, C2S, frame.subject, now)
+            decision = rewriter.forward(frame, draft, turn)
+            if decision is not None:
+                decision.firings += turn.firings()
+            return decision
+        if rewriter is None:
+            draft = self._judge(S2C, frame, now, frame)
+            return draft.decision() if draft is not None else None
+        turn = Turn(self, S2C, frame.subject, now)
+        seen = rewriter.back(frame, self._view, self._history, turn)
         draft = self._judge(S2C, seen, now, frame)
-        if draft is not None:
-            return draft.decision()
-        return None if seen is frame else Decision(out=(seen.raw,), cause="rewrite")
+        if draft is None and seen is frame:
+            return None
+        decision = draft.decision() if draft is not None else Decision(out=(seen.raw,), cause="rewrite")
+        turn.subject = seen.subject
+        decision.firings = turn.firings() + decision.firings
+        return decision
+
+    @property
+    def fired(self) -> list[Firing]:
+        """Firings that belong to no frame, or to several; the session takes them out."""
+        if self._shuttle is not None:
+            for streak in self._shuttle.collect():
+                self._fired.append(self._streak(streak))
+        return self._fired
+
+    def _streak(self, streak: Streak) -> Firing:
+        rule, subject = streak.moved.by, streak.moved.subject
+        item = self._instances[rule]
+        count = item.counts[streak.direction]
+        m = count.matched + 1
+        count.matched += streak.count
+        rule.shared.matched += streak.count
+        client = subject if streak.direction else streak.before
+        return Firing(
+            streak.now, self._view.conn, rule.name, rule.kind, streak.direction.label, streak.ordinal, m,
+            item.action.label, 0, item.key, text(client), f"{text(streak.before)} -> {text(subject)}",
+            streak.count,
+        )  # fmt: skip
 
     def shape(self, direction: Direction, now: int) -> tuple[Shape | None, int | None]:
         """Return how the link is bent now, and when to ask again."""
@@ -158,11 +200,11 @@ class RuleBound:
         """Let one rule have its say on a frame that op and subject selected."""
         rule, action = item.rule, item.action
         direction, frame, _, now = case
-        if rule.selector.need > Need.LINE and rule.selector.need > _there(frame):
+        if item.need > Need.LINE and item.need > _there(frame):
             return self._too_large(item, case, draft)
-        if not self._selects(rule, case):
+        if not self._selects(item, case):
             return draft
-        dice = self._dice(item, direction)
+        dice = self.dice(item, direction)
         judges = action.stage == Stage.PERMISSION  # its gate counts what it would deny
         verdict = action.act(frame, Hit(direction, now, 0, dice, self._view)) if judges else None
         if judges and verdict is None:
@@ -171,7 +213,7 @@ class RuleBound:
         m = self._count(item, count)
         gate = rule.gate
         counted = rule.shared if gate.per_proxy else count
-        if not gate.open and not gate.admits(counted, m, item.key, now, dice.u, direction.label):
+        if item.gated and not gate.admits(counted, m, item.key, now, dice.u, direction.label):
             return draft
         if draft is not None and draft.over:
             return draft
@@ -183,12 +225,12 @@ class RuleBound:
             verdict = action.act(current, hit)
         return draft if verdict is None else self._carry(item, case, hit, verdict, draft)
 
-    def _selects(self, rule: Rule, case: Case) -> bool:
+    def _selects(self, item: Instance, case: Case) -> bool:
         """Ask a selector what op and subject did not decide."""
-        selector = rule.selector
-        if selector.side == "server" and not self._on_server_side(rule, case):
+        selector = item.rule.selector
+        if selector.side == "server" and not self._on_server_side(item.rule, case):
             return False
-        return not selector.dynamic or selector.admits(case.frame, self._view)
+        return not item.dynamic or selector.admits(case.frame, self._view)
 
     def _carry(self, item: Instance, case: Case, hit: Hit, verdict: Verdict, draft: Draft | None) -> Draft:
         """Add a verdict to the draft, and its firing."""
@@ -208,14 +250,19 @@ class RuleBound:
     def match(self, item: Instance, direction: Direction, now: int) -> Hit:
         """Count a match and return it with its dice."""
         m = self._count(item, item.counts[direction])
-        return Hit(direction, now, m, self._dice(item, direction), self._view)
+        return Hit(direction, now, m, self.dice(item, direction), self._view)
+
+    def count(self, item: Instance, direction: Direction) -> int:
+        """Count a match and return its number."""
+        return self._count(item, item.counts[direction])
 
     def _count(self, item: Instance, count: Count) -> int:
         count.matched += 1
         item.rule.shared.matched += 1
         return count.matched
 
-    def _dice(self, item: Instance, direction: Direction) -> Dice:
+    def dice(self, item: Instance, direction: Direction) -> Dice:
+        """Return the dice of a rule on this connection and direction."""
         dice = item.dice[direction]
         if dice is None:
             dice = item.dice[direction] = Dice(self._seed, item.rule.name, item.key, direction)
@@ -235,12 +282,6 @@ class RuleBound:
         if self._view.pedantic and PUBS >> frame.op & 1 and not is_valid_publish(frame.subject):
             return err_frame(INVALID_PUBLISH_SUBJECT.text)
         return b""
-
-    def _rewrite_u(self, item: Rule) -> float:
-        """Return the draw of a weighted or random rewrite for the next frame of its rule."""
-        instance = self._instances[item]
-        count = instance.counts[C2S]
-        return self._dice(instance, C2S).u(self._count(instance, count))
 
     def _too_large(self, item: Instance, case: Case, draft: Draft | None) -> Draft:
         """A frame that is larger than the rule buffer: a denying rule closes, any other lets it pass."""
@@ -268,7 +309,7 @@ class RuleBound:
         detail: str = "",
     ) -> Firing:
         """Return the event of one firing."""
-        subject = "" if frame is None else frame.subject[:256].decode("utf-8", "replace")
+        subject = "" if frame is None else text(frame.subject)
         return Firing(
             now, self._view.conn, item.rule.name, item.rule.kind, direction.label, None, m,
             label or item.action.label or item.rule.kind, delay, item.key, subject, detail,

@@ -21,7 +21,8 @@ from natsproxy.protocol.subjects import is_subset
 from natsproxy.rules.base import Rule
 from natsproxy.rules.bound import RuleBound
 from natsproxy.rules.plan import Plan
-from natsproxy.rules.rewriting import Rewriter, Rewriting
+from natsproxy.rules.rewriter import Rewriter
+from natsproxy.rules.rewriting import Rewriting
 from natsproxy.rules.script import to_toml
 from natsproxy.rules.seam import Bound, View
 from natsproxy.rules.selector import ANYBODY

@@ -16,7 +16,8 @@ from natsproxy.rules.base import Hit, Rule, Stage
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.dice import Dice
 from natsproxy.rules.plan import Plan
-from natsproxy.rules.rewriting import Refused, Rewriter
+from natsproxy.rules.rewriter import Rewriter
+from natsproxy.rules.rewriting import Refused
 from natsproxy.rules.roles import PUBS
 from natsproxy.rules.seam import Subscription
 from natsproxy.rules.verdicts import Deny, Drop
@@ -139,7 +140,8 @@ def _rewriting(plan: Plan, rewriter: Rewriter, direction: Direction, frame: Fram
         found = rewriter.subscribe(frame.subject)
         if isinstance(found, Refused):
             return [Step(found.by, True, "always", "refused: the mapping covers it in part only")]
-        return [_rewrite_step(rules, rewriter, frame, "" if found is None else f"becomes {_text(found)}")]
+        result = "" if found is None else f"becomes {_text(found.subject)}"
+        return [_rewrite_step(rules, rewriter, frame, result)]
     if not PUBS >> frame.op & 1:
         return []
     return [_rewrite_step(rules, rewriter, frame, _destinations(rewriter, frame.subject))]
@@ -156,7 +158,7 @@ def _destinations(rewriter: Rewriter, subject: bytes) -> str:
         return ""
     found = {rewriter.publish(subject, partial(_percent, percent)) for percent in range(100)}
     return "becomes " + " or ".join(
-        sorted(_text(to) if to else "nothing (lost)" for to in found if to is not None)
+        sorted(_text(to.subject) if to.subject else "nothing (lost)" for to in found if to is not None)
     )
 
 

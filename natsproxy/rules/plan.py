@@ -20,7 +20,7 @@ from typing import Final
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, compile_pattern
 from natsproxy.rules.base import LinkAction, Rule
-from natsproxy.rules.rewriting import Rewriter
+from natsproxy.rules.rewriter import Rewriter
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause

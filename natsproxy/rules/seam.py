@@ -18,7 +18,7 @@ Guarantees of the session to the rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -139,6 +139,10 @@ class Decision:
     bent: bool = False
 
 
+Swift = Callable[["Frame", int, int], bytes | None]
+"""From a frame, its ordinal and the time to the bytes in its place; None to ask `decide`."""
+
+
 class Bound(Protocol):
     """The rules of one connection.
 
@@ -146,14 +150,20 @@ class Bound(Protocol):
     alters_delivery: some rule may drop or add deliveries, so UNSUB max is the session's to count.
     opening: what to do with a client that has just been accepted: "serve", "refuse" (RST), "close" (before
     INFO), "close-after-info".
-    fired: firings of link rules, which belong to no frame; the session takes them out after `bind`, `shape`
-    and `due`.
+    swift: by direction, the short way for frames that are rewritten and no more; None where there is none.
+    fired: firings of link rules, which belong to no frame, and of the short way; the session takes them out
+    after `bind`, `shape` and `due`, and after each read.
     """
 
     interest: tuple[Interest, Interest]
     alters_delivery: bool
     opening: str
-    fired: list[Firing]
+    swift: tuple[Swift | None, Swift | None]
+
+    @property
+    def fired(self) -> list[Firing]:
+        """What fired since it was last taken out."""
+        ...
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         """Return what becomes of `frame`, or None to pass it untouched."""
@@ -193,6 +203,7 @@ class _NoRules:
 
     alters_delivery = False
     opening = "serve"
+    swift: tuple[Swift | None, Swift | None] = (None, None)
 
     def __init__(self, interest: Interest) -> None:
         self.interest = (interest, interest)

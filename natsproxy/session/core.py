@@ -292,9 +292,11 @@ class Core:
         self._emit_fired()
 
     def _emit_fired(self) -> None:
-        """Tell of the link rules that came into force: they belong to no frame."""
-        self.actions += map(Emit, self._bound.fired)
-        self._bound.fired.clear()
+        """Tell of firings that belong to no frame, or to several."""
+        fired = self._bound.fired
+        if fired:
+            self.actions += map(Emit, fired)
+            fired.clear()
 
     def _end(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
         if not self.over:

@@ -50,7 +50,7 @@ class Outbox:
     @property
     def active(self) -> bool:
         """Whether new frames must queue here."""
-        return bool(self._queue or self._aside or self._carry) or self.shape != PLAIN
+        return bool(self._queue or self._aside or self._carry) or self.shape is not PLAIN
 
     def put(self, item: Item) -> None:
         """Queue an item behind the others."""

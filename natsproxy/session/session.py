@@ -61,7 +61,14 @@ class Session(Handlers):
                     if direction == C2S:
                         self._last_fence = None
             elif isinstance(segment, Frame):
-                self._frame(lane, segment, first, now)
+                swift = self._bound.swift[direction]
+                raw = None if swift is None or lane.swallowing else swift(segment, first, now)
+                if raw is None:
+                    self._frame(lane, segment, first, now)
+                else:
+                    lane.replace(segment, (raw,), first, now, cause="rewrite")
+                    if direction == C2S:
+                        self._last_fence = None
             elif isinstance(segment, Body):
                 lane.body(segment, now)
             elif isinstance(segment, Malformed):
@@ -72,6 +79,7 @@ class Session(Handlers):
                 break
             first = scanner.ordinal
         lane.flush(now)
+        self._emit_fired()
         for each in self.lanes:
             each.charge()
         return self._done()

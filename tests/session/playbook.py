@@ -117,6 +117,7 @@ class OneRule:
     guards: bool = True
     alters_delivery: bool = False
     opening: str = "serve"
+    swift: tuple[None, None] = (None, None)
     link: Shape | None = None
     bound_times: int = 0
     fired: list[Firing] = field(default_factory=list)

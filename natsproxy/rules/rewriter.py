@@ -1,0 +1,195 @@
+"""The rewriter: what rewriting does to frames, in both directions.
+
+Theory
+1. `rewriting.py` says where a subject goes; here are the places of a frame that hold one: subject and reply
+   of the control line, two headers (`Nats-Subject` of a 503 on its way back, the subject of JetStream's
+   expected-last-sequence check on its way out), the texts of `-ERR`, and the bodies of the JetStream API.
+2. Bytes that name no subject are kept: where the subject alone changes, all behind it is copied as it stood.
+3. Most frames are plain, and go the short way (`shuttle.py`).  This is the long one, which knows all cases.
+4. A `Turn` stands for one frame: it counts, throws dice and notes what moved (`turn.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from natsproxy.protocol import errors
+from natsproxy.protocol.headers import get as get_header
+from natsproxy.protocol.headers import set_header
+from natsproxy.rules.jsbody import is_api, translate_api_subject, translate_body
+from natsproxy.rules.rewriting import Moved, Refused, Subjects
+from natsproxy.rules.roles import MSGS, PUBS, History
+from natsproxy.rules.seam import Decision, View
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.wire.parse import frames as parse_frames
+
+if TYPE_CHECKING:
+    from natsproxy.rules.draft import Draft
+    from natsproxy.rules.turn import Turn
+
+SAID: Final = b"Nats-Subject"
+EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence-Subject"
+
+
+class Rewriter(Subjects):
+    """All rewrite rules of a plan, applied to frames."""
+
+    def answers(self, subject: bytes) -> bool:
+        """Tell whether the answer to a PUB of this subject is an API body that must be translated."""
+        return self.jetstream and subject.startswith(b"$JS.") and is_api(subject)
+
+    # -- to the server
+
+    def forward(self, frame: Frame, draft: Draft | None, turn: Turn) -> Decision | None:
+        """Return the decision on a c2s frame that the other rules let go on."""
+        current = frame if draft is None else draft.frame
+        if current.op == Op.SUB:
+            return self._forward_sub(current, draft, turn)
+        decision = draft.decision() if draft is not None else None
+        if not PUBS >> current.op & 1:
+            return decision
+        raw = self._publication(current, turn)
+        if raw is None:
+            return decision
+        if decision is None or draft is None:
+            return Decision(out=(raw,) if raw else (), ok=not raw, cause="rewrite")
+        rest = tuple(self._again(extra, turn) for extra in draft.extra)
+        decision.out = (raw, *rest) * draft.copies if raw else ()
+        decision.ok = not raw
+        return decision
+
+    def _again(self, raw: bytes, turn: Turn) -> bytes:
+        found = self._publication(next(parse_frames(raw, C2S)), turn)
+        return raw if found is None else found
+
+    def _publication(self, frame: Frame, turn: Turn) -> bytes | None:
+        """Return the bytes that go on for a PUB, None for its own, `b""` for none."""
+        moved = self.publish(frame.subject, turn.draw)
+        subject, reply = frame.subject, frame.reply
+        if moved is not None and moved.subject != subject:
+            turn.moved(moved.by, subject, moved.subject)
+            if not moved.subject:
+                return b""
+            subject = moved.subject
+        if self.replies and reply:
+            reply = self._there(reply, turn)
+        if self.answers(frame.subject):
+            return self._api_call(frame, subject, reply, turn)
+        headers = self._expected(frame, turn)
+        if headers != frame.headers:
+            return reheadered(frame, subject, reply, headers)
+        if subject == frame.subject and reply == frame.reply:
+            return None
+        return encode.with_line(frame, subject=subject, reply=reply)
+
+    def _there(self, subject: bytes, turn: Turn) -> bytes:
+        """Return the server's form of a subject, noted."""
+        found = self.subscribe(subject)
+        if not isinstance(found, Moved) or found.subject == subject:
+            return subject
+        turn.moved(found.by, subject, found.subject)
+        return found.subject
+
+    def _expected(self, frame: Frame, turn: Turn) -> bytes:
+        """Return the headers of a publish, the subject of an expected sequence translated."""
+        headers = frame.headers
+        whole = frame.end - frame.line_end >= frame.header_size
+        named = get_header(headers, EXPECTED) if headers and whole else None
+        if named is None:
+            return headers
+        to = self._there(named, turn)
+        return headers if to == named else set_header(headers, EXPECTED, to)
+
+    def _api_call(self, frame: Frame, subject: bytes, reply: bytes, turn: Turn) -> bytes | None:
+        def there(inner: bytes) -> bytes:
+            return self._there(inner, turn)
+
+        moved = relined(frame, translate_api_subject(subject, there), reply)
+        if not frame.missing and (body := translate_body(frame.body, there)) != frame.body:
+            return encode.with_payload(moved, body=body)
+        return None if moved is frame else moved.raw
+
+    def _forward_sub(self, frame: Frame, draft: Draft | None, turn: Turn) -> Decision | None:
+        found = self.subscribe(frame.subject)
+        if found is None or (isinstance(found, Moved) and found.subject == frame.subject):
+            return draft.decision() if draft is not None else None
+        decision = Decision() if draft is None else draft.decision()
+        decision.cause = "rewrite"
+        if isinstance(found, Refused):
+            turn.moved(found.by, frame.subject, b"", "deny")
+            decision.out = ()
+            decision.answer += errors.err_frame(errors.subscribe_denied(frame.subject, frame.queue))
+            decision.cause = found.by.name
+            return decision
+        turn.moved(found.by, frame.subject, found.subject)
+        raw = encode.with_line(frame, subject=found.subject)
+        decision.out = (raw,) * (draft.copies if draft is not None else 1)
+        decision.upstream_subject = found.subject
+        return decision
+
+    # -- to the client
+
+    def back(self, frame: Frame, view: View, history: History, turn: Turn) -> Frame:
+        """Return an s2c frame in the client's subjects; the same object where nothing changes."""
+        if frame.op == Op.ERR:
+            return self._error_back(frame, turn)
+        if not MSGS >> frame.op & 1:
+            return frame
+        subject = self._here(frame.subject, turn, asked_for(view, frame.sid))
+        reply = self._here(frame.reply, turn) if self.replies and frame.reply else frame.reply
+        result = relined(frame, subject, reply)
+        return result if frame.missing else self._payload_back(result, history, turn)
+
+    def _here(self, subject: bytes, turn: Turn, subscribed: bytes = b"") -> bytes:
+        """Return the client's form of a subject, noted."""
+        found = self.undone(subject, subscribed)
+        if found is None:
+            return subject
+        turn.moved(found.by, subject, found.subject)
+        return found.subject
+
+    def _payload_back(self, frame: Frame, history: History, turn: Turn) -> Frame:
+        headers, body = frame.headers, frame.body
+        if headers and (named := get_header(headers, SAID)) is not None:
+            told = self._here(named, turn)
+            headers = headers if told == named else set_header(headers, SAID, told)
+        if self.jetstream and any(isinstance(waiter, Rewriter) for waiter in history.waiting(frame.subject)):
+            body = translate_body(body, lambda inner: self._here(inner, turn))
+        if headers == frame.headers and body == frame.body:
+            return frame
+        return next(parse_frames(encode.with_payload(frame, headers=headers, body=body), S2C))
+
+    def _error_back(self, frame: Frame, turn: Turn) -> Frame:
+        text = errors.err_text(frame.args)
+        named = errors.classify(text).subject
+        told = self._here(named, turn) if named else named
+        if told == named:
+            return frame
+        raw = errors.err_frame(text.replace(errors.quote(named), errors.quote(told), 1))
+        return next(parse_frames(raw, S2C))
+
+
+def asked_for(view: View, sid: bytes) -> bytes:
+    """Return the subject of the rewritten SUB behind a sid, `b""` where it was not rewritten."""
+    sub = view.subs.get(sid)
+    return sub.subject if sub is not None and sub.upstream != sub.subject else b""
+
+
+def relined(frame: Frame, subject: bytes, reply: bytes) -> Frame:
+    """Return a message frame with another subject and reply, all else (a missing part included) as it was."""
+    if subject == frame.subject and reply == frame.reply:
+        return frame
+    line = encode.message_line(frame.op, subject, frame.sid, reply, frame.header_size, frame.size)
+    buffer = line + frame.buffer[frame.line_end : frame.end]
+    return frame._replace(
+        buffer=buffer, start=0, end=len(buffer), line_end=len(line), subject=subject, reply=reply
+    )
+
+
+def reheadered(frame: Frame, subject: bytes, reply: bytes, headers: bytes) -> bytes:
+    """Return a message frame with another head, its sizes mended; a missing part of its body may follow."""
+    size = frame.size + len(headers) - frame.header_size
+    line = encode.message_line(frame.op, subject, frame.sid, reply, len(headers), size)
+    return line + headers + frame.buffer[frame.line_end + frame.header_size : frame.end]
