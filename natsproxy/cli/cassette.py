@@ -11,7 +11,7 @@ import click
 import trio
 
 from natsproxy.cli.diff import CouldNotRun
-from natsproxy.cli.replay import parse_address, report_cassette, run_stoppable
+from natsproxy.cli.replay import parse_address, report_cassette, run_stoppable, say_added
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.replay.sessions import MODES, Session, parse_mode, use
@@ -35,10 +35,12 @@ def run(
     """Run COMMAND with NATS_URL set to a server that plays CAPTURE (or records it, as --mode says).
 
     Exit code: the program's; 1 when it went well but sent what was never recorded; 2 when it could not run.
+    When the program failed nothing is recorded: CAPTURE stays as it was.
 
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/
     natsproxy cassette run --mode once --upstream nats://127.0.0.1:4222 orders.ncap -- node app.js
+    natsproxy cassette run --mode new_episodes --upstream nats://127.0.0.1:4222 orders.ncap -- ./app
     """
     outcome = _Outcome()
     command = command[1:] if command[0] == "--" else command
@@ -53,6 +55,10 @@ def run(
         raise SystemExit(130)
     session = outcome.session
     wrong = False
+    if session is not None and session.discarded:
+        click.echo(f"{capture}: nothing was recorded, since the program failed", err=True)
+    if session is not None:
+        say_added(capture, session.added)
     if session is not None and session.played is not None:
         report_cassette(session.played)
         wrong = session.mismatched or (strict and bool(session.played.unused()))
@@ -79,5 +85,7 @@ async def _run(
             except OSError as error:
                 raise ConfigError(f"cannot run {command[0]}: {error.strerror or error}") from None
             outcome.code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+        if outcome.code != 0 and mode != "none":
+            session.discard()
     if scope.cancelled_caught:
         raise ConfigError(f"{command[0]} did not end within {limit:g} s")

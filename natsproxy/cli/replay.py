@@ -190,12 +190,12 @@ class _PlayClients:
 @click.option("--listen", default="127.0.0.1:4222", show_default=True, metavar="HOST:PORT", help="Where.")
 @click.option(
     "--unrecorded",
-    type=click.Choice(["error", "ignore", "pass"]),
+    type=click.Choice(["error", "ignore", "pass", "record"]),
     default="error",
     show_default=True,
-    help="What to do with input that was not recorded.",
+    help="What to do with input that was not recorded; record: pass it on and add it to the capture.",
 )
-@click.option("--upstream", help="The real server for --unrecorded pass: nats://HOST:PORT.")
+@click.option("--upstream", help="The real server for --unrecorded pass and record: nats://HOST:PORT.")
 @click.option(
     "--timing",
     type=click.Choice(["answers", "recorded"]),
@@ -216,6 +216,7 @@ def to_client(
 
     \b
     natsproxy replay to-client traffic.ncap --listen 127.0.0.1:4222
+    natsproxy replay to-client traffic.ncap --unrecorded record --upstream nats://127.0.0.1:4223
     """
     try:
         address = parse_address(upstream, "--upstream") if upstream else None
@@ -223,6 +224,7 @@ def to_client(
             capture, listen=parse_address(listen, "--listen"), upstream=address, **options
         )
         stopped = run_stoppable(partial(_serve, server, None if stay else timeout, quiet))
+        say_added(server.path, server.keep())
     except NatsproxyError as error:
         raise _failed(error) from None
     report_cassette(server)
@@ -248,6 +250,12 @@ async def _serve(server: CassetteServer, idle: float | None, quiet: bool) -> Non
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+def say_added(path: Path, count: int) -> None:
+    """Say that a capture was added to, on stderr."""
+    if count:
+        click.echo(f"{path}: {count} frames were added", err=True)
 
 
 def report_cassette(server: CassetteServer) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,9 +21,10 @@ from natsproxy.net.stream import Leg, LegLost
 from natsproxy.replay.actions import Action, Forward, Hang, Mismatch, Send
 from natsproxy.replay.errors import ReplayError
 from natsproxy.replay.match import Matchers
+from natsproxy.replay.merge import merge
 from natsproxy.replay.plan import events
 from natsproxy.replay.script import WINDOW, Exchange
-from natsproxy.replay.to_client import ToClient
+from natsproxy.replay.to_client import ToClient, Unrecorded
 from natsproxy.replay.upstream import Upstream
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Malformed
@@ -36,10 +38,10 @@ BACKLOG = 4 << 20  # bytes that a client may leave unread before we stop reading
 class CassetteServer:
     """Plays the server of a capture.
 
-    path: the capture.  unrecorded: what to do with input that was not recorded: "error", "ignore" or "pass"
-    (to `upstream`, a real server).  timing: "answers" (at once, but timed frames at their distance) or
-    "recorded".  bodies: (subject pattern, matcher) pairs for application payloads.  tap: called with each
-    live client frame and with what is sent, for tests and reports.
+    path: the capture.  unrecorded: what to do with input that was not recorded: "error", "ignore", "pass" (to
+    `upstream`, a real server) or "record" (that too; `keep` adds it to the capture).  timing: "answers" (at
+    once, but timed frames at their distance) or "recorded".  bodies: (subject pattern, matcher) pairs for
+    application payloads.  tap: called with each live client frame and with what is sent.
 
     Raises CaptureError where the capture cannot be read.
     """
@@ -49,14 +51,14 @@ class CassetteServer:
         path: Path | str,
         *,
         listen: Address | None = None,
-        unrecorded: Literal["error", "ignore", "pass"] = "error",
+        unrecorded: Unrecorded = "error",
         timing: Literal["answers", "recorded"] = "answers",
         bodies: Matchers = (),
         upstream: Address | None = None,
         window: int = WINDOW,
         tap: Callable[[int, str, bytes], None] | None = None,
     ) -> None:
-        if unrecorded == "pass" and upstream is None:
+        if unrecorded in ("pass", "record") and upstream is None:
             raise ConfigError("unrecorded input can be passed on only with an upstream")
         self.path = Path(path)
         self.machine = ToClient(
@@ -91,6 +93,18 @@ class CassetteServer:
     def unused(self) -> list[Exchange]:
         """Return the recorded client frames that no client sent."""
         return self.machine.unused()
+
+    def keep(self) -> int:
+        """Add what was not recorded to the capture; return how many frames that is.
+
+        The capture is replaced as a whole, or, on CaptureError, not at all.
+        """
+        episodes = self.machine.episodes
+        if episodes is None or not episodes.additions:
+            return 0
+        added, episodes.additions = episodes.additions, []
+        merge(self.path, added)
+        return sum(1 for addition in added if addition.data)
 
     async def finished(self, idle: float | None = None) -> None:
         """Wait until everything was played and every client has left.
@@ -224,10 +238,26 @@ class CassetteServer:
         assert self._nursery is not None
         behind = self._behind.get(live)
         if behind is None:
-            leg = self._legs[live]
-            behind = self._behind[live] = Upstream(self._upstream, lambda got: self._send(live, leg, got))
-            self._nursery.start_soon(behind.run)
+            behind = self._behind[live] = Upstream(self._upstream, partial(self._answered, live))
+            self._nursery.start_soon(self._carry, live, behind)
         behind.send(data)
+
+    async def _carry(self, live: int, behind: Upstream) -> None:
+        try:
+            await behind.run()
+        except NatsproxyError as error:
+            self.failure = error
+            scope = self._scopes.get(live)
+            if scope is not None:
+                scope.cancel()
+            self._touch()
+
+    def _answered(self, live: int, frame: Frame) -> None:
+        try:
+            self._perform(self.machine.answered(live, frame, now_ns()))
+        except NatsproxyError as error:
+            self.failure = error
+        self._touch()
 
     def _touch(self) -> None:
         self.last_activity = now_ns()

@@ -107,6 +107,12 @@ class Identities:
             return subject
         return b".".join(self._known(token) or token for token in subject.split(b"."))
 
+    def to_recorded(self, subject: bytes) -> bytes:
+        """Return a live subject as the recording has it; what is new stays as it is."""
+        if not self._recorded:
+            return subject
+        return b".".join(self._recorded.get(token, token) for token in subject.split(b"."))
+
     def told(self, subject: bytes) -> None:
         """Note that a client was sent `subject` as recorded: its unknown identifiers stand for themselves."""
         inbox = subject.startswith(INBOX)
@@ -114,9 +120,15 @@ class Identities:
         self.learn({
             token: token
             for index, token in enumerate(tokens)
-            if token not in self._live and ((inbox and index) or is_identifier(token))
+            if token not in self._live
+            and token not in self._recorded
+            and ((inbox and index) or is_identifier(token))
         })  # fmt: skip
 
     def text_to_live(self, text: bytes) -> bytes:
         """Return JSON text of the JetStream API with the known identifiers in it mapped."""
         return _IN_TEXT.sub(lambda found: self._known(found[0]) or found[0], text)
+
+    def text_to_recorded(self, text: bytes) -> bytes:
+        """Return live JSON text of the JetStream API with the known identifiers as recorded."""
+        return _IN_TEXT.sub(lambda found: self._recorded.get(found[0], found[0]), text)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from natsproxy.capture import records
-from natsproxy.capture.reader import open_capture
+from natsproxy.capture.reader import BlockRef, open_capture
 from natsproxy.capture.records import Flags
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.wire import parse
@@ -59,6 +59,15 @@ def events(path: Path | str) -> Iterator[Event]:
 
     Raises CaptureError for what is no capture, is damaged, or has payloads withheld by a policy.
     """
+    for _, _, found in walk(path):
+        yield from found
+
+
+def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]]]:
+    """Yield each item of a capture with the events that it holds.
+
+    Raises CaptureError as `events` does.
+    """
     first: int | None = None
     seq = 0
     seen: set[int] = set()
@@ -66,24 +75,27 @@ def events(path: Path | str) -> Iterator[Event]:
         t = ref.wall(item.t)
         first = t if first is None else first
         t -= first
+        found: list[Event] = []
         if isinstance(item, records.Frames):
-            for frame in _client_side(item, path):
-                yield Step(seq, item.conn, t, item.direction, frame)
-                seq += 1
+            conn, direction = item.conn, item.direction
+            found += [
+                Step(seq + n, conn, t, direction, frame) for n, frame in enumerate(_client_side(item, path))
+            ]
+            seq += len(found)
         elif isinstance(item, records.Open):
             seen.add(item.conn)
-            yield Began(item.conn, t)
+            found.append(Began(item.conn, t))
         elif isinstance(item, records.Close):
-            yield Ended(item.conn, t, item.cause)
+            found.append(Ended(item.conn, t, item.cause))
         elif isinstance(item, records.Preamble) and item.conn not in seen:
             seen.add(item.conn)
-            yield Began(item.conn, t, late=True)
+            found.append(Began(item.conn, t, late=True))
             try:
-                for step in _preamble(item, t, seq):
-                    yield step
-                    seq = step.seq + 1
+                found += _preamble(item, t, seq)
             except (ProtocolError, TypeError, ValueError) as error:
                 raise CaptureError(f"a preamble that cannot be read: {error}", path=path) from None
+            seq += len(found) - 1
+        yield ref, item, found
 
 
 def _client_side(item: records.Frames, path: Path | str) -> Iterator[Frame]:

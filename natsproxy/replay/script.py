@@ -81,7 +81,7 @@ class Recorded:
     open: its exchanges that were not used yet, by what they can be told apart by.  lanes: effects in the
     order in which they must go out.  sids: recorded sid to live sid.  parked: lanes that wait for their SUB,
     by recorded sid.  live: who plays it, None for nobody.  unused, unsent: how many exchanges and effects are
-    left.  last: seq of the last client frame.
+    left.  first, last: seq of its CONNECT and of the last client frame.  top_sid: the greatest sid.
     """
 
     conn: int
@@ -93,7 +93,9 @@ class Recorded:
     live: int | None = None
     unused: int = 0
     unsent: int = 0
+    first: int = -1
     last: int = -1
+    top_sid: int = 0
 
     @property
     def name(self) -> str:
@@ -136,6 +138,7 @@ class Script:
         )  # seq -> (recorded, live) time of what was used
         self._ended = False
         self.fresh: list[tuple[Recorded, object, Effect]] = []
+        self.reached: tuple[int, int] = (-1, 0)  # the last recorded frame that happened live, and when
 
     @property
     def whole(self) -> bool:
@@ -170,6 +173,7 @@ class Script:
             self.info = self.info or step.frame.args
         elif op == Op.CONNECT:
             if recorded.connect is None:
+                recorded.first = step.seq
                 try:
                     recorded.connect = parse_connect(step.frame.args)
                 except ValueError as error:
@@ -187,6 +191,8 @@ class Script:
         recorded.open.setdefault(key_of(step.frame), deque()).append(exchange)
         recorded.unused += 1
         recorded.last = step.seq
+        if step.frame.op == Op.SUB and step.frame.sid.isdigit():
+            recorded.top_sid = max(recorded.top_sid, int(step.frame.sid))
         self._waiting[step.seq] = exchange
         self._size += step.frame.wire_size + _OVERHEAD
         self.frames += 1
@@ -229,9 +235,15 @@ class Script:
         self._attach(recorded, effect, (recorded.last,))
         self._queue(recorded, effect, "end")
 
+    def reach(self, seq: int, now: int) -> None:
+        """Note that a recorded frame has happened live."""
+        if seq > self.reached[0]:
+            self.reached = (seq, now)
+
     def use(self, exchange: Exchange, now: int) -> list[Effect]:
         """Count an exchange as having happened; return the effects that were waiting for it alone."""
         exchange.matched = now
+        self.reach(exchange.seq, now)
         self.connections[exchange.conn].take(exchange)
         self._waiting.pop(exchange.seq, None)
         self._times[exchange.seq] = (exchange.t, now)
@@ -262,8 +274,9 @@ class Script:
         self.played -= 1
         self._size += exchange.frame.wire_size + _OVERHEAD
 
-    def sent(self, recorded: Recorded, effect: Effect) -> None:
+    def sent(self, recorded: Recorded, effect: Effect, now: int) -> None:
         """Count an effect as sent."""
+        self.reach(effect.seq, now)
         recorded.unsent -= 1
         self.played += 1
         if effect.frame is not None:

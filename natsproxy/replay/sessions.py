@@ -4,12 +4,12 @@
 | --- | --- | --- |
 | none | play; upstream is never dialled | CaptureError |
 | once | play | record |
-| new_episodes | play; what was not recorded goes to the upstream and is recorded beside it | record |
+| new_episodes | play; what was not recorded goes to the upstream and is added to it | record |
 | all, rewrite | record anew, in place of it | record |
 
-`all` keeps the old capture until the new one is whole; `rewrite` removes it first.  New episodes go to a
-capture of their own, `<name>.new.ncap`, in the same folder: `natsproxy replay` and people can look at them
-before they take the place of the old one.
+Whatever is recorded takes the place of the old capture at the end, in one step: when the block failed, or
+called `discard`, the old one stays as it was (and where there was none, there is none).  Without an upstream
+`new_episodes` plays as `none` does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette import CassetteServer
 from natsproxy.replay.match import Matchers
+from natsproxy.replay.merge import beside, replace
 
 Mode = Literal["none", "once", "new_episodes", "all", "rewrite"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -37,12 +38,15 @@ class Session:
     """A cassette in use.
 
     url: where clients connect.  played: the server that plays, None while recording.  proxy: what records.
+    added: frames that were added to the capture, once the use has ended.
     """
 
     def __init__(self, url: str, played: CassetteServer | None, proxy: Proxy | None) -> None:
         self.url = url
         self.played = played
         self.proxy = proxy
+        self.added = 0
+        self.discarded = False
 
     @property
     def recording(self) -> bool:
@@ -53,6 +57,10 @@ class Session:
     def mismatched(self) -> bool:
         """Whether clients sent what was never recorded."""
         return self.played is not None and bool(self.played.mismatches)
+
+    def discard(self) -> None:
+        """Keep nothing of this use: the capture stays as it was."""
+        self.discarded = True
 
 
 def parse_mode(text: str) -> Mode:
@@ -84,33 +92,30 @@ async def use(
     if mode == "none" and not there:
         raise CaptureError("there is no such cassette, and mode none never records one", path=path)
     if there and mode in ("none", "once", "new_episodes"):
-        async with _play(path, mode, upstream, bodies, listen) as session:
+        behind = upstream if mode == "new_episodes" else None
+        server = CassetteServer(
+            path, listen=listen, bodies=bodies, upstream=behind, unrecorded="record" if behind else "error"
+        )
+        async with _play(server) as session:
             yield session
         return
     if upstream is None:
         raise ConfigError(f"mode {mode} has to record {path}: say the upstream server to record from")
-    async with _record(path, mode, upstream, listen) as session:
+    async with _record(path, upstream, listen) as session:
         yield session
 
 
 @asynccontextmanager
-async def _play(
-    path: Path, mode: Mode, upstream: Address | None, bodies: Matchers, listen: Address
-) -> AsyncIterator[Session]:
+async def _play(server: CassetteServer) -> AsyncIterator[Session]:
     async with trio.open_nursery() as nursery:
-        proxy: Proxy | None = None
-        behind = None
-        if mode == "new_episodes" and upstream is not None:
-            proxy = _proxy(path.with_suffix(".new.ncap"), upstream, Address())
-            (behind,) = await nursery.start(proxy.serve)
-        server = CassetteServer(
-            path, listen=listen, bodies=bodies, upstream=behind, unrecorded="pass" if behind else "error"
-        )
         scope = await nursery.start(_serve, server)
-        yield Session(server.url, server, proxy)
+        session = Session(server.url, server, None)
+        yield session
         scope.cancel()
-        if proxy is not None:
-            await proxy.drain(_DRAIN)
+    if server.failure is not None:
+        raise server.failure
+    if not session.discarded:
+        session.added = server.keep()
 
 
 async def _serve(
@@ -123,27 +128,25 @@ async def _serve(
 
 
 @asynccontextmanager
-async def _record(path: Path, mode: Mode, upstream: Address, listen: Address) -> AsyncIterator[Session]:
+async def _record(path: Path, upstream: Address, listen: Address) -> AsyncIterator[Session]:
     """Record to a new file beside the old one, which takes its place when the block ended well."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if mode == "rewrite":
-        remove(path)
-    fresh = path.with_name(f".{path.stem}.recording.ncap")
+    fresh = beside(path)
     remove(fresh)
-    proxy = _proxy(fresh, upstream, listen)
+    record = RecordSettings(fresh, rotate_size=0)
+    proxy = Proxy(ProxySettings(listen=(listen,), upstream=upstream, record=record))
     try:
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)
-            yield Session(f"nats://{address}", None, proxy)
+            session = Session(f"nats://{address}", None, proxy)
+            yield session
             await proxy.drain(_DRAIN)
-        remove(path)
-        fresh.rename(path)
+        if not session.discarded:
+            if path.is_dir():  # noqa: ASYNC240 (a folder cannot be replaced by a file)
+                remove(path)
+            replace(fresh, path)
     finally:
         remove(fresh)
-
-
-def _proxy(path: Path, upstream: Address, listen: Address) -> Proxy:
-    return Proxy(ProxySettings(listen=(listen,), upstream=upstream, record=RecordSettings(path)))
 
 
 def remove(path: Path) -> None:

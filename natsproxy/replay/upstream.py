@@ -22,9 +22,9 @@ _CONNECT: Final = (
 
 
 class Upstream:
-    """Carries a client's unrecorded frames to a real server and its messages back to `deliver`."""
+    """Carries a client's unrecorded frames to a real server; `deliver` gets its messages and errors."""
 
-    def __init__(self, address: Address, deliver: Callable[[bytes], None]) -> None:
+    def __init__(self, address: Address, deliver: Callable[[Frame], None]) -> None:
         self.address = address
         self._deliver = deliver
         self._send, self._receive = trio.open_memory_channel[bytes](10_000)
@@ -69,4 +69,4 @@ class Upstream:
                 if frame.op == Op.PING:
                     self.send(encode.PONG)
                 elif frame.op in (Op.MSG, Op.HMSG, Op.ERR):
-                    self._deliver(frame.raw)
+                    self._deliver(frame)

@@ -17,6 +17,7 @@ from natsproxy.cli import main
 from natsproxy.cli.replay import parse_address
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
+from natsproxy.replay.plan import Step, events
 from tests.replay.kit import PROGRAMS, nats_server, record_program
 from tests.replay.scripted import hello, write
 
@@ -113,3 +114,26 @@ async def test_a_signal_stops_a_played_server_in_order(number: int, capture: Pat
         assert "on nats://127.0.0.1:" in await _first_line(process)
         process.send_signal(number)
         assert await trio.to_thread.run_sync(process.wait) == 0
+
+
+@pytest.mark.server
+async def test_unrecorded_input_is_recorded_into_the_capture(tmp_path: Path) -> None:
+    capture = write(tmp_path / "x.ncap", hello(1, "a"))
+    async with nats_server(tmp_path / "s") as server:
+        process = subprocess.Popen(  # noqa: ASYNC220
+            [NATSPROXY, "replay", "to-client", str(capture), "--listen", "127.0.0.1:0",
+             "--unrecorded", "record", "--upstream", f"nats://{server}", "--stay"],
+            stderr=subprocess.PIPE, env=os.environ,
+        )  # fmt: skip
+        with process, trio.fail_after(20):
+            port = int((await _first_line(process)).rsplit(":", 1)[1])
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 4\r\nPUB x 2\r\nhi\r\n')
+                said = b""
+                while not said.endswith(b"MSG x 4 2\r\nhi\r\n"):
+                    said += await stream.receive_some()
+            process.send_signal(signal.SIGTERM)
+            assert "5 frames were added" in await _first_line(process)
+            assert await trio.to_thread.run_sync(process.wait) == 0
+    bodies = [event.frame.body for event in events(capture) if isinstance(event, Step)]
+    assert bodies.count(b"hi") == 2

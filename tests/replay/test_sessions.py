@@ -9,9 +9,10 @@ import trio
 
 from natsproxy.config.settings import Address
 from natsproxy.errors import CaptureError, ConfigError
+from natsproxy.replay.errors import ReplayError
 from natsproxy.replay.plan import Step, events
 from natsproxy.replay.sessions import MODES, parse_mode, use
-from tests.replay.kit import nats_server
+from tests.replay.kit import nats_server, run_program
 from tests.replay.scripted import hello, write
 
 
@@ -28,6 +29,15 @@ async def _talk(url: str, word: bytes) -> bytes:
             while b"PONG\r\n" not in said:
                 said += await stream.receive_some()
     return said
+
+
+async def _until_closed(url: str, said: bytes) -> None:
+    stream = await trio.open_tcp_stream("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    async with stream:
+        await stream.send_all(said)
+        with trio.fail_after(5):
+            while await stream.receive_some():
+                pass
 
 
 def _words(path: Path) -> set[bytes]:
@@ -89,16 +99,55 @@ async def test_a_recording_that_failed_leaves_the_old_capture(tmp_path: Path) ->
 
 
 @pytest.mark.server
-async def test_new_episodes_are_answered_and_recorded_beside(tmp_path: Path) -> None:
+async def test_new_episodes_and_the_old_ones_play_from_one_capture(tmp_path: Path) -> None:
+    app, path = Path(__file__).parent / "growing" / "app.py", tmp_path / "x.ncap"
+    async with nats_server(tmp_path / "a") as server, use(path, "once", upstream=server) as session:
+        short = await run_program(app, session.url)
+    async with nats_server(tmp_path / "b") as server, use(path, "new_episodes", upstream=server) as session:
+        long = await run_program(app, session.url, "more")
+    assert session.added > 20
+    assert len(long.splitlines()) == len(short.splitlines()) + 10
+    assert sorted(file.name for file in tmp_path.glob("*.ncap")) == ["x.ncap"]  # noqa: ASYNC240
+    for words, printed in ((["more"], long), (["more"], long), ([], short)):
+        async with use(path) as again:
+            assert await run_program(app, again.url, *words) == printed
+            assert again.played is not None
+            assert [str(mismatch) for mismatch in again.played.mismatches] == []
+            if words:
+                assert [x.frame.line for x in again.played.unused()] == []
+    async with nats_server(tmp_path / "c") as server, use(path, "new_episodes", upstream=server) as session:
+        assert await run_program(app, session.url, "more") == long
+    assert session.added == 0
+
+
+@pytest.mark.server
+async def test_a_use_that_failed_or_was_discarded_adds_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])
+    before = path.read_bytes()
+    async with nats_server(tmp_path / "s") as server:
+        with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError)):
+            async with use(path, "new_episodes", upstream=server) as session:
+                await _talk(session.url, b"new")
+                raise ZeroDivisionError
+        assert path.read_bytes() == before
+        for mode in ("new_episodes", "all"):
+            async with use(path, parse_mode(mode), upstream=server) as session:
+                await _talk(session.url, b"new")
+                session.discard()
+            assert path.read_bytes() == before
+        async with use(path, "new_episodes", upstream=server) as session:
+            await _talk(session.url, b"new")
+    assert _words(path) == {b"old", b"new"}
+
+
+async def test_an_upstream_that_is_not_there_is_said_and_the_cassette_stays(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", hello(1, "talker"))
-    async with nats_server(tmp_path / "s") as server, use(path, "new_episodes", upstream=server) as session:
-        stream = await trio.open_tcp_stream("127.0.0.1", int(session.url.rsplit(":", 1)[1]))
-        async with stream:
-            await stream.send_all(
-                b'CONNECT {"verbose":false,"name":"talker"}\r\nSUB w 1\r\nPUB w 3\r\nnew\r\n'
-            )
-            said = b""
-            with trio.fail_after(5):
-                while not said.endswith(b"new\r\n"):
-                    said += await stream.receive_some()
-    assert _words(tmp_path / "x.new.ncap") == {b"new"}
+    before = path.read_bytes()
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    upstream = Address("127.0.0.1", port)
+    with pytest.raises(ReplayError, match=f"cannot reach the upstream {upstream}"):
+        async with use(path, "new_episodes", upstream=upstream) as session:
+            await _until_closed(session.url, b'CONNECT {"name":"talker"}\r\nSUB w 1\r\n')
+    assert path.read_bytes() == before
