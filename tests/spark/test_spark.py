@@ -1,11 +1,10 @@
-"""The data source and the tables on captures whose answers are known; one session for all."""
+"""The data source on a capture whose answers are known."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,21 +28,6 @@ pytestmark = [
 ]
 MS = 1_000_000
 REQUESTS = 40
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One local session for the module."""
-    pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
-    from natsproxy.spark.jobs import register
-    from natsproxy.spark.session import local_session
-
-    # An editable install is no folder on the path, so Spark's own search does not see it; a wheel's is
-    # tested below.
-    session = local_session(2, **{"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"})
-    register(session)
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
@@ -118,40 +102,6 @@ def test_options_prune(spark: SparkSession, capture: Path) -> None:
     late = str(WALL + 7_000 * MS)
     reader = spark.read.format("natscap").option("from_ns", late).option("subject", "secret")
     assert reader.load(str(capture)).count() == 1
-
-
-def test_tables_tell_what_is_known(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
-    """`analyze` writes all tables; their numbers are those of the conversation; again is the same."""
-    from natsproxy.spark.jobs import analyze, latencies
-    from natsproxy.spark.tables import TABLES
-
-    out = tmp_path / "tables"
-    seen: dict[str, int] = {}
-    for _ in range(2):
-        analyze(spark, [str(capture)], out, progress=lambda table, rows: seen.__setitem__(table, rows))
-    assert list(seen) == list(TABLES)
-
-    def table(name: str) -> list[dict[str, object]]:
-        return [row.asDict() for row in spark.read.parquet(f"{out}/{name}").collect()]
-
-    answered = sorted(row["latency_ns"] for row in table("requests") if row["subject"] == "svc")  # type: ignore[type-var]
-    assert answered == [number * MS for number in range(1, REQUESTS + 1)]
-    services = {row["service_ns"] for row in table("requests") if row["subject"] == "svc"}
-    assert services == {number * MS - MS // 2 for number in range(1, REQUESTS + 1)}
-    (alone,) = [row for row in table("requests") if row["subject"] == "nobody"]
-    assert (alone["status"], alone["latency_ns"]) == (503, MS)
-    (worst,) = [row for row in latencies(spark, out) if row["template"] == "svc"]
-    assert (worst["requests"], worst["worst"]) == (REQUESTS, REQUESTS)
-    acks = sorted((row["delivered"], row["answer"], row["answer_ns"]) for row in table("js_acks"))  # type: ignore[type-var]
-    assert acks == [(1, "nak", 2 * MS), (2, "ack", 2 * MS)]
-    (error,) = table("errors")
-    assert error["subject"] == "secret"
-    (fault,) = table("faults")
-    assert (fault["rule"], fault["ordinal"]) == ("no-secrets", 42)
-    (gap,) = table("gaps")
-    assert (gap["reason"], gap["frames"]) == ("the disk", 3)
-    first = next(row for row in table("connections") if row["client"] == "10.0.0.1:1")
-    assert (first["cause"], first["c2s_bytes"]) == ("client-closed", 10)
 
 
 def test_a_damaged_block_is_a_row_or_an_error(spark: SparkSession, capture: Path, tmp_path: Path) -> None:

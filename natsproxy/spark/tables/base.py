@@ -1,0 +1,74 @@
+"""What the tables share: whose side a frame is seen from, texts as numbers, and counting in turns.
+
+A proxy sees each frame on two legs.  `clients_side` is what clients said and heard, `servers_side` what the
+server did; a frame that a rule changed is a row on each side, a dropped one on the sender's only, and one
+that the proxy made on the receiver's only, so that on either side everything counts once.
+
+Aggregations keep numbers only: Spark combines numbers in place, in a hash table before the shuffle, so that
+a key with 1e9 frames is one row per task, but falls back to sorting as soon as one buffer holds a text.  So
+texts travel as their xxhash64 and come back by a join with the few different ones (`with_text`, `with_peer`).
+Two texts of one hash would make two rows of one: at a million different texts the odds are 1 in 37 million.
+
+Most keys are used once.  Those that are used again (a reply subject, a sid) go through a window that counts
+the turns; the frames of all other keys are never sorted.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from natsproxy.spark.schema import TABLES
+
+MESSAGES = ("PUB", "HPUB", "MSG", "HMSG")
+MESSAGE = f"op IN {MESSAGES}"
+ACK = "$JS.ACK."
+CONN = ("recorder", "conn_id")
+_WHOLE = "(flags & 1) = 0"
+
+
+def clients_side(frames: DataFrame) -> DataFrame:
+    """Return the whole frames as clients sent and got them; `at_ns` is when that was."""
+    seen = "((dir = 0 AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL))"
+    return frames.where(f"{seen} AND {_WHOLE}").withColumn("at_ns", F.expr("t_ns + if(dir = 1, delay_ns, 0)"))
+
+
+def servers_side(frames: DataFrame) -> DataFrame:
+    """Return the whole frames as the server got and sent them; `at_ns` is when that was."""
+    seen = "((dir = 0 AND out_ordinal IS NOT NULL) OR (dir = 1 AND in_ordinal IS NOT NULL))"
+    return frames.where(f"{seen} AND {_WHOLE}").withColumn("at_ns", F.expr("t_ns + if(dir = 0, delay_ns, 0)"))
+
+
+def shaped(name: str, rows: DataFrame) -> DataFrame:
+    """Return the columns of a table as `natsproxy/spark/schema.py` has them."""
+    schema = StructType.fromDDL(TABLES[name])
+    assert isinstance(schema, StructType)
+    return rows.to(schema)
+
+
+def when(condition: str, value: str | Column) -> Column:
+    """Return `value` where the condition holds, NULL elsewhere: what an aggregate skips."""
+    return F.when(F.expr(condition), F.expr(value) if isinstance(value, str) else value)
+
+
+def peer() -> Column:
+    """Return the connection of a frame as one number (see `with_peer`)."""
+    return F.xxhash64(*CONN)
+
+
+def with_peer(rows: DataFrame, frames: DataFrame, number: str, recorder: str, conn_id: str) -> DataFrame:
+    """Return `rows` with the recorder and the id of the connection whose number is in a column."""
+    known = frames.select(*CONN).where("conn_id IS NOT NULL").distinct()
+    names = F.col("recorder").alias(recorder), F.col("conn_id").alias(conn_id)
+    named = known.select(peer().alias(number), *names)
+    return rows.join(F.broadcast(named), number, "left")
+
+
+def with_text(rows: DataFrame, texts: DataFrame, number: str, *names: str) -> DataFrame:
+    """Return `rows` with the texts whose number is in a column.
+
+    texts: rows that hold the columns `names`, the first of which the number is of.
+    """
+    known = texts.select(F.xxhash64(names[0]).alias(number), *names).distinct()
+    return rows.join(known, number, "left")

@@ -1,0 +1,195 @@
+"""Connections and what lives as long as they: subscriptions, and signs of life.
+
+A connection or subscription that was there before its recording is known from the preamble of a segment; the
+first one counts, later segments repeat it.
+
+Silence is found without sorting frames: they are first counted by connection, direction and second, in
+place, and only the seconds of a connection are put in order.  So silences of a second and more are exact, and
+shorter ones are none.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from natsproxy.spark.tables.base import CONN, clients_side, shaped, when
+
+SECOND = 1_000_000_000
+_BYTES = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
+
+
+def info(name: str, kind: str = "string") -> Column:
+    """Return a field of the JSON of an item."""
+    return F.expr(f"try_cast(get_json_object(info, '$.{name}') AS {kind})")
+
+
+def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
+    """Return one row per connection: when it came and went, who it was, why it ended, how much it carried.
+
+    opened_ns: NULL where it was open before the recording; closed_ns, cause: where it did not end in it.
+    name, lang, version, user: of its last CONNECT; server_version: of its last INFO.
+    """
+    seen = items.where("kind IN ('open', 'preamble', 'close')").groupBy(*CONN).agg(
+        F.min(when("kind = 'open'", "t_ns")).alias("opened_ns"),
+        F.max(when("kind = 'close'", "t_ns")).alias("closed_ns"),
+        F.max(F.coalesce(info("client"), info("open.client"))).alias("client"),
+        F.max(when("kind = 'close'", info("cause"))).alias("cause"),
+        F.max(info("detail")).alias("detail"),
+        *(F.max(info(name, "bigint")).alias(name) for name in _BYTES),
+    )  # fmt: skip
+    said = clients_side(frames).where("op IN ('CONNECT', 'INFO')").select(*CONN, "op", "at_ns", "args")
+    before = items.where("kind = 'preamble'").select(
+        *CONN, F.col("t_ns").alias("at_ns"),
+        F.expr("inline(array(named_struct('op', 'CONNECT', 'line', get_json_object(info, '$.connect')), "
+               "named_struct('op', 'INFO', 'line', get_json_object(info, '$.info'))))"),
+    )  # fmt: skip
+    said = said.unionByName(
+        before.select(*CONN, "op", "at_ns", F.regexp_extract("line", r"(\{.*\})", 1).alias("args"))
+    )
+    fields = {name: f"CONNECT.{name}" for name in ("name", "lang", "version", "user")}
+    fields["server_version"] = "INFO.version"
+    greeted = said.groupBy(*CONN).agg(*(
+        F.expr(f"max_by(get_json_object(args, '$.{path.split('.')[1]}'), "
+               f"if(op = '{path.split('.')[0]}', at_ns, NULL))").alias(name)
+        for name, path in fields.items()
+    ))  # fmt: skip
+    return shaped("connections", seen.join(greeted, [*CONN], "left"))
+
+
+def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
+    """Return one row per subscription: from SUB to UNSUB, its max or the end of the connection.
+
+    turn: the how-many-th subscription of that sid.  ended: unsub, max, close, NULL (still open when the
+    capture ended).  max: of UNSUB, NULL without.  refused: a rule kept it from the server.  delivered, bytes:
+    what reached the client in the recording; a 503 for a request of its own does not count.
+    """
+    control = _control(frames, items)
+    starts = control.where("start").drop("start")
+    reused = starts.where("turn > 1").select(*CONN, "sid").distinct()
+    rows = _touching(frames)
+    counts = [
+        F.max(when("op = 'UNSUB'", "at_ns")).alias("unsub_ns"),
+        F.expr("max_by(most, if(op = 'UNSUB', at_ns, NULL))").alias("most"),
+        F.max(when("op = 'SUB' AND went", F.lit(1))).alias("reached"),
+        F.expr("count_if(message)").alias("delivered"),
+        F.sum(when("message", "size")).alias("bytes"),
+        F.min(when("message", "at_ns")).alias("first_ns"),
+        F.max(when("message", "at_ns")).alias("last_ns"),
+    ]
+    key = [*CONN, "sid"]
+    once = rows.groupBy(*key).agg(*counts).join(reused, key, "left_anti").withColumn("turn", F.lit(1))
+    order = Window.partitionBy(*key).orderBy("at_ns", "dir", "ordinal")
+    marks = starts.select(*key, "at_ns", "dir", "ordinal", F.lit(1).alias("begins"))
+    again = rows.join(reused, key, "left_semi").withColumn("begins", F.lit(0))
+    again = again.unionByName(marks, allowMissingColumns=True)
+    again = again.withColumn("turn", F.sum("begins").over(order)).groupBy(*key, "turn").agg(*counts)
+    both = starts.join(once.unionByName(again), [*key, "turn"], "left")
+    closed = items.where("kind = 'close'").groupBy(*CONN).agg(F.min("t_ns").alias("closed_ns"))
+    return shaped("subscriptions", _ended(both.join(closed, [*CONN], "left")))
+
+
+def _control(frames: DataFrame, items: DataFrame) -> DataFrame:
+    """Return SUBs, those of preambles and UNSUBs, with `start` (it begins a subscription) and its turn.
+
+    A SUB of a live sid is none: the server ignores it.
+    """
+    said = clients_side(frames).where("dir = 0 AND op IN ('SUB', 'UNSUB')").select(
+        *CONN, "sid", "op", "at_ns", "dir", F.col("in_ordinal").alias("ordinal"), "subject", "template",
+        "queue", F.lit(None).cast("bigint").alias("limit"), F.lit(0).cast("bigint").alias("before"),
+    )  # fmt: skip
+    subs = F.expr("explode(from_json(get_json_object(info, '$.subs'), 'array<array<string>>'))").alias("sub")
+    before = items.where("kind = 'preamble'").select(*CONN, "t_ns", subs).select(
+        *CONN, F.expr("get(sub, 0)").alias("sid"), F.lit("PREAMBLE").alias("op"),
+        F.col("t_ns").alias("at_ns"), F.lit(0).alias("dir"), F.lit(-1).cast("bigint").alias("ordinal"),
+        F.expr("get(sub, 1)").alias("subject"), F.lit(None).cast("string").alias("template"),
+        F.expr("nullif(get(sub, 2), '')").alias("queue"),
+        F.expr("nullif(try_cast(get(sub, 3) AS bigint), 0)").alias("limit"),
+        F.expr("coalesce(try_cast(get(sub, 4) AS bigint), 0)").alias("before"),
+    )  # fmt: skip
+    order = Window.partitionBy(*CONN, "sid").orderBy("at_ns", "dir", "ordinal")
+    told = said.unionByName(before).withColumn("previous", F.lag("op").over(order))
+    begins = "previous IS NULL OR (op = 'SUB' AND previous = 'UNSUB')"
+    told = told.withColumn("start", F.expr(f"op <> 'UNSUB' AND ({begins})"))
+    return told.withColumn("turn", F.sum(F.expr("if(start, 1, 0)")).over(order)).drop("previous")
+
+
+def _touching(frames: DataFrame) -> DataFrame:
+    """Return what a sid's count depends on: `message` reached the client, `went` reached the server."""
+    rows = frames.where("sid IS NOT NULL AND (flags & 1) = 0").where(
+        "op = 'SUB' OR (op = 'UNSUB' AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL)"
+    )
+    return rows.select(
+        *CONN, "sid", "op", "dir", F.coalesce("in_ordinal", "of", "out_ordinal").alias("ordinal"), "size",
+        F.expr("t_ns + if(dir = 1, delay_ns, 0)").alias("at_ns"),
+        F.expr("out_ordinal IS NOT NULL").alias("went"),
+        F.expr("dir = 1 AND NOT (status <=> 503)").alias("message"),
+        F.expr("if(args RLIKE '^[0-9]{1,9}$', CAST(args AS bigint), 0)").alias("most"),
+    )  # fmt: skip
+
+
+def _ended(rows: DataFrame) -> DataFrame:
+    rows = rows.withColumns({
+        "begun_ns": F.col("at_ns"),
+        "delivered": F.coalesce("delivered", F.lit(0)),
+        "bytes": F.coalesce("bytes", F.lit(0)),
+        "refused": F.expr("op = 'SUB' AND reached IS NULL"),
+        "max": F.expr("nullif(if(unsub_ns IS NULL, limit, most), 0)"),
+    }).withColumn("ended", F.expr(
+        "CASE WHEN refused THEN NULL WHEN delivered + before >= max THEN 'max' "
+        "WHEN unsub_ns IS NOT NULL AND max IS NULL THEN 'unsub' WHEN closed_ns IS NOT NULL THEN 'close' END"
+    ))  # fmt: skip
+    return rows.withColumn("ended_ns", F.expr(
+        "CASE ended WHEN 'max' THEN greatest(unsub_ns, last_ns) WHEN 'unsub' THEN unsub_ns "
+        "WHEN 'close' THEN closed_ns END"
+    ))  # fmt: skip
+
+
+def liveness(frames: DataFrame) -> DataFrame:
+    """Return one row per connection and side: its PINGs, how fast they were answered, its longest silence.
+
+    dir: 0 what the client sent, 1 the server.  PINGs and PONGs pair in order; a PONG before the first PING
+    belongs to one before the recording.  rtt: as the client saw it.  silence_ns: the longest time without
+    a frame from that side, from `silent_from_ns` on; NULL below a second.  first_ns, last_ns: frames.
+    """
+    key = [*CONN, "dir"]
+    heard = frames.where("in_ordinal IS NOT NULL AND conn_id IS NOT NULL")
+    seconds = heard.groupBy(*key, F.expr(f"t_ns DIV {SECOND}").alias("second")).agg(
+        F.min("t_ns").alias("first"), F.max("t_ns").alias("last"), F.count("*").alias("frames")
+    )
+    order = Window.partitionBy(*key).orderBy("second")
+    gaps = seconds.withColumn("since", F.lag("last").over(order)).withColumn(
+        "gap", F.expr(f"if(first - since >= {SECOND}, first - since, NULL)")
+    )
+    sides = gaps.groupBy(*key).agg(
+        F.sum("frames").alias("frames"), F.min("first").alias("first_ns"), F.max("last").alias("last_ns"),
+        F.max("gap").alias("silence_ns"), F.expr("max_by(since, gap)").alias("silent_from_ns"),
+    )  # fmt: skip
+    return shaped("liveness", sides.join(_round_trips(frames), key, "left").na.fill(0, ["pings", "pongs"]))
+
+
+def _round_trips(frames: DataFrame) -> DataFrame:
+    key = [*CONN, "dir"]
+    rows = clients_side(frames).where("op IN ('PING', 'PONG')").select(
+        *CONN, "op", "at_ns", F.expr("if(op = 'PING', dir, 1 - dir)").alias("dir"),
+        F.coalesce("in_ordinal", "out_ordinal").alias("ordinal"),
+    )  # fmt: skip
+    began = F.min(when("op = 'PING'", "at_ns")).over(Window.partitionBy(*key))
+    rows = rows.withColumn("began", began).where("op = 'PING' OR at_ns >= began")
+    number = F.row_number().over(Window.partitionBy(*key, "op").orderBy("at_ns", "ordinal"))
+    pairs = rows.withColumn("n", number).groupBy(*key, "n").agg(
+        F.min(when("op = 'PING'", "at_ns")).alias("ping"), F.min(when("op = 'PONG'", "at_ns")).alias("pong")
+    )  # fmt: skip
+    pairs = pairs.withColumn("rtt", when("pong >= ping", "pong - ping"))
+    return pairs.groupBy(*key).agg(
+        F.count("ping").alias("pings"), F.count("pong").alias("pongs"),
+        F.min("rtt").alias("rtt_min_ns"), F.max("rtt").alias("rtt_max_ns"),
+        F.expr("sum(rtt) DIV nullif(count(rtt), 0)").alias("rtt_mean_ns"),
+    )  # fmt: skip
+
+
+def gaps(items: DataFrame) -> DataFrame:
+    """Return what a capture could not record."""
+    return shaped("gaps", items.where("kind = 'gap'").withColumns({
+        "reason": info("reason"), "frames": info("frames", "bigint"), "bytes": info("bytes", "bigint"),
+    }))  # fmt: skip

@@ -1,0 +1,77 @@
+"""What rules did, and what followed.
+
+An error or an end of the connection is looked for in time: the next one on that connection within `WINDOW`.
+Firings, errors and ends are rare beside messages, so only they are put in order.  A reply is looked for by
+name: the firing's frame is known by its ordinal, its reply subject is the key of the exchange, and the reply
+is one of its legs; so a connection with 1e9 messages costs no more than its firings.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from natsproxy.spark.tables.base import CONN, clients_side, shaped
+from natsproxy.spark.tables.connections import info
+from natsproxy.spark.tables.requests import OUTCOME, legs, paired
+
+WINDOW = 5_000_000_000
+"""How long after a firing an error or an end still counts as what followed, ns."""
+_TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
+
+
+def faults(frames: DataFrame, items: DataFrame) -> DataFrame:
+    """Return every firing of a rule and what followed on its connection.
+
+    error_ns, close_ns: how long until the next -ERR to the client and until the end, NULL if neither came
+    within `WINDOW`.  outcome: of the request that the frame opened or answered (as in `requests`), NULL where
+    it belongs to none, or to a reply subject that several share; reply_ns: how long until the reply.
+    """
+    fired = items.where("kind = 'firing'").select(
+        *CONN, "t_ns", "segment", "block_off", *(info(name).alias(name) for name in _TEXTS),
+        *(info(name, "bigint").alias(name) for name in ("m", "ordinal")),
+        info("delay", "bigint").alias("delay_ns"),
+    )  # fmt: skip
+    return shaped("faults", _answered(_followed(fired, frames, items), frames))
+
+
+def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFrame:
+    """Return firings with the next error and the next end: the latest row before, in falling order."""
+    errors = clients_side(frames).where("op = '-ERR'").select(
+        *CONN, F.col("at_ns").alias("t_ns"),
+        F.struct("at_ns", F.expr("trim(BOTH '\\'' FROM err)").alias("text")).alias("erred"),
+    )  # fmt: skip
+    ends = items.where("kind = 'close'").select(
+        *CONN, "t_ns", F.struct("t_ns", info("cause").alias("text")).alias("ended")
+    )
+    rows = fired.withColumn("fired", F.lit(True))
+    for more in (errors, ends):
+        rows = rows.unionByName(more, allowMissingColumns=True)
+    falling = Window.partitionBy(*CONN).orderBy(F.desc("t_ns"), F.asc_nulls_first("fired"))
+    upto = falling.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+    def following(column: str) -> Column:
+        return F.last(column, ignorenulls=True).over(upto)
+
+    rows = rows.withColumns({"erred": following("erred"), "ended": following("ended")}).where("fired")
+    near = "if({0}.{1} - t_ns <= " + str(WINDOW) + ", {2}, NULL)"
+    return rows.withColumns({
+        "error_ns": F.expr(near.format("erred", "at_ns", "erred.at_ns - t_ns")),
+        "error": F.expr(near.format("erred", "at_ns", "erred.text")),
+        "close_ns": F.expr(near.format("ended", "t_ns", "ended.t_ns - t_ns")),
+        "close_cause": F.expr(near.format("ended", "t_ns", "ended.text")),
+    })  # fmt: skip
+
+
+def _answered(fired: DataFrame, frames: DataFrame) -> DataFrame:
+    """Return firings with the reply to the request that their frame is a leg of."""
+    hit = frames.where("in_ordinal IS NOT NULL AND subject IS NOT NULL").select(
+        *CONN, F.expr("if(dir = 0, 'c2s', 's2c')").alias("direction"), F.col("in_ordinal").alias("ordinal"),
+        F.coalesce("reply", "subject").alias("k"),
+    )  # fmt: skip
+    rows = fired.join(hit, [*CONN, "direction", "ordinal"], "left")
+    pairs = paired(legs(frames).join(rows.select("k").distinct(), "k", "left_semi"))
+    once = pairs.where("turn = 1 AND requests = 1").withColumn("outcome", F.expr(OUTCOME))
+    shared = pairs.where("turn > 1").select("k").distinct()
+    once = once.join(shared, "k", "left_anti").select("k", "t4", "outcome")
+    return rows.join(once, "k", "left").withColumn("reply_ns", F.expr("if(t4 >= t_ns, t4 - t_ns, NULL)"))

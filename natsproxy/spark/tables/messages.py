@@ -1,0 +1,102 @@
+"""Messages by themselves: where they went, what their headers said, what clients were refused."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from natsproxy.spark.tables.base import (
+    ACK,
+    MESSAGE,
+    clients_side,
+    peer,
+    servers_side,
+    shaped,
+    when,
+    with_peer,
+)
+
+_LINES = r"transform(split(headers, '\n'), line -> regexp_replace(line, '\r$', ''))"
+_BLANKS = r"'^[ \t]+|[ \t]+$'"
+
+
+def subjects(frames: DataFrame) -> DataFrame:
+    """Return one row per subject template, minute and direction: messages, bytes, connections, subjects."""
+    rows = clients_side(frames).where(MESSAGE)
+    grouped = rows.groupBy("template", F.date_trunc("minute", "ts").alias("minute"), "dir").agg(
+        F.count("*").alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.approx_count_distinct(peer()).alias("connections"),
+        F.approx_count_distinct("subject").alias("distinct_subjects"),
+    )
+    return shaped("subjects", grouped)
+
+
+def headers(frames: DataFrame) -> DataFrame:
+    """Return one row per header line of a message, as `natsproxy.protocol.headers` reads them.
+
+    position: 1 for the first line; a name that is there several times has several rows (ADR-4).  The status
+    line is position 0 with the name `:status`, which no header can have, and "503" or "404 No Messages".
+    """
+    rows = clients_side(frames).where("headers IS NOT NULL").withColumn("lines", F.expr(_LINES))
+    # The block ends at its first blank line; a block without the version line begins with its first header.
+    rows = rows.withColumn("end", F.expr("array_position(lines, '')")).withColumn(
+        "lines", F.expr("if(end > 0, slice(lines, 1, int(end) - 1), lines)")
+    )
+    rows = rows.withColumn("versioned", F.expr("startswith(get(lines, 0), 'NATS/1.0')"))
+    rows = rows.withColumn(
+        "lines",
+        F.expr("if(versioned OR NOT contains(get(lines, 0), ':'), lines, array_insert(lines, 1, ''))"),
+    )
+    rows = rows.select("*", F.posexplode("lines").alias("position", "line"))
+    status = f"regexp_replace(substr(line, 9), {_BLANKS}, '')"
+    value = f"regexp_replace(substr(line, instr(line, ':') + 1), {_BLANKS}, '')"
+    lines = rows.withColumns({
+        "name": F.expr("if(position = 0, ':status', substr(line, 1, instr(line, ':') - 1))"),
+        "value": F.expr(f"if(position = 0, {status}, {value})"),
+    })  # fmt: skip
+    kept = "if(position = 0, versioned AND value <> '', contains(line, ':'))"
+    return shaped("headers", lines.where(kept))
+
+
+def fanout(frames: DataFrame) -> DataFrame:
+    """Return one row per message that the server got: how many copies it sent, how late, how spread.
+
+    Messages have no identity on the wire: they are told apart by subject, reply, headers, size and the first
+    bytes of the payload that `frames` keeps.  Where several are equal they share a row (`published` > 1),
+    whose counts are right and which has no times between.  delay_ns: to the first copy; spread_ns: from the
+    first to the last.  JetStream's deliveries are in `js_acks`.
+    """
+    rows = servers_side(frames).where(f"{MESSAGE} AND status IS NULL")
+    rows = rows.where(~F.coalesce("reply", F.lit("")).startswith(ACK))
+    same = F.xxhash64(F.coalesce("reply", F.lit("")), "headers", "size", "payload")
+    grouped = rows.groupBy("subject", "template", same.alias("same")).agg(
+        F.max(when("dir = 0", peer())).alias("publisher_id"),
+        F.min(when("dir = 0", "at_ns")).alias("published_ns"),
+        F.expr("count_if(dir = 0)").alias("published"),
+        F.sum(when("dir = 0", "size")).alias("bytes"),
+        F.expr("count_if(dir = 1)").alias("deliveries"),
+        F.min(when("dir = 1", "at_ns")).alias("first_ns"),
+        F.max(when("dir = 1", "at_ns")).alias("last_ns"),
+    )
+    named = with_peer(grouped.where("published > 0"), frames, "publisher_id", "recorder", "publisher")
+    return shaped("fanout", named.withColumns({
+        "delay_ns": when("published = 1", "first_ns - published_ns"),
+        "spread_ns": when("published = 1", "last_ns - first_ns"),
+    }))  # fmt: skip
+
+
+def errors(frames: DataFrame) -> DataFrame:
+    """Return every -ERR that a client got.
+
+    kind: its text with what it quotes left out; subject: what it quotes first.  from_proxy: the server did
+    not say it.  cause: the rule that made or changed it.
+    """
+    rows = clients_side(frames).where("op = '-ERR'")
+    return shaped("errors", rows.withColumns({
+        "t_ns": F.col("at_ns"),
+        "text": F.expr("trim(BOTH '\\'' FROM err)"),
+        "kind": F.expr("regexp_replace(trim(BOTH '\\'' FROM err), '\"[^\"]*\"', '\"*\"')"),
+        "subject": F.expr("nullif(regexp_extract(err, '\"([^\"]*)\"', 1), '')"),
+        "from_proxy": F.expr("in_ordinal IS NULL AND of IS NULL"),
+    }))  # fmt: skip

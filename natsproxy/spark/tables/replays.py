@@ -1,0 +1,73 @@
+"""A recording and what a replay of it made, side by side: a function of two `frames`."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from natsproxy.spark.tables.base import MESSAGE, clients_side, shaped
+from natsproxy.spark.tables.messages import errors
+from natsproxy.spark.tables.requests import requests
+
+COUNTS = (
+    "published",
+    "delivered",
+    "subscribed",
+    "errors",
+    "requests",
+    "replies",
+    "no_responders",
+    "unanswered",
+)
+TIMES = {"p50_ns": "0.5", "p99_ns": "0.99", "worst_ns": "1.0"}
+
+
+def replay_diff(recorded: DataFrame, observed: DataFrame) -> DataFrame:
+    """Return one row per subject template: what clients said and heard there, then and now.
+
+    recorded, observed: NULL where that side has nothing there.  errors: -ERRs that quote a subject of that
+    template, or have the template `-ERR <kind>` where they quote none that was used.  requests and what
+    follows: by the template of the request; latencies are shown, they do not make a row differ (`same`).
+    """
+    sides = [_tally(frames).select("template", F.struct(*COUNTS, "statuses", *TIMES).alias(name))
+             for name, frames in (("recorded", recorded), ("observed", observed))]  # fmt: skip
+    both = sides[0].join(sides[1], "template", "full")
+    same = " AND ".join(f"recorded.{name} <=> observed.{name}" for name in (*COUNTS, "statuses"))
+    return shaped("replay_diff", both.withColumn("same", F.expr(same)))
+
+
+def _tally(frames: DataFrame) -> DataFrame:
+    """Return one row per template of one side."""
+    seen = clients_side(frames).where(f"{MESSAGE} OR op = 'SUB'")
+    said = seen.groupBy("template").agg(
+        F.expr("count_if(op IN ('PUB', 'HPUB'))").alias("published"),
+        F.expr("count_if(op IN ('MSG', 'HMSG'))").alias("delivered"),
+        F.expr("count_if(op = 'SUB')").alias("subscribed"),
+    )
+    asked = requests(frames).groupBy("template").agg(
+        F.sum("requests").alias("requests"), F.sum("replies").alias("replies"),
+        F.expr("count_if(outcome = 'no responders')").alias("no_responders"),
+        F.expr("count_if(outcome = 'no reply')").alias("unanswered"),
+        *(F.expr(f"percentile_approx(latency_ns, {share})").alias(name) for name, share in TIMES.items()),
+    )  # fmt: skip
+    rows = said
+    for more in (_refusals(frames, seen), _statuses(seen), asked):
+        rows = rows.join(more, "template", "full")
+    return rows.na.fill(0, list(COUNTS)).withColumn(
+        "statuses", F.expr("coalesce(statuses, CAST(array() AS array<struct<status: int, count: bigint>>))")
+    )
+
+
+def _refusals(frames: DataFrame, seen: DataFrame) -> DataFrame:
+    known = seen.select("subject", F.col("template").alias("of_subject")).distinct()
+    named = errors(frames).join(known, "subject", "left")
+    return named.groupBy(F.expr("coalesce(of_subject, '-ERR ' || kind)").alias("template")).agg(
+        F.count("*").alias("errors")
+    )
+
+
+def _statuses(seen: DataFrame) -> DataFrame:
+    counted = seen.where("status IS NOT NULL").groupBy("template", "status").count()
+    return counted.groupBy("template").agg(
+        F.array_sort(F.collect_list(F.struct("status", "count"))).alias("statuses")
+    )
