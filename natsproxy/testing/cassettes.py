@@ -1,80 +1,138 @@
-"""A cassette for tests: the server of a capture, in a thread of its own."""
+"""A cassette for tests: the server of a capture, in a thread of its own, behind a proxy that shows and bends.
+
+The proxy stands in front in every mode, so a fault acts between the client and the server, recorded or real:
+what is recorded is what the server saw, and the same fault over the recording gives the same conversation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.errors import NatsproxyError
+from natsproxy.replay.match import BodyMatcher
+from natsproxy.replay.near import preview
 from natsproxy.replay.sessions import Session, parse_mode, use
-from natsproxy.testing.thread import TrioThread
+from natsproxy.testing.front import Front, server_address
+
+_DRAIN: Final = 2.0  # seconds for what clients have sent to be answered at the end
+_SETTLE: Final = 1.0  # seconds for the player to read what was sent before
 
 
 class CassetteMismatch(AssertionError, NatsproxyError):
     """The program under test sent what was never recorded; the message names the nearest recorded frames."""
 
 
-class cassette:
+class _Discarded(Exception):
+    """What was recorded is not worth keeping."""
+
+
+class cassette(Front):
     """Play (or record) a capture for the time of a `with`; `url` is where clients connect.
 
-    mode: none (default), once, new_episodes, all or rewrite; those that record need `upstream`, a NATS URL.
+        with cassette("orders.ncap", "once", upstream="nats://127.0.0.1:4222") as tape:
+            client = connect(tape.url)
+            with tape.fault(drop(first=1), subject="orders.new"):
+                ...
+
+    mode: none (default; never dials a server), once, new_episodes, all or rewrite; those that record need
+    `upstream`, a NATS URL.  bodies: subject patterns and functions that say whether two application payloads
+    are the same, `{"orders.>": ignoring_json(["/ts"])}`; by bytes otherwise.  seed: of the faults' chance.
+
     At the end CassetteMismatch is raised for what was never recorded; with `strict` also for what was
-    recorded and not used.  Raises CaptureError and ConfigError, in a sentence, when it cannot start.
+    recorded and not used.  What is recorded in a block that fails is not kept.  Raises CaptureError and
+    ConfigError, in a sentence, when it cannot start.
     """
 
     def __init__(
-        self, path: Path | str, mode: str = "none", *, upstream: str | None = None, strict: bool = False
+        self,
+        path: Path | str,
+        mode: str = "none",
+        *,
+        upstream: str | None = None,
+        strict: bool = False,
+        bodies: Mapping[str, BodyMatcher] | None = None,
+        seed: int = 0,
     ) -> None:
+        super().__init__(seed=seed)
         self.path = Path(path)
         self.mode = parse_mode(mode)
         self.strict = strict
         self.session: Session | None = None
-        self._upstream = None if upstream is None else _address(upstream)
-        self._thread = TrioThread(self._serve)
+        self._bodies = [(pattern.encode(), same) for pattern, same in (bodies or {}).items()]
+        self._upstream = None if upstream is None or mode == "none" else server_address(upstream)
+        self._keep = True
 
     @property
-    def url(self) -> str:
-        """The URL for clients."""
-        assert self.session is not None
-        return self.session.url
+    def recording(self) -> bool:
+        """Whether this use makes the capture."""
+        return self.session is not None and self.session.recording
 
-    def __enter__(self) -> cassette:
-        self._thread.start()
-        return self
+    # -- life
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.stop()
+        self.close(keep=kind is None)
         if kind is None:
             self.check()
 
-    async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
-        async with use(self.path, self.mode, upstream=self._upstream) as session:
-            self.session = session
-            started()
-            await stop.wait()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._keep = kind is None
+        await self._thread.stop_async()
+        if kind is None:
+            self.check()
 
-    def complaints(self) -> list[str]:
-        """Return what went differently from the recording."""
+    def close(self, *, keep: bool = True) -> None:
+        """Stop without judging; keep: whether what was recorded becomes the capture.  Idempotent."""
+        self._keep = keep
+        self._thread.stop()
+
+    async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
+        try:
+            async with use(self.path, self.mode, upstream=self._upstream, bodies=self._bodies) as session:
+                self.session = session
+                behind = server_address(session.url)
+                settings = ProxySettings(listen=(Address(),), upstream=behind, seed=self.seed)
+                async with self._before(settings) as proxy:
+                    started()
+                    await stop.wait()
+                    await proxy.drain(_DRAIN)
+                await _settled(session)
+                if session.recording and not self._keep:
+                    raise _Discarded
+        except* _Discarded:
+            pass
+
+    # -- what differed
+
+    def mismatches(self) -> list[str]:
+        """Return what clients sent that was never recorded, each with the nearest that was."""
+        played = None if self.session is None else self.session.played
+        return [] if played is None else [str(one) for one in list(played.mismatches)]
+
+    def unused(self) -> list[str]:
+        """Return the recorded client frames that no client has sent (yet)."""
         played = None if self.session is None else self.session.played
         if played is None:
             return []
-        found = [str(mismatch) for mismatch in played.mismatches]
+        find = played.unused
+        found = self._thread.call(find) if self._thread.running else find()
+        return [preview(one.frame) for one in found]
+
+    def complaints(self) -> list[str]:
+        """Return what `check` finds fault with."""
+        found = self.mismatches()
         if self.strict:
             found += [f"recorded, but not sent by any client: {one}" for one in self.unused()]
         return found
-
-    def unused(self) -> list[str]:
-        """Return the recorded client frames that no client sent."""
-        played = None if self.session is None else self.session.played
-        if played is None:
-            return []
-        return [one.frame.line.decode("utf-8", "replace").strip() for one in played.unused()]
 
     def check(self) -> None:
         """Raise CassetteMismatch if anything went differently."""
@@ -83,8 +141,9 @@ class cassette:
             raise CassetteMismatch(f"{self.path}:\n" + "\n".join(found))
 
 
-def _address(url: str) -> Address:
-    host, _, port = url.removeprefix("nats://").rstrip("/").rpartition(":")
-    if not port.isdigit():
-        raise NatsproxyError(f"{url!r} is no NATS URL: give nats://HOST:PORT")
-    return Address(host.strip("[]") or "127.0.0.1", int(port))
+async def _settled(session: Session) -> None:
+    """Wait until the player has read all that clients sent before they left."""
+    played = session.played
+    with trio.move_on_after(_SETTLE):
+        while played is not None and played.connected:  # noqa: ASYNC110 (clients tell nobody that they left)
+            await trio.sleep(0.001)

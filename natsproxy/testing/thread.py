@@ -1,8 +1,13 @@
 """trio in a thread of its own, for tests of any kind: plain, asyncio, trio.
 
-The code under test keeps its own loop; the proxy's never competes with it for a turn.  Control calls return
-when they are in force.  A blocking call inside a running event loop would stop the client under test, so it
-raises at once and names the awaitable form.
+The code under test keeps its own loop; the proxy's never competes with it for a turn.  Three ways in:
+
+- `call`: a plain function, done between two steps of the proxy.  It never waits for the network, so it is
+  safe inside a running event loop.
+- `wait`: an async function, and the caller blocks.  Inside a running event loop that would stop the client
+  under test, so the public blocking calls go through `refuse_in_loop` first.
+- `wait_async`: the same, awaited in asyncio or trio.  Time limits are kept here, by a real clock: a test's
+  own clock may be a mock.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ import trio
 from natsproxy.errors import NatsproxyError
 
 T = TypeVar("T")
-START = 10.0  # seconds
+START = 10.0  # seconds until it must stand
+STOP = 20.0  # seconds until it must be gone
 
 
 class BlockingCall(NatsproxyError):
@@ -28,40 +34,75 @@ class BlockingCall(NatsproxyError):
 
 def refuse_in_loop(name: str) -> None:
     """Raise BlockingCall when an event loop runs in this thread."""
-    library = "trio"
-    if not trio.lowlevel.in_trio_run():
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        library = "asyncio"
-    raise BlockingCall(
-        f"{name}() would block {library}'s event loop and so the client under test: await {name}_async()"
-    )
+    library = _loop()
+    if library is not None:
+        raise BlockingCall(
+            f"{name}() would block {library}'s event loop and so the client under test: await {name}_async()"
+        )
+
+
+def _loop() -> str | None:
+    if trio.lowlevel.in_trio_run():
+        return "trio"
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return "asyncio"
+
+
+async def awaited(future: Future[T]) -> T:
+    """Return a future's result, in asyncio and trio."""
+    if _loop() == "asyncio":
+        return await asyncio.wrap_future(future)
+    done, token = trio.Event(), trio.lowlevel.current_trio_token()
+
+    def wake(_: Future[T]) -> None:
+        with suppress(trio.RunFinishedError):  # the test gave up waiting and is over
+            token.run_sync_soon(done.set)
+
+    future.add_done_callback(wake)
+    await done.wait()
+    return future.result()
 
 
 class TrioThread:
-    """Runs one async function in a thread until it is stopped.
+    """Runs one async function in a thread until it is stopped; once.
 
     serve(started, stop) is called in trio; it calls `started()` when it stands and returns at `stop`.
+    what: how it is called in errors.
     """
 
-    def __init__(self, serve: Callable[[Callable[[], None], trio.Event], Awaitable[None]]) -> None:
+    def __init__(
+        self, serve: Callable[[Callable[[], None], trio.Event], Awaitable[None]], what: str = "natsproxy"
+    ) -> None:
         self._serve = serve
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
+        self._what = what
+        self._standing: Future[None] = Future()
+        self._gone: Future[None] = Future()
+        self._gone.set_running_or_notify_cancel()  # who gives up waiting does not cancel the thread's word
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop: trio.Event | None = None
+        self._calls: trio.Nursery | None = None
         self._thread = threading.Thread(target=self._run, name="natsproxy", daemon=True)
 
+    @property
+    def running(self) -> bool:
+        """Whether it stands and was not stopped."""
+        return self._standing.done() and not self._gone.done()
+
     def start(self) -> None:
-        """Start; returns when it stands.  Raises what it raised."""
+        """Start; returns when it stands.  Raises what it raised, or NatsproxyError."""
+        if self._thread.ident is not None:
+            raise NatsproxyError(f"{self._what} was started before: each runs once, make another one")
         self._thread.start()
-        if not self._ready.wait(START):
-            raise NatsproxyError(f"natsproxy did not start within {START:.0f} seconds")
-        if self._error is not None:
+        try:
+            self._standing.result(START)
+        except TimeoutError:
+            raise NatsproxyError(f"{self._what} did not start within {START:g} s") from None
+        except BaseException:
             self._thread.join()
-            raise self._error
+            raise
 
     def _run(self) -> None:
         try:
@@ -69,18 +110,34 @@ class TrioThread:
         except BaseException as error:  # raised again in the caller's thread
             while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
                 error = error.exceptions[0]
-            self._error = error
-        finally:
-            self._ready.set()
+            if self._standing.done():
+                self._gone.set_exception(error)
+            else:
+                self._standing.set_exception(error)
+                self._gone.set_result(None)
+        else:
+            self._gone.set_result(None)
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._stop = trio.Event()
-        await self._serve(self._ready.set, self._stop)
+        async with trio.open_nursery() as self._calls:
+            await self._serve(lambda: self._standing.set_result(None), self._stop)
+            self._calls.cancel_scope.cancel()
+
+    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Run a function between two steps.  Raises NatsproxyError when it does not run."""
+        if self._token is not None and self.running:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(function, *args)
+                return
+        raise NatsproxyError(f"{self._what} is not running: use it inside its `with`") from self._fault()
+
+    def _fault(self) -> BaseException | None:
+        return self._gone.exception() if self._gone.done() else None
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Run a plain function in the trio thread and return its result: short, never waits."""
-        assert self._token is not None
         done: Future[T] = Future()
 
         def run() -> None:
@@ -89,26 +146,73 @@ class TrioThread:
             except Exception as error:  # raised again in the caller's thread
                 done.set_exception(error)
 
-        self._token.run_sync_soon(run)
-        return done.result(START)
+        self._soon(run)
+        try:
+            return done.result(START)
+        except TimeoutError:
+            raise NatsproxyError(f"{self._what} did not take a call within {START:g} s") from None
+
+    def submit(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
+        """Begin an async function in the trio thread; it keeps its own time limit."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()  # a waiter that gives up does not take it away from us
+
+        async def run() -> None:
+            try:
+                done.set_result(await function(*args))
+            except trio.Cancelled:
+                done.set_exception(NatsproxyError(f"{self._what} was stopped meanwhile"))
+                raise
+            except Exception as error:  # raised again where it is waited for
+                done.set_exception(error)
+
+        def begin() -> None:
+            if self._calls is None or self._calls.cancel_scope.cancel_called:
+                done.set_exception(NatsproxyError(f"{self._what} was stopped meanwhile"))
+            else:
+                self._calls.start_soon(run)
+
+        self._soon(begin)
+        return done
 
     def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run an async function in the trio thread and block until it is done."""
-        assert self._token is not None
-        return trio.from_thread.run(function, *args, trio_token=self._token)
+        return self.submit(function, *args).result()
 
     async def wait_async(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """The same for asyncio and trio: awaits instead of blocking."""
-        if trio.lowlevel.in_trio_run():
-            return await trio.to_thread.run_sync(self.wait, function, *args, abandon_on_cancel=True)
-        return await asyncio.to_thread(self.wait, function, *args)
+        return await awaited(self.submit(function, *args))
 
     def stop(self) -> None:
         """Stop and join; idempotent.  Raises what it died of."""
-        if self._thread.is_alive() and self._token is not None and self._stop is not None:
+        self._ask()
+        if self._thread.ident is None:
+            return
+        try:
+            self._gone.result(STOP)
+        except TimeoutError:
+            raise NatsproxyError(f"{self._what} did not stop within {STOP:g} s") from None
+        finally:
+            self._forget()
+        self._thread.join()
+
+    async def stop_async(self) -> None:
+        """The same for asyncio and trio: the client under test may still say goodbye meanwhile."""
+        self._ask()
+        if self._thread.ident is not None:
+            try:
+                await awaited(self._gone)
+            finally:
+                self._forget()
+            self._thread.join()
+
+    def _ask(self) -> None:
+        if self._stop is not None and self._token is not None:
             with suppress(trio.RunFinishedError):  # it ended by itself in between
                 self._token.run_sync_soon(self._stop.set)
-            self._thread.join()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+
+    def _forget(self) -> None:
+        """What it died of is said once."""
+        if self._gone.done() and self._gone.exception() is not None:
+            self._gone = Future()
+            self._gone.set_result(None)

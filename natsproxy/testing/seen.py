@@ -1,0 +1,159 @@
+"""What passed a proxy, for tests to look at: a ring of frames, bounded in bytes.
+
+The trio thread adds records as they come; frames are cut out of them only when somebody looks or waits, so
+that a test which does neither pays next to nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from natsproxy.capture.records import Frames, Item
+from natsproxy.errors import NatsproxyError
+from natsproxy.protocol.subjects import matches
+from natsproxy.wire.ops import Direction
+from natsproxy.wire.parse import frames as parse_frames
+
+RING: Final = 8 << 20  # bytes of frames that are kept
+_RECORD: Final = 256  # bytes that a record costs beside its frames
+_SHOWN: Final = 60  # bytes of a payload in a line of text
+_QUIET: Final = frozenset({"PING", "PONG", "+OK"})
+
+
+class WaitTimeout(NatsproxyError):
+    """Something that a test waited for did not come in time; the message says what came instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFrame:
+    """One frame that reached the proxy, as it arrived.
+
+    conn: the connection's number, from 1.  direction: "c2s" or "s2c".  op: "PUB", "MSG", ...
+    passed: it went on as it was; otherwise `cause` names the rule that changed or stopped it.
+    """
+
+    conn: int
+    direction: str
+    op: str
+    subject: str
+    reply: str
+    headers: bytes
+    payload: bytes
+    passed: bool
+    cause: str | None
+
+    def __str__(self) -> str:
+        words = [f"#{self.conn}", self.direction, self.op, self.subject]
+        if self.reply:
+            words.append(f"reply {self.reply}")
+        if self.headers:
+            words.append(f"headers {len(self.headers)} B")
+        if self.payload or self.op in ("PUB", "HPUB", "MSG", "HMSG"):
+            more = "" if len(self.payload) <= _SHOWN else f"... {len(self.payload)} B"
+            words.append(repr(self.payload[:_SHOWN])[1:] + more)
+        if not self.passed:
+            words.append(f"({self.cause or 'not passed on'})")
+        return " ".join(filter(None, words))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which frames are meant: all that are given must fit."""
+
+    subject: str | None = None
+    op: str | None = None
+    direction: str | None = None
+
+    def fits(self, one: SeenFrame) -> bool:
+        """Tell whether a frame is meant."""
+        if self.op is not None and one.op != self.op.upper():
+            return False
+        if self.direction is not None and one.direction != self.direction:
+            return False
+        if self.subject is None:
+            return True
+        return bool(one.subject) and matches(self.subject.encode(), one.subject.encode())
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.op, self.subject, self.direction))) or "any frame"
+
+
+class Seen:
+    """The ring.  `add` and `wait` belong to the trio thread, `frames` and `last` to anybody."""
+
+    def __init__(self, size: int = RING) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._records: deque[Frames] = deque()
+        self._bytes = 0
+        self._watching: list[tuple[Wanted, list[SeenFrame]]] = []
+        self._changed: trio.Event | None = None
+
+    def add(self, item: Item) -> None:
+        """Take a record, if it holds whole frames that arrived."""
+        if not isinstance(item, Frames) or item.in_first is None or item.flags:
+            return
+        item = item._replace(data=bytes(item.data))  # a view would keep the whole buffer that it is cut from
+        with self._lock:
+            self._records.append(item)
+            self._bytes += len(item.data) + _RECORD
+            while self._bytes > self._size:
+                self._bytes -= len(self._records.popleft().data) + _RECORD
+        if self._watching:
+            for one in _cut(item):
+                for wanted, found in self._watching:
+                    if wanted.fits(one):
+                        found.append(one)
+            if self._changed is not None:
+                self._changed.set()
+
+    def frames(self, wanted: Wanted) -> list[SeenFrame]:
+        """Return the frames that are meant, oldest first."""
+        with self._lock:
+            records = list(self._records)
+        return [one for item in records for one in _cut(item) if wanted.fits(one)]
+
+    def last(self, count: int) -> list[str]:
+        """Return the last frames as text, oldest first, without keep-alives."""
+        with self._lock:
+            records = list(self._records)
+        found: list[str] = []
+        for item in reversed(records):
+            found += [str(one) for one in reversed(list(_cut(item))) if one.op not in _QUIET]
+            if len(found) >= count:
+                break
+        return found[:count][::-1]
+
+    async def wait(self, wanted: Wanted, count: int, timeout: float) -> list[SeenFrame]:
+        """Wait until `count` such frames are in the ring or have come since.  Raises WaitTimeout."""
+        found = self.frames(wanted)
+        watch = (wanted, found)
+        self._watching.append(watch)
+        try:
+            with trio.move_on_after(timeout):
+                while len(found) < count:
+                    if self._changed is None or self._changed.is_set():
+                        self._changed = trio.Event()
+                    await self._changed.wait()
+                return found
+        finally:
+            self._watching = [one for one in self._watching if one is not watch]
+        last = "\n  ".join(self.last(8))
+        came = f"the last frames:\n  {last}" if last else "nothing passed"
+        raise WaitTimeout(f"waited {timeout:g} s for {count} of {wanted}, saw {len(found)}; {came}")
+
+
+def _cut(item: Frames) -> Iterator[SeenFrame]:
+    passed = item.out_first is not None
+    for frame in parse_frames(bytes(item.data), item.direction):
+        yield SeenFrame(
+            item.conn, Direction(item.direction).label, frame.op.label,
+            frame.subject.decode("utf-8", "replace"), frame.reply.decode("utf-8", "replace"),
+            frame.headers, frame.body, passed, item.cause,
+        )  # fmt: skip
