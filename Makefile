@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test check check-long bench fix clean
 
-$(STAMP): pyproject.toml natsproxy/wire/_scanner.pyx natsproxy/wire/_line.pxd
+$(STAMP): pyproject.toml $(wildcard natsproxy/*/*.pyx natsproxy/*/*.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q --upgrade pip

@@ -1,7 +1,9 @@
 """A block of a capture as columns: what tables are made of, without Spark and without Arrow.
 
-One list per column, one entry per frame; `FIELDS` is the schema.  Frames that are not whole (cut, truncated,
-under a payload policy) have the fields of their control line as far as it was recorded (`Seen.head`).
+One list per column, one entry per frame; `FIELDS` is the schema.  This is the pure twin of `_columns.pyx`,
+and what it says is right; `capture/arrow.py` makes batches of either.  Frames that are not whole (cut,
+truncated, under a payload policy) have the fields of their control line as far as it was recorded
+(`Seen.head`).
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from natsproxy.capture.reader import BlockRef, CaptureFile
-from natsproxy.capture.records import Frames
-from natsproxy.capture.view import Seen, seen
+from natsproxy.capture.records import Flags, Frames
+from natsproxy.capture.view import Query, Seen, seen
 from natsproxy.protocol import headers
 from natsproxy.protocol.template import template
 from natsproxy.wire.ops import Op
@@ -110,19 +112,40 @@ def columns(
     names: Collection[str],
     *,
     payload: int = 0,
+    query: Query | None = None,
     keep: Callable[[Seen], bool] | None = None,
 ) -> dict[str, list[Any]]:
-    """Return the columns `names` of a block's frames.  payload: bytes of each (0 none, -1 all)."""
+    """Return the columns `names` of those frames of a block that `query` asks for.
+
+    payload: bytes of each (0 none, -1 all).  Records that the query rules out as a whole (by connection,
+    direction or time) are passed over by the number of frames that they claim; idx counts those too.
+    """
     makers = [(name, FIELDS[name][1]) for name in names]
     found: dict[str, list[Any]] = {name: [] for name in names}
     idx = 0
     for item in file.items(ref):
         if not isinstance(item, Frames):
             continue
+        if query is not None and passes_over(query, ref, item):
+            idx += count_of(item)
+            continue
         for one in seen(ref, item):
             row = (ref, idx, one)
             idx += 1
-            if keep is None or keep(one):
+            if (query is None or query.wants(one)) and (keep is None or keep(one)):
                 for name, make in makers:
                     found[name].append(make(row, payload))
     return found
+
+
+def passes_over(query: Query, ref: BlockRef, item: Frames) -> bool:
+    """Whether a query rules out all frames of a record: they share connection, direction and time."""
+    if not query.wants_record(item):
+        return True
+    wall = ref.wall(item.t)
+    return (query.start is not None and wall < query.start) or (query.end is not None and wall > query.end)
+
+
+def count_of(item: Frames) -> int:
+    """Return how many frames a record says it has."""
+    return 1 if item.flags & ~Flags.REDACTED else item.frames

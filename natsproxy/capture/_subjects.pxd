@@ -1,0 +1,181 @@
+# cython: language_level=3, cdivision=True
+"""Subjects in C: their templates (protocol/template.py says what those are) and the patterns that they match
+(protocol/subjects.py).  ASCII only: other subjects go to the Python code, which is the authority for all.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcmp, memcpy, memset
+
+
+cdef inline bint is_ascii(const unsigned char *text, Py_ssize_t length) noexcept nogil:
+    cdef uint64_t eight, all_bits = 0
+    cdef Py_ssize_t at = 0
+    while at + 8 <= length:
+        memcpy(&eight, &text[at], 8)
+        all_bits |= eight
+        at += 8
+    while at < length:
+        all_bits |= text[at]
+        at += 1
+    return not all_bits & <uint64_t>0x8080808080808080
+
+
+cdef inline bint digit(unsigned char c) noexcept nogil:
+    return 48 <= c <= 57
+
+
+cdef inline bint upper(unsigned char c) noexcept nogil:
+    return 65 <= c <= 90
+
+
+cdef inline bint lower(unsigned char c) noexcept nogil:
+    return 97 <= c <= 122
+
+
+cdef struct Kinds:
+    Py_ssize_t digits, uppers, lowers, hex_uppers, hex_lowers, others, changes
+
+
+cdef inline void count_kinds(const unsigned char *t, Py_ssize_t n, Kinds *k) noexcept nogil:
+    cdef Py_ssize_t i
+    memset(k, 0, sizeof(Kinds))
+    for i in range(n):
+        if digit(t[i]):
+            k.digits += 1
+        elif upper(t[i]):
+            k.uppers += 1
+            k.hex_uppers += t[i] <= 70
+            k.changes += i > 0 and lower(t[i - 1])
+        elif lower(t[i]):
+            k.lowers += 1
+            k.hex_lowers += t[i] <= 102
+            k.changes += i > 0 and upper(t[i - 1])
+        else:
+            k.others += 1
+
+
+cdef inline bint is_nuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
+    """A nuid, or one with `_` and a number."""
+    cdef Kinds k
+    cdef Py_ssize_t i
+    if n < 22 or (n > 22 and (t[22] != 95 or n == 23)):
+        return False
+    for i in range(23, n):
+        if not digit(t[i]):
+            return False
+    count_kinds(t, 22, &k)
+    return not k.others and k.uppers and k.lowers and (k.digits or k.changes > 7)
+
+
+cdef inline bint is_variable(const unsigned char *t, Py_ssize_t n) noexcept nogil:
+    """A number, a UUID, a hexadecimal id."""
+    cdef Kinds k
+    cdef Py_ssize_t at
+    if n == 0:
+        return False
+    at = 1 if n > 1 and (t[0] == 43 or t[0] == 45) else 0
+    while at < n and digit(t[at]):
+        at += 1
+    if at == n:
+        return True
+    if n < 8:
+        return False
+    count_kinds(t, n, &k)
+    if n == 36 and t[8] == 45 and t[13] == 45 and t[18] == 45 and t[23] == 45:
+        return k.digits + k.hex_uppers + k.hex_lowers == 32
+    return k.digits and (k.digits + k.hex_lowers == n or k.digits + k.hex_uppers == n)
+
+
+cdef inline bint is_consumer(const unsigned char *t, Py_ssize_t n) noexcept nogil:
+    """A generated name, or what is variable anywhere."""
+    cdef Kinds k
+    cdef Py_ssize_t i, letters
+    if n != 8:
+        return is_nuid(t, n) or is_variable(t, n)
+    count_kinds(t, n, &k)
+    if k.others or k.digits == n:
+        return is_variable(t, n)
+    if not k.digits:
+        return k.changes > 2
+    letters = n
+    while digit(t[letters - 1]):
+        letters -= 1
+    for i in range(letters):
+        if digit(t[i]):
+            return True
+    for i in range(1, n):
+        if upper(t[i]):
+            return True
+    return is_variable(t, n)
+
+
+cdef inline Py_ssize_t token_end(const unsigned char *s, Py_ssize_t at, Py_ssize_t length) noexcept nogil:
+    while at < length and s[at] != 46:
+        at += 1
+    return at
+
+
+cdef inline Py_ssize_t plain_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
+    cdef Py_ssize_t at = 0, stop, used = 0
+    cdef bint nuid, behind = False
+    while True:
+        stop = token_end(s, at, length)
+        nuid = is_nuid(&s[at], stop - at)
+        if nuid or (behind and not (stop - at == 1 and s[at] == 62)) or is_variable(&s[at], stop - at):
+            out[used] = 42
+            used += 1
+        else:
+            memcpy(&out[used], &s[at], stop - at)
+            used += stop - at
+        if stop == length:
+            return used
+        out[used] = 46
+        used += 1
+        at = stop + 1
+        behind = nuid
+
+
+cdef inline Py_ssize_t ack_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
+    """Write the template of an ack subject; 0 where it has not the tokens of one."""
+    cdef Py_ssize_t at = 0, stop, used = 0, count = 1, names, nth = 0, i
+    for i in range(length):
+        count += s[i] == 46
+    names = 2 if count == 9 else 4
+    if count != 9 and count < 11:
+        return 0
+    while True:
+        stop = token_end(s, at, length)
+        if nth > names + 1 or (nth == 3 and names == 4) or (nth == names + 1 and is_consumer(&s[at], stop - at)):
+            out[used] = 42
+            used += 1
+        else:
+            memcpy(&out[used], &s[at], stop - at)
+            used += stop - at
+        if stop == length:
+            return used
+        out[used] = 46
+        used += 1
+        at = stop + 1
+        nth += 1
+
+
+cdef inline bint fits(const unsigned char *pattern, Py_ssize_t length, const unsigned char *s, Py_ssize_t n) noexcept nogil:
+    """Whether a valid pattern matches a subject: protocol/subjects.py says how."""
+    cdef Py_ssize_t i = 0, j = 0, wanted, there
+    while True:
+        wanted, there = token_end(pattern, i, length), token_end(s, j, n)
+        if there == j:
+            return False
+        if wanted - i == 1 and pattern[i] == 62:
+            while there < n:
+                j = there + 1
+                there = token_end(s, j, n)
+                if there == j:
+                    return False
+            return True
+        if not (wanted - i == 1 and pattern[i] == 42):
+            if wanted - i != there - j or memcmp(&pattern[i], &s[j], there - j) != 0:
+                return False
+        if wanted == length or there == n:
+            return wanted == length and there == n
+        i, j = wanted + 1, there + 1
