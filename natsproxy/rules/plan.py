@@ -33,29 +33,25 @@ CACHE: Final = 8192
 class _Table:
     """Which rules want frames of one op: some whatever the subject, some by patterns."""
 
-    __slots__ = ("always", "patterns", "wanted")
+    __slots__ = ("always", "excepting", "patterns", "simple")
 
     def __init__(self, wanted: list[tuple[int, Clause]]) -> None:
-        self.wanted = wanted
         self.always = tuple(place for place, clause in wanted if clause.match is None and not clause.unless)
         self.patterns = PatternSet(
-            (pattern, place) for place, clause in wanted for pattern in clause.match or ()
+            (pattern, place)
+            for place, clause in wanted
+            if not clause.unless
+            for pattern in clause.match or ()
         )
+        self.excepting = [(place, clause) for place, clause in wanted if clause.unless]
+        self.simple = not self.excepting and not len(self.patterns)
 
     def find(self, subject: bytes) -> tuple[int, ...]:
-        if len(self.always) == len(self.wanted):
+        """Return the places that want a subject; the price does not grow with the patterns that do not."""
+        if self.simple:
             return self.always
         found = {*self.always, *self.patterns.find(subject)}
-        for place, clause in self.wanted:
-            if not clause.unless:
-                continue
-            if any(compile_pattern(pattern)(subject) for pattern in clause.unless):
-                if not any(
-                    other == place and c is not clause and _has(c, subject) for other, c in self.wanted
-                ):
-                    found.discard(place)
-            elif clause.match is None:
-                found.add(place)
+        found.update(place for place, clause in self.excepting if _has(clause, subject))
         return tuple(sorted(found))
 
 
