@@ -17,6 +17,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,7 @@ from natsproxy.capture.blocks import (
     FOOTER,
     HEADER,
     MAGIC,
+    SYNC,
     VERSION,
     ZSTD,
     Block,
@@ -43,6 +45,8 @@ from natsproxy.capture.blocks import (
     unpack,
 )
 from natsproxy.errors import CaptureError, TruncatedCapture
+
+_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +159,35 @@ class CaptureFile:
     def blocks(self, offset: int = len(MAGIC)) -> Iterator[BlockRef]:
         """Yield the records blocks from `offset` on, by their headers and summaries."""
         while (block := self.block_at(offset)) is not None:
-            if block.kind == Kind.RECORDS and not block.flags & ~ZSTD:
-                raw = self._pull(block.offset + HEADER.size, block.summary_size)
-                yield BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
-            else:
-                self.read(block)  # what is passed over is at least what it was when it was written
+            ref = self.ref(block)
+            if ref is not None:
+                yield ref
             offset = block.end
+
+    def ref(self, block: Block) -> BlockRef | None:
+        """Return a records block with its summary; None for one of another kind, its checksum checked."""
+        if block.kind == Kind.RECORDS and not block.flags & ~ZSTD:
+            raw = self._pull(block.offset + HEADER.size, block.summary_size)
+            return BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
+        self.read(block)  # what is passed over is at least what it was when it was written
+        return None
+
+    def resume(self, offset: int) -> int | None:
+        """Return where the first whole block at or after `offset` begins; None if there is none.
+
+        Its checksum is right, as `recover` asks too.
+        """
+        while raw := self._pull(offset, _STEP + len(SYNC) - 1):
+            place = raw.find(SYNC)
+            while place >= 0:
+                with suppress(CaptureError):
+                    block = self.block_at(offset + place)
+                    if block is not None:
+                        self.read(block)
+                        return block.offset
+                place = raw.find(SYNC, place + 1)
+            offset += _STEP
+        return None
 
     def read(self, block: Block) -> tuple[bytes, bytes]:
         """Return a block's summary and its stored body, checksum checked."""
@@ -312,7 +339,7 @@ def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | No
     if not all(type(at) is int for at in offsets) or any(a >= b for a, b in pairwise([0, *offsets, end])):
         return None
     refs = []
-    for row, following in zip(rows, [*offsets[1:], end], strict=True):
+    for row, following in zip(rows, [*offsets, end][1:], strict=True):
         if row[1] == Kind.RECORDS:
             block = Block(row[0], Kind.RECORDS, 0, 0, following - row[0] - HEADER.size, 0)
             refs.append(BlockRef(segment, block, summary_of(row[2], segment.path, row[0])))

@@ -9,7 +9,8 @@ import click
 
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.canonical import parse_ignore
-from natsproxy.replay.compare import Report, Row, Tally, compare
+from natsproxy.replay.compare import compare
+from natsproxy.replay.report import Report, Row, Tally
 
 
 class CouldNotRun(click.ClickException):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from natsproxy.replay.canonical import parse_ignore
-from natsproxy.replay.compare import Tally, compare
+from natsproxy.replay.compare import compare
 from tests.replay.scripted import MS, Line, hello, write
 
 N1, N2 = b"YsWepi49b8wudIgA6wZ1I0", b"ve7W1VgogpWgdqn9EOcG89"
@@ -57,8 +57,3 @@ def test_ignored_members_do_not_differ(tmp_path: Path) -> None:
     b = write(tmp_path / "b.ncap", conversation(N2, b'{"ts":2}'))
     assert not compare(a, b).same
     assert compare(a, b, parse_ignore(["json:/ts"])).same
-
-
-def test_percentiles_of_nothing_are_none() -> None:
-    assert Tally().percentile(0.99) is None
-    assert Tally(latency=[1, 2, 3, 4]).percentile(0.99) == 4
