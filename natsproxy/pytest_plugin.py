@@ -144,7 +144,9 @@ def _judge_late(use: _Use, tape: cassette) -> None:
     if unused and not tape.strict:
         use.notes["unused"] = [str(tape.path), len(unused), unused[:_SHOWN]]
     if tape.recording:
-        use.notes["recorded"] = str(tape.path)
+        use.notes["recorded"] = f"recorded {tape.path}"
+    elif tape.added:
+        use.notes["recorded"] = f"{tape.added} frames added to {tape.path}"
     if tape.strict:
         late += [f"recorded, but not sent by any client: {one}" for one in unused]
     if late:
@@ -232,7 +234,7 @@ class _Summary:
         terminalreporter.section("natsproxy")
         for nodeid, notes in sorted(self.notes, key=lambda one: one[0]):
             if "recorded" in notes:
-                terminalreporter.write_line(f"{nodeid}: recorded {notes['recorded']}")
+                terminalreporter.write_line(f"{nodeid}: {notes['recorded']}")
             if "unused" in notes:
                 path, count, shown = notes["unused"]
                 terminalreporter.write_line(f"{nodeid}: {count} recorded frames not used, in {path}:")

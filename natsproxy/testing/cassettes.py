@@ -28,10 +28,6 @@ class CassetteMismatch(AssertionError, NatsproxyError):
     """The program under test sent what was never recorded; the message names the nearest recorded frames."""
 
 
-class _Discarded(Exception):
-    """What was recorded is not worth keeping."""
-
-
 class cassette(Front):
     """Play (or record) a capture for the time of a `with`; `url` is where clients connect.
 
@@ -73,6 +69,11 @@ class cassette(Front):
         """Whether this use makes the capture."""
         return self.session is not None and self.session.recording
 
+    @property
+    def added(self) -> int:
+        """How many frames new_episodes added to the capture, once it has stopped."""
+        return 0 if self.session is None else self.session.added
+
     # -- life
 
     def __exit__(
@@ -96,20 +97,18 @@ class cassette(Front):
         self._thread.stop()
 
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
-        try:
-            async with use(self.path, self.mode, upstream=self._upstream, bodies=self._bodies) as session:
-                self.session = session
-                behind = server_address(session.url)
-                settings = ProxySettings(listen=(Address(),), upstream=behind, seed=self.seed)
-                async with self._before(settings) as proxy:
-                    started()
-                    await stop.wait()
-                    await proxy.drain(_DRAIN)
-                await _settled(session)
-                if session.recording and not self._keep:
-                    raise _Discarded
-        except* _Discarded:
-            pass
+        async with use(self.path, self.mode, upstream=self._upstream, bodies=self._bodies) as session:
+            self.session = session
+            behind = server_address(session.url)
+            async with self._before(
+                ProxySettings(listen=(Address(),), upstream=behind, seed=self.seed)
+            ) as proxy:
+                started()
+                await stop.wait()
+                await proxy.drain(_DRAIN)
+            await _settled(session)
+            if not self._keep:
+                session.discard()
 
     # -- what differed
 
