@@ -1,14 +1,16 @@
 """`spark.read.format("natscap")`: captures as a Spark data source, one Arrow batch per block.
 
-Partitions are runs of neighbouring blocks of about `partitionBytes` (64 MiB).  Projection is the schema that
-is asked for (`.schema("t_ns bigint, op string")`), pruning is by options:
+    spark.read.format("natscap").load("traffic.ncap") spark.read.format("natscap").option("op",
+    "PUB,HPUB").schema("t_ns bigint, subject string").load("s3://b/captures")
+    spark.readStream.format("natscap").load("captures/")          (`natsproxy/spark/stream.py`)
 
-    what      "frames" (default) or "items" (opens, closes, firings, gaps)
-    from_ns, to_ns   wall clock, ns since 1970
-    conn      connection ids, comma-separated      op      operations, comma-separated
-    direction "c2s" or "s2c"                       subject patterns, comma-separated
-    payload   bytes of each payload: 0 (default), N, or -1 for all
-    mode      PERMISSIVE (default: a damaged block is one row with op `_corrupt`), DROPMALFORMED, FAILFAST
+Partitions are runs of neighbouring blocks of about 64 MiB.  Projection is the schema that is asked for:
+only its columns are made.  Pruning is by options, all of them in `natsproxy/spark/options.py`.  The columns
+of frames are explained in `natsproxy/capture/columns.py`.
+
+A damaged block, or bytes that are no block, are by `mode`: PERMISSIVE, one row with op `_corrupt` and the
+reason in `err` (in items: a gap with that reason); DROPMALFORMED, no row; FAILFAST, an error that names
+file and byte.
 
 There is no `pushFilters`: in PySpark 4.3.0 it gives wrong results when a DataFrame is used twice.
 """
@@ -16,36 +18,24 @@ There is no `pushFilters`: in PySpark 4.3.0 it gives wrong results when a DataFr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from natsproxy.capture.columns import columns
-from natsproxy.capture.reader import BlockRef, CaptureFile, open_capture
-from natsproxy.capture.records import Frames
-from natsproxy.capture.view import Query
+from natsproxy.capture.reader import BlockRef, CaptureFile
+from natsproxy.capture.records import Frames, Item
 from natsproxy.errors import CaptureError
+from natsproxy.spark.options import Options, parse
+from natsproxy.spark.paths import open_segment, readable, segments
+from natsproxy.spark.plan import BlockRun, Damage, runs
 from natsproxy.spark.schema import FRAMES, ITEMS
-from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 
-PARTITION_BYTES = 64 << 20
-MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-
-@dataclass(frozen=True)
-class BlockRun(InputPartition):
-    """Blocks of one file, by the offsets of their headers."""
-
-    path: str
-    offsets: tuple[int, ...]
-
-    def __init__(self, path: str, offsets: tuple[int, ...]) -> None:
-        object.__setattr__(self, "path", path)
-        object.__setattr__(self, "offsets", offsets)
+    from natsproxy.spark.stream import NatscapStream
 
 
 class NatscapDataSource(DataSource):
@@ -58,119 +48,105 @@ class NatscapDataSource(DataSource):
 
     def schema(self) -> str:
         """The full schema of what is asked for."""
-        return ITEMS if self.options.get("what", "frames") == "items" else FRAMES
+        return ITEMS if parse(self.options).what == "items" else FRAMES
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of `schema`."""
-        return NatscapReader(schema, dict(self.options))
+        return NatscapReader(schema, parse(self.options))
+
+    def streamReader(self, schema: StructType) -> NatscapStream:
+        """Return a reader of what is there and what will come."""
+        from natsproxy.spark.stream import NatscapStream
+
+        return NatscapStream(schema, parse(self.options))
 
 
 class NatscapReader(DataSourceReader):
     """Plans partitions on the driver, reads blocks on the workers."""
 
-    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        options = {key.lower(): value for key, value in options.items()}
+    def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
-        self._what = options.get("what", "frames")
-        self._paths = _paths(options)
-        self._query = query_of(options)
-        self._payload = int(options.get("payload", "0"))
-        self._bytes = int(options.get("partitionbytes", str(PARTITION_BYTES)))
-        self._mode = options.get("mode", "PERMISSIVE").upper()
-        if self._mode not in MODES:
-            raise ValueError(f"mode {self._mode!r} is none of {', '.join(MODES)}")
+        self._options = options
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> Sequence[InputPartition]:
         """Return runs of blocks that may hold what is asked for."""
-        runs: list[InputPartition] = []
-        for path in self._paths:
-            for part in open_capture(path).paths:
-                runs += self._plan(part)
-        return runs
+        found: list[InputPartition] = []
+        for place in self._options.paths:
+            names = segments(place)
+            begun = names if len(names) == 1 else readable(names)
+            for name in begun:
+                found += runs(name, self._options)
+        return found
 
-    def _plan(self, path: Path) -> Iterator[BlockRun]:
-        offsets: list[int] = []
-        size = 0
-        with CaptureFile(path) as file:
-            for ref in file.blocks():
-                if not self._query.wants_block(ref):
-                    continue
-                offsets.append(ref.block.offset)
-                size += ref.block.length
-                if size >= self._bytes:
-                    yield BlockRun(str(path), tuple(offsets))
-                    offsets, size = [], 0
-        if offsets:
-            yield BlockRun(str(path), tuple(offsets))
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one Arrow batch per block."""
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
+        return read_run(partition, self._schema, self._options)
 
-        if not isinstance(partition, BlockRun):
-            return
-        schema: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
-        with CaptureFile(Path(partition.path)) as file:
-            for offset in partition.offsets:
+
+def read_run(partition: InputPartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a run of blocks, in the columns of `schema`; on a worker, for batch and stream."""
+    if not isinstance(partition, BlockRun):
+        return  # Spark's stand-in where there are no partitions
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    with open_segment(partition.name) as file:
+        for offset in partition.offsets:
+            try:
                 ref = next(file.blocks(offset))
-                try:
-                    found = self._columns(file, ref)
-                except CaptureError as error:
-                    if self._mode == "FAILFAST":
-                        raise
-                    found = self._corrupt(ref, error)
-                arrays = [pa.array(found[field.name], field.type) for field in schema]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def _columns(self, file: CaptureFile, ref: BlockRef) -> dict[str, list[Any]]:
-        if self._what == "items":
-            return self._items(file, ref)
-        return columns(file, ref, self._schema.names, payload=self._payload, keep=self._query.wants)
-
-    def _items(self, file: CaptureFile, ref: BlockRef) -> dict[str, list[Any]]:
-        rows = []
-        for item in file.items(ref):
-            if isinstance(item, Frames):
-                continue
-            info = {**getattr(item, "info", {}), "cause": getattr(item, "cause", None)}
-            text = json.dumps(info, default=lambda raw: raw.decode("utf-8", "replace"))
-            conn = getattr(item, "conn", None)
-            rows.append((ref.segment.recorder.hex(), ref.segment.number, ref.block.offset,
-                         ref.wall(item.t), conn, type(item).__name__.lower(), text))  # fmt: skip
-        names = [part.split()[0] for part in ITEMS.split(", ")]
-        full = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-        return {name: full[name] for name in self._schema.names}
-
-    def _corrupt(self, ref: BlockRef, error: CaptureError) -> dict[str, list[Any]]:
-        if self._mode == "DROPMALFORMED" or self._what == "items":
-            return {name: [] for name in self._schema.names}
-        known = {
-            "recorder": ref.segment.recorder.hex(), "segment": ref.segment.number, "idx": 0,
-            "block_off": ref.block.offset, "op": "_corrupt", "err": str(error),
-        }  # fmt: skip
-        return {name: [known.get(name)] for name in self._schema.names}
+                found = _frames_or_items(file, ref, arrow, options)
+            except CaptureError as error:
+                if options.mode == "FAILFAST":
+                    raise
+                found = _batch(_corrupt(file, Damage(offset, offset, str(error)), options), arrow)
+            yield found
+        for damage in partition.damage:
+            yield _batch(_corrupt(file, damage, options), arrow)
 
 
-def _paths(options: dict[str, str]) -> list[str]:
-    if "paths" in options:  # load([...]) gives several, as JSON
-        return [str(path) for path in json.loads(options["paths"])]
-    if "path" not in options:
-        raise ValueError('natscap needs a path: .load("traffic.ncap"), a folder of segments, or a glob')
-    return [options["path"]]
+def _frames_or_items(file: CaptureFile, ref: BlockRef, schema: pa.Schema, options: Options) -> pa.RecordBatch:
+    from natsproxy.capture.arrow import batch
+
+    if options.what == "items":
+        return _batch(_items(file, ref), schema)
+    made = batch(file, ref, schema.names, payload=options.payload, query=options.query)
+    return made if made.schema.equals(schema) else made.cast(schema)
 
 
-def query_of(options: dict[str, str]) -> Query:
-    """Return the query that lower-case options ask for."""
-    lane = {"c2s": C2S, "s2c": S2C}.get(options.get("direction", ""))
-    ops = ALL_OPS
-    if options.get("op"):
-        ops = op_mask(*(BY_TOKEN[name.strip().upper().encode()] for name in options["op"].split(",")))
-    return Query(
-        start=int(options["from_ns"]) if "from_ns" in options else None,
-        end=int(options["to_ns"]) if "to_ns" in options else None,
-        conns=frozenset(int(conn) for conn in options.get("conn", "").split(",") if conn),
-        direction=lane,
-        ops=ops,
-        subjects=tuple(pattern.encode() for pattern in options.get("subject", "").split(",") if pattern),
-    )
+def _batch(found: dict[str, list[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    rows = max(map(len, found.values()), default=0)
+    arrays = [pa.array(found.get(field.name, [None] * rows), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+_ITEM_NAMES = [part.split()[0] for part in ITEMS.split(", ")]
+
+
+def _items(file: CaptureFile, ref: BlockRef) -> dict[str, list[Any]]:
+    rows = [_item(ref, item) for item in file.items(ref) if not isinstance(item, Frames)]
+    return {name: [row[place] for row in rows] for place, name in enumerate(_ITEM_NAMES)}
+
+
+def _item(ref: BlockRef, item: Item) -> tuple[Any, ...]:
+    info = {**getattr(item, "info", {}), "cause": getattr(item, "cause", None)}
+    text = json.dumps(info, default=lambda raw: raw.decode("utf-8", "replace"))
+    segment, conn = ref.segment, getattr(item, "conn", None)
+    return (segment.recorder.hex(), segment.number, ref.block.offset, ref.wall(item.t), conn,
+            type(item).__name__.lower(), text)  # fmt: skip
+
+
+def _corrupt(file: CaptureFile, damage: Damage, options: Options) -> dict[str, list[Any]]:
+    """Return the row that stands for what could not be read; none with DROPMALFORMED."""
+    if options.mode == "DROPMALFORMED":
+        return {}
+    segment = file.segment
+    row: dict[str, Any] = {
+        "recorder": segment.recorder.hex(), "segment": segment.number, "block_off": damage.offset, "idx": 0,
+        "op": "_corrupt", "err": damage.reason,
+    }  # fmt: skip
+    if options.what == "items":
+        info = {"reason": f"damaged: {damage.reason}", "bytes": damage.end - damage.offset}
+        row |= {"kind": "gap", "t_ns": segment.wall, "info": json.dumps(info)}
+    return {name: [value] for name, value in row.items()}
