@@ -1,0 +1,34 @@
+"""The report: the tables of an analysis as one page that a person would look at.
+
+`collect.py` asks Spark for small answers, `page.py` puts them as JSON into one self-contained HTML file,
+which draws itself (`draw.js`, `sections.js`).  `page.py` and `findings.py` know nothing of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.spark.report.page import render
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def write(
+    spark: SparkSession, out: str | Path, path: str | Path, captures: Sequence[str | Path] = ()
+) -> None:
+    """Write the report of the tables under `out` to the HTML file `path`.
+
+    captures: what was analysed, for the heading.  Raises NatsproxyError where there are no tables, or where
+    the file cannot be written.
+    """
+    from natsproxy.spark.report.collect import collect
+
+    text = render(collect(spark, out, captures))
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NatsproxyError(f"the report cannot be written to {path}: {error.strerror}") from None

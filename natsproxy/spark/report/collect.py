@@ -1,0 +1,77 @@
+"""What the report asks of the tables: `SECTIONS` is the list.
+
+All aggregation is Spark's; what comes back is small whatever the captures' size (top N rows, at most
+`BUCKETS` steps of time).  A section whose table is missing or empty says why, in one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.spark.report import exchanges, faults, jetstream, peers, traffic
+from natsproxy.spark.report.findings import findings
+from natsproxy.spark.report.tables import Axis, Tables, axis
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question: its name in the data, the table and the function that answer it, why it may be empty."""
+
+    name: str
+    table: str
+    ask: Callable[[DataFrame, Axis, Tables], Any]
+    empty: str
+
+
+SECTIONS: Final = (
+    Section("traffic", "frames", traffic.traffic, "No frame was recorded."),
+    Section("templates", "frames", traffic.templates, "No message was recorded: nobody published anything."),
+    Section("fanout", "fanout", traffic.fanout, "No message reached the server."),
+    Section("latency", "requests", exchanges.latency,
+            "No request was recorded: nobody published with a reply subject."),
+    Section("slowest", "requests", exchanges.slowest, "No request that was answered was recorded."),
+    Section("deliveries", "js_acks", jetstream.deliveries,
+            "No JetStream delivery that wants an answer was recorded."),
+    Section("publishes", "pub_acks", jetstream.publishes,
+            "No JetStream publish that wants an acknowledgement was recorded."),
+    Section("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
+    Section("errors", "errors", traffic.errors, "No client was told an error (-ERR)."),
+    Section("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
+    Section("connections", "connections", peers.connections, "No connection came or went while recording."),
+    Section("subscriptions", "subscriptions", peers.subscriptions, "No subscription was recorded."),
+    Section("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
+)  # fmt: skip
+
+
+def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path] = ()) -> dict[str, Any]:
+    """Return what the page shows, as values that JSON knows.
+
+    captures: their names, for the heading.  Raises NatsproxyError where `out` has no whole table of frames.
+    """
+    tables = Tables(spark, out)
+    frames = tables.get("frames")
+    if frames is None:
+        raise NatsproxyError(f"{out} has no tables to report on: {tables.why['frames']}")
+    totals = traffic.overview(frames)
+    whole = axis(totals.pop("first") or 0, totals.pop("last") or 0)
+    data: dict[str, Any] = {
+        "captures": [Path(str(path)).name[: traffic.TEXT] for path in captures][: traffic.TOP],
+        "recorders": traffic.recorders(frames),
+        "axis": {"t0": whole.t0 / 1e6, "step": whole.step / 1e6, "count": whole.count},
+        "totals": totals,
+        "empty": {},
+    }
+    for section in SECTIONS:
+        table = tables.get(section.table)
+        answer = None if table is None else section.ask(table, whole, tables)
+        data[section.name] = answer or None
+        if not answer:
+            data["empty"][section.name] = section.empty if table is not None else tables.why[section.table]
+    data["findings"] = findings(data)
+    return data

@@ -1,0 +1,243 @@
+// Drawing: elements, numbers as people read them, charts over the one time axis, tables that sort.
+// Texts of the data only ever become text nodes and attributes of ours; nothing is parsed as markup.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const { t0, step, count } = data.axis;
+const span = step * count;
+
+function make(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (typeof value === "function") node.addEventListener(name, value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+const el = (tag, attributes = {}, ...children) => make(document.createElement(tag), attributes, children);
+const svg = (tag, attributes = {}, ...children) =>
+  make(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
+// -- numbers
+
+const plain = new Intl.NumberFormat("en");
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const digits = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1).replace(/\.0$/, "") : x.toFixed(2).replace(/\.?0+$/, ""));
+const num = (x) => (x === null || x === undefined ? "–" : plain.format(x));
+const short = (x) => (x < 10000 ? plain.format(Math.round(x * 10) / 10) : compact.format(x));
+function unit(x, units) {
+  const found = units.find(([below]) => x < below) ?? units[units.length - 1];
+  return `${digits(x / found[1])} ${found[2]}`;
+}
+const bytes = (x) =>
+  x === null || x === undefined ? "–" : x < 1000 ? `${Math.round(x)} B`
+    : unit(x, [[1e6, 1e3, "kB"], [1e9, 1e6, "MB"], [1e12, 1e9, "GB"], [Infinity, 1e12, "TB"]]);
+const dur = (ms) =>
+  ms === null || ms === undefined ? "–"
+    : unit(ms, [[1, 1e-3, "µs"], [1e3, 1, "ms"], [12e4, 1e3, "s"], [72e5, 6e4, "min"], [1728e5, 36e5, "h"], [Infinity, 864e5, "d"]]);
+const many = (x, what) => `${num(x)} ${what}${x === 1 ? "" : "s"}`;
+const percent = (part, whole) => (whole ? `${digits((100 * part) / whole)} %` : "–");
+
+function clock(ms, fine = step < 1000) {
+  const iso = new Date(t0 + ms).toISOString();
+  const time = span > 1728e5 ? iso.slice(5, 16) : iso.slice(11, fine ? 23 : 19);
+  return time.replace("T", " ");
+}
+const TICKS = [1e-3, 1e-2, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5,
+  6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 2592e6, 7776e6];
+function nice(most, parts) {
+  const rough = most / parts, power = 10 ** Math.floor(Math.log10(rough));
+  return power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
+}
+
+// -- charts over time: they share the axis and one cursor
+
+const LEFT = 52, RIGHT = 8, BOTTOM = 20;
+const charts = [];
+let place = null;
+function point(at) {
+  place = at === null ? null : Math.max(0, Math.min(count - 1, at));
+  charts.forEach((chart) => chart.follow());
+}
+
+const waiting = new Map();
+const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => waiting.get(target)()));
+function fitted(host, draw) {
+  let drawn = 0;
+  const again = () => {
+    const width = Math.round(host.clientWidth);
+    if (width && width !== drawn) host.replaceChildren(draw((drawn = width)));
+  };
+  waiting.set(host, again);
+  watcher.observe(host);
+  return host;
+}
+
+// title: what it shows; summary: what the read-out says while nothing is pointed at;
+// paint(root, x, width): draws; read(bucket): the read-out of a step.
+function overTime({ title, summary, height, paint, read, left = LEFT }) {
+  const readout = el("output", { "aria-live": "polite" }, summary);
+  const chart = { follow: () => {} };
+  charts.push(chart);
+  const host = fitted(el("div", { class: "plot" }), (width) => {
+    const inner = width - left - RIGHT;
+    const x = (ms) => left + (Math.max(0, Math.min(span, ms)) / span) * inner;
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, "aria-label": `${title}: ${summary}` });
+    const every = TICKS.find((tick) => (tick / span) * inner >= 92) ?? span;
+    for (let t = Math.ceil(t0 / every) * every - t0; t <= span; t += every) {
+      const anchor = x(t) > width - 40 ? "end" : "middle";
+      root.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 0, y2: height - BOTTOM }),
+        svg("text", { x: x(t), y: height - 5, "text-anchor": anchor }, clock(t, every < 1000)));
+    }
+    paint(root, x, width, height - BOTTOM);
+    const line = svg("line", { class: "cursor", y1: 0, y2: height - BOTTOM, visibility: "hidden" });
+    root.append(line);
+    chart.follow = () => {
+      line.setAttribute("visibility", place === null ? "hidden" : "visible");
+      readout.textContent = place === null ? summary : `${clock(place * step)} · ${read(place)}`;
+      if (place === null) return;
+      line.setAttribute("x1", x((place + 0.5) * step));
+      line.setAttribute("x2", x((place + 0.5) * step));
+    };
+    const touch = (event) => {
+      const box = root.getBoundingClientRect();
+      point(Math.floor((((event.clientX - box.left) * width) / box.width - left) / inner * count));
+    };
+    const keys = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
+    return make(root, {
+      pointermove: touch, pointerdown: touch, pointerleave: () => point(null), blur: () => point(null),
+      keydown: (event) => {
+        if (event.key === "Escape") point(null);
+        if (!(event.key in keys)) return;
+        event.preventDefault();
+        point((place ?? (keys[event.key] > 0 ? -1 : count)) + keys[event.key]);
+      },
+    }, []);
+  });
+  return el("figure", {}, el("figcaption", {}, el("b", {}, title), readout), host);
+}
+
+// A filled outline in steps: value[i] holds over step i; up: +1 from base upwards, -1 downwards.
+function stairs(values, x, base, scale, up, coarse = 1) {
+  let path = `M${x(0).toFixed(1)} ${base}`;
+  values.forEach((value, at) => {
+    path += `V${(base - up * value * scale).toFixed(1)}H${x((at + 1) * step * coarse).toFixed(1)}`;
+  });
+  return `${path}V${base}Z`;
+}
+
+// Two directions about one line: client to server above it, server to client below.
+function mirror(title, { c2s, s2c }, format, what) {
+  const seconds = step / 1000;
+  const up = c2s.map((v) => v / seconds), down = s2c.map((v) => v / seconds);
+  const high = Math.max(...up, 1e-9), low = Math.max(...down, 1e-9), height = 190;
+  return overTime({
+    title, height,
+    summary: `peak ${format(high)}/s to the server, ${format(low)}/s to clients`,
+    read: (at) => `${format(up[at])}/s to the server · ${format(down[at])}/s to clients`,
+    paint(root, x, width, floor) {
+      const scale = (floor - 14) / (high + low), base = 7 + high * scale, every = nice(high + low, 5);
+      for (let v = -Math.floor(low / every) * every; v <= high; v += every) {
+        const y = base - v * scale;
+        root.append(svg("line", { class: v ? "grid" : "base", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }),
+          svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, v ? format(Math.abs(v)) : what));
+      }
+      root.append(svg("path", { class: "c2s", d: stairs(up, x, base, scale, 1) }),
+        svg("path", { class: "s2c", d: stairs(down, x, base, scale, -1) }));
+    },
+  });
+}
+
+// Marks of a lane: one bar per step, as high as its count asks (square root, so that one is seen beside many).
+function marks(root, x, top, height, values, kind) {
+  const most = Math.sqrt(Math.max(...values, 1));
+  let path = "";
+  values.forEach((value, at) => {
+    if (!value) return;
+    const tall = Math.max(3, (Math.sqrt(value) / most) * height), wide = Math.max(1.5, x((at + 1) * step) - x(at * step));
+    path += `M${x(at * step).toFixed(1)} ${(top + height - tall).toFixed(1)}h${wide.toFixed(1)}v${tall.toFixed(1)}h-${wide.toFixed(1)}z`;
+  });
+  root.append(svg("rect", { class: "lane", x: x(0), y: top, width: x(span) - x(0), height }), svg("path", { class: kind, d: path }));
+}
+
+// A line through the steps that have a value.
+function trace(root, values, x, y, kind) {
+  let path = "", pen = false;
+  values.forEach((value, at) => {
+    if (value === null) return void (pen = false);
+    const here = `${x((at + 0.5) * step).toFixed(1)} ${y(value).toFixed(1)}`;
+    path += pen ? `L${here}` : `M${here}h.01`;
+    pen = true;
+  });
+  root.append(svg("path", { class: "under", d: path }), svg("path", { class: kind, d: path }));
+}
+
+// -- small charts inside cells
+
+// parts: [value, class] side by side; whole: what the full width stands for.
+function stack(parts, whole, label) {
+  const root = svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label });
+  root.append(svg("title", {}, label), svg("rect", { class: "lane", width: 100, height: 10, y: 4 }));
+  let at = 0;
+  for (const [value, kind] of parts) {
+    const wide = whole ? (100 * value) / whole : 0;
+    if (wide > 0) root.append(svg("rect", { class: kind, x: at, y: 4, width: Math.max(0.6, wide), height: 10 }));
+    at += wide;
+  }
+  return root;
+}
+function line(values, label) {
+  const most = Math.max(...values, 1), wide = 100 / values.length;
+  const d = values.map((v, i) => (v ? `M${(i * wide).toFixed(2)} 18v${(-17 * v / most).toFixed(2)}h${wide.toFixed(2)}V18z` : "")).join("");
+  return svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label },
+    svg("rect", { class: "lane", y: 17, width: 100, height: 1 }), svg("path", { class: "c2s", d }));
+}
+// p50 to p99 as a bar, a whisker to the largest, on a scale of powers of ten.
+function range(four, least, most) {
+  if (!four) return "";
+  const decades = Math.log10(most / least) || 1;
+  const x = (ms) => (100 * Math.log10(Math.max(ms, least) / least)) / decades;
+  const [p50, , p99, top] = four.map(x);
+  const label = `p50 ${dur(four[0])}, p99 ${dur(four[2])}, largest ${dur(four[3])}`;
+  return svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label }, svg("title", {}, label),
+    svg("rect", { class: "lane", width: 100, height: 2, y: 8 }),
+    svg("rect", { class: "mute", x: p50, y: 8, width: Math.max(0.5, top - p50), height: 2 }),
+    svg("rect", { class: "c2s", x: p50, y: 4, width: Math.max(1.2, p99 - p50), height: 10 }));
+}
+const key = (kind, text) =>
+  el("span", { class: "key" }, svg("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, svg("rect", { class: kind, width: 12, height: 12, rx: 3 })), text);
+
+// -- tables
+
+// columns: { label, value(row): what it sorts by, show(row): text or node, kind: "num" | "text" | "wide", hot(row) }
+function table(columns, rows, caption) {
+  const body = el("tbody");
+  let order = null, down = false;
+  const fill = () => {
+    const sorted = order === null ? rows : [...rows].sort((a, b) => {
+      const [p, q] = [order.value(a), order.value(b)].map((v) => v ?? (typeof v === "string" ? "" : -Infinity));
+      return (p < q ? -1 : p > q ? 1 : 0) * (down ? -1 : 1);
+    });
+    body.replaceChildren(...sorted.map((row) => el("tr", {}, columns.map((column) => {
+      const shown = (column.show ?? ((r) => num(column.value(r))))(row);
+      const quiet = shown === "0" || shown === "–";
+      return el("td", { class: [column.kind ?? "num", quiet && "zero", column.hot?.(row) && "hot"].filter(Boolean).join(" ") }, shown);
+    }))));
+  };
+  const heads = columns.map((column) => {
+    if (!column.value) return el("th", { scope: "col", class: column.kind }, column.label);
+    const head = el("th", { scope: "col", class: column.kind ?? "num" }, el("button", {
+      type: "button",
+      click: () => {
+        down = order === column ? !down : (column.kind ?? "num") === "num";
+        order = column;
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        fill();
+      },
+    }, column.label));
+    return head;
+  });
+  fill();
+  return el("div", { class: "scroll" }, el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), body));
+}

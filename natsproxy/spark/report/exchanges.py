@@ -1,0 +1,108 @@
+"""Requests and their answers: latency by subject and over time, the slowest with their frames.
+
+The same shape as `traffic`: each function asks for a small answer.  Latencies are in ms.  Pull requests of
+JetStream consumers are left out: waiting for messages is their purpose.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from natsproxy.spark.report.tables import Axis, Tables
+from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, ms, percentiles, rows
+from natsproxy.spark.tables.base import clients_side
+
+DECADE: Final = 6
+"""Rows of the heat map per power of ten."""
+ASKED: Final = "outcome <> 'pull'"
+"""Which requests count here."""
+_COARSE: Final = 120
+"""Steps of time that the heat map has at most."""
+_SLOWEST: Final = 12
+_FRAMES: Final = 12
+"""Frames that are shown of a slow request."""
+
+
+def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return latencies by subject template, together, over time, and as a heat map (time x log latency)."""
+    asked = requests.where(ASKED)
+    counts = (
+        F.sum("requests").alias("requests"), F.sum("replies").alias("replies"),
+        F.count_if(F.expr("outcome = 'no responders'")).alias("no_responders"),
+        F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
+        percentiles("latency_ns"), percentiles("service_ns", "service"),
+    )  # fmt: skip
+    by_template = asked.groupBy("template").agg(*counts).orderBy(F.desc("requests"), "template").limit(TOP)
+    listed = rows(by_template.withColumn("template", cut("template")))
+    if not listed:
+        return {}
+    (whole,) = rows(asked.agg(*counts))
+    for row in (whole, *listed):
+        row["latency"], row["service"] = ms(row["latency"]), ms(row["service"])
+    steps = asked.where("latency_ns IS NOT NULL").groupBy(axis.bucket("t1").alias("at"))
+    over = {
+        row["at"]: [row["count"], *(ms(row["latency"]) or ())]
+        for row in rows(steps.agg(F.count("*").alias("count"), percentiles("latency_ns")))
+    }
+    return {"whole": whole, "listed": listed, "over": axis.series(over, None), "heat": _heat(asked, axis)}
+
+
+def _heat(asked: DataFrame, axis: Axis) -> dict[str, Any]:
+    """Return [time, row, count] triples; row r holds 10**(r/DECADE) ns and more, None what had no answer."""
+    coarse = -(-axis.count // _COARSE)
+    row = F.expr(f"cast(floor(log10(greatest(latency_ns, 1000)) * {DECADE}) as int)")
+    told = asked.where("latency_ns IS NOT NULL OR outcome = 'no reply'")
+    cells = rows(told.groupBy(axis.bucket("t1", coarse).alias("at"), row.alias("row")).count())
+    triples = [[cell["at"], cell["row"], cell["count"]] for cell in cells]
+    triples.sort(key=lambda cell: (cell[0], -1 if cell[1] is None else cell[1]))
+    return {"coarse": coarse, "decade": DECADE, "cells": triples}
+
+
+def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
+    """Return the slowest requests: their four times and their frames."""
+    answered = requests.where(ASKED).where("latency_ns IS NOT NULL AND requests = 1")
+    slow = answered.orderBy(F.desc("latency_ns"), "t1", "reply").limit(_SLOWEST)
+    names = ("subject", "template", "reply", "requester", "responder", "status", "t1", "t2", "t3", "t4")
+    listed = rows(slow.select(*names, "latency_ns"))
+    legs = _frames(slow, tables.get("frames")) if listed else {}
+    return [
+        {
+            **{name: (row[name] or "")[:TEXT] for name in ("subject", "template")},
+            **{name: row[name] for name in ("requester", "responder", "status")},
+            **{leg: axis.ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")},
+            "latency": row["latency_ns"] / 1e6,
+            "frames": [
+                {**leg, "t": axis.ms(leg.pop("at_ns")), "delay": (leg.pop("delay_ns") or 0) / 1e6}
+                for leg in legs.get((row["reply"], row["t1"]), ())
+            ],
+        }
+        for row in listed
+    ]
+
+
+def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, int], Rows]:
+    """Return the first frames of each slow request, by its reply subject and time."""
+    if frames is None:
+        return {}
+    keys = slow.select(F.col("reply").alias("k"), F.col("t1").alias("start"), F.col("t4").alias("end"))
+    legs = (
+        clients_side(frames)
+        .withColumn("k", F.explode(F.array_compact(F.array("reply", "subject"))))
+        .join(F.broadcast(keys), "k")
+        .where("at_ns BETWEEN start AND end")
+        .select(
+            "k", "start", "at_ns", "conn_id", "dir", "op", cut("subject").alias("subject"),
+            "size", "status", cut("cause").alias("cause"), "delay_ns",
+        )
+        .orderBy("at_ns", "dir")
+        .limit(_SLOWEST * _FRAMES)
+    )  # fmt: skip
+    found: dict[tuple[str, int], Rows] = {}
+    for row in rows(legs):
+        mine = found.setdefault((row.pop("k"), row.pop("start")), [])
+        if len(mine) < _FRAMES:
+            mine.append(row)
+    return found

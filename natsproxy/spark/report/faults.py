@@ -1,0 +1,59 @@
+"""Firings of rules against what followed: by rule, over time, and what clients met meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from natsproxy.spark.report.exchanges import ASKED
+from natsproxy.spark.report.tables import Axis, Tables
+from natsproxy.spark.report.traffic import TOP, cut, ms, percentiles, rows
+from natsproxy.spark.tables.base import peer
+
+_LANES: Final = 12
+"""Rules that have a lane of their own."""
+
+
+def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return firings by rule and action, by rule over time, and what followed them.
+
+    error, closed, unanswered: firings after which the client was told an error, its connection ended
+    (both within the window of the table `faults`),
+    its request had no reply.  reply: until the reply, where it came.
+    """
+    grouped = table.groupBy("rule", "kind", "action").agg(
+        F.count("*").alias("count"), F.count_distinct(peer()).alias("connections"),
+        F.min("t_ns").alias("first"), F.max("t_ns").alias("last"),
+        F.any_value(cut("subject"), True).alias("example"),
+        F.count("error_ns").alias("error"), F.count("close_ns").alias("closed"),
+        F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
+        percentiles("nullif(delay_ns, 0)", "delay"), percentiles("reply_ns", "reply"),
+    )  # fmt: skip
+    listed = rows(grouped.orderBy(F.desc("count"), "rule", "kind", "action").limit(TOP))
+    if not listed:
+        return {}
+    lanes = list(dict.fromkeys(row["rule"] for row in listed))[:_LANES]
+    hits = table.where(F.col("rule").isin(lanes)).groupBy("rule", axis.bucket("t_ns").alias("at")).count()
+    over: dict[str, dict[int, int]] = {}
+    for hit in rows(hits):
+        over.setdefault(hit["rule"], {})[hit["at"]] = hit["count"]
+    during = _during(hits.select("rule", "at"), axis, tables)
+    for row in listed:
+        row["first"], row["last"] = axis.ms(row["first"]), axis.ms(row["last"])
+        row["delay"], row["reply"] = ms(row["delay"]), ms(row["reply"])
+        row["during"] = during.get(row["rule"])
+    strips = [{"rule": rule, "over": axis.series(over[rule])} for rule in lanes]
+    return {"count": table.count(), "listed": listed, "lanes": strips}
+
+
+def _during(hits: DataFrame, axis: Axis, tables: Tables) -> dict[str, list[float] | None]:
+    """Return, by rule, the latencies of all requests that began in the steps in which it fired."""
+    requests = tables.get("requests")
+    if requests is None:
+        return {}
+    asked = requests.where(ASKED).withColumn("at", axis.bucket("t1")).join(F.broadcast(hits), "at")
+    return {
+        row["rule"]: ms(row["latency"]) for row in rows(asked.groupBy("rule").agg(percentiles("latency_ns")))
+    }

@@ -1,0 +1,113 @@
+"""What is worth a sentence: the few things about a capture that a person should read first.
+
+Each finding is (level, text, section): level "bad", "warn" or "note"; section is where the page shows more.
+They are read off the data of the page, so that they never say anything that the page does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+Finding = tuple[str, str, str]
+MOST: Final = 10
+
+
+def findings(data: dict[str, Any]) -> list[dict[str, str]]:
+    """Return what is worth saying, worst first."""
+    found = [finding for look in _LOOKS for finding in look(data)]
+    found.sort(key=lambda finding: ("bad", "warn", "note").index(finding[0]))
+    return [{"level": level, "text": text, "section": section} for level, text, section in found[:MOST]]
+
+
+def many(count: int, what: str, plural: str = "") -> str:
+    """Return a count with its noun: "1 frame", "1,200 frames"."""
+    return f"{count:,} {what if count == 1 else plural or what + 's'}"
+
+
+def duration(ms: float) -> str:
+    """Return a duration in the unit that a person would use."""
+    for limit, unit, size in ((1, "µs", 1e-3), (1e3, "ms", 1.0), (120e3, "s", 1e3), (7.2e6, "min", 60e3)):
+        if ms < limit:
+            return f"{ms / size:.3g} {unit}"
+    return f"{ms / 3.6e6:.3g} h"
+
+
+def _lost(data: dict[str, Any]) -> Iterator[Finding]:
+    gaps, corrupt = data["gaps"], data["totals"]["corrupt"]
+    if gaps:
+        text = (
+            f"The capture has {many(gaps['count'], 'gap')}: at least {many(gaps['frames'], 'frame')} passed "
+        )
+        yield "bad", text + "unrecorded, so every number here may be too low.", "gaps"
+    if corrupt:
+        text = f"{many(corrupt, 'block')} of the capture could not be read: what they held is missing here."
+        yield "bad", text, "gaps"
+
+
+def _latency(data: dict[str, Any]) -> Iterator[Finding]:
+    if not data["latency"]:
+        return
+    whole = data["latency"]["whole"]
+    if whole["unanswered"]:
+        worst = max(data["latency"]["listed"], key=lambda row: row["unanswered"])
+        where = f", {worst['unanswered']:,} of them to {worst['template']}" if worst["unanswered"] else ""
+        yield "warn", f"{many(whole['unanswered'], 'request')} had no answer{where}.", "latency"
+    if whole["no_responders"]:
+        worst = max(data["latency"]["listed"], key=lambda row: row["no_responders"])
+        where = f", most often at {worst['template']}" if worst["no_responders"] else ""
+        yield "warn", f"{many(whole['no_responders'], 'request')} met no responders (503){where}.", "latency"
+    slow = [row for row in data["latency"]["listed"] if row["latency"]]
+    if slow:
+        worst = max(slow, key=lambda row: row["latency"][2])
+        p50, _, p99, _ = (duration(value) for value in worst["latency"])
+        yield "note", f"{worst['template']} is the slowest to answer: p99 {p99}, p50 {p50}.", "latency"
+
+
+def _jetstream(data: dict[str, Any]) -> Iterator[Finding]:
+    failed = sum(row["errors"] for row in (data["js_api"] or {"listed": []})["listed"])
+    if failed:
+        yield "warn", f"{many(failed, 'JetStream API call')} failed.", "jetstream"
+    whole = data["deliveries"] and data["deliveries"]["whole"]
+    if whole and (whole["redelivered"] or whole["none"]):
+        said = [many(whole["redelivered"], "redelivery", "redeliveries"), f"{whole['nak']:,} negative"]
+        said.append(f"{whole['none']:,} without an answer")
+        text = f"JetStream made {many(whole['deliveries'], 'delivery', 'deliveries')}: {', '.join(said)}."
+        yield "warn", text, "deliveries"
+
+
+def _errors(data: dict[str, Any]) -> Iterator[Finding]:
+    if not data["errors"]:
+        return
+    top = data["errors"]["listed"][0]
+    yield (
+        "bad",
+        f"Clients were told {many(data['errors']['count'], 'error')}, most often: {top['text']}",
+        "errors",
+    )
+
+
+def _faults(data: dict[str, Any]) -> Iterator[Finding]:
+    if not data["faults"]:
+        return
+    base = data["latency"] and data["latency"]["whole"]["latency"]
+    for row in data["faults"]["listed"][:3]:
+        text = f"Rule {row['rule']} fired {many(row['count'], 'time')} ({row['action']})"
+        during = (row["during"] or {}).get("latency")
+        if during and base and during[2] > 1.5 * base[2]:
+            text += f"; while it did, request p99 was {duration(during[2])} (overall {duration(base[2])})"
+        yield "note", text + ".", "faults"
+
+
+def _connections(data: dict[str, Any]) -> Iterator[Finding]:
+    ends = (data["connections"] or {"ends": []})["ends"]
+    odd = [end for end in ends if end["cause"] not in (None, "client-closed", "drained")]
+    if odd:
+        said = ", ".join(f"{end['count']:,} {end['cause']}" for end in odd[:4])
+        total = many(sum(end["count"] for end in odd), "connection")
+        yield "warn", f"{total} did not end by the client's own wish: {said}.", "connections"
+
+
+_LOOKS: Final[tuple[Callable[[dict[str, Any]], Iterator[Finding]], ...]] = (
+    _lost, _errors, _latency, _jetstream, _connections, _faults,
+)  # fmt: skip

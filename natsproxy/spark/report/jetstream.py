@@ -1,0 +1,66 @@
+"""JetStream as clients met it: deliveries and what was said to them, publishes, calls of the API."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from natsproxy.spark.report.tables import Axis, Tables
+from natsproxy.spark.report.traffic import TOP, Rows, cut, ms, percentiles, rows
+
+ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "none")
+"""What may have been said to a delivery, as in the table `js_acks`."""
+OUTCOMES: Final = {
+    "ack": "ack", "duplicate": "duplicate", "error": "error", "no_ack": "no ack",
+    "no_responders": "no responders",
+}  # fmt: skip
+"""What may have become of a publish, as in the table `pub_acks`."""
+
+
+def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return deliveries by consumer: acks, naks, redeliveries, how long answers took."""
+    made = table.where("delivered_ns IS NOT NULL")
+    counts: tuple[Column, ...] = (
+        F.count("*").alias("deliveries"), F.count_if("redelivered").alias("redelivered"),
+        F.max("delivered").alias("most"), percentiles("answer_ns"),
+        *(F.count_if(F.col("answer") == name).alias(name) for name in ANSWERS),
+    )  # fmt: skip
+    (whole,) = rows(made.agg(*counts))
+    by_consumer = made.groupBy("stream", cut("consumer").alias("consumer")).agg(*counts)
+    listed = rows(by_consumer.orderBy(F.desc("deliveries"), "stream", "consumer").limit(TOP))
+    for row in (whole, *listed):
+        row["latency"] = ms(row["latency"])
+    return {"whole": whole, "listed": listed} if listed else {}
+
+
+def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
+    """Return publishes by subject template: acknowledged, duplicates, refused, how long it took."""
+    counts = (F.count_if(F.col("outcome") == said).alias(name) for name, said in OUTCOMES.items())
+    grouped = table.groupBy("template").agg(
+        F.count("*").alias("publishes"), F.max("stream").alias("stream"), F.max(cut("error")).alias("said"),
+        *counts, percentiles("latency_ns"),
+    )  # fmt: skip
+    top = grouped.orderBy(F.desc("publishes"), "template").limit(TOP)
+    return [
+        {**row, "latency": ms(row["latency"])} for row in rows(top.withColumn("template", cut("template")))
+    ]
+
+
+def api(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return API calls by verb: how many, how many failed, how long they took; and the errors by text."""
+    failed = F.expr("err_code IS NOT NULL OR status <=> 503")
+    grouped = table.groupBy(cut("verb").alias("verb")).agg(
+        F.sum("requests").alias("calls") if "requests" in table.columns else F.count("*").alias("calls"),
+        F.count_if(failed).alias("errors"), F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
+        percentiles("latency_ns"),
+    )  # fmt: skip
+    listed = rows(grouped.orderBy(F.desc("calls"), "verb").limit(TOP))
+    if not listed:
+        return {}
+    for row in listed:
+        row["latency"] = ms(row["latency"])
+    text = F.coalesce(cut("error"), F.lit("no responders: is JetStream enabled?")).alias("text")
+    errors = table.where(failed).groupBy(cut("verb").alias("verb"), "err_code", text).count()
+    return {"listed": listed, "errors": rows(errors.orderBy(F.desc("count"), "verb", "err_code").limit(TOP))}

@@ -1,0 +1,45 @@
+"""Data to a page: one HTML file with its style, its script and its data inside, and nothing from elsewhere.
+
+Subjects and error texts are hostile: whoever may publish chooses them.  They reach the page as JSON in a data
+block in which `<`, `>` and `&` are escaped, so that nothing ends the block; the script puts them into text
+nodes only, never into markup.  A content security policy allows that one style and that one script (by
+their hashes) and no connection at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from importlib.resources import files
+from string import Template
+from typing import Any, Final
+
+SCRIPTS: Final = ("draw.js", "sections.js")
+"""The parts of the script, in order; one scope."""
+_ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+def embedded(data: Any) -> str:
+    """Return JSON that may stand in a `<script>` block, whatever its texts are."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+
+
+def render(data: dict[str, Any]) -> str:
+    """Return the page for what `natsproxy.spark.report.collect` returns."""
+    style = _part("style.css")
+    script = '"use strict";(() => {\n' + "\n".join(_part(name) for name in SCRIPTS) + "\n})();"
+    title = ", ".join(data["captures"]) or "NATS traffic"
+    return Template(_part("page.html")).substitute(
+        title=html.escape(title), style=style, script=script, data=embedded(data),
+        style_hash=_hash(style), script_hash=_hash(script),
+    )  # fmt: skip
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,66 @@
+"""Who was there: connections, how they ended and how lively they were, and what they subscribed to."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from natsproxy.spark.report.tables import Axis, Tables
+from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, rows
+from natsproxy.spark.tables.base import CONN
+
+STRIPS: Final = 60
+"""Connections that are drawn."""
+CLEAN: Final = ("client-closed", "drained")
+"""Ends of connections that are as they should be."""
+_COUNTS: Final = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
+
+
+def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return how connections ended, and the ones to look at: unclean ends first, then the busiest."""
+    ends = rows(table.groupBy("cause").count().orderBy(F.desc("count"), "cause").limit(TOP))
+    unclean = F.coalesce(~F.col("cause").isin(*CLEAN), F.lit(False))
+    frames = F.expr("coalesce(c2s_frames, 0) + coalesce(s2c_frames, 0)")
+    top = table.orderBy(unclean.desc(), frames.desc(), *CONN).limit(STRIPS)
+    listed = [
+        {
+            "conn": row["conn_id"], "name": (row["name"] or "")[:TEXT], "client": row["client"],
+            "lang": " ".join(filter(None, (row["lang"], row["version"])))[:TEXT],
+            "cause": row["cause"], "detail": (row["detail"] or "")[:TEXT],
+            "clean": row["cause"] in (*CLEAN, None),
+            "opened": axis.ms(row["opened_ns"]), "closed": axis.ms(row["closed_ns"]),
+            "rtt": _ms(row.get("rtt")), "silence": _ms(row.get("silence")),
+            **{name: row[name] for name in _COUNTS},
+        }
+        for row in rows(_lively(top, tables.get("liveness")))
+    ]  # fmt: skip
+    listed.sort(key=lambda row: (row["opened"] or 0, row["conn"]))
+    return {"count": sum(end["count"] for end in ends), "ends": ends, "listed": listed} if listed else {}
+
+
+def _lively(top: DataFrame, liveness: DataFrame | None) -> DataFrame:
+    """Add the longest round trip of a PING and the longest silence, where that table was written."""
+    if liveness is None:
+        return top
+    sides = liveness.groupBy(*CONN).agg(
+        F.max("rtt_max_ns").alias("rtt"), F.max("silence_ns").alias("silence")
+    )
+    return sides.join(F.broadcast(top), [*CONN], "right")
+
+
+def _ms(value: int | None) -> float | None:
+    return None if value is None else value / 1e6
+
+
+def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
+    """Return subscriptions by subject template and queue: how many, refused, what they got."""
+    grouped = table.groupBy(F.coalesce("template", "subject").alias("template"), "queue").agg(
+        F.count("*").alias("count"), F.count_if("refused").alias("refused"),
+        F.count_if(F.expr("ended IS NULL AND NOT refused")).alias("open"),
+        *(F.count_if(F.col("ended") == end).alias(end) for end in ("unsub", "max", "close")),
+        F.sum("delivered").alias("delivered"), F.sum("bytes").alias("bytes"),
+    )  # fmt: skip
+    top = grouped.orderBy(F.desc("delivered"), F.desc("count"), "template", "queue").limit(TOP)
+    return rows(top.withColumns({"template": cut("template"), "queue": cut("queue")}))

@@ -1,0 +1,90 @@
+"""The tables under a folder, as far as they are there and whole, and the time axis that all charts share.
+
+A table that was not asked for, that is empty or that a broken run left half-written is no reason for a report
+to fail: its section says so in a sentence.  Spark puts `_SUCCESS` into a table that is whole, a stream keeps
+`_spark_metadata` in it instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+BUCKETS: Final = 240
+"""How many steps the time axis has at most."""
+_MARKS: Final = ("_SUCCESS", "_spark_metadata")
+_US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
+_STEPS: Final = tuple(
+    unit * step
+    for unit, steps in (
+        (_US, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+        (_MS, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+        (_S, (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)),
+    )
+    for step in steps
+)
+"""Widths of a step that people can read, in ns."""
+
+
+class Tables:
+    """The Parquet tables under `out`; `why` tells, of one that is not to be read, what is the matter."""
+
+    def __init__(self, spark: SparkSession, out: str | Path) -> None:
+        self._spark = spark
+        self._out = str(out).rstrip("/")
+        self._open: dict[str, DataFrame | None] = {}
+        self.why: dict[str, str] = {}
+
+    def get(self, name: str) -> DataFrame | None:
+        """Return a table, None (and a reason in `why`) where it is missing or not whole."""
+        if name not in self._open:
+            self._open[name] = self._read(name)
+        return self._open[name]
+
+    def _read(self, name: str) -> DataFrame | None:
+        folder = f"{self._out}/{name}"
+        local = Path(folder)
+        if local.exists() and not any((local / mark).exists() for mark in _MARKS):
+            self.why[name] = f"The table “{name}” is not whole: run the analysis again."
+            return None
+        try:
+            return self._spark.read.parquet(folder)
+        except AnalysisException:
+            self.why[name] = f"The table “{name}” was not written by this analysis."
+            return None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Time in equal steps: t0, when it begins (Unix ns), step (ns), count (at most `BUCKETS`)."""
+
+    t0: int
+    step: int
+    count: int
+
+    def bucket(self, column: str, coarse: int = 1) -> Column:
+        """Return which step a time (Unix ns) falls into; times outside fall into the first and the last."""
+        width = self.step * coarse
+        last = max(0, -(-self.count // coarse) - 1)
+        return F.expr(f"cast(greatest(0, least({last}, ({column} - {self.t0}) div {width})) as int)")
+
+    def ms(self, t: int | None) -> float | None:
+        """Return a time (Unix ns) in ms since the axis began."""
+        return None if t is None else (t - self.t0) / 1e6
+
+    def series(self, rows: dict[int, Any], zero: Any = 0) -> list[Any]:
+        """Return values by step as a list with one entry for each step."""
+        return [rows.get(place, zero) for place in range(self.count)]
+
+
+def axis(first: int, last: int) -> Axis:
+    """Return the axis from `first` to `last` (Unix ns), in the narrowest readable step that fits."""
+    span = max(1, last - first)
+    days = -(-span // (BUCKETS * 86_400 * _S))
+    step = next((step for step in _STEPS if span // step < BUCKETS), days * 86_400 * _S)
+    return Axis(first, step, span // step + 1)

@@ -1,0 +1,161 @@
+"""What passed and what is missing: totals, traffic over time, subjects, fan-out, errors, gaps.
+
+Each function asks Spark for a small answer (top N, one row per step of the axis) and returns plain values;
+times are ms since the axis began, texts are cut.  What is empty is returned empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from natsproxy.spark.report.tables import Axis, Tables
+from natsproxy.spark.tables.base import MESSAGE, clients_side, peer
+
+TOP: Final = 25
+"""Rows of a table in the report."""
+POINTS: Final = 60
+"""Points of a small line."""
+TEXT: Final = 160
+"""Characters that are kept of subjects and texts."""
+
+Rows = list[dict[str, Any]]
+
+
+def cut(column: str) -> Column:
+    """Return a text column, cut to `TEXT` characters."""
+    return F.substring(column, 1, TEXT)
+
+
+def rows(frame: DataFrame) -> Rows:
+    """Collect a small result."""
+    return [row.asDict() for row in frame.collect()]
+
+
+def percentiles(column: str, name: str = "latency") -> Column:
+    """Return p50, p90, p99 and the largest of a column of ns, as an array."""
+    return F.expr(f"percentile_approx({column}, array(0.5, 0.9, 0.99, 1.0), 2000)").alias(name)
+
+
+def ms(values: list[int] | None) -> list[float] | None:
+    """Return ns as ms."""
+    return None if values is None else [value / 1e6 for value in values]
+
+
+def overview(frames: DataFrame) -> dict[str, Any]:
+    """Return the totals of all frames, first and last time (Unix ns; None without any)."""
+    messages = F.expr(MESSAGE)
+    totals = clients_side(frames).agg(
+        F.min("at_ns").alias("first"), F.max("at_ns").alias("last"),
+        F.count("*").alias("frames"), F.count_if(messages).alias("messages"),
+        F.count_if(messages & (F.col("dir") == 0)).alias("published"),
+        F.count_if(messages & (F.col("dir") == 1)).alias("delivered"),
+        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
+        F.approx_count_distinct(peer()).alias("connections"),
+    )  # fmt: skip
+    return {**rows(totals)[0], "corrupt": frames.where("op = '_corrupt'").count()}
+
+
+def recorders(frames: DataFrame) -> Rows:
+    """Return who recorded, and which segments."""
+    grouped = frames.groupBy("recorder").agg(
+        F.min("segment").alias("first"), F.max("segment").alias("last"),
+        F.count_distinct("segment").alias("segments"), F.count("*").alias("frames"),
+    )  # fmt: skip
+    return rows(grouped.orderBy(F.desc("frames"), "recorder").limit(TOP))
+
+
+def traffic(frames: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return frames and message bytes per step and direction."""
+    found = rows(
+        clients_side(frames)
+        .groupBy(axis.bucket("at_ns").alias("at"), "dir")
+        .agg(F.count("*").alias("frames"), F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"))
+    )
+    if not found:
+        return {}
+    return {
+        what: {
+            name: axis.series({row["at"]: row[what] for row in found if row["dir"] == way})
+            for way, name in enumerate(("c2s", "s2c"))
+        }
+        for what in ("frames", "bytes")
+    }
+
+
+def templates(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
+    """Return the subject templates with most messages, and their messages over time."""
+    coarse = -(-axis.count // POINTS)
+    named = clients_side(frames).where(MESSAGE).where("template IS NOT NULL")
+    top = (
+        named.groupBy("template")
+        .agg(
+            F.count_if(F.col("dir") == 0).alias("published"),
+            F.count_if(F.col("dir") == 1).alias("delivered"),
+            F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
+            F.approx_count_distinct("subject").alias("subjects"),
+            F.approx_count_distinct(peer()).alias("connections"),
+        )
+        .orderBy(F.expr("published + delivered DESC"), "template")
+        .limit(TOP)
+    )  # fmt: skip
+    found = rows(top)
+    steps = named.where(F.col("template").isin([row["template"] for row in found])) if found else named
+    counts: dict[str, dict[int, int]] = {}
+    for row in rows(steps.groupBy("template", axis.bucket("at_ns", coarse).alias("at")).count()):
+        counts.setdefault(row["template"], {})[row["at"]] = row["count"]
+    places = range(-(-axis.count // coarse))
+    return [
+        row
+        | {"template": row["template"][:TEXT], "over": [counts[row["template"]].get(at, 0) for at in places]}
+        for row in found
+    ]
+
+
+def fanout(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
+    """Return how far messages went, by template: copies, how many nobody got, delay and spread."""
+    grouped = table.groupBy("template").agg(
+        F.sum("published").alias("published"), F.sum("deliveries").alias("deliveries"),
+        F.sum(F.expr("if(deliveries = 0, published, 0)")).alias("unheard"),
+        percentiles("delay_ns", "delay"), percentiles("spread_ns", "spread"),
+    )  # fmt: skip
+    top = grouped.orderBy(F.desc("published"), "template").limit(TOP).withColumn("template", cut("template"))
+    return [{**row, "delay": ms(row["delay"]), "spread": ms(row["spread"])} for row in rows(top)]
+
+
+def errors(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return the texts of -ERR with how often they came, and all errors over time."""
+    listed = rows(
+        table.groupBy(cut("text").alias("text"))
+        .agg(
+            F.count("*").alias("count"), F.count_if("from_proxy").alias("from_proxy"),
+            F.count_distinct(peer()).alias("connections"),
+            F.min("t_ns").alias("first"), F.max("t_ns").alias("last"),
+        )
+        .orderBy(F.desc("count"), "text")
+        .limit(TOP)
+    )  # fmt: skip
+    if not listed:
+        return {}
+    over = {row["at"]: row["count"] for row in rows(table.groupBy(axis.bucket("t_ns").alias("at")).count())}
+    for row in listed:
+        row["first"], row["last"] = axis.ms(row["first"]), axis.ms(row["last"])
+    return {"count": sum(over.values()), "listed": listed, "over": axis.series(over)}
+
+
+def gaps(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
+    """Return what was not recorded: the largest gaps, and their sums."""
+    frames, size = F.coalesce("frames", F.lit(0)), F.coalesce("bytes", F.lit(0))
+    total = rows(
+        table.agg(F.count("*").alias("count"), F.sum(frames).alias("frames"), F.sum(size).alias("bytes"))
+    )[0]
+    if not total["count"]:
+        return {}
+    listed = table.select(
+        "t_ns", "conn_id", cut("reason").alias("reason"), frames.alias("frames"), size.alias("bytes")
+    )
+    top = rows(listed.orderBy(F.desc("frames"), "t_ns").limit(TOP))
+    top.sort(key=lambda row: row["t_ns"])
+    return {**total, "listed": [{**row, "t": axis.ms(row.pop("t_ns"))} for row in top]}
