@@ -64,6 +64,7 @@ class Lane:
         self.ended = False  # nothing more is taken from the sender
         self.finished = False  # a rule has half-closed it: what still comes is lost
         self.swallowing = False  # a rule swallows frames from here on
+        self.unread = False  # its bytes are passed without being framed, from here on
         self.owed = 0  # bytes of answers to the sender that wait for their fences
         self._settings = settings
         self._budget = budget
@@ -281,9 +282,15 @@ class Lane:
 
     def opaque(self, segment: Opaque, now: int) -> None:
         """Pass bytes that are not framed."""
+        self.pass_unread(segment.buffer[segment.start : segment.end], now)
+
+    def pass_unread(self, data: bytes, now: int) -> None:
+        """Pass bytes that are not framed; only their length is recorded."""
         self.flush(now)
-        data = memoryview(segment.buffer)[segment.start : segment.end]
-        self._write(data)
+        if self.outbox.active:
+            self.outbox.put(Item([data], now, 0, 0, None, None))
+        else:
+            self._write(data)
         if self.record:
             self.actions.append(Record(OpaqueRecord(self._conn, self.direction, now, len(data))))
 
@@ -335,8 +342,8 @@ class Lane:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a frame is half sent: nothing of ours may go out now."""
-        return self._open is not None and self._open.head_out is not None
+        """Whether a frame is half sent, or may be: nothing of ours may go out now."""
+        return self.unread or (self._open is not None and self._open.head_out is not None)
 
     def finish(self, now: int) -> None:
         """Half-close this direction after everything before it."""

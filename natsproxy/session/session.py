@@ -48,6 +48,9 @@ class Session(Handlers):
             if other is not None:
                 self._end(causes.CLIENT_PROTOCOL, f"the client sent {other}")
                 return self._done()
+        if lane.unread:
+            lane.pass_unread(data, now)
+            return self._done()
         scanner = lane.scanner
         lane.limit()
         scanner.feed(data)
@@ -199,8 +202,9 @@ class Session(Handlers):
             self._end(causes.SERVER_PROTOCOL, where)
         elif self._settings.unparsed == "pass" and not self._chain.guards:
             self.actions.append(Emit(Notice(now, self.conn, "warning", f"passing what is not NATS: {where}")))
-            lane.cut(bad.buffer[bad.start :] + lane.scanner.rest(), now)
             lane.ended = False
+            lane.unread = True
+            lane.pass_unread(lane.scanner.rest(), now)
         elif bad.streaming:
             # The server stands where we stand, waiting for CRLF: the same wrong bytes get its own answer.
             lane.cut(bad.buffer[bad.start : bad.end], now)

@@ -4,7 +4,8 @@ Strategy.  Message frames with an ordinary control line are taken by one regular
 whatever it does not match goes the slow way, which follows nats-server's parser byte by byte in what it
 accepts and where it gives up.  `next()` walks frames until somebody wants one, and returns what it walked
 over as a run.  Unfinished input is kept in chunks and joined only when joining can help, so that a peer that
-sends a byte at a time costs its bytes once.
+sends a byte at a time costs its bytes once.  A large read behind an unfinished frame is not copied to be
+joined with it: it stays *ahead*, and the frame takes from it what it lacks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Need, Opaque, R
 from natsproxy.wire.ops import C2S, OPS, Direction, Op, OpSpec
 
 S2C_LINE_LIMIT = 1 << 20
+_LARGE = 16384  # bytes of a read that are not worth a copy
 
 _FAST_C2S = re.compile(
     rb"[Pp][Uu][Bb][ \t]+([^ \t\r\n]+)[ \t]+(?:([^ \t\r\n]+)[ \t]+)?([0-9]{1,9})[ \t]*\r?\n"
@@ -71,6 +73,8 @@ class Scanner:
         self._base = 0  # stream offset of _buf[0]
         self._chunks: list[bytes] = []
         self._chunked = 0
+        self._ahead = b""
+        self._ahead_at = 0
         self._want = 0  # bytes from _pos on that must be there before a look is worth it
         self._want_line = False
         self._missing = 0
@@ -86,7 +90,7 @@ class Scanner:
     @property
     def held(self) -> int:
         """How many bytes are kept for later."""
-        return len(self._buf) - self._pos + self._chunked
+        return len(self._buf) - self._pos + self._chunked + len(self._ahead) - self._ahead_at
 
     @property
     def mid_frame(self) -> bool:
@@ -96,6 +100,7 @@ class Scanner:
     def rest(self) -> bytes:
         """Take the kept bytes out (for EOF): they are no whole frame."""
         self._join()
+        self._take_ahead(len(self._ahead))
         rest = self._buf[self._pos :]
         self._pos = len(self._buf)
         return rest
@@ -104,10 +109,11 @@ class Scanner:
         """Add bytes as they were received."""
         if self._dead:
             return
-        if self._pos == len(self._buf) and not self._chunks:
+        if self._pos == len(self._buf) and not self._chunks and not self._ahead:
             self._base += self._pos
             self._buf, self._pos = bytes(data), 0
             return
+        self._take_ahead(len(self._ahead))  # nothing, where `next` was called until it had no more
         self._chunks.append(bytes(data))
         self._chunked += len(data)
         have = len(self._buf) - self._pos + self._chunked
@@ -118,17 +124,56 @@ class Scanner:
             self._join()
 
     def _join(self) -> None:
+        if not self._chunks:
+            return
+        if len(self._chunks[-1]) >= _LARGE and not self._ahead:
+            self._ahead, self._ahead_at = self._chunks.pop(), 0
         if self._chunks:
             self._base += self._pos
             self._buf = b"".join((self._buf[self._pos :], *self._chunks))
             self._pos = 0
             self._chunks.clear()
-            self._chunked = 0
+        self._chunked = 0
+        if self._ahead:
+            self._top_up()
         self._want = 0
         self._want_line = False
 
+    def _take_ahead(self, size: int) -> None:
+        """Move bytes from ahead behind the unfinished frame."""
+        if not self._ahead:
+            return
+        taken = self._ahead[self._ahead_at : self._ahead_at + size]
+        self._base += self._pos
+        self._buf, self._pos = self._buf[self._pos :] + taken, 0
+        self._ahead_at += len(taken)
+        if self._ahead_at >= len(self._ahead):
+            self._ahead, self._ahead_at = b"", 0
+
+    def _top_up(self) -> None:
+        """Take what the unfinished frame lacks: up to its end if that is known, else the rest of its line."""
+        lack = self._want - (len(self._buf) - self._pos)
+        if lack <= 0:
+            lack = self._ahead.find(b"\n", self._ahead_at) + 1 - self._ahead_at
+        self._take_ahead(lack if lack > 0 else len(self._ahead))
+
     def next(self) -> Segment | None:
         """Return the next segment, or None when more bytes are needed."""
+        segment = self._next()
+        while segment is None and self._ahead and not self._dead:
+            if self._pos == len(self._buf):
+                self._base += self._pos
+                self._buf, self._pos = self._ahead, self._ahead_at
+                self._base -= self._ahead_at
+                self._ahead, self._ahead_at = b"", 0
+            else:
+                self._top_up()
+            self._want = 0
+            self._want_line = False
+            segment = self._next()
+        return segment
+
+    def _next(self) -> Segment | None:
         if self._queued is not None:
             frame, self._queued = self._queued, None
             return self._take(frame)
@@ -324,6 +369,9 @@ class Scanner:
                 raise self._fault(start, at + 1, Fault.TERMINATOR, "a payload that is not followed by CRLF")
         if end <= length:
             return end, 0, False
+        if end <= length + len(self._ahead) - self._ahead_at:
+            self._want = end - start
+            raise _Stop
         required = {Need.HEADERS: line_end + head, Need.PAYLOAD: end}.get(need, line_end)
         if end - start <= self.hold or (required > length and required - start <= self.buffer_limit):
             self._want = (end if end - start <= self.hold else required) - start

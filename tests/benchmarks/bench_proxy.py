@@ -1,7 +1,9 @@
 """Through the proxy against direct: publish plus deliver, request latency, idle connections.
 
 Raw sockets and pre-built buffers, a publisher and a subscriber process; every row is measured on all paths in
-interleaved rounds, and the medians are shown as ratios to the direct path.  Loopback only, bounded in count.
+interleaved rounds, and the medians are shown as ratios to the direct path.  Beside the proxy stand a bare
+relay on trio, which shows what the framework costs, and haproxy where it is installed, which shows what a
+second pair of sockets costs on this machine.  Loopback only, bounded in count.
 """
 
 from __future__ import annotations
@@ -9,19 +11,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import signal
+import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import trio
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
 ROUNDS = 3
@@ -104,51 +107,113 @@ def latency(port: int, count: int = 2_000) -> tuple[float, float]:
     return times[count // 2], times[count * 99 // 100]
 
 
+def relay(upstream: int) -> None:
+    """Child process: the least that trio can do between two sockets."""
+
+    async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await source.receive_some(65536):
+                await target.send_all(data)
+            await target.send_eof()
+
+    async def serve(client: trio.SocketStream) -> None:
+        async with (
+            client,
+            await trio.open_tcp_stream("127.0.0.1", upstream) as server,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(copy, client, server)
+            nursery.start_soon(copy, server, client)
+
+    async def main() -> None:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        print(listeners[0].socket.getsockname()[1], flush=True)
+        await trio.serve_listeners(serve, listeners)
+
+    trio.run(main)
+
+
 @contextlib.contextmanager
-def proxy(upstream: str, *more: str) -> Iterator[tuple[int, int]]:
-    """Run `natsproxy run`; yield its port and pid."""
-    command = [sys.executable, "-m", "natsproxy", "run", "--listen", "127.0.0.1:0", "--upstream", upstream]
-    process = subprocess.Popen([*command, "--log-format", "json", *more], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+def bare_relay(upstream: int) -> Iterator[int]:
+    """Run the bare relay; yield its port."""
+    command = [sys.executable, __file__, "relay", str(upstream)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def haproxy(upstream: int, folder: Path) -> Iterator[int]:
+    """Run haproxy in TCP mode; yield its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = folder / "haproxy.cfg"
+    config.write_text(
+        "defaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n"
+        f"listen nats\n bind 127.0.0.1:{port}\n server s 127.0.0.1:{upstream}\n"
+    )
+    process = subprocess.Popen(["haproxy", "-db", "-f", str(config)], stderr=subprocess.DEVNULL)
     try:
-        line = next(line for line in process.stderr if "listening" in line)
-        # A log that nobody reads fills its pipe and then stops the proxy.
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield int(re.findall(r"127\.0\.0\.1:(\d+)", line)[0]), process.pid
+        for _ in range(500):
+            with socket.socket() as sock:
+                if sock.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.01)
+        yield port
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
 
 
-def resident(pid: int) -> float:
-    """Return a process's resident memory in KiB."""
-    return float(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0])
+def compare_throughput(paths: dict[str, int]) -> None:
+    """Print messages a second on each path, and their ratio to direct."""
+    for size, count in ((16, 600_000), (128, 500_000), (1024, 200_000), (16384, 20_000)):
+        rates: dict[str, list[float]] = {name: [] for name in paths}
+        for _ in range(ROUNDS):
+            for name, port in paths.items():
+                rates[name].append(throughput((port, port), size, count))
+        medians = {name: statistics.median(values) for name, values in rates.items()}
+        base = medians["direct"]
+        cells = "".join(f"{rate / 1e3:>11.0f} k/s {rate / base:>4.2f}" for rate in medians.values())
+        print(f"{size:>8} B payload        {cells}", flush=True)
+
+
+def compare_latency(paths: dict[str, int]) -> None:
+    """Print p50 and p99 of a request on each path, and their ratio to the bare relay's."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in paths}
+    for _ in range(ROUNDS):
+        for name, port in paths.items():
+            found[name].append(latency(port))
+    medians = {
+        name: [statistics.median(one[i] for one in values) for i in (0, 1)] for name, values in found.items()
+    }
+    print(f"{'request p50 / p99 µs':26}" + "".join(f"{a:>12.0f} / {b:<5.0f}" for a, b in medians.values()))
+    base = medians["bare relay"]
+    ratios = "".join(f"{a / base[0]:>12.2f} / {b / base[1]:<5.2f}" for a, b in medians.values())
+    print(f"{'  of the bare relay':26}{ratios}", flush=True)
 
 
 def main() -> None:
     """Print the tables."""
     with tempfile.TemporaryDirectory() as folder, NatsServer() as server, contextlib.ExitStack() as stack:
-        plain, plain_pid = stack.enter_context(proxy(server.url))
-        recording, _ = stack.enter_context(proxy(server.url, "--record", f"{folder}/b.ncap"))
-        paths = {"direct": server.port, "proxy": plain, "proxy, recording": recording}
-        print(f"{'publish + deliver':26}" + "".join(f"{name:>22}" for name in paths))
-        for size, count in ((16, 1_000_000), (128, 600_000), (1024, 200_000), (16384, 20_000)):
-            rates: dict[str, list[float]] = {name: [] for name in paths}
-            for _ in range(ROUNDS):
-                for name, port in paths.items():
-                    rates[name].append(throughput((port, port), size, count))
-            medians = {name: statistics.median(values) for name, values in rates.items()}
-            base = medians["direct"]
-            cells = "".join(f"{rate / 1e3:>12.0f} k/s {rate / base:>4.2f}" for rate in medians.values())
-            print(f"{size:>8} B payload        {cells}")
-        print(f"{'request, p50 / p99 µs':26}", end="")
-        for port in paths.values():
-            found = [latency(port) for _ in range(ROUNDS)]
-            p50, p99 = (statistics.median(one[i] for one in found) for i in (0, 1))
-            print(f"{p50:>13.0f} / {p99:<6.0f}", end="")
-        before = resident(plain_pid)
-        idle = [dial(plain) for _ in range(1_000)]
-        print(f"\nidle connections: {(resident(plain_pid) - before) / 1_000:.1f} KiB each, at 1,000")
+        paths = {"direct": server.port}
+        if shutil.which("haproxy"):
+            paths["haproxy"] = stack.enter_context(haproxy(server.port, Path(folder)))
+        paths["bare relay"] = stack.enter_context(bare_relay(server.port))
+        plain = stack.enter_context(ProxyProcess(server.url))
+        paths["proxy"] = plain.port
+        capture = f"{folder}/b.ncap"
+        paths["recording"] = stack.enter_context(ProxyProcess(server.url, "--record", capture)).port
+        print(f"{'publish + deliver':26}" + "".join(f"{name:>20}" for name in paths))
+        compare_throughput(paths)
+        compare_latency(paths)
+        before = plain.memory()
+        idle = [dial(plain.port) for _ in range(1_000)]
+        print(f"idle connections: {(plain.memory() - before) / 1_024_000:.1f} KiB each, at 1,000")
         for sock in idle:
             sock.close()
     print(json.dumps({"cpus": os.cpu_count(), "rounds": ROUNDS}))
@@ -157,5 +222,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["subscriber"]:
         subscriber(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    elif sys.argv[1:2] == ["relay"]:
+        relay(int(sys.argv[2]))
     else:
         main()

@@ -412,3 +412,14 @@ def test_nothing_of_ours_goes_out_inside_a_frame() -> None:
     assert play.to_client == (
         b"MSG a 1 30\r\n" + b"y" * 30 + b"\r\n" + b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
     )
+
+
+def test_unparsed_bytes_pass_where_that_is_configured() -> None:
+    """From the first byte that is no NATS on, everything goes on as it came, with nothing of ours between."""
+    play = Playbook(unparsed="pass").greeted()
+    play.client(b"PUB a 1\r\nx\r\nBOGUS one\r\n")
+    assert play.to_server == b"PUB a 1\r\nx\r\nBOGUS one\r\n"
+    play.client(b"PUB a 1\r\n")
+    play.do(play.session.fence(lambda now: None, 0))
+    play.client(b"\x00 more")
+    assert play.to_server == b"PUB a 1\r\n\x00 more"

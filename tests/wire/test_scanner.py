@@ -243,13 +243,36 @@ def test_twins_agree_on_any_bytes_however_cut(
     options = {"hold": rng.choice([0, 20, 65536]), "buffer_limit": rng.choice([30, 1 << 20])}
     results = []
 
-    for twin in TWINS:
-        scanner, segments = scan(twin, direction, parts, clauses, **options)
-        if not any(isinstance(s, Malformed) for s in segments):
-            assert covered(segments) + scanner.rest() == bytes(data)
-        results.append((normal(segments), scanner.counts, scanner.ordinal, scanner.offset))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_scanner_py, "_LARGE", rng.choice([0, 10, 16384]))
+        for twin in TWINS:
+            scanner, segments = scan(twin, direction, parts, clauses, **options)
+            if not any(isinstance(s, Malformed) for s in segments):
+                assert covered(segments) + scanner.rest() == bytes(data)
+            results.append((normal(segments), scanner.counts, scanner.ordinal, scanner.offset))
 
     assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("direction", [C2S, S2C])
+@twins
+def test_large_reads_are_not_copied_and_not_cut_differently(twin: str, direction: Direction) -> None:
+    """What lies behind an unfinished frame keeps its buffer; frames that fit `hold` come whole."""
+    rng = random.Random(7)
+    op = b"MSG a 1 %d\r\n" if direction else b"PUB a %d\r\n"
+    frames = [
+        op % size + bytes(size) + b"\r\n" for size in (rng.choice([1, 300, 20_000]) for _ in range(300))
+    ]
+    data = b"".join(frames)
+    at, parts = 0, []
+    while at < len(data):
+        parts.append(data[at : (at := at + rng.choice([1, 50, 20_000, 100_000]))])
+    scanner, segments = scan(twin, direction, parts)
+    assert covered(segments) == data
+    assert all(isinstance(s, Run) for s in segments)
+    assert scanner.counts[Op.MSG if direction else Op.PUB] == scanner.ordinal == len(frames)
+    kept = {id(part) for part in parts if len(part) == 100_000}
+    assert kept <= {id(s.buffer) for s in segments}
 
 
 @given(st.binary(max_size=300), st.sampled_from([C2S, S2C]))
