@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from natsproxy.capture.records import Frames, Item, encode
+from natsproxy.capture.tokens import FirstTokens
 
 BLOCK_SIZE = 1 << 20
 _MAX_CONNS = 64
@@ -43,6 +44,7 @@ class BlockBuilder:
     _first: int = 0
     _last: int = 0
     _conns: set[int] = field(default_factory=set)
+    _tokens: FirstTokens = field(default_factory=FirstTokens)
     _pack: Any = field(default_factory=lambda: msgpack.Packer(autoreset=True).pack)
 
     def begin(self, mono: int, wall: int) -> None:
@@ -75,6 +77,7 @@ class BlockBuilder:
             self.size += len(tail)
         self._frames += item.frames
         self._ops |= item.ops
+        self._tokens.add(item)
         self._seen(item.t, item.conn)
 
     def _seen(self, t: int, conn: int | None) -> None:
@@ -92,10 +95,10 @@ class BlockBuilder:
         conns = sorted(self._conns) if len(self._conns) <= _MAX_CONNS else None
         summary = [
             self.mono0, self.wall0, self._first, self._last, self._items, self._frames, self._ops, self.size,
-            conns, None,
+            conns, self._tokens.summary(),
         ]  # fmt: skip
         block = SealedBlock(self._buffers, self.size, summary, self._frames)
-        self._buffers, self._conns = [], set()
+        self._buffers, self._conns, self._tokens = [], set(), FirstTokens()
         self.size = self._items = self._frames = self._ops = 0
         self.begun = False
         return block

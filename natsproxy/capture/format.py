@@ -30,9 +30,9 @@ Block := BlockHeader(fixed 16) Summary(msgpack, `summary` bytes) Body(`length` b
     ops        bitmask of the ops in it (bits: wire/ops.py)
     raw_length length of the body before compression (a reader's allocation limit: at most 64 MiB)
     conns      sorted list of connection ids, or nil where there are more than 64
-    tokens     sorted list of the first subject tokens of its message frames (bin, at most 64
-               bytes each), or nil where there
-               are more than 64 or they were not looked at
+    tokens     sorted list of the first tokens of the subjects in it (messages and SUBs; bin, at most 64
+               bytes each), or nil where there are more than 64, one is longer, or they were not looked at
+               (a recorder without compiled code).  A reader that asks for other subjects need not open it
 
   Body of a segment header, one msgpack map:
     version [major, minor], recorder (bin 16), boot (bin 16), segment n, created wall, mono, natsproxy

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from natsproxy.capture.reader import BlockRef, CaptureReader
 from natsproxy.capture.records import Flags, Frames
 from natsproxy.errors import CaptureError, ProtocolError
-from natsproxy.protocol.subjects import matches
+from natsproxy.protocol.subjects import matches, tokens
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import ALL_OPS, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames
@@ -89,7 +89,11 @@ class Query:
             return False
         if self.ops != ALL_OPS and s.ops and not s.ops & self.ops:
             return False
-        return not (self.conns and s.conns is not None and self.conns.isdisjoint(s.conns))
+        if self.conns and s.conns is not None and self.conns.isdisjoint(s.conns):
+            return False
+        if not self.subjects or s.tokens is None:
+            return True
+        return any(_may_begin(pattern, s.tokens) for pattern in self.subjects)
 
     def wants_record(self, item: Frames) -> bool:
         """Whether a record may hold such frames."""
@@ -142,6 +146,12 @@ def legs(reader: CaptureReader, conn: int) -> dict[str, bytes]:
             if item.out_first is not None:
                 taps[left].append((item.out_first, bytes(item.data)))
     return {name: b"".join(data for _, data in sorted(parts)) for name, parts in taps.items()}
+
+
+def _may_begin(pattern: bytes, found: tuple[bytes, ...]) -> bool:
+    """Return whether a pattern may match a subject that begins with one of the tokens `found`."""
+    first = tokens(pattern)[0]
+    return first in (b"*", b">") or first in found
 
 
 _TAPS = (("client->proxy", "proxy->server"), ("server->proxy", "proxy->client"))
