@@ -4,6 +4,9 @@ Subjects become templates (inboxes, nuids, numbers as `*`), replies count as the
 time stamps), headers lose order and spacing.  JSON that NATS defines (JetStream API answers, micro services)
 is compared by value without time stamps and server names and with identifiers masked; application payloads
 count byte for byte.  `Ignore` leaves out more.
+
+An -ERR belongs to the subject that it names (permissions); an error of the JetStream API is a status of the
+answer that carries it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
-from natsproxy.protocol import headers
+from natsproxy.protocol import errors, headers
 from natsproxy.protocol.subjects import matches
 from natsproxy.protocol.template import template
 from natsproxy.replay.identities import is_identifier
@@ -33,8 +36,8 @@ _STATE: Final = frozenset({
     "push_bound",
 })  # fmt: skip
 """The state of a consumer at the moment of asking: it moves on by itself."""
-_VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
 _EIGHT: Final = re.compile(r"[0-9A-Za-z]{8}")
+_VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
 COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
 PUBLISHED: Final = (Op.PUB, Op.HPUB)
 
@@ -69,7 +72,11 @@ def parse_ignore(entries: Iterable[str]) -> Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A frame in canonical form.  group: the subject template, or the text of an -ERR."""
+    """A frame in canonical form.
+
+    group: the subject template; of an -ERR that names no subject its text.  status: of a header block, or the
+    error of the JetStream API.  failed: whether it says an error, one of these or an -ERR.
+    """
 
     direction: str
     kind: str
@@ -78,6 +85,7 @@ class Said:
     headers: tuple[tuple[bytes, bytes], ...]
     status: str
     body: Any
+    failed: bool = False
 
     @property
     def digest(self) -> bytes:
@@ -93,17 +101,39 @@ def say(frame: Frame, direction: Direction, ignore: Ignore = Ignore()) -> Said |
     if any(matches(pattern, frame.subject) for pattern in ignore.subjects):
         return None
     if frame.op == Op.ERR:
-        return Said(direction.label, "-ERR", frame.args.decode(errors="replace"), False, (), "", b"")
+        return _say_error(frame.args)
     kind = "SUB" if frame.op == Op.SUB else "PUB" if direction == C2S else "MSG"
     block = headers.parse(frame.headers) if frame.header_size else headers.NO_HEADERS
-    status = b" ".join((block.code, block.description)).strip().decode(errors="replace")
+    error = _api_error(frame)
+    status = error or b" ".join((block.code, block.description)).strip().decode(errors="replace")
     if block.code == b"100":
         return None
     left_out = ignore.headers | _VOLATILE_HEADERS
     pairs = sorted((name, masked(value)) for name, value in block.pairs if name not in left_out)
     group = _group(frame.subject)
     body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
-    return Said(direction.label, kind, group, bool(frame.reply), tuple(pairs), status, body)
+    return Said(direction.label, kind, group, bool(frame.reply), tuple(pairs), status, body, bool(error))
+
+
+def _say_error(args: bytes) -> Said:
+    found = errors.classify(errors.err_text(args))
+    group, text = _group(found.subject), found.kind.name
+    if not found.subject:
+        group, text = args.decode(errors="replace"), ""
+    text = f"{text} {found.queue.decode(errors='replace')}".strip()
+    return Said("s2c", "-ERR", group, False, (), "", text, failed=True)
+
+
+def _api_error(frame: Frame) -> str:
+    """Return the error of a JetStream answer as `404 stream not found (10059)`, `""` for all else."""
+    body = frame.body
+    if frame.op not in (Op.MSG, Op.HMSG) or b'"err_code":' not in body or not body.startswith(b"{"):
+        return ""
+    try:
+        error = json.loads(body)["error"]
+        return f"{int(error['code'])} {error.get('description', '')} ({int(error['err_code'])})"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ""  # an application's own words
 
 
 def masked(value: bytes) -> bytes:
@@ -159,7 +189,7 @@ def _canonical(value: Any, volatile: frozenset[str]) -> Any:
 
 
 def _generated(name: Any) -> bool:
-    """Tell whether a name in an answer was generated: a nuid, or eight characters of mixed kind."""
+    """Tell whether a name in an answer was generated, by a server or by a client."""
     if not isinstance(name, str):
         return False
     return is_identifier(name.encode()) or _is_mixed(name)
@@ -172,7 +202,7 @@ def _is_mixed(name: str) -> bool:
 
 
 def _group(subject: bytes) -> str:
-    """Return the subject template, with the consumer's name masked where the server generated it."""
+    """Return the subject template; any consumer's name that may be generated is masked (it errs that way)."""
     tokens = template(subject).decode(errors="replace").split(".")
     if tokens[0] == "$JS":
         tokens = ["*" if _is_mixed(token) else token for token in tokens]

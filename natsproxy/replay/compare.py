@@ -136,13 +136,12 @@ class _Table:
         number = self._number(said.group)
         tally = self.rows[number].side(side)
         op = step.frame.op
+        tally.errors += said.failed
         if op == Op.SUB:
             tally.subscribed += 1
         elif op in PUBLISHED:
             tally.sent += 1
-        elif op == Op.ERR:
-            tally.errors += 1
-        else:
+        elif op != Op.ERR:
             tally.received += 1
             if said.status:
                 tally.status(said.status)

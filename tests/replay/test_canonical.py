@@ -54,6 +54,28 @@ def test_the_field_that_differs_is_named(ours: str, theirs: str, field: str) -> 
     assert difference(first, second) == field
 
 
+ERRORS = [
+    ("-ERR 'Permissions Violation for Publish to \"orders.17\"'\r\n", "orders.*", ""),
+    ("-ERR 'Stale Connection'\r\n", "'Stale Connection'", ""),
+    (msg("a", '{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'), "a",
+     "404 stream not found (10059)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "group", "status"), ERRORS)
+def test_errors_belong_to_the_subject_that_they_name(data: str, group: str, status: str) -> None:
+    found = said(data)
+    assert found is not None
+    assert (found.group, found.status, found.failed) == (group, status, True)
+
+
+@pytest.mark.parametrize("body", ['{"error":1,"err_code":2}', '["err_code":', '{"a":"\\"err_code\\":"}'])
+def test_an_applications_own_words_are_no_error(body: str) -> None:
+    found = said(msg("a", body))
+    assert found is not None
+    assert not found.failed
+
+
 @pytest.mark.parametrize("data", ["PING\r\n", "UNSUB 1\r\n", "PUB $JS.FC.S.C.x 0\r\n\r\n",
                                   "HMSG a 1 31 31\r\nNATS/1.0 100 Idle Heartbeat\r\n\r\n\r\n"])  # fmt: skip
 def test_frames_that_come_by_the_clock_do_not_count(data: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.compare import compare
 from tests.replay.scripted import MS, Line, hello, write
@@ -57,3 +59,34 @@ def test_ignored_members_do_not_differ(tmp_path: Path) -> None:
     b = write(tmp_path / "b.ncap", conversation(N2, b'{"ts":2}'))
     assert not compare(a, b).same
     assert compare(a, b, parse_ignore(["json:/ts"])).same
+
+
+def _shuffled(tmp_path: Path) -> tuple[Path, Path]:
+    """Two captures of the same 300 publishes in other orders, but for one body and one frame."""
+    ours = [(1, ">", b"PUB a.%d 3\r\n%03d\r\n" % (n % 7, n)) for n in range(300)]
+    theirs = [*reversed(ours[:-1]), (1, ">", b"PUB b 0\r\n\r\n")]
+    theirs[100] = (1, ">", b"PUB a.%d 3\r\nodd\r\n" % (198 % 7))
+    return (
+        write(tmp_path / "a.ncap", [*hello(1, "a"), *ours]),
+        write(tmp_path / "b.ncap", [*hello(1, "a"), *theirs]),
+    )
+
+
+def test_files_give_the_same_report_as_memory(tmp_path: Path) -> None:
+    a, b = _shuffled(tmp_path)
+    report = compare(a, b)
+    assert [(row.group, row.missing, row.added) for row in report.rows] == [("a.*", 2, 1), ("b", 0, 1)]
+    assert report.rows[0].sample is not None
+    assert report.rows[0].sample.recorded.endswith("198")
+    assert report.rows[0].sample.observed.endswith("odd")
+    for limit in (0, 1, 10):
+        assert compare(a, b, limit=limit).facts() == report.facts()
+
+
+def test_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("natsproxy.replay.compare.ROWS", 2)
+    lines = [(1, ">", b"PUB %b 0\r\n\r\n" % name) for name in (b"a", b"b", b"c", b"d", b"a")]
+    a = write(tmp_path / "a.ncap", [*hello(1, "a"), *lines])
+    b = write(tmp_path / "b.ncap", [*hello(1, "a"), *lines[:3], *lines[4:]])
+    rows = {row.group: (row.recorded.sent, row.observed.sent, row.missing) for row in compare(a, b).rows}
+    assert rows == {"a": (2, 2, 0), "b": (1, 1, 0), "(other subjects)": (2, 1, 1)}
