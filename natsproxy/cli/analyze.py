@@ -15,14 +15,20 @@ from natsproxy.spark.session import MISSING, local_session
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder for the tables.")
 @click.option("--tables", default="", help="Only these, comma-separated (frames is always written).")
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Also write a report, one HTML page, to this file."
+)
 @click.option("--cores", default=2, show_default=True, help="Of this machine.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-def analyze(captures: tuple[Path, ...], out: Path, tables: str, cores: int, quiet: bool) -> None:
+def analyze(
+    captures: tuple[Path, ...], out: Path, tables: str, report: Path | None, cores: int, quiet: bool
+) -> None:
     """Write the tables of captures as Parquet, and show request latencies.
 
     \b
     natsproxy analyze traffic.ncap --out tables
     natsproxy analyze traffic/ --out tables --tables frames,requests
+    natsproxy analyze traffic/ --out tables --report report.html
     """
     try:
         for path in captures:
@@ -39,6 +45,10 @@ def analyze(captures: tuple[Path, ...], out: Path, tables: str, cores: int, quie
             run(spark, [str(path) for path in captures], out, wanted, _silent if quiet else _progress)
             if "requests" in wanted:
                 _show(latencies(spark, out))
+            if report is not None:
+                from natsproxy.spark.report import write
+
+                write(spark, out, report, captures)
         finally:
             spark.stop()
     except NatsproxyError as error:

@@ -51,7 +51,9 @@ def analyze(
             raise ConfigError(f"there is no table {name!r}: there are {', '.join(TABLES)}")
     frames = read(spark, captures, payload=str(PAYLOAD_BYTES), mode="PERMISSIVE")
     dated = frames.withColumn("date", F.to_date("ts"))
-    dated.write.mode("overwrite").partitionBy("date").parquet(f"{out}/frames")
+    # Dynamic overwriting would keep the days of an earlier run, and leaves no `_SUCCESS`.
+    writer = dated.write.mode("overwrite").option("partitionOverwriteMode", "static")
+    writer.partitionBy("date").parquet(f"{out}/frames")
     stored = spark.read.parquet(f"{out}/frames")
     progress("frames", stored.count())
     items = read(spark, captures, what="items")
