@@ -12,16 +12,19 @@ from typing import Any
 
 import click
 
+from natsproxy.capture.export import iso, json_line, remarks
 from natsproxy.capture.reader import Follower, open_capture
 from natsproxy.capture.records import Close, Firing, Frames, Gap, Open
 from natsproxy.capture.recover import recover as mend
 from natsproxy.capture.recover import verify as check_file
 from natsproxy.capture.view import Query, Seen, seen, walk
 from natsproxy.cli.diff import diff
+from natsproxy.cli.export import export
+from natsproxy.cli.filters import filters
 from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.template import template
-from natsproxy.wire.ops import BY_TOKEN, C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
 
 _COLOURS = {Op.ERR: "red", Op.CONNECT: "magenta", Op.INFO: "magenta", Op.SUB: "cyan", Op.UNSUB: "cyan"}
 _POLL = 0.25  # seconds between looks at a growing capture
@@ -33,6 +36,7 @@ def capture() -> None:
 
 
 capture.add_command(diff)
+capture.add_command(export)
 
 
 @capture.command()
@@ -83,7 +87,7 @@ def _facts(path: Path, top: int) -> dict[str, Any]:
     return {
         "path": str(path),
         "segments": len(reader.paths),
-        "from": _iso(times[0]) if times else None,
+        "from": iso(times[0]) if times else None,
         "seconds": (times[1] - times[0]) / 1e9 if times else 0,
         "frames": sum(ops.values()),
         "bytes": counts["bytes"],
@@ -152,60 +156,18 @@ def _print_facts(facts: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _time(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        moment = datetime.datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter("give a time as 2026-01-31T12:00:00 or with an offset") from None
-    return int(moment.timestamp() * 1e9)
-
-
-def _ops(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> int:
-    mask = 0
-    for name in value:
-        op = BY_TOKEN.get(name.upper().encode())
-        if op is None:
-            known = ", ".join(token.decode() for token in BY_TOKEN)
-            raise click.BadParameter(f"{name} is no operation; there are {known}")
-        mask |= op_mask(op)
-    return mask
-
-
 @capture.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each frame.")
-@click.option("--from", "start", callback=_time, help="Not before this time.")
-@click.option("--to", "end", callback=_time, help="Not after this time.")
-@click.option("--conn", multiple=True, type=int, help="Only this connection (repeatable).")
-@click.option("--op", "ops", multiple=True, callback=_ops, help="Only this operation (repeatable).")
-@click.option(
-    "--subject", "subjects", multiple=True, help="Only subjects that match this pattern (repeatable)."
-)
-@click.option("--direction", type=click.Choice(["c2s", "s2c"]), help="Only this direction.")
+@filters
 @click.option("--follow", "-f", is_flag=True, help="Go on as the capture grows.")
-def cat(
-    path: Path,
-    as_json: bool,
-    start: int | None,
-    end: int | None,
-    conn: tuple[int, ...],
-    ops: int,
-    subjects: tuple[str, ...],
-    direction: str | None,
-    follow: bool,
-) -> None:
+def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
     """Print the frames of a capture, one a line.
 
     \b
     natsproxy capture cat traffic.ncap --subject 'orders.>' --op PUB
     natsproxy capture cat traffic/ --json --follow
     """
-    lane: Direction | None = {"c2s": C2S, "s2c": S2C}[direction] if direction else None
-    query = Query(start, end, frozenset(conn), lane, subjects=tuple(s.encode() for s in subjects))
-    if ops:
-        query = Query(start, end, frozenset(conn), lane, ops, query.subjects)
     show = json_line if as_json else text_line
     try:
         frames = _follow(path, query) if follow else walk(open_capture(path), query)
@@ -232,15 +194,7 @@ def text_line(one: Seen) -> str:
     arrow = click.style("→" if one.direction == C2S else "←", fg="green" if one.direction == C2S else "blue")
     moment = datetime.datetime.fromtimestamp(one.wall / 1e9).strftime("%H:%M:%S.%f")
     what = _described(one)
-    marks = []
-    if one.cause:
-        marks.append(one.cause if one.out_ordinal is None or one.in_ordinal is None else f"by {one.cause}")
-    if one.in_ordinal is None:
-        marks.append("made here")
-    elif one.out_ordinal is None:
-        marks.append("not passed")
-    if one.delay:
-        marks.append(f"+{one.delay / 1e6:.1f} ms")
+    marks = remarks(one)
     tail = click.style(f"  [{', '.join(marks)}]", fg="yellow") if marks else ""
     return f"{click.style(moment, dim=True)} {one.conn:>4} {arrow} {what}{tail}"
 
@@ -271,39 +225,6 @@ def _short(raw: bytes, limit: int) -> str:
     text = text.replace("\r\n", " · ")
     text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
     return text + ("…" if len(raw) > limit else "")
-
-
-def json_line(one: Seen) -> str:
-    """Return a frame as a JSON object; payloads that are not UTF-8 come as hex."""
-    frame = one.frame
-    row: dict[str, Any] = {
-        "time": _iso(one.wall), "conn": one.conn, "direction": one.direction.label,
-        "in": one.in_ordinal, "out": one.out_ordinal, "delay_ns": one.delay, "cause": one.cause,
-        "flags": one.flags,
-    }  # fmt: skip
-    if frame is not None:
-        row["op"] = frame.op.label
-        for name in ("subject", "reply", "sid", "queue", "args"):
-            value = getattr(frame, name)
-            if value:
-                row[name] = value.decode("utf-8", "backslashreplace")
-        if frame.headers:
-            row["headers"] = frame.headers.decode("utf-8", "backslashreplace")
-        if frame.size or frame.op in (Op.PUB, Op.MSG):
-            row["size"] = frame.size
-            row |= _payload(frame.body)
-    return json.dumps(row)
-
-
-def _payload(body: bytes) -> dict[str, str]:
-    try:
-        return {"payload": body.decode()}
-    except UnicodeDecodeError:
-        return {"payload_hex": body.hex()}
-
-
-def _iso(wall: int) -> str:
-    return datetime.datetime.fromtimestamp(wall / 1e9, datetime.UTC).isoformat()
 
 
 @capture.command()

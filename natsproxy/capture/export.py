@@ -1,0 +1,158 @@
+"""Captures for other tools: a line of JSON per frame, a table of Parquet.  (`pcapng.py`: packets.)
+
+An export appears under its name when it is whole and not before: it is written beside it under a name of its
+own, synced and renamed.  What it takes of memory does not grow with the capture: a block, and for Parquet
+one row group.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from natsproxy.capture.reader import CaptureFile, CaptureReader
+from natsproxy.capture.view import Query, Seen, walk
+from natsproxy.errors import CaptureError
+from natsproxy.wire.ops import Op
+
+GROUP_ROWS: Final = 1 << 18
+GROUP_BYTES: Final = 64 << 20
+"""A row group of Parquet is written when it has so many rows, or so many bytes in memory."""
+NO_ARROW: Final = "Parquet needs pyarrow: pip install 'natsproxy[spark]'"
+
+
+# -- the file
+
+
+@contextmanager
+def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterator[IO[bytes]]:
+    """Give a file to write, which becomes `path` when the block ends without an error.
+
+    Raises CaptureError for a name that is taken (unless `force`) or that is part of the capture itself, and
+    for what the disk refuses.
+    """
+    if path.exists() and not force:
+        raise CaptureError("it exists already: give another name, or --force to overwrite it", path=path)
+    if path.exists() and any(path.samefile(part) for part in reader.paths):
+        raise CaptureError("this is the capture itself: give another name", path=path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with _created(partial) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise CaptureError(f"cannot write it: {error.strerror or error}", path=path) from None
+    finally:
+        with suppress(OSError):  # it was renamed, or never made
+            partial.unlink()
+
+
+def _created(path: Path) -> IO[bytes]:
+    """Create a file that only its owner reads, as captures are."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+# -- JSON
+
+
+def jsonl(reader: CaptureReader, out: IO[bytes], query: Query) -> int:
+    """Write the frames that `query` asks for as lines of JSON; return how many there were."""
+    count = 0
+    for one in walk(reader, query):
+        out.write(json_line(one).encode() + b"\n")
+        count += 1
+    return count
+
+
+def json_line(one: Seen) -> str:
+    """Return a frame as a JSON object; payloads that are not UTF-8 come as hex."""
+    frame = one.frame
+    row: dict[str, Any] = {
+        "time": iso(one.wall), "conn": one.conn, "direction": one.direction.label,
+        "in": one.in_ordinal, "out": one.out_ordinal, "delay_ns": one.delay, "cause": one.cause,
+        "flags": one.flags,
+    }  # fmt: skip
+    if frame is not None:
+        row["op"] = frame.op.label
+        for name in ("subject", "reply", "sid", "queue", "args"):
+            value = getattr(frame, name)
+            if value:
+                row[name] = value.decode("utf-8", "backslashreplace")
+        if frame.headers:
+            row["headers"] = frame.headers.decode("utf-8", "backslashreplace")
+        if frame.size or frame.op in (Op.PUB, Op.MSG):
+            row["size"] = frame.size
+            row |= _payload(frame.body)
+    return json.dumps(row)
+
+
+def _payload(body: bytes) -> dict[str, str]:
+    try:
+        return {"payload": body.decode()}
+    except UnicodeDecodeError:
+        return {"payload_hex": body.hex()}
+
+
+def iso(wall: int) -> str:
+    """Return a time (Unix ns) as text."""
+    return datetime.datetime.fromtimestamp(wall / 1e9, datetime.UTC).isoformat()
+
+
+def remarks(one: Seen) -> list[str]:
+    """Return what the proxy did with a frame, in a few words each; nothing for one that passed."""
+    found = []
+    if one.cause:
+        found.append(one.cause if one.out_ordinal is None or one.in_ordinal is None else f"by {one.cause}")
+    if one.in_ordinal is None:
+        found.append("made here")
+    elif one.out_ordinal is None:
+        found.append("not passed")
+    if one.delay:
+        found.append(f"+{one.delay / 1e6:.1f} ms")
+    return found
+
+
+# -- Parquet
+
+
+def parquet(reader: CaptureReader, out: IO[bytes], query: Query, payload: int = -1) -> int:
+    """Write the frames that `query` asks for as Spark's table `frames`; return how many there were.
+
+    payload: bytes of each (0 none, -1 all).  Raises CaptureError where pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from natsproxy.capture import arrow
+    except ImportError:
+        raise CaptureError(NO_ARROW) from None
+    group: list[Any] = []
+    rows = size = count = 0
+    with pq.ParquetWriter(out, arrow.schema(), compression="zstd") as writer:
+        for made in _batches(reader, query, payload, arrow.batch):
+            group.append(made)
+            rows += made.num_rows
+            size += made.nbytes
+            if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(group), rows)
+                count += rows
+                group, rows, size = [], 0, 0
+        if rows:
+            writer.write_table(pa.Table.from_batches(group), rows)
+    return count + rows
+
+
+def _batches(reader: CaptureReader, query: Query, payload: int, batch: Callable[..., Any]) -> Iterator[Any]:
+    for path in reader.paths:
+        with CaptureFile(path) as file:
+            for ref in file.blocks():
+                if query.wants_block(ref):
+                    yield batch(file, ref, payload=payload, query=query)

@@ -1,0 +1,63 @@
+"""`natsproxy capture export`: captures for other tools, as JSON lines, as Parquet, as packets."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+
+from natsproxy.capture.export import jsonl, output, parquet
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.view import Query
+from natsproxy.cli.filters import filters
+from natsproxy.errors import CaptureError
+
+_FORMS = "--jsonl, --parquet"
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object a line, as capture cat --json.")
+@click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as Spark's.")
+@click.option("--payload", type=click.IntRange(0), metavar="BYTES",
+              help="Parquet: at most so much of each payload.  [default: all of it]")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite OUT.")
+@filters
+def export(
+    path: Path,
+    to_jsonl: str | None,
+    to_parquet: str | None,
+    payload: int | None,
+    force: bool,
+    query: Query,
+) -> None:
+    """Write the frames of a capture for other tools.  OUT is a file, or - for standard output.
+
+    \b
+    natsproxy capture export traffic.ncap --parquet frames.parquet
+    natsproxy capture export traffic/ --jsonl - --subject 'orders.>' | jq .subject
+    """
+    wanted = [name for name in (to_jsonl, to_parquet) if name is not None]
+    if len(wanted) != 1:
+        raise click.UsageError(f"say what to write, one of {_FORMS}")
+    if payload is not None and to_parquet is None:
+        raise click.UsageError("--payload is for --parquet")
+    try:
+        reader = open_capture(path)
+
+        def write(out: IO[bytes]) -> int:
+            if to_jsonl is not None:
+                return jsonl(reader, out, query)
+            return parquet(reader, out, query, -1 if payload is None else payload)
+
+        if wanted[0] == "-":
+            write(sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        with output(Path(wanted[0]), reader, force=force) as out:
+            count = write(out)
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"{wanted[0]}: {count} frames", err=True)

@@ -1,0 +1,72 @@
+"""The options that say which frames of a capture a command is about: one set for all such commands."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from natsproxy.capture.view import Query
+from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
+
+_LANES = {"c2s": C2S, "s2c": S2C}
+
+
+def _time(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter("give a time as 2026-01-31T12:00:00 or with an offset") from None
+    return int(moment.timestamp() * 1e9)
+
+
+def _ops(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> int:
+    mask = 0
+    for name in value:
+        op = BY_TOKEN.get(name.upper().encode())
+        if op is None:
+            known = ", ".join(token.decode() for token in BY_TOKEN)
+            raise click.BadParameter(f"{name} is no operation; there are {known}")
+        mask |= op_mask(op)
+    return mask or ALL_OPS
+
+
+_OPTIONS = (
+    click.option("--from", "start", callback=_time, help="Not before this time."),
+    click.option("--to", "end", callback=_time, help="Not after this time."),
+    click.option("--conn", multiple=True, type=int, help="Only this connection (repeatable)."),
+    click.option("--op", "ops", multiple=True, callback=_ops, help="Only this operation (repeatable)."),
+    click.option(
+        "--subject", "subjects", multiple=True, help="Only subjects that match this pattern (repeatable)."
+    ),
+    click.option("--direction", type=click.Choice(["c2s", "s2c"]), help="Only this direction."),
+)
+
+
+def filters(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options, and what they say as its argument `query`."""
+
+    @functools.wraps(command)
+    def with_query(
+        *args: Any,
+        start: int | None,
+        end: int | None,
+        conn: tuple[int, ...],
+        ops: int,
+        subjects: tuple[str, ...],
+        direction: str | None,
+        **rest: Any,
+    ) -> None:
+        lane = _LANES[direction] if direction else None
+        query = Query(start, end, frozenset(conn), lane, ops, tuple(s.encode() for s in subjects))
+        command(*args, query=query, **rest)
+
+    found: Callable[..., None] = with_query
+    for option in reversed(_OPTIONS):
+        found = option(found)
+    return found

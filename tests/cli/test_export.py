@@ -1,0 +1,77 @@
+"""`natsproxy capture export`, as it is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from natsproxy.cli import main
+
+CAPTURE = Path(__file__).parents[2] / "recordings" / "core-v1.ncap"
+
+
+def run(*arguments: object) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(main, ["capture", *map(str, arguments)])
+
+
+def test_json_lines_are_those_of_cat(tmp_path: Path) -> None:
+    """To a file and to standard output, with the same filters."""
+    for options in ([], ["--op", "MSG", "--op", "pub"], ["--subject", "orders.*", "--direction", "c2s"]):
+        expected = run("cat", CAPTURE, "--json", *options).stdout
+        assert run("export", CAPTURE, "--jsonl", "-", *options).stdout == expected
+        made = run("export", CAPTURE, "--jsonl", tmp_path / "out", "--force", *options)
+        assert made.exit_code == 0
+        assert (tmp_path / "out").read_text() == expected
+        assert f"{len(expected.splitlines())} frames" in made.stderr
+        assert all(json.loads(line) for line in expected.splitlines())
+
+
+def test_parquet_with_so_much_of_each_payload(tmp_path: Path) -> None:
+    """All of it, unless less is asked for."""
+    pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'natsproxy[spark]'")
+    for number, (options, most) in enumerate([([], 1_000), (["--payload", 2], 2)]):
+        out = tmp_path / f"{number}.parquet"
+        assert run("export", CAPTURE, "--parquet", out, *options).exit_code == 0
+        rows = pq.read_table(out).to_pylist()
+        bodies = [(row["size"] or 0) - (row["header_size"] or 0) for row in rows]
+        assert [len(row["payload"] or b"") for row in rows] == [min(most, size) for size in bodies]
+        assert max(bodies) > 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([CAPTURE], 2, "say what to write"),
+        ([CAPTURE, "--jsonl", "a", "--parquet", "b"], 2, "say what to write"),
+        ([CAPTURE, "--jsonl", "a", "--payload", 3], 2, "--payload is for --parquet"),
+        (["missing.ncap", "--jsonl", "a"], 1, "missing.ncap: no such file or folder"),
+        ([__file__, "--jsonl", "a"], 1, "this is not a natsproxy capture"),
+        ([CAPTURE, "--jsonl", "/missing/a"], 1, "/missing/a: cannot write it"),
+        ([CAPTURE, "--parquet", CAPTURE], 1, "it exists already"),
+        ([CAPTURE, "--jsonl", CAPTURE, "--force"], 1, "this is the capture itself"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: list[object], code: int, said: str) -> None:
+    """And change nothing."""
+    before = CAPTURE.read_bytes()
+    result = run("export", *arguments)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+    assert CAPTURE.read_bytes() == before
+
+
+def test_a_damaged_capture_leaves_no_output(tmp_path: Path) -> None:
+    """The error names the place."""
+    raw = bytearray(CAPTURE.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (tmp_path / "bad.ncap").write_bytes(raw)
+    for form in ("--jsonl", "--parquet"):
+        result = run("export", tmp_path / "bad.ncap", form, tmp_path / "out")
+        assert result.exit_code == 1
+        assert "at byte" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.ncap"]
