@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -67,7 +69,7 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
         if "--listen" in line:
             assert any("listening" in said or "playing" in said for said in process.stderr)
             process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
     finally:
         process.kill()
         process.wait()
@@ -84,13 +86,40 @@ def test_help_is_there_for_every_command() -> None:
         assert "natsproxy" in done.output or "Commands:" in done.output
 
 
-def test_the_image_runs_real_commands() -> None:
-    """The Dockerfile's command and the compose file's are known to the command line."""
-    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
-    (command,) = re.findall(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)
-    compose = (ROOT / "deploy" / "compose.yaml").read_text()
-    (composed,) = re.findall(r'command: (\["run".*\])$', compose, re.MULTILINE)
-    for text in (command, composed):
-        words = tomllib.loads(f"words = {text}")["words"]
-        options = {option for param in main.get_command(None, words[0]).params for option in param.opts}  # type: ignore[arg-type, union-attr]
-        assert {word for word in words[1:] if word.startswith("--")} <= options
+DEPLOYED = [
+    ("Dockerfile", r"^CMD (\[.*\])$"),
+    ("compose.yaml", r'command: (\["run".*\])$'),
+    ("kubernetes.yaml", r'args: (\["run".*\])$'),
+    ("natsproxy.service", r"^ExecStart=\S+/natsproxy (.*)$"),
+]
+
+
+@pytest.mark.parametrize(("name", "pattern"), DEPLOYED)
+def test_what_is_deployed_is_a_command(name: str, pattern: str, tmp_path: Path) -> None:
+    """The commands of the deploy files are known to the command line: it gets as far as the settings."""
+    (text,) = re.findall(pattern, (ROOT / "deploy" / name).read_text(), re.MULTILINE)
+    words: list[str] = tomllib.loads(f"words = {text}")["words"] if text[0] == "[" else shlex.split(text)
+    assert words.pop(0) == "run"
+    if "--config" in words:
+        place = words.index("--config") + 1
+        (tmp_path / "settings.toml").write_text(CONFIG_MAP)
+        words[place] = str(tmp_path / "settings.toml")
+    done = CliRunner().invoke(main, ["config", *words, "--json"])
+    assert done.exit_code == 0, done.output
+    assert "4222" in done.output
+
+
+CONFIG_MAP = textwrap.dedent(
+    (ROOT / "deploy" / "kubernetes.yaml").read_text().split("natsproxy.toml: |\n")[1].split("---")[0]
+)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    unit = (ROOT / "deploy" / "natsproxy.service").read_text()
+    here = tmp_path / "natsproxy.service"
+    here.write_text(unit.replace("/usr/local/bin/natsproxy", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(here)], capture_output=True, text=True, check=False
+    )
+    assert [line for line in done.stderr.splitlines() if "natsproxy.service" in line] == []
