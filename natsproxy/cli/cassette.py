@@ -10,8 +10,9 @@ from subprocess import CompletedProcess
 import click
 import trio
 
-from natsproxy.cli.diff import CouldNotRun
-from natsproxy.cli.replay import parse_address, report_cassette, run_stoppable, say_added
+from natsproxy.cli.asked import CouldNotRun, parse_address
+from natsproxy.cli.foreground import STOPPED, run_stoppable
+from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.replay.sessions import MODES, Session, parse_mode, use
@@ -52,7 +53,7 @@ def run(
     except NatsproxyError as error:
         raise CouldNotRun(str(error)) from None
     if stopped or outcome.code is None:
-        raise SystemExit(130)
+        raise SystemExit(STOPPED)
     session = outcome.session
     wrong = False
     if session is not None and session.discarded:

@@ -7,16 +7,11 @@ from pathlib import Path
 
 import click
 
+from natsproxy.cli.asked import CouldNotRun
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.compare import compare
 from natsproxy.replay.report import Report, Row, Tally
-
-
-class CouldNotRun(click.ClickException):
-    """A command that could not do its work at all: exit code 2."""
-
-    exit_code = 2
 
 
 @click.command()
@@ -57,6 +52,9 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
             click.echo(f"\n{row.group}: {row.sample.field} differs")
             click.echo(f"  recorded  {row.sample.recorded or 'nothing'}")
             click.echo(f"  observed  {row.sample.observed or 'nothing'}")
+    for side, count in zip(("recorded", "observed"), report.gaps, strict=True):
+        if count:
+            click.echo(f"\n{side}: {count} gaps; what was not recorded there is not compared")
     if differing:
         click.echo(f"\n{differing} of {len(report.rows)} subjects differ")
     else:

@@ -19,7 +19,7 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.relay import now_ns
 from natsproxy.net.stream import Leg, LegLost
 from natsproxy.replay.actions import Action, Forward, Hang, Mismatch, Send
-from natsproxy.replay.errors import ReplayError
+from natsproxy.replay.errors import Stalled
 from natsproxy.replay.match import Matchers
 from natsproxy.replay.merge import merge
 from natsproxy.replay.plan import events
@@ -109,8 +109,7 @@ class CassetteServer:
     async def finished(self, idle: float | None = None) -> None:
         """Wait until everything was played and every client has left.
 
-        idle: seconds without any traffic after which to give up.  Raises ReplayError with what was waited
-        for.
+        idle: seconds without any traffic after which to give up.  Raises Stalled with what was waited for.
         """
         while not (self.machine.done and not self.connected):
             if self.failure is not None:
@@ -121,7 +120,7 @@ class CassetteServer:
             if scope.cancelled_caught and self.last_activity == seen:
                 what = self.machine.waits_for()
                 what = f"{self.connected} clients to leave" if what == "nothing" else what
-                raise ReplayError(f"nothing happened for {idle:g} s; it was waiting for {what}")
+                raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {what}")
 
     # -- life
 

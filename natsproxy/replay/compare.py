@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from natsproxy.capture.records import Gap
 from natsproxy.replay.balance import LIMIT, Balance
 from natsproxy.replay.canonical import PUBLISHED, Ignore, Said, difference, say
 from natsproxy.replay.causes import Bounded
-from natsproxy.replay.plan import Event, Step, events
+from natsproxy.replay.plan import Event, Step, events, walk
 from natsproxy.replay.report import OTHER, ROWS, Report, Row, Sample
 from natsproxy.wire.ops import C2S, Op
 
@@ -40,9 +41,10 @@ def compare(
     Raises CaptureError where one cannot be read.
     """
     paths = (recorded, observed)
-    table = _Table()
+    table, gaps = _Table(), [0, 0]
     with Balance(limit) as balance:
-        for side, heard in _in_step(*(_heard(events(path), ignore) for path in paths)):
+        sides = (_heard(_whole(path, gaps, side), ignore) for side, path in enumerate(paths))
+        for side, heard in _in_step(*sides):
             row = table.count(heard, side)
             key = row * len(_KINDS) + _KINDS[heard.said.kind]
             balance.add(heard.said.digest, key, side, heard.step.seq)
@@ -57,7 +59,7 @@ def compare(
             at = (number, side, kind)
             firsts[at] = min(odd.place, firsts.get(at, odd.place))
     _show_first(table.rows, firsts, paths, ignore)
-    return Report(sorted(table.rows, key=lambda row: (row.same, row.group)))
+    return Report(sorted(table.rows, key=lambda row: (row.same, row.group)), (gaps[0], gaps[1]))
 
 
 class _Heard(NamedTuple):
@@ -70,6 +72,13 @@ class _Heard(NamedTuple):
     said: Said
     asked: str = ""
     after: int | None = None
+
+
+def _whole(path: Path | str, gaps: list[int], side: int) -> Iterator[Event]:
+    """Yield the events of a capture, counting what was not recorded."""
+    for _, item, found in walk(path):
+        gaps[side] += isinstance(item, Gap)
+        yield from found
 
 
 def _heard(source: Iterator[Event], ignore: Ignore) -> Iterator[_Heard]:

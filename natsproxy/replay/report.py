@@ -98,9 +98,13 @@ class Row:
 
 @dataclass(slots=True)
 class Report:
-    """The rows, the groups that differ first."""
+    """The rows, the groups that differ first.
+
+    gaps: how often the recording and the other one lack what was not recorded; it is not compared.
+    """
 
     rows: list[Row]
+    gaps: tuple[int, int] = (0, 0)
 
     @property
     def same(self) -> bool:
@@ -110,7 +114,7 @@ class Report:
     def facts(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
-            "same": self.same,
+            "same": self.same, "recorded_gaps": self.gaps[0], "observed_gaps": self.gaps[1],
             "groups": [
                 {
                     "subject": row.group, "missing": row.missing, "added": row.added,

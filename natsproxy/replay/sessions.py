@@ -22,16 +22,16 @@ from typing import Final, Literal, get_args
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import Address
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette import CassetteServer
 from natsproxy.replay.match import Matchers
 from natsproxy.replay.merge import beside, replace
+from natsproxy.replay.observe import observe
 
 Mode = Literal["none", "once", "new_episodes", "all", "rewrite"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
-_DRAIN: Final = 5.0
 
 
 class Session:
@@ -133,14 +133,10 @@ async def _record(path: Path, upstream: Address, listen: Address) -> AsyncIterat
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = beside(path)
     remove(fresh)
-    record = RecordSettings(fresh, rotate_size=0)
-    proxy = Proxy(ProxySettings(listen=(listen,), upstream=upstream, record=record))
     try:
-        async with trio.open_nursery() as nursery:
-            (address,) = await nursery.start(proxy.serve)
-            session = Session(f"nats://{address}", None, proxy)
+        async with observe(fresh, upstream, listen) as proxy:
+            session = Session(f"nats://{proxy.listen[0]}", None, proxy)
             yield session
-            await proxy.drain(_DRAIN)
         if not session.discarded:
             if path.is_dir():  # noqa: ASYNC240 (a folder cannot be replaced by a file)
                 remove(path)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from natsproxy.capture.builder import BlockBuilder
+from natsproxy.capture.records import Gap
+from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
 from tests.replay.scripted import hello, write
 
@@ -45,3 +48,17 @@ def test_what_cannot_run_is_2(tmp_path: Path) -> None:
     done = diff(tmp_path / "no.ncap", tmp_path / "no.ncap")
     assert done.exit_code == 2
     assert "no such file" in done.output
+
+
+def test_gaps_are_said(tmp_path: Path) -> None:
+    both = pair(tmp_path, b"PUB a 1\r\nx\r\n", b"PUB a 1\r\nx\r\n")
+    writer = CaptureWriter(both[1], SegmentInfo(b"r" * 16, b"b" * 16, 0, 0))
+    builder = BlockBuilder()
+    builder.begin(0, 0)
+    builder.add(Gap(None, 0, {"reason": "the disk did not keep up"}))
+    writer.open_segment()
+    writer.write(builder.seal())
+    writer.close()
+    done = diff(*both)
+    assert "observed: 1 gaps" in done.output
+    assert json.loads(diff(*both, "--json").output)["observed_gaps"] == 1

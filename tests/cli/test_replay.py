@@ -14,7 +14,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from natsproxy.cli import main
-from natsproxy.cli.replay import parse_address
+from natsproxy.cli.asked import parse_address
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.plan import Step, events
@@ -137,3 +137,40 @@ async def test_unrecorded_input_is_recorded_into_the_capture(tmp_path: Path) -> 
             assert await trio.to_thread.run_sync(process.wait) == 0
     bodies = [event.frame.body for event in events(capture) if isinstance(event, Step)]
     assert bodies.count(b"hi") == 2
+
+
+async def _play_along(arguments: list[str], said: bytes, until: bytes) -> tuple[int, bytes]:
+    """Play a capture to one client that says something; return exit code and output."""
+    process = subprocess.Popen(  # noqa: ASYNC220
+        [NATSPROXY, "replay", "to-client", *arguments, "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ,
+    )  # fmt: skip
+    with process, trio.fail_after(20):
+        port = int((await _first_line(process)).rsplit(":", 1)[1])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(said)
+            heard = b""
+            while until not in heard:
+                heard += await stream.receive_some()
+        out, _ = await trio.to_thread.run_sync(process.communicate)
+        return process.returncode, out
+
+
+HELLO = b'CONNECT {"verbose":false,"name":"a"}\r\n'
+
+
+@pytest.mark.parametrize(("body", "until", "field"), [(b"hi", b"MSG x 7 2", None), (b"ho", b"-ERR", "body")])
+async def test_a_played_server_reports_as_a_comparison_does(
+    body: bytes, until: bytes, field: str | None, tmp_path: Path
+) -> None:
+    lines = [(1, ">", b"SUB x 1\r\nPUB x 2\r\nhi\r\n"), (1, "<", b"MSG x 1 2\r\nhi\r\n")]
+    capture, observed = write(tmp_path / "x.ncap", [*hello(1, "a"), *lines]), tmp_path / "o.ncap"
+    options = [str(capture), "--report", "--json", "--record", str(observed), "--timeout", "0.2"]
+    said = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 7\r\nPUB x 2\r\n%b\r\n' % body
+    code, out = await _play_along(options, said, until)
+    facts = json.loads(out)
+    assert code == (0 if field is None else 1)
+    assert facts["same"] is (field is None)
+    assert facts == json.loads(run("capture", "diff", capture, observed, "--json").output)
+    fields = {group["subject"]: (group["first_difference"] or {}).get("field") for group in facts["groups"]}
+    assert fields["x"] == field

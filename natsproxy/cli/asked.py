@@ -1,0 +1,88 @@
+"""What the commands of replays are asked, and how they answer: addresses, speeds, credentials, results."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError
+from natsproxy.replay import credentials as creds
+
+
+class CouldNotRun(click.ClickException):
+    """A command that could not do its work at all: exit code 2."""
+
+    exit_code = 2
+
+
+class Speed(click.ParamType[float | None]):
+    """A factor, or max (None)."""
+
+    name = "FACTOR|max"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
+        """Read it, or fail with both shapes."""
+        if value == "max":
+            return None
+        try:
+            speed = float(value)
+        except ValueError:
+            speed = 0
+        if not 0.001 <= speed <= 10_000:
+            self.fail(f"{value!r} is neither a factor (0.1, 1, 100) nor max", param, ctx)
+        return speed
+
+
+def parse_address(text: str, what: str) -> Address:
+    """Read `nats://HOST:PORT` or `HOST:PORT`.
+
+    Raises ConfigError with the shape that it must have.
+    """
+    match = re.fullmatch(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::(\d{1,5}))?/?", text)
+    if match is None or text.startswith("tls://") or int(match[2] or 0) > 65535:
+        raise ConfigError(f"{what} {text!r} is no address: nats://HOST:PORT")
+    return Address(match[1].strip("[]") or "127.0.0.1", int(match[2]) if match[2] is not None else 4222)
+
+
+def parse_credentials(options: dict[str, Any]) -> creds.Credentials:
+    """Read --creds, --user and --map-user.
+
+    Raises ConfigError for what cannot be read.
+    """
+    base = creds.Credentials()
+    if options["creds"]:
+        base = creds.from_creds(options["creds"])
+    elif options["user"]:
+        base = creds.from_user(options["user"])
+    users = {}
+    for entry in options["map_user"]:
+        recorded, equals, text = entry.partition("=")
+        if not equals:
+            raise ConfigError(f"--map-user {recorded!r} is not RECORDED=USER:PASSWORD")
+        users[recorded] = creds.from_user(text)
+    return creds.Credentials(base.user, base.password, base.token, base.jwt, base.seed, users)
+
+
+def parse_connections(text: str) -> frozenset[int]:
+    """Read connection numbers, `1,2,5`.
+
+    Raises ConfigError for what is none.
+    """
+    try:
+        return frozenset(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(f"--connections {text!r} is no list of connection numbers: 1,2,5") from None
+
+
+def show_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Print a result, as JSON or as lines for a person."""
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for key, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int | float) else value
+        click.echo(f"{key.replace('_', ' '):>22}  {shown}")
