@@ -51,14 +51,12 @@ def test_what_cannot_run_is_2(tmp_path: Path) -> None:
 
 
 def test_gaps_are_said(tmp_path: Path) -> None:
-    both = pair(tmp_path, b"PUB a 1\r\nx\r\n", b"PUB a 1\r\nx\r\n")
-    writer = CaptureWriter(both[1], SegmentInfo(b"r" * 16, b"b" * 16, 0, 0))
-    builder = BlockBuilder()
+    ours, theirs = write(tmp_path / "a.ncap", hello(1, "a")), tmp_path / "b.ncap"
+    writer, builder = CaptureWriter(theirs, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0)), BlockBuilder()
     builder.begin(0, 0)
     builder.add(Gap(None, 0, {"reason": "the disk did not keep up"}))
     writer.open_segment()
     writer.write(builder.seal())
     writer.close()
-    done = diff(*both)
-    assert "observed: 1 gaps" in done.output
-    assert json.loads(diff(*both, "--json").output)["observed_gaps"] == 1
+    assert "observed: 1 gaps" in diff(ours, theirs).output
+    assert json.loads(diff(theirs, ours, "--json").output)["recorded_gaps"] == 1
