@@ -48,12 +48,14 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     return {"count": table.count(), "listed": listed, "lanes": strips}
 
 
-def _during(hits: DataFrame, axis: Axis, tables: Tables) -> dict[str, list[float] | None]:
-    """Return, by rule, the latencies of all requests that began in the steps in which it fired."""
+def _during(hits: DataFrame, axis: Axis, tables: Tables) -> dict[str, dict[str, Any]]:
+    """Return, by rule, what became of all requests that began in the steps in which it fired."""
     requests = tables.get("requests")
     if requests is None:
         return {}
     asked = requests.where(ASKED).withColumn("at", axis.bucket("t1")).join(F.broadcast(hits), "at")
+    counts = F.sum("requests").alias("requests"), percentiles("latency_ns")
     return {
-        row["rule"]: ms(row["latency"]) for row in rows(asked.groupBy("rule").agg(percentiles("latency_ns")))
+        row["rule"]: {"requests": row["requests"], "latency": ms(row["latency"])}
+        for row in rows(asked.groupBy("rule").agg(*counts))
     }

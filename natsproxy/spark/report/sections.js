@@ -194,10 +194,11 @@ function faults({ lanes, listed }) {
     { label: "last", value: (row) => row.last, show: (row) => clock(row.last) },
     { label: "held p50", value: (row) => row.delay?.[0], show: (row) => dur(row.delay?.[0]) },
     { label: "for example", kind: "text", value: (row) => row.example, show: (row) => code(row.example || "–") },
-    { label: "requests meanwhile p50", value: (row) => row.during?.latency?.[0], show: (row) => dur(row.during?.latency?.[0]) },
-    { label: "p99", value: (row) => row.during?.latency?.[2], show: (row) => dur(row.during?.latency?.[2]), hot: worse },
-    { label: "no answer", value: (row) => row.during?.unanswered, hot: (row) => row.during?.unanswered > 0 },
-    { label: "errors", value: (row) => row.during?.errors ?? 0, hot: (row) => row.during?.errors > 0 },
+    { label: "then -ERR", value: (row) => row.error, hot: (row) => row.error > 0 },
+    { label: "closed", value: (row) => row.closed, hot: (row) => row.closed > 0 },
+    { label: "no reply", value: (row) => row.unanswered, hot: (row) => row.unanswered > 0 },
+    { label: "reply p50", value: (row) => row.reply?.[0], show: (row) => dur(row.reply?.[0]) },
+    { label: "all requests p99", value: (row) => row.during?.latency?.[2], show: (row) => dur(row.during?.latency?.[2]), hot: worse },
   ], listed, base?.latency ? `Meanwhile: in the steps of ${dur(step)} in which the rule fired. Overall: p50 ${dur(base.latency[0])}, p99 ${dur(base.latency[2])}.` : null)];
 }
 

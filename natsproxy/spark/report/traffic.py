@@ -98,7 +98,7 @@ def templates(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
             F.approx_count_distinct("subject").alias("subjects"),
             F.approx_count_distinct(peer()).alias("connections"),
         )
-        .orderBy(F.expr("published + delivered DESC"), "template")
+        .orderBy((F.col("published") + F.col("delivered")).desc(), "template")
         .limit(TOP)
     )  # fmt: skip
     found = rows(top)
