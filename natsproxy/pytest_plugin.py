@@ -13,6 +13,9 @@ How a test is judged
 3. A failure carries a section: path, mode, seed, what differed, the faults and the last frames.
 4. What a test recorded is kept if it passed.
 All of it travels in reports, so it is the same under pytest-xdist, where a worker runs the test.
+
+pytest loads this module in every run of everybody who has natsproxy installed, so it stays light: the proxy
+is imported by the first test that takes a fixture.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.testing import TestProxy, WaitTimeout, cassette
+
+if TYPE_CHECKING:
+    from natsproxy.testing import TestProxy, cassette
 
 _MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
 _RECORD_IT: Final = "record it with: pytest --nats-record=once --nats-upstream=nats://HOST:PORT"
@@ -39,9 +44,10 @@ _SHOWN: Final = 5  # unused recordings of a test that the summary names
 
 @dataclass
 class _Use:
-    """What one test uses.  judged: how many mismatches were reported; passed: its body did."""
+    """What one run of a test uses.  judged: how many mismatches were reported; passed: its body did."""
 
-    tools: list[TestProxy | cassette] = field(default_factory=list)
+    tape: cassette | None = None
+    proxy: TestProxy | None = None
     judged: int = 0
     passed: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
@@ -95,15 +101,14 @@ def default_path(node: pytest.Item) -> Path:
 
 
 def _marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
-    """Return the path and the other settings that a test's marker gives."""
-    marker = node.get_closest_marker("nats_cassette")
-    given = {} if marker is None else dict(marker.kwargs)
+    """Return the path and the other settings that a test's markers give; the nearest marker wins."""
+    given: dict[str, Any] = {}
+    for marker in reversed(list(node.iter_markers("nats_cassette"))):
+        given |= {**dict(zip(("path",), marker.args, strict=False)), **marker.kwargs}
+        wrong = [*map(repr, marker.args[1:]), *sorted(given.keys() - {"path", "bodies", "strict"})]
+        if wrong:
+            raise NatsproxyError(f"nats_cassette takes path, bodies and strict, not {', '.join(wrong)}")
     path = given.pop("path", None)
-    if marker is not None and marker.args:
-        path = marker.args[0]
-    wrong = sorted(given.keys() - {"bodies", "strict"})
-    if wrong or (marker is not None and len(marker.args) > 1):
-        raise NatsproxyError(f"nats_cassette takes path, bodies and strict, not {wrong or marker.args!r}")  # type: ignore[union-attr]
     return (default_path(node) if path is None else node.path.parent / path), given
 
 
@@ -113,75 +118,102 @@ def _marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
 @pytest.fixture
 def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
     """Give the cassette of this test, playing or recording; `.url` is where clients connect."""
-    use = request.node.stash.setdefault(_USE, _Use())
+    from natsproxy.testing import cassette
+
+    use = request.node.stash[_USE]
+    mode, upstream, strict, seed = (
+        _setting(request.config, name) for name in ("record", "upstream", "strict", "seed")
+    )
+    path, complaint = None, ""
     try:
         path, more = _marked(request.node)
-        strict = more.pop("strict", None)
-        tape = cassette(
-            path,
-            _setting(request.config, "record"),
-            upstream=_setting(request.config, "upstream") or None,
-            strict=_setting(request.config, "strict") if strict is None else strict,
-            seed=int(_setting(request.config, "seed")),
-            **more,
-        )
+        tape = cassette(path, mode, upstream=upstream or None, seed=int(seed), **{"strict": strict, **more})
         tape.__enter__()
     except NatsproxyError as error:
-        complaint = f"{error}\n{_RECORD_IT}"  # said outside, so that no chain of exceptions is shown
-    else:
-        complaint = ""
-    if complaint:
-        pytest.fail(complaint, pytrace=False)
-    use.tools.append(tape)
+        complaint = str(error)
+    if complaint:  # said out here, so that no chain of exceptions is shown
+        missing = path is not None and not path.exists() and not upstream
+        pytest.fail(f"{complaint}\n{_RECORD_IT}" if missing else complaint, pytrace=False)
+    use.tape = tape
     yield tape
-    tape.close(keep=use.passed)
-    if use.passed:
-        _judge_late(use, tape)
+    complaints = _close(use, tape)
+    if complaints:
+        pytest.fail(f"{tape.path}:\n" + "\n".join(complaints), pytrace=False)
 
 
-def _judge_late(use: _Use, tape: cassette) -> None:
+def _close(use: _Use, tape: cassette) -> list[str]:
+    """End a cassette, note what became of it, and return what its test is blamed for."""
+    try:
+        tape.close(keep=use.passed)
+    except NatsproxyError as error:
+        return [str(error)]
+    if not use.passed:
+        return []
     late, unused = tape.mismatches()[use.judged :], tape.unused()
-    if unused and not tape.strict:
-        use.notes["unused"] = [str(tape.path), len(unused), unused[:_SHOWN]]
     if tape.recording:
         use.notes["recorded"] = f"recorded {tape.path}"
     elif tape.added:
         use.notes["recorded"] = f"{tape.added} frames added to {tape.path}"
     if tape.strict:
         late += [f"recorded, but not sent by any client: {one}" for one in unused]
-    if late:
-        pytest.fail(f"{tape.path}:\n" + "\n".join(late), pytrace=False)
+    elif unused:
+        use.notes["unused"] = [str(tape.path), len(unused), unused[:_SHOWN]]
+    return late
 
 
 @pytest.fixture
 def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
     """Give a proxy before `--nats-upstream`, for faults and for looking at frames."""
+    from natsproxy.testing import TestProxy
+
     upstream = _setting(request.config, "upstream")
-    if not upstream:
-        pytest.fail("nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT", pytrace=False)
-    with TestProxy(upstream, seed=int(_setting(request.config, "seed"))) as proxy:
-        request.node.stash.setdefault(_USE, _Use()).tools.append(proxy)
+    complaint = "" if upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
+    try:
+        proxy = TestProxy(upstream, seed=int(_setting(request.config, "seed")))
+    except NatsproxyError as error:
+        complaint = complaint or str(error)
+    if complaint:
+        pytest.fail(complaint, pytrace=False)
+    with proxy:
+        request.node.stash[_USE].proxy = proxy
         yield proxy
 
 
 # -- what a report says
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin anew (plugins may run a test again); refuse a marker that does nothing."""
+    item.stash[_USE] = _Use()
+    marked = any(marker.name == "nats_cassette" for marker in item.own_markers)
+    if marked and "nats_cassette" not in getattr(item, "fixturenames", ()):
+        pytest.fail("marked nats_cassette, but it does not take the fixture of that name", pytrace=False)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test that passed but whose client sent what was never recorded."""
     result = yield
-    use = item.stash.get(_USE, None)
-    for tape in () if use is None else use.tools:
-        if use is None or not isinstance(tape, cassette) or tape.recording:
-            continue
-        with suppress(WaitTimeout):  # a fault still holds something back: judged at teardown
-            tape.barrier(_BARRIER)
-        found = tape.mismatches()
+    use = item.stash[_USE]
+    if use.tape is not None and not use.tape.recording:
+        found = _sent_so_far(use.tape)
         use.judged = len(found)
         if found:
-            pytest.fail(f"{tape.path}:\n" + "\n".join(found), pytrace=False)
+            pytest.fail(f"{use.tape.path}:\n" + "\n".join(found), pytrace=False)
     return result
+
+
+def _sent_so_far(tape: cassette) -> list[str]:
+    """Return what differed in all that was sent up to now."""
+    from natsproxy.testing import WaitTimeout
+
+    try:
+        with suppress(WaitTimeout):  # a fault still holds something back: judged at teardown
+            tape.barrier(_BARRIER)
+    except NatsproxyError as error:
+        return [str(error)]
+    return tape.mismatches()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -196,18 +228,11 @@ def pytest_runtest_makereport(
     if report.when == "call":
         use.passed = report.passed
     if report.failed:
-        report.sections += [("natsproxy", _story(tool)) for tool in use.tools]
+        tools = [tool for tool in (use.tape, use.proxy) if tool is not None]
+        report.sections += [("natsproxy", tool.story()) for tool in tools]
     if report.when == "teardown":
         report.natsproxy = use.notes  # type: ignore[attr-defined] # reports keep what is plain data
     return report
-
-
-def _story(tool: TestProxy | cassette) -> str:
-    if not isinstance(tool, cassette):
-        return f"proxy before {tool.upstream}, seed {tool.seed}\n{tool.story()}"
-    end = ": not kept, since the test failed" if tool.recording else ""
-    lines = [f"cassette {tool.path}, mode {tool.mode}, seed {tool.seed}{end}", *tool.mismatches()]
-    return "\n".join([*lines, tool.story()])
 
 
 class _Summary:

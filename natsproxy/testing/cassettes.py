@@ -19,6 +19,7 @@ from natsproxy.replay.match import BodyMatcher
 from natsproxy.replay.near import preview
 from natsproxy.replay.sessions import Session, parse_mode, use
 from natsproxy.testing.front import Front, server_address
+from natsproxy.testing.thread import refuse_in_loop
 
 _DRAIN: Final = 2.0  # seconds for what clients have sent to be answered at the end
 _SETTLE: Final = 1.0  # seconds for the player to read what was sent before
@@ -35,6 +36,8 @@ class cassette(Front):
             client = connect(tape.url)
             with tape.fault(drop(first=1), subject="orders.new"):
                 ...
+
+    Inside an event loop it is `async with`, since clients may have to read on while it ends.
 
     mode: none (default; never dials a server), once, new_episodes, all or rewrite; those that record need
     `upstream`, a NATS URL.  bodies: subject patterns and functions that say whether two application payloads
@@ -75,6 +78,10 @@ class cassette(Front):
         return 0 if self.session is None else self.session.added
 
     # -- life
+
+    def __enter__(self) -> cassette:
+        refuse_in_loop("leaving `with cassette(...)`", "`async with cassette(...)`")
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -138,6 +145,12 @@ class cassette(Front):
         found = self.complaints()
         if found:
             raise CassetteMismatch(f"{self.path}:\n" + "\n".join(found))
+
+    def story(self, count: int = 20) -> str:
+        """Return what a person wants to see when a test failed: what differed, faults, the last frames."""
+        end = ", recording: kept only if the test passes" if self.recording else ""
+        head = f"cassette {self.path}, mode {self.mode}, seed {self.seed}{end}"
+        return "\n".join([head, *self.mismatches(), super().story(count)])
 
 
 async def _settled(session: Session) -> None:

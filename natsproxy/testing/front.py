@@ -86,7 +86,8 @@ class Front:
         self._thread.stop()
 
     async def __aenter__(self: F) -> F:
-        return self.__enter__()  # nothing under test talks to it yet: there is nobody to stop
+        self._thread.start()  # it blocks, but nothing under test talks to it yet: there is nobody to stop
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -181,8 +182,8 @@ class Front:
         timeout: seconds.  Raises WaitTimeout with what was seen instead, BlockingCall inside an event loop:
         there, `await proxy.wait_for_async(...)`.
         """
-        refuse_in_loop("wait_for")
-        return self._thread.wait(self._seen.wait, Wanted(subject, op, direction), count, timeout)
+        refuse_in_loop("wait_for()", "await wait_for_async()")
+        return self._thread.wait(timeout, self._seen.wait, Wanted(subject, op, direction), count, timeout)
 
     async def wait_for_async(
         self,
@@ -195,7 +196,7 @@ class Front:
     ) -> list[SeenFrame]:
         """Await the same, in asyncio and trio."""
         wanted = Wanted(subject, op, direction)
-        return await self._thread.wait_async(self._seen.wait, wanted, count, timeout)
+        return await self._thread.wait_async(timeout, self._seen.wait, wanted, count, timeout)
 
     def barrier(self, timeout: float = TIMEOUT) -> None:
         """Block until all that had reached the proxy's sockets is handled and answered by the server.
@@ -203,12 +204,12 @@ class Front:
         What a client library still buffers is not covered: flush the client first.  timeout: seconds.
         Raises WaitTimeout, and BlockingCall inside an event loop: there, `await proxy.barrier_async()`.
         """
-        refuse_in_loop("barrier")
-        self._thread.wait(self._barrier, timeout)
+        refuse_in_loop("barrier()", "await barrier_async()")
+        self._thread.wait(timeout, self._barrier, timeout)
 
     async def barrier_async(self, timeout: float = TIMEOUT) -> None:
         """Await the same, in asyncio and trio."""
-        await self._thread.wait_async(self._barrier, timeout)
+        await self._thread.wait_async(timeout, self._barrier, timeout)
 
     async def _barrier(self, timeout: float) -> None:
         assert self._proxy is not None

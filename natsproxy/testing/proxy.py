@@ -46,3 +46,7 @@ class TestProxy(Front):
         async with self._before(self._settings):
             started()
             await stop.wait()
+
+    def story(self, count: int = 20) -> str:
+        """Return what a person wants to see when a test failed: faults in force, firings, the last frames."""
+        return f"proxy before nats://{self.upstream}, seed {self.seed}\n{super().story(count)}"

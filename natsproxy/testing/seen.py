@@ -16,6 +16,7 @@ import trio
 
 from natsproxy.capture.records import Frames, Item
 from natsproxy.errors import NatsproxyError
+from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.subjects import matches
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
@@ -47,6 +48,11 @@ class SeenFrame:
     payload: bytes
     passed: bool
     cause: str | None
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header, None where it has none of that name (case counts)."""
+        value = parse_headers(self.headers).first(name.encode())
+        return None if value is None else value.decode("utf-8", "replace")
 
     def __str__(self) -> str:
         words = [f"#{self.conn}", self.direction, self.op, self.subject]

@@ -6,8 +6,11 @@ The code under test keeps its own loop; the proxy's never competes with it for a
   safe inside a running event loop.
 - `wait`: an async function, and the caller blocks.  Inside a running event loop that would stop the client
   under test, so the public blocking calls go through `refuse_in_loop` first.
-- `wait_async`: the same, awaited in asyncio or trio.  Time limits are kept here, by a real clock: a test's
-  own clock may be a mock.
+- `wait_async`: the same, awaited in asyncio or trio.
+
+Nothing here waits for ever.  What is called keeps its own limit; `GRACE` seconds later the caller gives the
+thread up (something of the user's, a body matcher say, may never return).  All limits are of the real clock:
+a test's own may be a mock.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -25,6 +28,7 @@ from natsproxy.errors import NatsproxyError
 
 T = TypeVar("T")
 START = 10.0  # seconds until it must stand
+GRACE = 10.0  # seconds beyond the limit of what was called
 STOP = 20.0  # seconds until it must be gone
 
 
@@ -32,12 +36,12 @@ class BlockingCall(NatsproxyError):
     """A blocking call was made inside a running event loop."""
 
 
-def refuse_in_loop(name: str) -> None:
-    """Raise BlockingCall when an event loop runs in this thread."""
+def refuse_in_loop(what: str, instead: str) -> None:
+    """Raise BlockingCall when an event loop runs in this thread; instead: what to write there."""
     library = _loop()
     if library is not None:
         raise BlockingCall(
-            f"{name}() would block {library}'s event loop and so the client under test: await {name}_async()"
+            f"{what} would block {library}'s event loop and so the client under test: {instead}"
         )
 
 
@@ -66,6 +70,23 @@ async def awaited(future: Future[T]) -> T:
     return future.result()
 
 
+def within(future: Future[T], limit: float, late: str) -> Future[T]:
+    """Return a future that ends as another one does, or with NatsproxyError(late) after `limit` seconds."""
+    made: Future[T] = Future()
+    made.set_running_or_notify_cancel()  # who gives up waiting does not cancel it for others
+
+    def settle(error: BaseException | None) -> None:
+        timer.cancel()
+        with suppress(InvalidStateError):  # the other one came first
+            made.set_result(future.result()) if error is None else made.set_exception(error)
+
+    timer = threading.Timer(limit, settle, [NatsproxyError(late)])
+    timer.daemon = True
+    timer.start()
+    future.add_done_callback(lambda done: settle(done.exception()))
+    return made
+
+
 class TrioThread:
     """Runs one async function in a thread until it is stopped; once.
 
@@ -80,7 +101,6 @@ class TrioThread:
         self._what = what
         self._standing: Future[None] = Future()
         self._gone: Future[None] = Future()
-        self._gone.set_running_or_notify_cancel()  # who gives up waiting does not cancel the thread's word
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop: trio.Event | None = None
         self._calls: trio.Nursery | None = None
@@ -100,8 +120,9 @@ class TrioThread:
             self._standing.result(START)
         except TimeoutError:
             raise NatsproxyError(f"{self._what} did not start within {START:g} s") from None
-        except BaseException:
-            self._thread.join()
+        except BaseException:  # it failed, or somebody has no patience: Ctrl-C
+            self._ask()
+            self._thread.join(STOP)
             raise
 
     def _run(self) -> None:
@@ -131,10 +152,10 @@ class TrioThread:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(function, *args)
                 return
-        raise NatsproxyError(f"{self._what} is not running: use it inside its `with`") from self._fault()
-
-    def _fault(self) -> BaseException | None:
-        return self._gone.exception() if self._gone.done() else None
+        fault = self._gone.exception() if self._gone.done() else None
+        if fault is None:
+            raise NatsproxyError(f"{self._what} is not running: use it inside its `with`")
+        raise NatsproxyError(f"{self._what} has ended: {fault!r}") from fault
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Run a plain function in the trio thread and return its result: short, never waits."""
@@ -155,7 +176,6 @@ class TrioThread:
     def submit(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
         """Begin an async function in the trio thread; it keeps its own time limit."""
         done: Future[T] = Future()
-        done.set_running_or_notify_cancel()  # a waiter that gives up does not take it away from us
 
         async def run() -> None:
             try:
@@ -175,36 +195,42 @@ class TrioThread:
         self._soon(begin)
         return done
 
-    def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run an async function in the trio thread and block until it is done."""
-        return self.submit(function, *args).result()
+    def wait(self, limit: float, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run an async function in the trio thread and block until it is done; limit: its own, in seconds."""
+        return self._limited(limit, function, *args).result()
 
-    async def wait_async(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    async def wait_async(self, limit: float, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """The same for asyncio and trio: awaits instead of blocking."""
-        return await awaited(self.submit(function, *args))
+        return await awaited(self._limited(limit, function, *args))
+
+    def _limited(self, limit: float, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
+        late = f"{self._what} did not answer within {limit + GRACE:g} s"
+        return within(self.submit(function, *args), limit + GRACE, late)
 
     def stop(self) -> None:
         """Stop and join; idempotent.  Raises what it died of."""
-        self._ask()
-        if self._thread.ident is None:
-            return
-        try:
-            self._gone.result(STOP)
-        except TimeoutError:
-            raise NatsproxyError(f"{self._what} did not stop within {STOP:g} s") from None
-        finally:
-            self._forget()
-        self._thread.join()
+        ended = self._ended()
+        if ended is not None:
+            try:
+                ended.result()
+            finally:
+                self._forget()
 
     async def stop_async(self) -> None:
         """The same for asyncio and trio: the client under test may still say goodbye meanwhile."""
-        self._ask()
-        if self._thread.ident is not None:
+        ended = self._ended()
+        if ended is not None:
             try:
-                await awaited(self._gone)
+                await awaited(ended)
             finally:
                 self._forget()
-            self._thread.join()
+
+    def _ended(self) -> Future[None] | None:
+        """Ask it to end; return when it has, None where it never began."""
+        self._ask()
+        if self._thread.ident is None:
+            return None
+        return within(self._gone, STOP, f"{self._what} did not stop within {STOP:g} s")
 
     def _ask(self) -> None:
         if self._stop is not None and self._token is not None:
@@ -212,7 +238,8 @@ class TrioThread:
                 self._token.run_sync_soon(self._stop.set)
 
     def _forget(self) -> None:
-        """What it died of is said once."""
-        if self._gone.done() and self._gone.exception() is not None:
+        """What it died of is said once; what has ended is gone when this returns."""
+        if self._gone.done():
+            self._thread.join()
             self._gone = Future()
             self._gone.set_result(None)

@@ -1,4 +1,4 @@
-"""The users' API: faults that undo themselves, waiting with limits, cassettes, the pytest plugin."""
+"""The users' API: faults that undo themselves, waiting with limits, cassettes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from natsproxy.testing import BlockingCall, CassetteMismatch, TestProxy, WaitTim
 from tests.kit.servers import NatsServer
 
 pytestmark = pytest.mark.server
-pytest_plugins = ["pytester"]
 
 
 def test_a_fault_holds_for_its_with(nats_server: NatsServer) -> None:
@@ -113,31 +112,3 @@ def test_a_cassette_plays_what_it_recorded(nats_server: NatsServer, tmp_path: Pa
 
     with pytest.raises(CassetteMismatch, match="something else"), cassette(path) as tape:
         asyncio.run(another(tape.url))
-
-
-def test_the_pytest_plugin(nats_server: NatsServer, pytester: pytest.Pytester) -> None:
-    """`--nats-record=once` records, the default plays, a missing cassette says how to record it."""
-    pytester.makepyfile(
-        test_shop="""
-        import asyncio, nats, pytest
-
-        @pytest.mark.nats_cassette
-        def test_order(nats_cassette):
-            async def program():
-                nc = await nats.connect(nats_cassette.url, name="shop")
-                sub = await nc.subscribe("shop")
-                await nc.publish("shop", b"hello")
-                assert (await sub.next_msg(3)).data == b"hello"
-                await nc.close()
-            asyncio.run(program())
-        """
-    )
-    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    missing = pytester.runpytest_subprocess(*arguments)
-    missing.stdout.fnmatch_lines(["*--nats-record=once*"])
-    recorded = pytester.runpytest_subprocess(
-        *arguments, "--nats-record=once", f"--nats-upstream={nats_server.url}"
-    )
-    recorded.assert_outcomes(passed=1)
-    assert (pytester.path / "cassettes/test_shop/test_order.ncap").exists()
-    pytester.runpytest_subprocess(*arguments, "--nats-strict").assert_outcomes(passed=1)

@@ -1,0 +1,440 @@
+"""The pytest plugin, by running small suites with it: most in this process, one in workers."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import nats  # noqa: F401 - a run in this process forgets the modules that it was the first to load
+import pytest
+
+import natsproxy.testing  # noqa: F401 - compiled code must not be loaded twice
+from natsproxy.pytest_plugin import default_path
+from tests.kit.servers import NatsServer
+
+pytest_plugins = ["pytester"]
+Run = Callable[..., pytest.RunResult]
+
+SHOP = '''
+import asyncio, nats, os
+
+WAIT = float(os.environ.get("WAIT", "5"))
+
+async def order(url, *bodies):
+    """Send each body to a subject of our own, and return what came back."""
+    nc = await nats.connect(url, name="shop", allow_reconnect=False)
+    try:
+        sub = await nc.subscribe("shop")
+        for body in bodies:
+            await nc.publish("shop", body)
+        return [(await sub.next_msg(WAIT)).data for _ in bodies]
+    finally:
+        await nc.close()
+
+async def send(url, *bodies):
+    """Send each body and expect nothing."""
+    nc = await nats.connect(url, name="shop", allow_reconnect=False)
+    try:
+        await nc.subscribe("shop")
+        for body in bodies:
+            await nc.publish("shop", body)
+        await nc.flush()
+    finally:
+        await nc.close()
+
+def buy(url, *bodies):
+    return asyncio.run(order(url, *bodies))
+'''
+ORDER = """
+    import asyncio, os
+    from shop import buy, send
+
+    def test_order(nats_cassette):
+        bodies = os.environ.get("BODIES", "one two").encode().split()
+        assert buy(nats_cassette.url, *bodies) == bodies
+        assert "FAIL" not in os.environ
+"""
+TAPE = "cassettes/test_order/test_order.ncap"
+
+
+@pytest.fixture(autouse=True)
+def _no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the suite in this process; `(*options, **environment)`."""
+    pytester.makepyfile(shop=SHOP)
+
+    def go(*options: str, **environment: str) -> pytest.RunResult:
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            return pytester.runpytest_inprocess(
+                "-p", "natsproxy.pytest_plugin", "-p", "no:cacheprovider", *options
+            )
+
+    return go
+
+
+@pytest.fixture
+def recorded(run: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> Run:
+    """The same, with the cassette of ORDER made: it sent "one" and "two"."""
+    pytester.makepyfile(test_order=ORDER)
+    run("--nats-record=once", f"--nats-upstream={nats_server.url}").assert_outcomes(passed=1)
+    return run
+
+
+# -- where a cassette lies
+
+
+def test_default_paths_are_distinct_and_fit_any_file_system(pytester: pytest.Pytester) -> None:
+    items = pytester.getitems("""
+        import pytest
+
+        def test_plain(): pass
+
+        @pytest.mark.parametrize("x", ["a", "a b", "a/b", "a-b", "ü", "x" * 300, "x" * 301])
+        def test_many(x): pass
+
+        class TestGroup:
+            def test_plain(self): pass
+    """)
+    paths = [default_path(item).relative_to(pytester.path) for item in items]
+    folder = Path("cassettes/test_default_paths_are_distinct_and_fit_any_file_system")
+    assert paths[:2] == [folder / "test_plain.ncap", folder / "test_many.a.ncap"]
+    assert paths[-1] == folder / "TestGroup.test_plain.ncap"
+    assert len(set(paths)) == len(paths)
+    for path in paths:
+        assert re.fullmatch(r"[A-Za-z0-9_.-]{1,120}", path.name)
+
+
+@pytest.mark.server
+def test_markers_give_path_matchers_and_strictness(
+    run: Run, pytester: pytest.Pytester, nats_server: NatsServer
+) -> None:
+    """The nearest marker wins; what it does not say comes from the others."""
+    pytester.makepyfile(
+        test_marked="""
+        import os, pytest
+        from natsproxy.testing import ignoring_json
+        from shop import buy
+
+        pytestmark = pytest.mark.nats_cassette(bodies={"shop": ignoring_json(["/ts"])})
+
+        @pytest.mark.nats_cassette("tapes/mine.ncap", strict=True)
+        def test_one(nats_cassette):
+            assert nats_cassette.path.parts[-2:] == ("tapes", "mine.ncap")
+            assert nats_cassette.strict
+            body = b'{"ts":%b}' % os.environ["TS"].encode()
+            assert buy(nats_cassette.url, body) == [body]
+        """
+    )
+    run("--nats-record=once", f"--nats-upstream={nats_server.url}", TS="1").assert_outcomes(passed=1)
+    run(TS="2").assert_outcomes(passed=1)
+
+
+# -- modes
+
+
+@pytest.mark.server
+def test_modes(recorded: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> None:
+    """Each mode in turn on one cassette; what a failing test records is not kept."""
+    tape, upstream = pytester.path / TAPE, f"--nats-upstream={nats_server.url}"
+    first = tape.read_bytes()
+    recorded("--nats-record=once", upstream).assert_outcomes(passed=1)
+    assert tape.read_bytes() == first
+
+    added = recorded("--nats-record=new_episodes", upstream, BODIES="one two three")
+    added.assert_outcomes(passed=1)
+    added.stdout.fnmatch_lines(["*test_order: * frames added to *test_order.ncap"])
+    recorded("--nats-strict", BODIES="one two three").assert_outcomes(passed=1)
+
+    for mode in ("all", "rewrite"):
+        before = tape.read_bytes()
+        failed = recorded(f"--nats-record={mode}", upstream, FAIL="yes")
+        failed.assert_outcomes(failed=1)
+        failed.stdout.fnmatch_lines([f"cassette *, mode {mode}, seed 0, recording: kept only if*"])
+        assert tape.read_bytes() == before
+        done = recorded(f"--nats-record={mode}", upstream, BODIES=mode)
+        done.assert_outcomes(passed=1)
+        done.stdout.fnmatch_lines([f"*cassettes in mode {mode}", f"*test_order: recorded *{TAPE}"])
+        recorded("--nats-strict", BODIES=mode).assert_outcomes(passed=1)
+    assert [path.name for path in tape.parent.iterdir()] == [tape.name]
+
+
+@pytest.mark.server
+def test_mode_none_dials_nobody(recorded: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        url = f"nats://127.0.0.1:{upstream.getsockname()[1]}"
+        recorded(f"--nats-upstream={url}").assert_outcomes(passed=1)
+        recorded(f"--nats-upstream={url}", BODIES="other", WAIT="0.1").assert_outcomes(failed=1)
+        upstream.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            upstream.accept()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "*test_order.ncap: there is no such cassette, and mode none never records one"),
+        (["--nats-record=once"], "mode once has to record *: say the upstream server to record from"),
+    ],
+)
+def test_a_missing_cassette_says_how_to_record_it(
+    options: list[str], said: str, run: Run, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(test_order=ORDER)
+    result = run(*options)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([said, "record it with: pytest --nats-record=once --nats-upstream=*"])
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("nats_record=sometimes", "*nats_record = 'sometimes': one of none, once, *"),
+        ("nats_seed=red", "*nats_seed = 'red' is no whole number"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(option: str, said: str, run: Run) -> None:
+    result = run("-o", option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "said"),
+    [
+        ("'a', 'b'", "nats_cassette", "nats_cassette takes path, bodies and strict, not 'b'"),
+        ("mode='all'", "nats_cassette", "nats_cassette takes path, bodies and strict, not mode"),
+        ("'a.ncap'", "", "marked nats_cassette, but it does not take the fixture of that name"),
+    ],
+)
+def test_markers_that_mean_nothing_are_refused(
+    marker: str, arguments: str, said: str, run: Run, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(f"import pytest\n@pytest.mark.nats_cassette({marker})\ndef test({arguments}): pass")
+    result = run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([said])
+
+
+# -- what a test is judged by, and what its report says
+
+
+@pytest.mark.server
+def test_a_mismatch_names_what_came_near(recorded: Run, pytester: pytest.Pytester) -> None:
+    """The test passes by itself: its client publishes and looks at nothing."""
+    pytester.makepyfile(
+        test_order="""
+        import asyncio
+        from shop import send
+
+        def test_order(nats_cassette):
+            asyncio.run(send(nats_cassette.url, b"one", b"one", b"three"))
+        """
+    )
+    result = recorded()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "client 'shop' sent what was never recorded: PUB shop 'one'",
+            "  recorded, but already used: PUB shop 'one'",
+            "client 'shop' sent what was never recorded: PUB shop 'three'",
+            "  nearest (body differs, not used): PUB shop 'two'",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.server
+def test_unused_recordings_are_named_and_strict_fails_on_them(recorded: Run) -> None:
+    result = recorded(BODIES="one")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*test_order: 1 recorded frames not used, in */test_order.ncap:", "  PUB shop 'two'"]
+    )
+    for option in (["--nats-strict"], ["-o", "nats_strict=true"]):
+        result = recorded(*option, BODIES="one")
+        result.assert_outcomes(passed=1, errors=1)
+        result.stdout.fnmatch_lines(["recorded, but not sent by any client: PUB shop 'two'"])
+
+
+@pytest.mark.server
+def test_what_a_fixture_sends_at_the_end_counts_too(recorded: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_order="""
+        import asyncio, pytest
+        from shop import buy, send
+
+        @pytest.fixture
+        def goodbye(nats_cassette):
+            yield
+            asyncio.run(send(nats_cassette.url, b"bye"))
+
+        def test_order(nats_cassette, goodbye):
+            buy(nats_cassette.url, b"one", b"two")
+        """
+    )
+    result = recorded()
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*never recorded: PUB shop 'bye'"])
+
+
+@pytest.mark.server
+def test_a_failure_shows_path_seed_faults_and_frames(recorded: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_order="""
+        from natsproxy.testing import drop
+        from shop import buy
+
+        def test_order(nats_cassette):
+            with nats_cassette.fault(drop(every=2), subject="shop", direction="s2c"):
+                assert buy(nats_cassette.url, b"one", b"two") == [b"one", b"two"]
+        """
+    )
+    result = recorded("--nats-seed=7", WAIT="0.1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*-- natsproxy --*",
+            f"cassette */{TAPE}, mode none, seed 7",
+            "fired: drop-1 (drop) s2c shop on connection 1",
+            "the last * frames:",
+            "#1 c2s CONNECT",
+            "#1 c2s PUB shop 'one'",
+            "#1 s2c MSG shop 'one'",
+            "#1 s2c MSG shop 'two' (drop-1)",
+        ]
+    )
+
+
+@pytest.mark.server
+def test_frames_and_faults_over_a_cassette(recorded: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_order="""
+        from natsproxy.testing import latency
+        from shop import buy
+
+        def test_order(nats_cassette):
+            with nats_cassette.fault(latency("10ms"), subject="shop", op="MSG"):
+                buy(nats_cassette.url, b"one", b"two")
+            nats_cassette.barrier()
+            assert [f.payload for f in nats_cassette.frames("shop", op="PUB")] == [b"one", b"two"]
+            assert {f.rule for f in nats_cassette.firings} == {"latency-1"}
+        """
+    )
+    recorded("--nats-strict").assert_outcomes(passed=1)
+
+
+@pytest.mark.server
+def test_a_test_that_is_run_again_begins_anew(recorded: Run, pytester: pytest.Pytester) -> None:
+    """As plugins do that give flaky tests another chance."""
+    pytester.makeconftest(
+        """
+        from _pytest.runner import runtestprotocol
+
+        def pytest_runtest_protocol(item, nextitem):
+            for _ in range(3):
+                reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+            return True
+        """
+    )
+    recorded("--nats-strict").assert_outcomes(passed=1)
+
+
+@pytest.mark.server
+def test_a_cassette_that_is_cut_short_is_said_in_a_sentence(recorded: Run, pytester: pytest.Pytester) -> None:
+    tape = pytester.path / TAPE
+    whole = tape.read_bytes()
+    for size in (0, 20, len(whole) // 2):
+        tape.write_bytes(whole[:size])
+        result = recorded()
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines([f"*{TAPE}*"])
+        result.stdout.no_fnmatch_line("*Traceback*")
+
+
+# -- before a real server
+
+
+@pytest.mark.server
+def test_nats_proxy_bends_a_real_server(run: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> None:
+    pytester.makepyfile(
+        """
+        from natsproxy.testing import drop
+        from shop import buy
+
+        def test_lossy(nats_proxy):
+            with nats_proxy.fault(drop(first=1), subject="shop", op="PUB"):
+                assert buy(nats_proxy.url, b"kept", b"kept") == [b"kept"]
+        """
+    )
+    result = run(f"--nats-upstream={nats_server.url}", "--nats-seed=3", WAIT="0.1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"proxy before {nats_server.url}, seed 3", "*PUB shop 'kept' (drop-1)"])
+    for options, said in (([], "nats_proxy needs a server: *"), (["--nats-upstream=x://"], "'x://' is no *")):
+        result = run(*options)
+        result.assert_outcomes(errors=1)
+        result.stdout.fnmatch_lines([said])
+
+
+# -- beside other plugins
+
+
+@pytest.mark.server
+def test_asyncio_trio_and_plain_tests_in_workers(
+    run: Run, pytester: pytest.Pytester, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded in one process, played in two; notes and failures come back from the workers."""
+    pytester.makepyfile(
+        test_all="""
+        import os, pytest, trio
+        from shop import buy, order
+
+        less = os.environ.get("LESS") == "yes"
+
+        def test_plain(nats_cassette):
+            assert buy(nats_cassette.url, b"1") == [b"1"]
+
+        @pytest.mark.asyncio
+        async def test_asyncio(nats_cassette):
+            assert await order(nats_cassette.url, b"2") == [b"2"]
+            await nats_cassette.barrier_async()
+            assert len(await nats_cassette.wait_for_async("shop", op="MSG")) == 1
+
+        @pytest.mark.trio
+        async def test_trio(nats_cassette):
+            host, port = nats_cassette.url.removeprefix("nats://").split(":")
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                await stream.send_all(b'CONNECT {"verbose":false,"name":"trio"}\\r\\nPUB shop 1\\r\\n3\\r\\n')
+                assert len(await nats_cassette.wait_for_async("shop", op="PUB")) == 1
+
+        @pytest.mark.parametrize("n", range(4))
+        def test_many(nats_cassette, n):
+            bodies = [b"%d" % n, b"again"][: 1 if less else 2]
+            assert buy(nats_cassette.url, *bodies) == bodies
+            assert not (less and n == 3)
+        """
+    )
+    others = ["-p", "pytest_asyncio.plugin", "-p", "pytest_trio.plugin"]
+    others += ["-o", "asyncio_default_fixture_loop_scope=function"]
+    run(*others, "--nats-record=once", f"--nats-upstream={nats_server.url}").assert_outcomes(passed=7)
+    monkeypatch.setenv("LESS", "yes")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    options = ["-p", "natsproxy.pytest_plugin", "-p", "no:cacheprovider", "-p", "xdist", "-n", "2", *others]
+    played = pytester.runpytest_subprocess(*options)
+    played.assert_outcomes(passed=6, failed=1)
+    played.stdout.fnmatch_lines(
+        [
+            "cassette */cassettes/test_all/test_many.3.ncap, mode none, seed 0",
+            "#1 s2c MSG shop '3'",
+            *(f"*test_many?{n}?: 1 recorded frames not used, in *test_many.{n}.ncap:" for n in range(3)),
+        ]
+    )
