@@ -22,6 +22,7 @@ from typing import Final, Literal, get_args
 
 import trio
 
+from natsproxy.capture.reader import open_capture
 from natsproxy.config.settings import Address
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
@@ -85,13 +86,15 @@ async def use(
 ) -> AsyncIterator[Session]:
     """Play or record a cassette for the length of the block.
 
-    Raises CaptureError where there is no capture to play, ConfigError where recording needs an upstream.
+    Raises CaptureError where there is no capture to play or it is cut short, ConfigError where recording
+    needs an upstream.
     """
     listen = listen or Address()
     there = path.exists()  # noqa: ASYNC240 (once, before anything runs)
     if mode == "none" and not there:
         raise CaptureError("there is no such cassette, and mode none never records one", path=path)
     if there and mode in ("none", "once", "new_episodes"):
+        _refuse_cut(path)
         behind = upstream if mode == "new_episodes" else None
         server = CassetteServer(
             path, listen=listen, bodies=bodies, upstream=behind, unrecorded="record" if behind else "error"
@@ -103,6 +106,16 @@ async def use(
         raise ConfigError(f"mode {mode} has to record {path}: say the upstream server to record from")
     async with _record(path, upstream, listen) as session:
         yield session
+
+
+def _refuse_cut(path: Path) -> None:
+    """Raise CaptureError for a capture that is cut short: its clients would look as if they were wrong."""
+    cut = open_capture(path).tail()
+    if cut is not None:
+        raise CaptureError(
+            "it is cut short: `natsproxy capture recover SOURCE TARGET` keeps what is whole",
+            path=cut[0], offset=cut[1],
+        )  # fmt: skip
 
 
 @asynccontextmanager

@@ -151,3 +151,16 @@ async def test_an_upstream_that_is_not_there_is_said_and_the_cassette_stays(tmp_
         async with use(path, "new_episodes", upstream=upstream) as session:
             await _until_closed(session.url, b'CONNECT {"name":"talker"}\r\nSUB w 1\r\n')
     assert path.read_bytes() == before
+
+
+async def test_a_cassette_that_is_cut_short_is_not_played(tmp_path: Path) -> None:
+    capture = write(tmp_path / "x.ncap", hello(1, "a"))
+    whole = capture.read_bytes()
+    capture.write_bytes(whole[: len(whole) // 2])
+    for mode in ("none", "once"):
+        with pytest.raises(CaptureError, match="it is cut short: `natsproxy capture recover"):
+            async with use(capture, parse_mode(mode)):
+                pass
+    capture.write_bytes(whole)
+    async with use(capture):
+        pass

@@ -353,11 +353,15 @@ def test_a_test_that_is_run_again_begins_anew(recorded: Run, pytester: pytest.Py
 def test_a_cassette_that_is_cut_short_is_said_in_a_sentence(recorded: Run, pytester: pytest.Pytester) -> None:
     tape = pytester.path / TAPE
     whole = tape.read_bytes()
-    for size in (0, 20, len(whole) // 2):
+    for size, said in (
+        (0, "the file ends before its first block"),
+        (20, "there is no segment header"),
+        (len(whole) // 2, "it is cut short: `natsproxy capture recover"),
+    ):
         tape.write_bytes(whole[:size])
         result = recorded()
-        assert result.ret == pytest.ExitCode.TESTS_FAILED
-        result.stdout.fnmatch_lines([f"*{TAPE}*"])
+        result.assert_outcomes(errors=1)
+        result.stdout.fnmatch_lines([f"*{TAPE}: {said}*"])
         result.stdout.no_fnmatch_line("*Traceback*")
 
 
