@@ -9,27 +9,34 @@ from typing import IO
 import click
 
 from natsproxy.capture.export import jsonl, output, parquet
+from natsproxy.capture.pcapng import Leg, pcapng
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.view import Query
 from natsproxy.cli.filters import filters
 from natsproxy.errors import CaptureError
 
-_FORMS = "--jsonl, --parquet"
+_FORMS = "--jsonl, --parquet, --pcapng"
 
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object a line, as capture cat --json.")
 @click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as Spark's.")
+@click.option(
+    "--pcapng", "to_pcapng", metavar="OUT", help="Packets, as Wireshark reads them; TCP is made up."
+)
 @click.option("--payload", type=click.IntRange(0), metavar="BYTES",
               help="Parquet: at most so much of each payload.  [default: all of it]")  # fmt: skip
+@click.option("--leg", type=click.Choice(["client", "server"]), help="Pcapng: whose side.  [default: client]")
 @click.option("--force", is_flag=True, help="Overwrite OUT.")
 @filters
 def export(
     path: Path,
     to_jsonl: str | None,
     to_parquet: str | None,
+    to_pcapng: str | None,
     payload: int | None,
+    leg: Leg | None,
     force: bool,
     query: Query,
 ) -> None:
@@ -38,18 +45,23 @@ def export(
     \b
     natsproxy capture export traffic.ncap --parquet frames.parquet
     natsproxy capture export traffic/ --jsonl - --subject 'orders.>' | jq .subject
+    natsproxy capture export traffic.ncap --pcapng - --conn 7 | wireshark -k -i -
     """
-    wanted = [name for name in (to_jsonl, to_parquet) if name is not None]
+    wanted = [name for name in (to_jsonl, to_parquet, to_pcapng) if name is not None]
     if len(wanted) != 1:
         raise click.UsageError(f"say what to write, one of {_FORMS}")
     if payload is not None and to_parquet is None:
         raise click.UsageError("--payload is for --parquet")
+    if leg is not None and to_pcapng is None:
+        raise click.UsageError("--leg is for --pcapng")
     try:
         reader = open_capture(path)
 
         def write(out: IO[bytes]) -> int:
             if to_jsonl is not None:
                 return jsonl(reader, out, query)
+            if to_pcapng is not None:
+                return pcapng(reader, out, query, leg or "client")
             return parquet(reader, out, query, -1 if payload is None else payload)
 
         if wanted[0] == "-":

@@ -42,12 +42,26 @@ def test_parquet_with_so_much_of_each_payload(tmp_path: Path) -> None:
         assert max(bodies) > 2
 
 
+def test_packets_of_either_leg(tmp_path: Path) -> None:
+    """The client's unless the server's is asked for: INFO differs."""
+    legs = [
+        run("export", CAPTURE, "--pcapng", "-", *leg)
+        for leg in ([], ["--leg", "client"], ["--leg", "server"])
+    ]
+    default, client, server = (made.stdout_bytes for made in legs)
+    assert default == client != server
+    assert (b"client leg" in client, b"server leg" in server) == (True, True)
+    made = run("export", CAPTURE, "--pcapng", tmp_path / "out", "--op", "PUB")
+    assert (made.exit_code, (tmp_path / "out").read_bytes().count(b"PUB ")) == (0, client.count(b"PUB "))
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         ([CAPTURE], 2, "say what to write"),
         ([CAPTURE, "--jsonl", "a", "--parquet", "b"], 2, "say what to write"),
         ([CAPTURE, "--jsonl", "a", "--payload", 3], 2, "--payload is for --parquet"),
+        ([CAPTURE, "--parquet", "a", "--leg", "server"], 2, "--leg is for --pcapng"),
         (["missing.ncap", "--jsonl", "a"], 1, "missing.ncap: no such file or folder"),
         ([__file__, "--jsonl", "a"], 1, "this is not a natsproxy capture"),
         ([CAPTURE, "--jsonl", "/missing/a"], 1, "/missing/a: cannot write it"),
@@ -70,7 +84,7 @@ def test_a_damaged_capture_leaves_no_output(tmp_path: Path) -> None:
     raw = bytearray(CAPTURE.read_bytes())
     raw[len(raw) // 2] ^= 1
     (tmp_path / "bad.ncap").write_bytes(raw)
-    for form in ("--jsonl", "--parquet"):
+    for form in ("--jsonl", "--parquet", "--pcapng"):
         result = run("export", tmp_path / "bad.ncap", form, tmp_path / "out")
         assert result.exit_code == 1
         assert "at byte" in result.stderr

@@ -1,0 +1,170 @@
+"""A connection of a capture as TCP packets that were never sent: what packet tools need to show it.
+
+A capture has what was said, not how it travelled.  So a `Conversation` makes up the rest: Ethernet, IP and
+TCP headers, a handshake, one segment per piece of data, an acknowledgement whenever enough is unconfirmed,
+and an end by FIN or RST.  The addresses are those of the client and of the upstream.  Sequence numbers
+count the true bytes.  Data whose length is known but not its content (payloads that were not kept, traffic
+that was not framed) is a packet that was cut when it was captured, as far as one packet goes; what goes
+beyond is missing in the sequence.
+
+Checksums are right.  A sum of 16-bit words in ones' complement is the number that the bytes are, modulo
+65,535: so one division computes it.  The facts are those of RFC 791, 8200, 9293, 1071 and 7323.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from natsproxy.wire.ops import C2S, S2C, Direction
+
+SEGMENT: Final = 1 << 15
+"""The most data in one packet, bytes."""
+ACK_AFTER: Final = 1 << 16
+"""How much may be unconfirmed, bytes."""
+NATS_PORT: Final = 4222
+
+_FIN, _SYN, _RST, _PUSH, _ACK = 1, 2, 4, 8, 16
+_WINDOW = 65_535
+_OPTIONS = struct.pack(">BBHBBBB", 2, 4, SEGMENT, 1, 3, 3, 14)  # greatest segment; window scale 14: 1 GiB
+_TCP = struct.Struct(">HHIIBBHHH")
+_ETHERNET = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")  # locally administered
+_WRAP = 0xFFFFFFFF
+
+
+class Packet(NamedTuple):
+    """The bytes of a packet as far as they are known, and how long it was."""
+
+    data: bytes
+    length: int
+
+
+class Endpoint(NamedTuple):
+    """An address of 4 or 16 bytes, and a port."""
+
+    address: bytes
+    port: int
+
+
+def endpoints(client: str, server: str, conn: int) -> tuple[Endpoint, Endpoint]:
+    """Return the two ends of a connection, of one address family, from `host:port` as captures have them.
+
+    A client that is not known, and a server that is a name, get addresses that are set aside for
+    benchmarks (198.18.0.0/15) and for documentation (192.0.2.0/24).
+    """
+    host, port = _split(client)
+    near, near_port = _address(host), port
+    if near is None:
+        near = ipaddress.ip_address((198 << 24) + (18 << 16) + conn % (1 << 17))
+        near_port = 1024 + (conn >> 17) % 64_000
+    host, port = _split(server)
+    far = _address("127.0.0.1" if host == "localhost" else host)
+    if far is None:
+        far = ipaddress.ip_address((192 << 24) + (2 << 8) + 1 + zlib.crc32(host.encode()) % 254)
+    one, other = near.packed, far.packed
+    if len(one) != len(other):
+        one, other = _mapped(one), _mapped(other)
+    return Endpoint(one, near_port), Endpoint(other, port or NATS_PORT)
+
+
+def _split(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port) % 65_536 if port.isascii() and port.isdigit() and len(port) < 6 else 0
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return found if found.version == 4 else found.ipv4_mapped or found
+
+
+def _mapped(address: bytes) -> bytes:
+    return address if len(address) == 16 else bytes(10) + b"\xff\xff" + address
+
+
+class _Side:
+    """What one end sends: the constant part of its packets, and how far it is."""
+
+    def __init__(self, here: Endpoint, there: Endpoint, ethernet: bytes, start: int) -> None:
+        self.ports = here.port, there.port
+        self.start = self.sent = self.confirmed = start
+        self._pair = here.address + there.address
+        self._six = len(here.address) == 16
+        self._ethernet = ethernet + (b"\x86\xdd" if self._six else b"\x08\x00")
+        self._sum = int.from_bytes(self._pair) + 6  # of the addresses and the protocol, TCP
+
+    def headers(self, size: int) -> bytes:
+        """Return the Ethernet and IP headers of a TCP segment of `size` bytes."""
+        if self._six:
+            return self._ethernet + struct.pack(">IHBB", 6 << 28, size, 6, 64) + self._pair
+        length = size + 20
+        fixed = 0x4500 + length + 0x4000 + 0x4006 + self._sum - 6  # don't fragment; 64 hops, TCP
+        checksum = 0xFFFF - fixed % 0xFFFF
+        return (
+            self._ethernet + struct.pack(">HHHHHH", 0x4500, length, 0, 0x4000, 0x4006, checksum) + self._pair
+        )
+
+    def checksum(self, segment: bytes) -> int:
+        """Return the checksum of a segment whose own field for it is 0."""
+        words = int.from_bytes(segment if len(segment) % 2 == 0 else segment + b"\0")
+        return 0xFFFF - (words + self._sum + len(segment)) % 0xFFFF
+
+
+class Conversation:
+    """One TCP connection.  number: what tells its sequence numbers from those of others."""
+
+    def __init__(self, client: Endpoint, server: Endpoint, number: int) -> None:
+        start = zlib.crc32(number.to_bytes(16, "big", signed=True))
+        away, back = _ETHERNET[1] + _ETHERNET[0], _ETHERNET[0] + _ETHERNET[1]
+        self._sides = (_Side(client, server, away, start), _Side(server, client, back, start ^ 0x5A5A5A5A))
+
+    def open(self) -> Iterator[Packet]:
+        """Yield the handshake."""
+        yield self._packet(C2S, _SYN, _OPTIONS)
+        self._sides[C2S].sent += 1
+        yield self._packet(S2C, _SYN | _ACK, _OPTIONS)
+        self._sides[S2C].sent += 1
+        yield self._packet(C2S, _ACK)
+
+    def send(self, direction: Direction, data: bytes, length: int) -> Iterator[Packet]:
+        """Yield the packets of data whose true length is `length`, and an acknowledgement if it is time."""
+        side = self._sides[direction]
+        end = side.sent + max(length, len(data))
+        for at in range(0, max(len(data), length > 0), SEGMENT):
+            piece = data[at : at + SEGMENT]
+            size = min(end - side.sent, SEGMENT)
+            yield self._packet(direction, _PUSH | _ACK, data=piece, hidden=size - len(piece))
+            side.sent += size
+        side.sent = end
+        if side.sent - side.confirmed >= ACK_AFTER:
+            yield self._packet(direction.opposite, _ACK)
+
+    def close(self, first: Direction, *, reset: bool) -> Iterator[Packet]:
+        """Yield the end, begun by the sender of a direction: RST, or FIN from both."""
+        if reset:
+            yield self._packet(first, _RST | _ACK)
+            return
+        for direction in (first, first.opposite):
+            yield self._packet(direction, _FIN | _ACK)
+            self._sides[direction].sent += 1
+        yield self._packet(first, _ACK)
+
+    def _packet(
+        self, direction: Direction, flags: int, options: bytes = b"", data: bytes = b"", hidden: int = 0
+    ) -> Packet:
+        """Return a packet; hidden: bytes that follow the data and are not there."""
+        side, other = self._sides[direction], self._sides[direction.opposite]
+        number = other.sent & _WRAP if flags & _ACK else 0
+        other.confirmed = other.sent
+        head = 5 + len(options) // 4 << 4
+        size = _TCP.size + len(options) + len(data) + hidden
+        fields = [*side.ports, side.sent & _WRAP, number, head, flags, _WINDOW, 0, 0]
+        if not hidden:
+            fields[7] = side.checksum(_TCP.pack(*fields) + options + data)
+        raw = side.headers(size) + _TCP.pack(*fields) + options + data
+        return Packet(raw, len(raw) + hidden)
