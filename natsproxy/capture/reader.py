@@ -118,7 +118,7 @@ class CaptureFile:
         if block is None or block.kind != Kind.SEGMENT:
             raise TruncatedCapture("there is no segment header", path=self.path, offset=len(MAGIC))
         value = unpack(self.read(block)[1], self.path, block.offset)
-        return _segment(value, self.path)
+        return segment_of(value, self.path)
 
     def _pull(self, offset: int, size: int) -> bytes:
         try:
@@ -346,7 +346,8 @@ def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | No
     return refs
 
 
-def _segment(value: object, path: Path | str) -> Segment:
+def segment_of(value: object, path: Path | str) -> Segment:
+    """Return the segment that a decoded header describes; CaptureError for none, or of a newer format."""
     if not isinstance(value, dict):
         raise CaptureError("a segment header that is none", path=path)
     version = value.get("version")

@@ -10,6 +10,7 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgpack
 
@@ -25,7 +26,9 @@ from natsproxy.capture.blocks import (
     header,
     parse_header,
     parse_summary,
+    unpack,
 )
+from natsproxy.capture.reader import segment_of
 from natsproxy.capture.writer import footer
 from natsproxy.errors import CaptureError
 
@@ -81,60 +84,68 @@ def _whole_block(data: mmap.mmap | bytes, offset: int, path: Path | None) -> Blo
 
 def verify(path: Path) -> Recovery:
     """Return what is whole in a capture file, without writing anything."""
-    return _copy(path, None)
+    return _walk(path, None)
 
 
 def recover(source: Path, target: Path) -> Recovery:
     """Write the whole blocks of `source` to `target`, with an index.
 
-    Without a segment header nothing can be saved: the target is then not made.
+    The target is there when it is whole, and not at all without a segment header: then nothing can be saved.
+    Raises CaptureError where the source cannot be read or is of a newer format, or the target not written.
     """
     if target.exists():
         raise CaptureError("it exists already: give another name", path=target)
-    return _copy(source, target)
-
-
-def _copy(source: Path, target: Path | None) -> Recovery:
-    result = Recovery()
+    part = target.with_name(target.name + ".part")
     try:
-        with source.open("rb") as file:
-            if source.stat().st_size == 0:
-                return result
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                _each(data, source, target, result)
+        with part.open("wb") as out:
+            result = _walk(source, out)
+        if result.segment:
+            part.replace(target)
     except OSError as error:
-        raise CaptureError(f"cannot read it: {error.strerror}", path=source) from None
+        raise CaptureError(f"cannot write it: {error.strerror}", path=target) from None
+    finally:
+        part.unlink(missing_ok=True)
     return result
 
 
-def _each(data: mmap.mmap, source: Path, target: Path | None, result: Recovery) -> None:
+def _walk(source: Path, out: BinaryIO | None) -> Recovery:
+    try:
+        with source.open("rb") as file:
+            size = source.stat().st_size
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+    except OSError as error:
+        raise CaptureError(f"cannot read it: {error.strerror}", path=source) from None
+    if data is None:
+        return Recovery()
+    with data:
+        return _each(data, source, out)
+
+
+def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
+    result = Recovery()
     index: list[list[object]] = []
     walls: list[int] = []
-    out = None
     written = 0
-    try:
-        for found in scan(data, source):
-            if isinstance(found, int):
-                result.lost += found
-                continue
-            result.closed = found.kind == Kind.INDEX
-            if found.kind == Kind.SEGMENT:
-                result.segment = True
-                if target is not None and out is None:
-                    out = target.open("xb")
-                    written = out.write(MAGIC)
-            if found.kind == Kind.RECORDS and not found.flags & ~ZSTD:
-                raw = data[found.offset + HEADER.size : found.offset + HEADER.size + found.summary_size]
-                summary = parse_summary(raw, source, found.offset)
-                _count(result, summary, walls)
-                index.append([written, int(found.kind), msgpack.unpackb(raw)])
-            if out is not None and found.kind != Kind.INDEX:
-                written += out.write(data[found.offset : found.end])
-        if out is not None:
-            _finish(out.write, index, result, walls, written)
-    finally:
-        if out is not None:
-            out.close()
+    for found in scan(data, source):
+        if isinstance(found, int):
+            result.lost += found
+            continue
+        result.closed = found.kind == Kind.INDEX
+        middle = found.offset + HEADER.size + found.summary_size
+        if found.kind == Kind.SEGMENT:
+            segment_of(unpack(data[middle : found.end], source, found.offset), source)
+            if out is not None and not result.segment:
+                written = out.write(MAGIC)
+            result.segment = True
+        if found.kind == Kind.RECORDS and not found.flags & ~ZSTD:
+            raw = data[found.offset + HEADER.size : middle]
+            _count(result, parse_summary(raw, source, found.offset), walls)
+            index.append([written, int(found.kind), msgpack.unpackb(raw)])
+        if out is not None and result.segment and found.kind != Kind.INDEX:
+            written += out.write(data[found.offset : found.end])
+    if out is not None and result.segment:
+        _finish(out, index, result, walls, written)
+    return result
 
 
 def _count(result: Recovery, summary: Summary, walls: list[int]) -> None:
@@ -146,12 +157,9 @@ def _count(result: Recovery, summary: Summary, walls: list[int]) -> None:
 
 
 def _finish(
-    write: object, index: list[list[object]], result: Recovery, walls: list[int], offset: int
+    out: BinaryIO, index: list[list[object]], result: Recovery, walls: list[int], offset: int
 ) -> None:
-    assert callable(write)
     body = msgpack.packb(index)
     summary = msgpack.packb([len(index), result.items, result.frames, *(walls or [0, 0])])
-    write(header(Kind.INDEX, 0, summary, [body], len(body)))
-    write(summary)
-    write(body)
-    write(footer(offset))
+    for part in (header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(offset)):
+        out.write(part)

@@ -269,6 +269,8 @@ def recover(source: Path, target: Path) -> None:
         raise click.ClickException(str(error)) from None
     if not result.segment:
         raise click.ClickException(f"{source}: there is no segment header: nothing can be saved")
-    click.echo(f"{target}: {result.blocks} blocks, {result.frames} frames; {result.lost} bytes lost")
+    click.echo(
+        f"{source}: {result.blocks} blocks, {result.frames} frames; {result.lost} bytes lost; in {target}"
+    )
     if result.lost:
         raise SystemExit(3)

@@ -1,0 +1,162 @@
+"""Whatever a command is given: one clear sentence and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+from click.testing import CliRunner, Result
+
+from natsproxy.capture.blocks import MAGIC, Kind, header
+from natsproxy.cli import main
+from natsproxy.wire.ops import C2S, S2C
+from tests.kit.captures import Scribe, write
+
+
+def whole(path: Path) -> None:
+    scribe = Scribe()
+    scribe.frame(0, 1, S2C, b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":99} \r\n')
+    scribe.frame(1, 1, C2S, b'CONNECT {"verbose":false,"headers":true}\r\n')
+    scribe.frame(2, 1, C2S, b"PUB orders.new 1\r\nx\r\n")
+    write(path, scribe.items)
+
+
+def cut(path: Path) -> None:
+    whole(path)
+    os.truncate(path, 40)
+
+
+def newer(path: Path) -> None:
+    body = msgpack.packb({"version": [9, 0], "recorder": bytes(16), "boot": bytes(16), "n": 0})
+    path.write_bytes(MAGIC + header(Kind.SEGMENT, 0, b"", [body], len(body)) + body)
+
+
+def flipped(path: Path) -> None:
+    whole(path)
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    path.write_bytes(raw)
+
+
+BAD: dict[str, Callable[[Path], object]] = {
+    "no such file": lambda path: None,
+    "empty folder": Path.mkdir,
+    "empty": Path.touch,
+    "text": lambda path: path.write_text("this is a letter to my aunt\n" * 20),
+    "random bytes": lambda path: path.write_bytes(random.Random(7).randbytes(5_000)),
+    "magic and random bytes": lambda path: path.write_bytes(MAGIC + random.Random(8).randbytes(5_000)),
+    "cut": cut,
+    "newer": newer,
+    "flipped": flipped,
+}
+COMMANDS = [
+    ["capture", "info", "CAPTURE"],
+    ["capture", "cat", "CAPTURE"],
+    ["capture", "verify", "CAPTURE"],
+    ["capture", "recover", "CAPTURE", "TARGET"],
+    ["capture", "diff", "CAPTURE", "WHOLE"],
+    ["capture", "diff", "WHOLE", "CAPTURE"],
+    ["rules", "from-capture", "CAPTURE"],
+    ["replay", "to-server", "CAPTURE", "--to", "nats://127.0.0.1:PORT", "--dry-run"],
+    ["replay", "to-client", "CAPTURE", "--listen", "127.0.0.1:PORT"],
+    ["cassette", "run", "--mode", "none", "CAPTURE", "--", "true"],
+    ["analyze", "CAPTURE", "--out", "TARGET"],
+]
+CASES = [(command, bad) for command in COMMANDS for bad in BAD if (command[0], bad) != ("analyze", "flipped")]
+"""A damaged block is not an error to `analyze`: it is a row of the table `gaps`."""
+
+
+def run(*words: str) -> Result:
+    done = CliRunner().invoke(main, list(words))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    assert "Traceback" not in done.output
+    return done
+
+
+@pytest.mark.parametrize(("command", "bad"), CASES, ids=[f"{' '.join(c)}-{bad}" for c, bad in CASES])
+def test_a_capture_that_is_none(command: list[str], bad: str, tmp_path: Path) -> None:
+    capture = tmp_path / "bad.ncap"
+    BAD[bad](capture)
+    whole(tmp_path / "whole.ncap")
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # nothing may get so far as to listen here
+        port = str(taken.getsockname()[1])
+        places = {
+            "CAPTURE": str(capture),
+            "WHOLE": str(tmp_path / "whole.ncap"),
+            "TARGET": str(tmp_path / "target"),
+        }
+        done = run(*(places.get(word, word.replace("PORT", port)) for word in command))
+    said = [line for line in done.output.splitlines() if line.strip()]
+    assert done.exit_code != 0
+    assert any("bad.ncap" in line for line in said), said
+
+
+def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
+    whole(tmp_path / "x.ncap")
+    done = run("capture", "recover", str(tmp_path / "x.ncap"), str(tmp_path / "nowhere" / "y.ncap"))
+    assert done.exit_code == 1
+    assert "y.ncap: cannot write it" in done.output
+
+
+URLS = [
+    "",
+    "nats://",
+    "nats://h:port",
+    "http://127.0.0.1",
+    "tls://127.0.0.1:1",
+    "nats://u:p@h:1",
+    "nats://h:99999",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_that_is_none(url: str, tmp_path: Path) -> None:
+    whole(tmp_path / "x.ncap")
+    for words in (
+        ["run", "--upstream", url],
+        ["replay", "to-server", str(tmp_path / "x.ncap"), "--to", url],
+    ):
+        if words[0] == "replay" and url.startswith("nats://u:p@"):
+            continue  # a replay has the user's own credentials
+        done = run(*words)
+        assert done.exit_code == 2, done.output
+        assert "u:p" not in done.output
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    whole(tmp_path / "x.ncap")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        for words in (
+            ["run", "--listen", place, "--upstream", "nats://127.0.0.1:1"],
+            ["replay", "to-client", str(tmp_path / "x.ncap"), "--listen", place],
+        ):
+            done = run(*words)
+            assert done.exit_code in (1, 2)  # 2: a replay that could not run
+            assert place in done.output, done.output
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    whole(tmp_path / "x.ncap")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    done = run("replay", "to-server", str(tmp_path / "x.ncap"), "--to", f"nats://{place}")
+    assert done.exit_code != 0
+    assert place in done.output
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_capture_that_may_not_be_read(tmp_path: Path) -> None:
+    capture = tmp_path / "bad.ncap"
+    whole(capture)
+    capture.chmod(0)
+    for command in COMMANDS[:3]:
+        done = run(*(str(capture) if word == "CAPTURE" else word for word in command))
+        assert done.exit_code == 1
+        assert "bad.ncap" in done.output
