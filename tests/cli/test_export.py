@@ -51,8 +51,8 @@ def test_packets_of_either_leg(tmp_path: Path) -> None:
     default, client, server = (made.stdout_bytes for made in legs)
     assert default == client != server
     assert (b"client leg" in client, b"server leg" in server) == (True, True)
-    made = run("export", CAPTURE, "--pcapng", tmp_path / "out", "--op", "PUB")
-    assert (made.exit_code, (tmp_path / "out").read_bytes().count(b"PUB ")) == (0, client.count(b"PUB "))
+    made = run("export", CAPTURE, "--pcapng", tmp_path / "out", "--op", "HPUB")
+    assert (made.exit_code, (tmp_path / "out").read_bytes().count(b"HPUB ")) == (0, 5)
 
 
 @pytest.mark.parametrize(
