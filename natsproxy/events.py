@@ -61,8 +61,7 @@ class Firing:
     m: how many frames (or connections) the rule's selector had matched, this one included.
     action: what was done ("deny", "drop", "hold", ...).  delay: ns given, 0 where none.
     key: the connection key of the dice.  subject: the client's subject, for logs (at most 256 bytes).
-    count: how many frames of one read it speaks for (plain rewrites of one subject); ordinal and m are those
-    of the first.
+    count: how many frames of one read it speaks for (plain rewrites by one rule); all else is the first's.
     """
 
     t: int

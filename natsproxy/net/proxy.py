@@ -316,7 +316,7 @@ class Proxy:
                 "info": redact_frames(session.last_info, S2C),
                 "connect": redact_frames(session.last_connect, C2S),
                 "subs": [
-                    [sub.sid, sub.subject, sub.queue, sub.max, max(0, sub.delivered)]
+                    [sub.sid, sub.subject, sub.queue, sub.max, session.delivered(sub)]
                     for sub in session.subs.values()
                 ],
                 "ordinals": {

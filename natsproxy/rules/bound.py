@@ -106,7 +106,7 @@ class RuleBound:
         rewriter = self.plan.rewriter
         if direction == C2S:
             if frame.op == Op.SUB and self.alters_delivery and self.plan.alters(frame.subject):
-                self._view.watch_sid(frame.sid, Need.LINE)
+                self._view.count_sid(frame.sid)
             if rewriter is not None or self.plan.asked_need:
                 self._ask(frame)
             draft = self._judge(C2S, frame, now)
@@ -134,21 +134,19 @@ class RuleBound:
     def fired(self) -> list[Firing]:
         """Firings that belong to no frame, or to several; the session takes them out."""
         if self._shuttle is not None:
-            for streak in self._shuttle.collect():
-                self._fired.append(self._streak(streak))
+            self._fired += [self._streak(rule, streak) for rule, streak in self._shuttle.collect()]
         return self._fired
 
-    def _streak(self, streak: Streak) -> Firing:
-        rule, subject = streak.moved.by, streak.moved.subject
+    def _streak(self, rule: Rule, streak: Streak) -> Firing:
         item = self._instances[rule]
         count = item.counts[streak.direction]
         m = count.matched + 1
         count.matched += streak.count
         rule.shared.matched += streak.count
-        client = subject if streak.direction else streak.before
+        client = streak.after if streak.direction else streak.before
         return Firing(
             streak.now, self._view.conn, rule.name, rule.kind, streak.direction.label, streak.ordinal, m,
-            item.action.label, 0, item.key, text(client), f"{text(streak.before)} -> {text(subject)}",
+            item.action.label, 0, item.key, text(client), f"{text(streak.before)} -> {text(streak.after)}",
             streak.count,
         )  # fmt: skip
 

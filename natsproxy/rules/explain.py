@@ -49,8 +49,8 @@ class Someone:
     pedantic: bool = False
     subs: dict[bytes, Subscription] = field(default_factory=dict)
 
-    def watch_sid(self, sid: bytes, need: Need) -> None:
-        """Nobody is watched."""
+    def count_sid(self, sid: bytes) -> None:
+        """Nothing is counted."""
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
         """Nothing is watched."""

@@ -10,7 +10,7 @@ Theory
    frame whose client subject a rule wants is either on that very subject or was rewritten; so the rewriter's
    clauses want all that may have been rewritten, at the greatest need of any rule.
 5. A rule that drops or adds deliveries makes UNSUB max a matter of the session, which then must count from
-   the SUB on: the sids of subscriptions that such a rule can touch are watched.
+   the SUB on: what comes on the sids of subscriptions that such a rule can touch is counted.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Subscription:
 
     subject: what the client asked for.  upstream: what the server was asked for (the same bytes unless
     rewritten).  max: the client's auto-unsubscribe count, 0 for none.  delivered: messages that went to the
-    client since the SUB, counted only while the sid is watched.
+    client since the SUB, kept only once there is such a count.
     """
 
     sid: bytes
@@ -51,7 +51,7 @@ class Subscription:
 
 
 class View(Protocol):
-    """What a rule may see of its connection; read-only but for the watches."""
+    """What a rule may see of its connection; read-only but for what it watches and counts."""
 
     conn: int
     ordinal: int
@@ -75,8 +75,8 @@ class View(Protocol):
         """Whether the client asked for (or left on) pedantic mode."""
         ...
 
-    def watch_sid(self, sid: bytes, need: Need) -> None:
-        """Want every MSG and HMSG on `sid` from the next frame on, until the subscription ends."""
+    def count_sid(self, sid: bytes) -> None:
+        """Count the deliveries on `sid` from the next frame on, until the subscription ends."""
         ...
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:

@@ -5,15 +5,16 @@ Theory
    new head of its line, and to be counted.  Both depend on its subject alone (s2c: and its sid), so they are
    looked up once per read and subject; all behind the subject is copied as it stood.
 2. What is looked up holds for one read, since SUBs, reloads and open API calls may change it in between.
-3. The frames of one read and subject are one firing, whose `count` says how many they were: `ordinal` and `m`
-   are those of the first.  A capture has each of them, with its ordinal, before and after.
+3. The frames of one read that one rule moves are one firing: ordinal, `m`, subject and detail are those of
+   the first, `count` says how many they were.  A capture has each, with its ordinal, before and after.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from natsproxy.rules.base import Rule
 from natsproxy.rules.rewriter import Rewriter, asked_for
 from natsproxy.rules.rewriting import Moved
 from natsproxy.rules.roles import History
@@ -28,16 +29,23 @@ _SUBJECT_AT: Final = 4  # behind "PUB " and "MSG "
 
 @dataclass(slots=True, eq=False)
 class Streak:
-    """The frames of one subject in one read: how many so far, and the first one's time and ordinal."""
+    """The frames of one read that a rule moves: how many so far, and what is to be said of the first."""
 
     direction: Direction
+    now: int
+    count: int = 0
+    ordinal: int = 0
+    before: bytes = b""
+    after: bytes = b""
+
+
+class Lift(NamedTuple):
+    """What a frame of one subject (s2c: and sid) gets: its new head in place of the first `cut` bytes."""
+
     head: bytes
     cut: int
-    before: bytes
-    moved: Moved
-    now: int
-    ordinal: int
-    count: int = 0
+    after: bytes
+    streak: Streak
 
 
 class Shuttle:
@@ -47,63 +55,76 @@ class Shuttle:
         self._rewriter = rewriter
         self._view = view
         self._history = history
-        self._outs: dict[bytes, Streak | None] = {}
-        self._backs: dict[tuple[bytes, bytes], Streak | None] = {}
+        self._outs: dict[bytes, Lift | None] = {}
+        self._backs: dict[tuple[bytes, bytes], Lift | None] = {}
+        self._streaks: dict[tuple[Direction, Rule], Streak] = {}
 
     def out(self, frame: Frame, ordinal: int, now: int) -> bytes | None:
         """Return the bytes that go to the server in a PUB's place."""
         buffer, start, end, _, op, subject, reply, _, _, _, _, _, _, _ = frame
-        streak = self._outs.get(subject)
-        if streak is None or op is not _PUB:
+        lift = self._outs.get(subject)
+        if lift is None or op is not _PUB:
             if op is not _PUB or subject in self._outs:
                 return None
-            streak = self._outs[subject] = self._begin_out(subject, ordinal, now)
-            if streak is None:
+            lift = self._outs[subject] = self._lift_out(subject, now)
+            if lift is None:
                 return None
         if reply and self._rewriter.replies and self._rewriter.reply(reply) != reply:
             return None
         if not buffer.startswith(subject, start + _SUBJECT_AT):
             return None  # odd spacing: the long way knows it
+        head, cut, after, streak = lift
+        if not streak.count:
+            streak.ordinal, streak.before, streak.after = ordinal, subject, after
         streak.count += 1
-        return streak.head + buffer[start + streak.cut : end]
+        return head + buffer[start + cut : end]
 
-    def _begin_out(self, subject: bytes, ordinal: int, now: int) -> Streak | None:
+    def _lift_out(self, subject: bytes, now: int) -> Lift | None:
         moved = self._rewriter.destination(subject)
         if not isinstance(moved, Moved) or moved.subject in (b"", subject) or self._rewriter.answers(subject):
             return None
-        cut = _SUBJECT_AT + len(subject)
-        return Streak(C2S, b"PUB " + moved.subject, cut, subject, moved, now, ordinal)
+        return self._lift(C2S, b"PUB ", subject, moved, now)
 
     def back(self, frame: Frame, ordinal: int, now: int) -> bytes | None:
         """Return the bytes that go to the client in a MSG's place."""
         buffer, start, end, _, op, subject, reply, sid, _, _, _, _, _, _ = frame
         key = (subject, sid)
-        streak = self._backs.get(key)
-        if streak is None or op is not _MSG:
+        lift = self._backs.get(key)
+        if lift is None or op is not _MSG:
             if op is not _MSG or key in self._backs:
                 return None
-            streak = self._backs[key] = self._begin_back(subject, sid, ordinal, now)
-            if streak is None:
+            lift = self._backs[key] = self._lift_back(subject, sid, now)
+            if lift is None:
                 return None
         if reply and self._rewriter.replies and self._rewriter.undone(reply) is not None:
             return None
         if not buffer.startswith(subject, start + _SUBJECT_AT):
             return None
+        head, cut, after, streak = lift
+        if not streak.count:
+            streak.ordinal, streak.before, streak.after = ordinal, subject, after
         streak.count += 1
-        return streak.head + buffer[start + streak.cut : end]
+        return head + buffer[start + cut : end]
 
-    def _begin_back(self, subject: bytes, sid: bytes, ordinal: int, now: int) -> Streak | None:
+    def _lift_back(self, subject: bytes, sid: bytes, now: int) -> Lift | None:
         sub = self._view.subs.get(sid)
         moved = self._rewriter.undone(subject, asked_for(self._view, sid))
         if moved is None or (sub is not None and sub.max) or self._history.waiting(moved.subject):
             return None
-        return Streak(S2C, b"MSG " + moved.subject, _SUBJECT_AT + len(subject), subject, moved, now, ordinal)
+        return self._lift(S2C, b"MSG ", subject, moved, now)
 
-    def collect(self) -> list[Streak]:
+    def _lift(self, direction: Direction, verb: bytes, subject: bytes, moved: Moved, now: int) -> Lift:
+        streak = self._streaks.get((direction, moved.by))
+        if streak is None:
+            streak = self._streaks[direction, moved.by] = Streak(direction, now)
+        return Lift(verb + moved.subject, _SUBJECT_AT + len(subject), moved.subject, streak)
+
+    def collect(self) -> list[tuple[Rule, Streak]]:
         """Take out what went this way since the last time."""
-        if not self._outs and not self._backs:
-            return []
-        found = [streak for streak in (*self._outs.values(), *self._backs.values()) if streak is not None]
         self._outs.clear()
         self._backs.clear()
-        return [streak for streak in found if streak.count]
+        if not self._streaks:
+            return []
+        found = [(rule, streak) for (_, rule), streak in self._streaks.items() if streak.count]
+        self._streaks.clear()
+        return found

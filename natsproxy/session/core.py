@@ -23,7 +23,7 @@ from natsproxy.session.subscriptions import Subscriptions
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op, op_mask
-from natsproxy.wire.scanner import Scanner
+from natsproxy.wire.scanner import TALLIES, Scanner
 
 STATE_OPS = (
     op_mask(Op.CONNECT, Op.PING, Op.SUB, Op.UNSUB),
@@ -68,6 +68,7 @@ class Core:
         self._client_ready = False  # the client has had its first PONG
         self._held_infos: list[tuple[Frame, int]] = []
         self._closed_sids: set[bytes] = set()
+        self._tallies: dict[bytes, int] = {}  # what went to the client on sids that are counted, not watched
         self._swallow_ok = 0  # how many +OK of the server answer frames of ours
         self._opaque_said = False
         self._rule_tick: int | None = None
@@ -114,6 +115,13 @@ class Core:
         """Want every MSG and HMSG on `sid` until the subscription ends."""
         watches = self.lanes[S2C].scanner.watch_sids
         watches[sid] = max(need, watches.get(sid, Need.NONE))
+
+    def count_sid(self, sid: bytes) -> None:
+        """Count what comes on `sid` until the subscription ends, without looking at it."""
+        if TALLIES:
+            self._tallies.setdefault(sid, 0)
+        else:
+            self.watch_sid(sid, Need.LINE)
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
         """Want every message frame of exactly `subject`."""
@@ -180,16 +188,19 @@ class Core:
             elif frame.op == Op.SUB:
                 sub = self._subs.get(frame.sid)
                 if not passes and sub is not None and sub.delivered == -1:
-                    self._subs.remove(frame.sid)
+                    self._forget(frame.sid)
                 elif sub is not None and sub.delivered == -1:
                     sub.delivered = 0
                     sub.upstream = upstream or sub.upstream
-        elif frame.op in (Op.MSG, Op.HMSG) and passes:
-            self._delivered(lane, frame, now)
+        elif frame.op in (Op.MSG, Op.HMSG):
+            if passes:
+                self._delivered(lane, frame, now)
+            elif frame.sid in self._tallies and not frame.no_responders:
+                self._tallies[frame.sid] -= 1  # it was counted as it came
 
     def _delivered(self, lane: Lane, frame: Frame, now: int) -> None:
         sub = self._subs.get(frame.sid)
-        if sub is None or sub.delivered < 0 or (frame.headers[8:12] == b" 503" and not frame.reply):
+        if sub is None or sub.delivered < 0 or frame.no_responders or frame.sid in self._tallies:
             return
         sub.delivered += 1
         if not sub.max or sub.delivered < sub.max:
@@ -203,7 +214,12 @@ class Core:
         self._unwatch(sid)
 
     def _unwatch(self, sid: bytes) -> None:
+        self._tallies.pop(sid, None)
         self.lanes[S2C].scanner.watch_sids.pop(sid, None)
+
+    def delivered(self, sub: Subscription) -> int:
+        """Return how many messages went to the client on a subscription, as far as they were counted."""
+        return self._tallies.get(sub.sid, max(0, sub.delivered))
 
     def _close_sid(self, sid: bytes, now: int) -> None:
         """Unsubscribe upstream and drop what still comes; in verbose mode the +OK of it is ours too."""
@@ -284,6 +300,8 @@ class Core:
             shape, again = self._bound.shape(lane.direction, now)
             lane.outbox.shape = PLAIN if shape is None or shape == Shape() else shape
             lane.swallowing = lane.outbox.shape.swallow
+            if lane.direction == S2C:
+                lane.scanner.tallies = {} if lane.swallowing else self._tallies
             if lane.outbox.shape.finish and not lane.finished:
                 lane.finished = True
                 lane.finish(now)

@@ -76,6 +76,7 @@ class Handlers(Core):
         if self._subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
             self._subs[frame.sid].delivered = -1  # being decided
             self._closed_sids.discard(frame.sid)
+            self._tallies.pop(frame.sid, None)
         return True
 
     def _on_unsub(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
@@ -86,7 +87,8 @@ class Handlers(Core):
         if not maximum:
             self._forget(frame.sid)
             return True
-        counted = frame.sid in lane.scanner.watch_sids or frame.sid in self.lanes[S2C].scanner.watch_sids
+        counted = frame.sid in self._tallies or frame.sid in self.lanes[S2C].scanner.watch_sids
+        sub.delivered = self._tallies.pop(frame.sid, sub.delivered)  # each is looked at from here on
         if self._bound.alters_delivery:
             # The server would count what a rule takes away: the limit is ours to keep.  It holds from this
             # place of the stream, and what the server sent before has not arrived yet: hence the fence.

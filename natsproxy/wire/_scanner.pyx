@@ -20,6 +20,7 @@ from natsproxy.wire._line cimport Line, message_op, number, read_line
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import OPS, Op
 
+TALLIES = True
 cdef int OPS_COUNT = 12
 cdef int PUB = 0, HPUB = 1, MSG = 4, HMSG = 5, OK = 10
 cdef object _OPS = tuple(Op)
@@ -281,8 +282,8 @@ class Scanner(_scanner_py.Scanner):
         cdef Py_ssize_t length = PyBytes_GET_SIZE(buf), limit = self._limit, end, size, head, frames = 0
         cdef bint s2c = self.direction
         cdef Interest interest = self.interest
-        cdef dict sids = self.watch_sids, subjects = self.watch_subjects
-        cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects)
+        cdef dict sids = self.watch_sids, subjects = self.watch_subjects, tallies = self.tallies
+        cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects), tallied = s2c and bool(tallies)
         cdef int watch_ops = self.watch_ops, found, op, first_size, ops = 0, fields
         cdef Py_ssize_t[12] counted
         cdef Line line
@@ -314,6 +315,10 @@ class Scanner(_scanner_py.Scanner):
             end = line.end + size + 2
             if size < 0 or head < 0 or head > size or end > length or p[end - 2] != 13 or p[end - 1] != 10:
                 break
+            if tallied and not (op == HMSG and not fields and head >= 12 and memcmp(&p[line.end + 8], b" 503", 4) == 0):
+                sid = piece(p, line.start[1], line.stop[1])
+                if sid in tallies:
+                    tallies[sid] += 1
             if (
                 watch_ops >> op & 1
                 or interest._need(op, &p[line.start[0]], line.stop[0] - line.start[0])

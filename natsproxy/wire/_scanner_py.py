@@ -65,6 +65,7 @@ class Scanner:
         self.watch_subjects: dict[bytes, Need] = {}
         self.hold = hold
         self.counts = [0] * len(OPS)
+        self.tallies: dict[bytes, int] = {}
         self.ordinal = 0
         self._limit = line_limit if direction == C2S else S2C_LINE_LIMIT
         self.buffer_limit = buffer_limit
@@ -245,6 +246,8 @@ class Scanner:
                 break
             if not blind and (interest.need(op, match[1]) or self._watched(op, match[1], match[2])):
                 break
+            if self.tallies and match[2] in self.tallies:
+                self.tallies[match[2]] += 1
             frames += 1
             at = end
         self.counts[op] += frames
@@ -280,6 +283,8 @@ class Scanner:
             self._buf, start, end, line_end, spec.op, subject, fields.get("reply", b""), sid,
             fields.get("queue", b""), fields.get("args", b""), header_size, size, missing, short,
         )  # fmt: skip
+        if sid in self.tallies and spec.payload and not frame.no_responders:
+            self.tallies[sid] += 1
         return frame, bool(need) or missing > 0
 
     def _op(self, start: int) -> tuple[OpSpec, int]:

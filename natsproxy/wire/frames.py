@@ -84,6 +84,11 @@ class Frame(NamedTuple):
         return self.buffer[self.line_end + self.header_size : min(self.end, self.line_end + self.size)]
 
     @property
+    def no_responders(self) -> bool:
+        """Whether the server says that nobody listens: a 503 without a reply, which no limit counts."""
+        return not self.reply and self.headers[8:12] == b" 503"
+
+    @property
     def wire_size(self) -> int:
         """The length of the whole frame on the wire, in bytes, missing part included."""
         return self.end - self.start + self.missing

@@ -61,6 +61,7 @@ class ScannerLike(Protocol):
     interest, watch_ops, watch_sids, watch_subjects, hold, buffer_limit: may be changed between two `next()`;
     lower limits are in force from the next `feed`.
     counts: frames seen so far, by op (a list of twelve); counted when their control line is complete.
+    tallies: the same by sid (s2c), for the sids that are in it; what says that nobody responds is left out.
     ordinal: how many frames were returned so far, runs included: the ordinal of the next frame.
     offset: the stream offset of the first byte that no segment has covered yet.
     """
@@ -72,6 +73,7 @@ class ScannerLike(Protocol):
     hold: int
     buffer_limit: int
     counts: list[int]
+    tallies: dict[bytes, int]
     ordinal: int
 
     def __init__(
@@ -114,12 +116,16 @@ class ScannerLike(Protocol):
 
 COMPILED = False
 """Whether the compiled twin is in use."""
+TALLIES = True
+"""Whether it keeps `tallies`: a compiled twin that was built from older sources does not."""
 
 if not TYPE_CHECKING and os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
     try:
+        from natsproxy.wire import _scanner
         from natsproxy.wire._scanner import Interest, Scanner
 
         COMPILED = True
+        TALLIES = hasattr(_scanner, "TALLIES")
     except ImportError:  # not built: the pure twin serves
         from natsproxy.wire._interest_py import Interest
         from natsproxy.wire._scanner_py import Scanner
@@ -127,4 +133,4 @@ else:
     from natsproxy.wire._interest_py import Interest
     from natsproxy.wire._scanner_py import Scanner
 
-__all__ = ["COMPILED", "Interest", "InterestLike", "Scanner", "ScannerLike"]
+__all__ = ["COMPILED", "TALLIES", "Interest", "InterestLike", "Scanner", "ScannerLike"]

@@ -41,7 +41,7 @@ class FakeView:
     def pedantic(self) -> bool:
         return self.connect.pedantic
 
-    def watch_sid(self, sid: bytes, need: Need) -> None:
+    def count_sid(self, sid: bytes) -> None:
         self.sids.add(sid)
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:

@@ -14,7 +14,7 @@ from natsproxy.wire import _interest_py, _scanner_py
 from natsproxy.wire.frames import Body, Frame, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction, Op, op_mask
-from natsproxy.wire.scanner import COMPILED
+from natsproxy.wire.scanner import COMPILED, TALLIES
 from tests.wire.cases import BAD, GOOD, Bad, Good
 
 TWINS: dict[str, tuple[Any, Any]] = {"pure": (_interest_py.Interest, _scanner_py.Scanner)}
@@ -162,6 +162,30 @@ def test_needs_are_met(twin: str) -> None:
     assert isinstance(segments[0], Frame)
     assert segments[0].short
     assert covered(segments) == frame
+
+
+@twins
+def test_what_comes_on_a_sid_is_counted_wanted_or_not(twin: str) -> None:
+    """Tallies hold the message frames of their sids, but for the core's own 503."""
+    if twin == "compiled" and not TALLIES:
+        pytest.skip("the compiled twin was built from older sources")
+    interest, scanner_type = TWINS[twin]
+    nobody, status = b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 408 Gone\r\n\r\n"
+    data = (
+        b"MSG a 1 1\r\nx\r\nMSG wanted  1 1\r\nx\r\nmsg a 2 r 0\r\n\r\n+OK\r\n"
+        + b"HMSG a 1 %d %d\r\n%s\r\n" % (len(nobody), len(nobody), nobody)
+        + b"HMSG a 1 r %d %d\r\n%s\r\n" % (len(nobody), len(nobody), nobody)
+        + b"HMSG a 1 %d %d\r\n%s\r\n" % (len(status), len(status), status)
+        + b"MSG a 1 12\r\n12345678 503\r\n"
+    )
+    for step in (len(data), 7, 1):
+        scanner = scanner_type(S2C, interest((Clause(op_mask(Op.MSG), Need.LINE, (b"wanted",)),)))
+        scanner.tallies[b"1"] = scanner.tallies[b"3"] = 0
+        for start in range(0, len(data), step):
+            scanner.feed(data[start : start + step])
+            while scanner.next() is not None:
+                pass
+        assert scanner.tallies == {b"1": 5, b"3": 0}, step
 
 
 @twins
