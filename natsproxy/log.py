@@ -1,64 +1,148 @@
-"""The log of a proxy: structlog, one line per event, for a person or as JSON."""
+"""The log of a proxy: structlog, one line per event, for a person or as JSON.
+
+Traffic does not wait for its log.  Lines go through a bounded queue to a thread, which alone meets a pipe
+that nobody reads, a full disk or a reader that is gone.  What does not fit is counted, and the count comes
+before the next line that gets through.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-import sys
+import os
+import threading
+from collections import deque
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Final
 
 import structlog
 
 from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Firing, Gap, Greeted, Notice, Opened
 
+QUEUE: Final = 1 << 20
+"""How many bytes of lines wait for whoever reads the log."""
+_STDERR: Final = 2
+_PATIENCE: Final = 2.0  # seconds for the last lines
+
 
 class LogFile:
-    """Where the lines go: standard error, or a file that can be opened anew after it was moved away."""
+    """Where the lines go: standard error, or a file that can be opened anew after it was moved away.
 
-    def __init__(self, path: Path | None = None) -> None:
+    person, json: whether a person looks on, whether lines are JSON.  queue: how many bytes of lines may wait.
+    A context manager: at its end the last lines have been written, unless nobody takes them.
+    """
+
+    def __init__(self, path: Path | None = None, *, queue: int = QUEUE) -> None:
+        self.person = path is None and os.isatty(_STDERR)
+        self.json = not self.person
         self._path = path
-        self._file: IO[str] = sys.stderr
-        self.reopen()
+        self._room = queue
+        self._fd = self._open()
+        self._waiting: deque[bytes | int] = deque()  # lines, or the file that the next ones go to
+        self._changed = threading.Condition()
+        self._lost = 0
+        self._closing = False
+        self._thread = threading.Thread(target=self._write_out, name="log", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(_PATIENCE)
+
+    def _open(self) -> int:
+        try:
+            if self._path is None:
+                return os.dup(_STDERR)
+            return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            name = self._path or "to standard error"
+            raise ConfigError(f"cannot write the log {name}: {error.strerror}") from None
 
     def reopen(self) -> None:
         """Open the file anew, as log rotation asks for; raises ConfigError and stays with the old one."""
-        if self._path is None:
-            return
-        try:
-            fresh = self._path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write the log {self._path}: {error.strerror}") from None
-        if self._file is not sys.stderr:
-            self._file.close()
-        self._file = fresh
+        if self._path is not None:
+            self._put(self._open())
 
     def write(self, text: str) -> int:
-        """Write a line."""
-        return self._file.write(text)
+        """Take a line; it never waits."""
+        raw = text.encode("utf-8", "replace")
+        with self._changed:
+            if len(raw) > self._room:
+                self._lost += 1
+                return len(text)
+            self._room -= len(raw)
+        self._put(raw)
+        return len(text)
 
     def flush(self) -> None:
-        """Let what was written be seen."""
-        self._file.flush()
+        """Lines are on their way already."""
 
-    def isatty(self) -> bool:
-        """Whether a person looks on."""
-        return self._file.isatty()
+    def _put(self, what: bytes | int) -> None:
+        with self._changed:
+            self._waiting.append(what)
+            self._changed.notify()
 
-    def close(self) -> None:
-        """Close the file; standard error stays open."""
-        if self._file is not sys.stderr:
-            self._file.close()
-            self._file = sys.stderr
+    # -- the thread
+
+    def _write_out(self) -> None:
+        while (what := self._next()) is not None:
+            if isinstance(what, int):
+                os.close(self._fd)
+                self._fd = what
+                continue
+            self._say_lost()
+            written = self._write(what)
+            with self._changed:
+                self._room += len(what)
+                self._lost += not written
+        self._say_lost()
+        os.close(self._fd)
+
+    def _next(self) -> bytes | int | None:
+        """Wait for what comes next; None when all is done."""
+        with self._changed:
+            while not self._waiting and not self._closing:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+    def _say_lost(self) -> None:
+        with self._changed:
+            lost, self._lost = self._lost, 0
+        if lost and not self._write(self._said(lost)):
+            with self._changed:
+                self._lost += lost
+
+    def _said(self, lost: int) -> bytes:
+        facts = {"event": "log lines lost: nobody took them", "lines": lost, "level": "error"}
+        text = json.dumps(facts) if self.json else f"{facts['event']}  lines={lost}"
+        return text.encode() + b"\n"
+
+    def _write(self, raw: bytes) -> bool:
+        """Write to the descriptor itself: a thread that is stuck there holds no lock of the interpreter's."""
+        try:
+            while raw:
+                raw = raw[os.write(self._fd, raw) :]
+        except OSError:  # a full disk, or a reader that is gone
+            return False
+        return True
 
 
 def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
     """Return a structlog logger.  form: "console", "json" or "auto"; level: the least to be said."""
-    person = form == "console" or (form == "auto" and file.isatty())
-    last: Any = structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer()
+    if form != "auto":
+        file.json = form == "json"
+    last: Any = structlog.dev.ConsoleRenderer(colors=file.person)
+    if file.json:
+        last = structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), last],
-        logger_factory=structlog.PrintLoggerFactory(file),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
     )
     return structlog.get_logger()

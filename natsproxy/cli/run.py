@@ -84,10 +84,10 @@ def run(config: Path | None, **values: Any) -> None:
     natsproxy run --upstream nats://127.0.0.1:4223 --record traffic/ --record-payload '>=hash'
     """
     try:
-        file = LogFile(values["log_file"])
-        service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
-        service.load_rules()
-        trio.run(service.run, logger(file, values["log_format"], values["log_level"]))
+        with LogFile(values["log_file"]) as file:
+            service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
+            service.load_rules()
+            trio.run(service.run, logger(file, values["log_format"], values["log_level"]))
     except* NatsproxyError as group:
         raise click.ClickException("; ".join(str(error) for error in _leaves(group))) from None
 

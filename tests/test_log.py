@@ -1,0 +1,81 @@
+"""The log never holds anybody up, and says what it lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from natsproxy.log import LogFile, logger
+from tests.kit.servers import NatsServer
+
+
+def test_lines_that_nobody_takes_are_counted(tmp_path: Path) -> None:
+    """A pipe that is full holds nobody up; once somebody reads, what came and what was lost make all."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    heard = bytearray()
+
+    def read_all() -> None:
+        while more := os.read(reader, 1 << 16):
+            heard.extend(more)
+
+    with LogFile(pipe, queue=100_000) as file:
+        log = logger(file, "json")
+        for number in range(10_000):
+            log.info("line", number=number)
+        os.set_blocking(reader, True)
+        reading = threading.Thread(target=read_all)
+        reading.start()
+    reading.join()
+    os.close(reader)
+    lines = [json.loads(line) for line in heard.splitlines()]
+    numbers = [line["number"] for line in lines if line["event"] == "line"]
+    lost = sum(line["lines"] for line in lines if line["event"] != "line")
+    assert numbers == sorted(numbers)
+    assert lost > 0
+    assert len(numbers) + lost == 10_000
+
+
+def test_a_reader_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with LogFile(pipe) as file:
+        os.close(reader)
+        logger(file, "console").error("nobody hears this")
+
+
+@pytest.mark.server
+def test_traffic_goes_on_though_nobody_reads_the_log(nats_server: NatsServer) -> None:
+    """The log is a pipe of 64 KiB; 500 connections say about 160 KB."""
+    command = [
+        sys.executable,
+        "-m",
+        "natsproxy",
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--upstream",
+        nats_server.url,
+    ]
+    with subprocess.Popen([*command, "--log-format", "json"], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        port = int(json.loads(process.stderr.readline())["listen"][0].rpartition(":")[2])
+        for _ in range(500):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+                sock.sendall(b"CONNECT {}\r\nPING\r\n")
+                heard = b""
+                while b"PONG" not in heard:
+                    heard += sock.recv(4096)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
