@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from natsproxy.printable import printable
+
 
 class NatsproxyError(Exception):
-    """The base of every error that natsproxy raises on purpose."""
+    """The base of every error that natsproxy raises on purpose.  Its text is safe on a terminal."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
 
 class ConfigError(NatsproxyError):

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import structlog
 
 from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Firing, Gap, Greeted, Notice, Opened
+from natsproxy.printable import printable
 
 QUEUE: Final = 1 << 20
 """How many bytes of lines wait for whoever reads the log."""
@@ -137,15 +139,20 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
     """Return a structlog logger.  form: "console", "json" or "auto"; level: the least to be said."""
     if form != "auto":
         file.json = form == "json"
-    last: Any = structlog.dev.ConsoleRenderer(colors=file.person)
+    last: list[Any] = [_safe, structlog.dev.ConsoleRenderer(colors=file.person)]
     if file.json:
-        last = structlog.processors.JSONRenderer()
+        last = [structlog.processors.JSONRenderer()]
     structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), last],
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), *last],
         logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
     )
     return structlog.get_logger()
+
+
+def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Write out control characters: clients name themselves, and subjects are theirs too."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in line.items()}
 
 
 def log_event(log: Any, event: Event) -> None:

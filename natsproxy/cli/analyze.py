@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from natsproxy.capture.reader import open_capture
+from natsproxy.cli.table import show_table
 from natsproxy.errors import NatsproxyError
 from natsproxy.spark.session import MISSING, local_session
 
@@ -64,12 +65,11 @@ def _progress(table: str, rows: int) -> None:
 
 
 def _show(rows: list[dict[str, object]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    heads = ("requests", "replies", "no responders", "p50 ms", "p99 ms", "worst ms", "subject")
+    show_table(heads, map(_cells, rows))
 
-    table = Table("requests", "replies", "no responders", "p50 ms", "p99 ms", "worst ms", "subject", box=None)
-    for row in rows:
-        times = [f"{row[name]:.2f}" if row[name] is not None else "-" for name in ("p50", "p99", "worst")]
-        counts = [str(row[name]) for name in ("requests", "replies", "no_responders")]
-        table.add_row(*counts, *times, str(row["template"]))
-    Console(highlight=False).print(table)
+
+def _cells(row: dict[str, object]) -> list[object]:
+    counts = [row[name] for name in ("requests", "replies", "no_responders")]
+    times = [f"{row[name]:.2f}" if row[name] is not None else "-" for name in ("p50", "p99", "worst")]
+    return [*counts, *times, row["template"]]

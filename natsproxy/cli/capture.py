@@ -21,7 +21,9 @@ from natsproxy.capture.view import Query, Seen, seen, walk
 from natsproxy.cli.diff import diff
 from natsproxy.cli.export import export
 from natsproxy.cli.filters import filters
+from natsproxy.cli.table import show_table
 from natsproxy.errors import CaptureError
+from natsproxy.printable import printable
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.template import template
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
@@ -133,27 +135,16 @@ def _connect_name(args: bytes) -> str:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
     state = "closed" if facts["closed"] else "not closed: readable to its last whole block"
-    console.print(f"[bold]{facts['path']}[/]  {facts['segments']} segment(s), {state}")
-    console.print(
+    click.echo(f"{click.style(facts['path'], bold=True)}  {facts['segments']} segment(s), {state}")
+    click.echo(
         f"{facts['frames']} frames, {facts['bytes']} bytes in {facts['seconds']:.3f} s from {facts['from']}, "
         f"{facts['firings']} firings, {facts['gaps']} gaps"
     )
-    console.print("  ".join(f"{op} {n}" for op, n in facts["ops"].items()))
-    table = Table(
-        "conn", "client", "name", "frames", "end", box=None, title="connections", title_justify="left"
-    )
-    for row in facts["connections"]:
-        table.add_row(*(str(row.get(key) or "") for key in ("conn", "client", "name", "frames", "end")))
-    console.print(table)
-    table = Table("frames", "subject", box=None, title="top subjects", title_justify="left")
-    for subject, n in facts["subjects"]:
-        table.add_row(str(n), subject)
-    console.print(table)
+    click.echo("  ".join(f"{op} {n}" for op, n in facts["ops"].items()))
+    fields = ("conn", "client", "name", "frames", "end")
+    show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), "connections")
+    show_table(("frames", "subject"), ((n, subject) for subject, n in facts["subjects"]), "top subjects")
 
 
 @capture.command()
@@ -221,9 +212,7 @@ def _described(one: Seen) -> str:
 
 
 def _short(raw: bytes, limit: int) -> str:
-    text = raw[:limit].decode("utf-8", "backslashreplace")
-    text = text.replace("\r\n", " · ")
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    text = printable(raw[:limit].replace(b"\r\n", " · ".encode()))
     return text + ("…" if len(raw) > limit else "")
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from natsproxy.cli.asked import CouldNotRun
+from natsproxy.cli.table import show_table
 from natsproxy.errors import NatsproxyError
+from natsproxy.printable import printable
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.compare import compare
 from natsproxy.replay.report import Report, Row, Tally
@@ -49,9 +51,9 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
         _table(rows)
     for row in rows:
         if row.sample is not None:
-            click.echo(f"\n{row.group}: {row.sample.field} differs")
-            click.echo(f"  recorded  {row.sample.recorded or 'nothing'}")
-            click.echo(f"  observed  {row.sample.observed or 'nothing'}")
+            click.echo(f"\n{printable(row.group)}: {row.sample.field} differs")
+            click.echo(f"  recorded  {printable(row.sample.recorded) or 'nothing'}")
+            click.echo(f"  observed  {printable(row.sample.observed) or 'nothing'}")
     for side, count in zip(("recorded", "observed"), report.gaps, strict=True):
         if count:
             click.echo(f"\n{side}: {count} gaps; what was not recorded there is not compared")
@@ -62,20 +64,17 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
 
 
 def _table(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    heads = ("subject", "sent", "received", "replies", "errors", "statuses", "p50", "p99", "- / +")
+    show_table(heads, map(_cells, rows))
 
-    table = Table(
-        "subject", "sent", "received", "replies", "errors", "statuses", "p50", "p99", "- / +", box=None
-    )
-    for row in rows:
-        a, b = row.recorded, row.observed
-        table.add_row(
-            row.group, _pair(a.sent, b.sent), _pair(a.received, b.received), _pair(a.replies, b.replies),
-            _pair(a.errors, b.errors), _statuses(a, b), _pair(_ms(a, 0.5), _ms(b, 0.5)),
-            _pair(_ms(a, 0.99), _ms(b, 0.99)), "" if row.same else f"-{row.missing} +{row.added}",
-        )  # fmt: skip
-    Console().print(table)
+
+def _cells(row: Row) -> tuple[str, ...]:
+    a, b = row.recorded, row.observed
+    return (
+        row.group, _pair(a.sent, b.sent), _pair(a.received, b.received), _pair(a.replies, b.replies),
+        _pair(a.errors, b.errors), _statuses(a, b), _pair(_ms(a, 0.5), _ms(b, 0.5)),
+        _pair(_ms(a, 0.99), _ms(b, 0.99)), "" if row.same else f"-{row.missing} +{row.added}",
+    )  # fmt: skip
 
 
 def _pair(ours: object, theirs: object) -> str:

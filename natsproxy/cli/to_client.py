@@ -17,6 +17,7 @@ from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.config.settings import Address
 from natsproxy.errors import NatsproxyError
+from natsproxy.printable import printable
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.cassette import CassetteServer
 from natsproxy.replay.compare import compare
@@ -146,11 +147,11 @@ def say_added(path: Path, count: int) -> None:
 def report_cassette(server: CassetteServer) -> None:
     """Print what did not fit between a cassette and its clients, to stderr."""
     for mismatch in server.mismatches[:_SHOWN]:
-        click.echo(str(mismatch), err=True)
+        click.echo(printable(str(mismatch), keep="\n"), err=True)
     unused = server.unused()
     for exchange in unused[:_SHOWN]:
         frame = exchange.frame
-        line = frame.line.decode(errors="replace").strip()
+        line = printable(frame.line.strip())
         click.echo(f"recorded, but not sent by any client: {line} (connection {exchange.conn})", err=True)
     if len(unused) > _SHOWN:
         click.echo(f"... and {len(unused) - _SHOWN} more", err=True)

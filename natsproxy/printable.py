@@ -1,0 +1,16 @@
+"""Text that is safe to show: what peers and captures say reaches terminals without control characters."""
+
+from __future__ import annotations
+
+
+def printable(text: str | bytes, keep: str = "") -> str:
+    """Return text with every character that does not print written out (`\\x1b`), but for those in `keep`."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else _written(char) for char in text)
+
+
+def _written(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
