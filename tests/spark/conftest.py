@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",  # to compile a plan takes longer than to run it on a few rows
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 
@@ -31,3 +34,34 @@ def spark() -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+
+
+def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, DataFrame]:
+    """Return the frames and the items of captures.
+
+    Decoded here as the data source decodes them on a worker: its processes cost more than a test's work.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from natsproxy.spark.options import parse
+    from natsproxy.spark.plan import runs
+    from natsproxy.spark.schema import FRAMES, ITEMS
+    from natsproxy.spark.source import read_run
+    from natsproxy.spark.tables import PAYLOAD_BYTES
+
+    found = []
+    for what, ddl in (("frames", FRAMES), ("items", ITEMS)):
+        schema = StructType.fromDDL(ddl)
+        given = {"paths": json.dumps(list(map(str, captures))), "what": what, "payload": str(PAYLOAD_BYTES)}
+        options = parse(given)
+        batches = [
+            batch
+            for path in options.paths
+            for run in runs(path, options)
+            for batch in read_run(run, schema, options)
+        ]
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        found.append(spark.createDataFrame(pa.Table.from_batches(batches, arrow), schema))
+    return found[0], found[1]

@@ -3,43 +3,62 @@
 `frames` is read from captures and written to Parquet first; everything else derives from that and from the
 `items` that are no frames.  What each table has is written down in `natsproxy/spark/schema.py`, what it means
 with its function.  They are written for captures of any size: see `natsproxy/spark/tables/base.py`.
+
+Four tables select from the same pairs of requests and replies, `exchanges`: who writes several of them keeps
+it (`persist`) and gives it to `derive`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from pyspark.sql import DataFrame
 
 from natsproxy.spark.tables.base import MESSAGES, clients_side
 from natsproxy.spark.tables.connections import connections, gaps, liveness, subscriptions
+from natsproxy.spark.tables.exchanges import exchanges
 from natsproxy.spark.tables.faults import faults
-from natsproxy.spark.tables.jetstream import js_acks, pub_acks
+from natsproxy.spark.tables.jetstream import js_acks
 from natsproxy.spark.tables.messages import errors, fanout, headers, subjects
 from natsproxy.spark.tables.replays import replay_diff
-from natsproxy.spark.tables.requests import js_api, requests
+from natsproxy.spark.tables.requests import js_api, pub_acks, requests
 
 __all__ = [
-    "FROM_BOTH", "FROM_FRAMES", "FROM_ITEMS", "MESSAGES", "PAYLOAD_BYTES", "TABLES", "clients_side", "derive",
-    "replay_diff",
+    "FROM", "MESSAGES", "PAYLOAD_BYTES", "TABLES", "clients_side", "derive", "exchanges", "replay_diff",
 ]  # fmt: skip
 
-FROM_FRAMES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "requests": requests, "subjects": subjects, "fanout": fanout, "headers": headers, "errors": errors,
-    "js_api": js_api, "js_acks": js_acks, "pub_acks": pub_acks, "liveness": liveness,
-}  # fmt: skip
-FROM_BOTH: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
-    "connections": connections, "subscriptions": subscriptions, "faults": faults,
-}  # fmt: skip
-FROM_ITEMS: dict[str, Callable[[DataFrame], DataFrame]] = {"gaps": gaps}
-TABLES = ("frames", *FROM_FRAMES, *FROM_BOTH, *FROM_ITEMS)
+FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
+    "requests": (requests, ("exchanges",)),
+    "js_api": (js_api, ("exchanges",)),
+    "pub_acks": (pub_acks, ("exchanges",)),
+    "js_acks": (js_acks, ("frames",)),
+    "subjects": (subjects, ("frames",)),
+    "fanout": (fanout, ("frames",)),
+    "headers": (headers, ("frames",)),
+    "errors": (errors, ("frames",)),
+    "liveness": (liveness, ("frames",)),
+    "connections": (connections, ("frames", "items")),
+    "subscriptions": (subscriptions, ("frames", "items")),
+    "gaps": (gaps, ("items",)),
+    "faults": (faults, ("frames", "items", "exchanges")),
+}
+"""Each table: its function and what that takes."""
+TABLES: Final = ("frames", *FROM)
 """All tables, in the order in which they are written; `replay_diff` compares two `frames`, by itself."""
-PAYLOAD_BYTES = 256
+PAYLOAD_BYTES: Final = 256
 """How much of each payload the tables look at: acks, publish acks and JetStream's error codes."""
 
 
-def derive(name: str, frames: DataFrame, items: DataFrame) -> DataFrame:
-    """Return a table of `TABLES` other than `frames`, whatever it derives from."""
-    if name in FROM_BOTH:
-        return FROM_BOTH[name](frames, items)
-    return FROM_FRAMES[name](frames) if name in FROM_FRAMES else FROM_ITEMS[name](items)
+def derive(
+    name: str, frames: DataFrame, items: DataFrame | None = None, paired: DataFrame | None = None
+) -> DataFrame:
+    """Return a table of `TABLES` other than `frames`.
+
+    items: for the tables that need them (`FROM`).  paired: `exchanges(frames)`, where it is there already.
+    """
+    make, sources = FROM[name]
+    given = {"frames": frames, "items": items}
+    if "exchanges" in sources:
+        given["exchanges"] = exchanges(frames) if paired is None else paired
+    return make(*(given[source] for source in sources))

@@ -65,10 +65,12 @@ def with_peer(rows: DataFrame, frames: DataFrame, number: str, recorder: str, co
     return rows.join(F.broadcast(named), number, "left")
 
 
-def with_text(rows: DataFrame, texts: DataFrame, number: str, *names: str) -> DataFrame:
+def with_text(rows: DataFrame, texts: DataFrame, number: str, *names: str, few: bool = False) -> DataFrame:
     """Return `rows` with the texts whose number is in a column.
 
-    texts: rows that hold the columns `names`, the first of which the number is of.
+    texts: rows that hold the columns `names`, the first of which the number is of.  few: there are few
+    different ones, and every task can have them all; without, a text that most rows lack (a number that is
+    NULL) would send those rows to one task.
     """
     known = texts.select(F.xxhash64(names[0]).alias(number), *names).distinct()
-    return rows.join(known, number, "left")
+    return rows.join(F.broadcast(known) if few else known, number, "left")

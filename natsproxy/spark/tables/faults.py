@@ -13,14 +13,13 @@ from pyspark.sql import functions as F
 
 from natsproxy.spark.tables.base import CONN, clients_side, shaped
 from natsproxy.spark.tables.connections import info
-from natsproxy.spark.tables.requests import OUTCOME, legs, paired
 
 WINDOW = 5_000_000_000
 """How long after a firing an error or an end still counts as what followed, ns."""
 _TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
 
 
-def faults(frames: DataFrame, items: DataFrame) -> DataFrame:
+def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFrame:
     """Return every firing of a rule and what followed on its connection.
 
     error_ns, close_ns: how long until the next -ERR to the client and until the end, NULL if neither came
@@ -28,11 +27,11 @@ def faults(frames: DataFrame, items: DataFrame) -> DataFrame:
     it belongs to none, or to a reply subject that several share; reply_ns: how long until the reply.
     """
     fired = items.where("kind = 'firing'").select(
-        *CONN, "t_ns", "segment", "block_off", *(info(name).alias(name) for name in _TEXTS),
+        *CONN, "t_ns", *(info(name).alias(name) for name in _TEXTS),
         *(info(name, "bigint").alias(name) for name in ("m", "ordinal")),
         info("delay", "bigint").alias("delay_ns"),
     )  # fmt: skip
-    return shaped("faults", _answered(_followed(fired, frames, items), frames))
+    return shaped("faults", _answered(_followed(fired, frames, items), frames, exchanges))
 
 
 def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFrame:
@@ -63,15 +62,13 @@ def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFram
     })  # fmt: skip
 
 
-def _answered(fired: DataFrame, frames: DataFrame) -> DataFrame:
+def _answered(fired: DataFrame, frames: DataFrame, exchanges: DataFrame) -> DataFrame:
     """Return firings with the reply to the request that their frame is a leg of."""
-    hit = frames.where("in_ordinal IS NOT NULL AND subject IS NOT NULL").select(
-        *CONN, F.expr("if(dir = 0, 'c2s', 's2c')").alias("direction"), F.col("in_ordinal").alias("ordinal"),
-        F.coalesce("reply", "subject").alias("k"),
-    )  # fmt: skip
-    rows = fired.join(hit, [*CONN, "direction", "ordinal"], "left")
-    pairs = paired(legs(frames).join(rows.select("k").distinct(), "k", "left_semi"))
-    once = pairs.where("turn = 1 AND requests = 1").withColumn("outcome", F.expr(OUTCOME))
-    shared = pairs.where("turn > 1").select("k").distinct()
-    once = once.join(shared, "k", "left_anti").select("k", "t4", "outcome")
-    return rows.join(once, "k", "left").withColumn("reply_ns", F.expr("if(t4 >= t_ns, t4 - t_ns, NULL)"))
+    place = [*CONN, "dir", "in_ordinal"]
+    fired = fired.withColumns({"dir": F.expr("if(direction = 'c2s', 0, 1)"), "in_ordinal": F.col("ordinal")})
+    # The frames are narrowed to those that a rule acted on before anything is shuffled.
+    hit = frames.where("subject IS NOT NULL").join(fired.select(*place), place, "left_semi")
+    hit = hit.select(*place, F.coalesce("reply", "subject").alias("k"))
+    alone = exchanges.where("NOT shared").select("k", "t4", "outcome")
+    rows = fired.join(hit, place, "left").join(alone, "k", "left")
+    return rows.withColumn("reply_ns", F.expr("if(t4 >= t_ns, t4 - t_ns, NULL)"))

@@ -1,9 +1,7 @@
-"""What JetStream says on the wire: deliveries and their acks, publishes and theirs.
+"""JetStream's deliveries and what clients answered.
 
 A delivery carries its ack subject as its reply, and what the client answers goes to that subject: the pair is
-one aggregation on it, as a request's is (`natsproxy/spark/tables/requests.py`).  A publish ack is a reply
-like any other; which requests were JetStream publishes is seen from their headers, or from another publish on
-that subject template that got a publish ack.
+one aggregation on it, as a request's is (`natsproxy/spark/tables/exchanges.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, shaped, when, with_peer, with_text
-from natsproxy.spark.tables.requests import ERROR, error_texts, legs, named, paired
 
 ANSWERS = ("ack", "nak", "term", "next", "other")
 """What a client says to a delivery, by its number in aggregations; +WPI only asks for more time."""
@@ -24,8 +21,6 @@ _ANSWER = (
     "WHEN substr(payload, 1, 4) = X'2B544552' THEN 3 "
     "WHEN substr(payload, 1, 4) = X'2B4E5854' THEN 4 ELSE 5 END"
 )
-_STREAM = r"""nullif(regexp_extract(body, '"stream":\\s*"([^"]*)"', 1), '')"""
-_IS_ACK = """leg = 4 AND (body LIKE '{"stream"%"seq"%' OR body LIKE '{"error"%"stream"%"seq"%')"""
 
 
 def _token(place: int, kind: str = "string") -> str:
@@ -70,49 +65,3 @@ def js_acks(frames: DataFrame) -> DataFrame:
         "answer": F.expr(f"coalesce(element_at(array({words}), said), if(wpi > 0, 'wpi', 'none'))"),
         "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
     }))  # fmt: skip
-
-
-def pub_acks(frames: DataFrame, until: int | None = None) -> DataFrame:
-    """Return one row per JetStream publish that asked for an ack: stream, sequence, error, how late.
-
-    outcome: ack, duplicate, error, no responders, no ack (none came), other (part of an atomic batch, or not
-    JetStream's).  A publish is JetStream's if its headers say so, or another on its template got an ack.
-    """
-    rows = legs(frames)
-    acked = rows.where(_IS_ACK)
-    pairs = paired(
-        rows,
-        F.max(when(_IS_ACK, F.lit(1))).alias("acked"),
-        F.max(when(_IS_ACK, F.xxhash64(F.expr(_STREAM)))).alias("stream_id"),
-        F.max(when(_IS_ACK, _number("seq"))).alias("seq"),
-        F.max(when(_IS_ACK, _number("count"))).alias("batch"),
-        F.max(when(_IS_ACK, "if(body RLIKE '\"duplicate\":\\\\s*true', 1, 0)")).alias("duplicated"),
-        F.max(when("leg = 4 AND body LIKE '%err_code%'", F.xxhash64(F.expr(ERROR)))).alias("error_id"),
-        until=until,
-    ).where("pulls = 0")
-    asked = named(pairs, frames)
-    known = asked.where("acked = 1").select("template").distinct()
-    found = _marked(frames)
-    asked = asked.join(known.withColumn("usual", F.lit(True)), "template", "left")
-    asked = asked.join(found.withColumn("marked", F.lit(True)), "k", "left").where("usual OR marked")
-    asked = with_text(asked, acked.select(F.expr(_STREAM).alias("stream")), "stream_id", "stream")
-    asked = with_text(asked, error_texts(rows), "error_id", "error")
-    return shaped("pub_acks", asked.withColumns({
-        "duplicate": F.expr("duplicated = 1"),
-        "outcome": F.expr(
-            "CASE WHEN err_code IS NOT NULL THEN 'error' WHEN duplicated = 1 THEN 'duplicate' "
-            "WHEN acked = 1 THEN 'ack' WHEN replies = 0 THEN 'no ack' "
-            "WHEN status = 503 THEN 'no responders' ELSE 'other' END"
-        ),
-    }))  # fmt: skip
-
-
-def _number(name: str) -> str:
-    return f"try_cast(nullif(regexp_extract(body, '\"{name}\":\\\\s*([0-9]+)', 1), '') AS bigint)"
-
-
-def _marked(frames: DataFrame) -> DataFrame:
-    """Return the reply subjects of publishes whose headers are for JetStream."""
-    told = r"headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):'"
-    marked = clients_side(frames).where(f"op = 'HPUB' AND reply IS NOT NULL AND {told}")
-    return marked.select(F.col("reply").alias("k")).distinct()

@@ -1,0 +1,135 @@
+"""Requests and their replies: one aggregation on the reply subject, no join of frames with frames.
+
+The four legs of an exchange share a key: 1 the request arrives (its reply subject), 2 it is delivered to a
+responder, 3 the reply arrives (its subject), 4 it is delivered to the requester.  A frame with a reply
+subject is a leg of two exchanges: the one that it opens, and the one that it may answer.
+
+A reply subject that is used again is counted in turns, by time: a reply belongs to the latest request before
+it.  Pull requests (`CONSUMER.MSG.NEXT` on one inbox for ever) are answered by deliveries on other subjects,
+and more than `TURNS_MAX` requests on one reply subject would make one task sort them all: both stay one row
+per reply subject, with counts and without latency.
+
+What requests, JetStream calls and publish acks are asked for is gathered here at once, so that these tables
+are mere selections of one result, which who wants several of them keeps.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, when, with_peer, with_text
+
+TURNS_MAX = 100_000
+"""Requests on one reply subject that are still told apart."""
+_PULL = r"subject LIKE '$JS.%API.CONSUMER.MSG.NEXT.%'"
+_LEGS = (
+    "inline(if(reply IS NULL, array(named_struct('k', subject, 'leg', 3 + dir)), "
+    "array(named_struct('k', reply, 'leg', 1 + dir), named_struct('k', subject, 'leg', 3 + dir))))"
+)
+_FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
+_ERRED = "body LIKE '%err_code%'"
+_IS_ACK = """(body LIKE '{"stream"%"seq"%' OR body LIKE '{"error"%"stream"%"seq"%')"""
+_ERROR = r"""nullif(regexp_extract(body, '"description":\\s*"((?:[^"\\\\]|\\\\.)*)', 1), '')"""
+_STREAM = r"""nullif(regexp_extract(body, '"stream":\\s*"([^"]*)"', 1), '')"""
+_DUPLICATE = r"""int(body RLIKE '"duplicate":\\s*true')"""
+
+
+def _number(name: str, kind: str = "bigint") -> str:
+    return rf"""try_cast(nullif(regexp_extract(body, '"{name}":\\s*([0-9]+)', 1), '') AS {kind})"""
+
+
+def _said(condition: str, value: str | Column) -> Column:
+    """Return a value of JetStream's reply, where it is one of that kind."""
+    return F.max(when(f"leg = 4 AND body IS NOT NULL AND {condition}", value))
+
+
+def legs(frames: DataFrame) -> DataFrame:
+    """Return one row per message and exchange: `k`, `leg`; body is the text of a payload that is JSON."""
+    rows = clients_side(frames).where(MESSAGE)
+    return rows.select(
+        "at_ns", "in_ordinal", "subject", "status", peer().alias("peer"),
+        F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
+        F.expr("if(substr(payload, 1, 1) = X'7B', CAST(payload AS string), NULL)").alias("body"),
+        F.expr(_LEGS),
+    ).where(~F.col("k").startswith(ACK))  # fmt: skip
+
+
+def _aggregates(own: str) -> list[Column]:
+    """Return what is asked of an exchange, in numbers only; own: which requests count."""
+    return [
+        F.min(when(f"leg = 1 AND {own}", "at_ns")).alias("t1"),
+        *(F.min(when(f"leg = {leg}", "at_ns")).alias(f"t{leg}") for leg in (2, 3, 4)),
+        F.max(when("leg = 4", "at_ns")).alias("last_ns"),
+        F.max(when(f"leg = 1 AND {own}", "peer")).alias("requester_id"),
+        F.expr("min_by(peer, if(leg = 2, at_ns, NULL))").alias("reached_id"),
+        F.expr("min_by(peer, if(leg = 3, at_ns, NULL))").alias("answered_id"),
+        F.max(when(f"leg = 1 AND {own}", F.xxhash64("subject"))).alias("subject_id"),
+        F.expr("min_by(status, if(leg = 4, at_ns, NULL))").alias("status"),
+        F.expr(f"count_if(leg = 1 AND {own} AND {_PULL})").alias("pulls"),
+        F.expr(f"count_if(leg = 1 AND {own})").alias("requests"),
+        F.expr("count_if(leg = 2)").alias("deliveries"),
+        F.expr("count_if(leg = 4)").alias("replies"),
+        F.expr("count_if(leg = 1 AND for_jetstream)").alias("marked"),
+        _said(_ERRED, _number("err_code", "int")).alias("err_code"),
+        _said(_ERRED, F.xxhash64(F.expr(_ERROR))).alias("error_id"),
+        _said(_IS_ACK, F.xxhash64(F.expr(_STREAM))).alias("stream_id"),
+        _said(_IS_ACK, _number("seq")).alias("seq"),
+        _said(_IS_ACK, _number("count")).alias("batch"),
+        _said(_IS_ACK, _DUPLICATE).alias("duplicated"),
+    ]
+
+
+def paired(rows: DataFrame, own: str = "true") -> DataFrame:
+    """Return one row per request (`k`, `turn`) of legs, in numbers only: see `base`.
+
+    shared: other requests have the same reply subject.  own: an SQL condition, which requests count; the
+    others are only told apart from them.
+    """
+    whole = _aggregates(own)
+    once = rows.groupBy("k").agg(*whole, F.expr("count_if(leg = 1)").alias("uses"))
+    single = once.where(f"uses = 1 OR pulls > 0 OR uses > {TURNS_MAX}")
+    single = single.withColumns({"turn": F.expr("1L"), "shared": F.expr("uses > 1")}).drop("uses")
+    again = _turns(rows).groupBy("k", "turn").agg(*whole).withColumn("shared", F.lit(True))
+    return single.unionByName(again).where("requests > 0")
+
+
+def _turns(rows: DataFrame) -> DataFrame:
+    """Return the legs of reply subjects that several requests use, each with the number of its request."""
+    asked = rows.where("leg = 1").groupBy("k").agg(
+        F.count("*").alias("uses"), F.expr(f"count_if({_PULL})").alias("pulls")
+    )  # fmt: skip
+    reused = asked.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select("k")
+    order = Window.partitionBy("k").orderBy("at_ns", "leg", "in_ordinal")
+    return rows.join(F.broadcast(reused), "k", "left_semi").withColumn(
+        "turn", F.sum(F.expr("if(leg = 1, 1, 0)")).over(order)
+    )
+
+
+def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
+    """Return one row per request with all that `requests`, `js_api`, `pub_acks` and `faults` select from.
+
+    own: an SQL condition on `at_ns`, which requests count (see `natsproxy/spark/hours.py`).
+    """
+    rows = legs(frames)
+    found = paired(rows, own)
+    asked = clients_side(frames).where(f"{MESSAGE} AND dir = 0 AND reply IS NOT NULL")
+    found = with_text(found, asked, "subject_id", "subject", "template")
+    replies = rows.where("leg = 4 AND body IS NOT NULL")
+    errors = replies.where(_ERRED).select(F.expr(_ERROR).alias("error"))
+    streams = replies.where(_IS_ACK).select(F.expr(_STREAM).alias("stream"))
+    found = with_text(found, errors, "error_id", "error", few=True)
+    found = with_text(found, streams, "stream_id", "stream", few=True)
+    found = with_peer(found, frames, "requester_id", "recorder", "requester")
+    found = found.withColumn("responder_id", F.coalesce("answered_id", "reached_id"))
+    found = with_peer(found, frames, "responder_id", "responder_recorder", "responder")
+    alone = "requests = 1 AND pulls = 0"
+    return found.withColumns({
+        "reply": F.col("k"),
+        "outcome": F.expr(
+            "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
+            "WHEN status = 503 THEN 'no responders' ELSE 'replied' END"
+        ),
+        "latency_ns": when(f"{alone} AND t4 >= t1", "t4 - t1"),
+        "service_ns": when(f"{alone} AND t3 >= t2", "t3 - t2"),
+    })  # fmt: skip
