@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from natsproxy.errors import ConfigError
 from natsproxy.spark.source import NatscapDataSource
-from natsproxy.spark.tables import PAYLOAD_BYTES, TABLES, derive
+from natsproxy.spark.tables import PAYLOAD_BYTES, TABLES, derive, exchanges
 
 
 def register(spark: SparkSession) -> None:
@@ -56,12 +56,16 @@ def analyze(
     writer.partitionBy("date").parquet(f"{out}/frames")
     stored = spark.read.parquet(f"{out}/frames")
     progress("frames", stored.count())
-    items = read(spark, captures, what="items")
+    # Several tables use both; a capture is read slowly and requests are paired in one long job.
+    items = read(spark, captures, what="items").persist()
+    paired = exchanges(stored).persist()
     for name in TABLES:
         if name not in wanted or name == "frames":
             continue
-        derive(name, stored, items).write.mode("overwrite").parquet(f"{out}/{name}")
+        derive(name, stored, items, paired).write.mode("overwrite").parquet(f"{out}/{name}")
         progress(name, spark.read.parquet(f"{out}/{name}").count())
+    for kept in (items, paired):
+        kept.unpersist()
 
 
 def latencies(spark: SparkSession, out: str | Path, top: int = 20) -> list[dict[str, Any]]:
