@@ -98,5 +98,5 @@ def _picture(title: str, played: Rehearsal, seconds: float) -> str:
     lap = f" ({played.lap + 1})" if played.lap else ""
     return (
         f"{title}{lap}  {seconds:.0f} s  {machine.sent:,} sent  {machine.received_frames:,} received  "
-        f"{machine.sent / (seconds or 1):,.0f} frames/s  {machine.lag / 1e6:,.1f} ms behind"
+        f"{machine.sent / (seconds or 1):,.0f} frames/s  {machine.lag.last / 1e6:,.1f} ms behind"
     )

@@ -1,18 +1,23 @@
-"""What a replay to a server is made of: what it asks for, what it keeps of each live connection."""
+"""What a replay to a server is made of: what it asks for, what it keeps of each live connection, of all."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from natsproxy.replay.causes import Bounded
+from natsproxy.replay.ears import Count, Ear, Needles
+from natsproxy.replay.names import ServerNames
 from natsproxy.replay.needs import Goodbye, Planned
 from natsproxy.replay.plan import Began
+from natsproxy.replay.strides import Plain, subjects_of
 
-PART = 64
+PART: Final = 64
 """What a small `bytes` costs beside its bytes."""
-_BULK = 64 << 10
-_BULK_SUBJECTS = 16
+_FRAME: Final = 256
+"""What a frame that is looked at costs beside its bytes."""
+_BULK: Final = 64 << 10
 
 
 class Dial(NamedTuple):
@@ -52,24 +57,49 @@ Action = Dial | Write | Leave
 
 @dataclass(slots=True, eq=False)
 class Bulk:
-    """Neighbouring publishes of one time that need nothing but their turn: the hot path."""
+    """Neighbouring publishes that need nothing but their turn: the hot path.
+
+    mark: publishes behind another mark do not join (`Reading`).  t: when they were recorded.  counts, api:
+    what the first of them needs after all.
+    """
 
     seq: int
     t: int
-    parts: list[bytes]
-    subjects: set[bytes]
+    mark: int
+    counts: tuple[Count, ...] = ()
+    api: tuple[tuple[int, bytes], ...] = ()
+    parts: list[bytes] = field(default_factory=list)
+    frames: int = 0
     size: int = 0
+    _subjects: set[bytes] | None = None
 
     @property
     def cost(self) -> int:
         """What it takes of the window, in bytes, Python's objects included."""
         return self.size + PART * len(self.parts)
 
-    def takes(self, t: int, subject: bytes) -> bool:
-        """Tell whether another publish may join."""
-        if self.t != t or self.size > _BULK:
-            return False
-        return subject in self.subjects or len(self.subjects) < _BULK_SUBJECTS
+    @property
+    def subjects(self) -> set[bytes]:
+        """The subjects of its publishes."""
+        if self._subjects is None:
+            self._subjects = set().union(*map(subjects_of, self.parts))
+        return self._subjects
+
+    def add(self, plain: Plain) -> None:
+        """Take publishes in."""
+        self.parts.append(plain.data)
+        self.frames += plain.frames
+        self.size += len(plain.data)
+        self._subjects = None
+
+    def takes(self, mark: int, t: int | None) -> bool:
+        """Tell whether other publishes may join; t: their time, None where times do not count."""
+        return self.mark == mark and self.size < _BULK and (t is None or t == self.t)
+
+
+def cost_of(head: Planned | Bulk) -> int:
+    """Return what the head of a queue takes of the window, in bytes."""
+    return head.cost if isinstance(head, Bulk) else head.step.frame.wire_size + _FRAME
 
 
 class Fence(NamedTuple):
@@ -84,17 +114,52 @@ Head = Planned | Bulk | Began | Goodbye
 
 @dataclass(slots=True, eq=False)
 class Live:
-    """A live connection and the frames that wait to be sent on it."""
+    """A live connection and the frames that wait to be sent on it.
+
+    received: messages by sid.  sids: its subscriptions.  dirty: the first frame sent behind our last PING.
+    fence: somebody waits for the server to have handled what was sent here.  final: the last PING went out.
+    since: when the head of the queue began to wait for what it needs.  blocked: the SUB that it waits for.
+    """
 
     conn: int
+    ear: Ear
     queue: deque[Head] = field(default_factory=deque)
     ready: bool = False
     dialled: bool = False
     gone: bool = False
     received: dict[bytes, int] = field(default_factory=dict)
     sids: dict[bytes, None] = field(default_factory=dict)
-    dirty: int | None = None  # the first frame sent behind our last PING
-    fence: bool = False  # somebody waits for the server to have handled what was sent here
-    final: bool = False  # the last PING went out
-    since: int | None = None  # when the head of the queue began to wait for what it needs
+    dirty: int | None = None
+    fence: bool = False
+    final: bool = False
+    since: int | None = None
+    blocked: int = -1
     unfenced: deque[Fence] = field(default_factory=deque)
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """What is known of all connections.
+
+    connects: recorded CONNECT by connection.  unsent: seqs of what was read and not sent, in order.
+    leaving: connections whose end was read, and the seq behind it.  interest: SUBs that the server may not
+    know yet, by seq: (connection, pattern).  api: inboxes on which live messages came.  asked: replies of
+    live requests.
+    """
+
+    lives: dict[int, Live] = field(default_factory=dict)
+    connects: dict[int, bytes] = field(default_factory=dict)
+    unsent: dict[int, None] = field(default_factory=dict)
+    leaving: dict[int, int] = field(default_factory=dict)
+    interest: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    api: Bounded[tuple[int, bytes], bool] = field(default_factory=Bounded)
+    asked: Bounded[bytes, None] = field(default_factory=Bounded)
+    names: ServerNames = field(default_factory=ServerNames)
+    needles: Needles = field(default_factory=Needles)
+
+    def live(self, conn: int) -> Live:
+        """Return a connection, made when it is first named."""
+        found = self.lives.get(conn)
+        if found is None:
+            found = self.lives[conn] = Live(conn, Ear(self.needles))
+        return found

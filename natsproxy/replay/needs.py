@@ -6,8 +6,8 @@ needs knows identifiers of the new run:
 - *counts*: on each plain subscription of this connection, as many answers as had been received then.  What
   comes by the server's clock or by chance does not count: heartbeats, flow control, redeliveries, deliveries
   to queue groups.
-- *API answers*: the JetStream API calls of all connections that had been answered then (a stream that one
-  connection creates is published to by another).
+- *API answers*: the JetStream API calls of all connections that had been answered since this one sent last (a
+  stream that one connection creates is published to by another); no more than the last 256.
 - *interest*: the SUBs of other connections recorded before it that match a publish are known to the server
   (a PING behind each SUB makes sure).
 
@@ -20,18 +20,20 @@ Acks wait for the delivery that they acknowledge: that needs identifiers and is 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.replay.causes import Bounded
+from natsproxy.replay.ears import Count
 from natsproxy.replay.match import is_api
 from natsproxy.replay.plan import Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-Count = tuple[bytes, int]
+_ANSWERS = 256
 _CHANCE = (b"100",)
 
 
@@ -61,6 +63,7 @@ class _Connection:
     received: dict[bytes, int] = field(default_factory=dict)
     news: dict[bytes, int] = field(default_factory=dict)
     queued: set[bytes] = field(default_factory=set)
+    told: int = 0  # API answers that it has waited for
 
 
 def counts(frame: Frame) -> bool:
@@ -79,7 +82,8 @@ class Needs:
     def __init__(self) -> None:
         self._connections: dict[int, _Connection] = {}
         self._calls: Bounded[bytes, None] = Bounded()
-        self._answered: list[tuple[int, bytes]] = []
+        self._answered: deque[tuple[int, bytes]] = deque(maxlen=_ANSWERS)
+        self._told = 0
         self._requests: Bounded[bytes, int] = Bounded()
 
     def received(self, step: Step) -> None:
@@ -90,9 +94,14 @@ class Needs:
         if frame.subject in self._calls:
             del self._calls[frame.subject]
             self._answered.append((step.conn, frame.subject))
-        known = self._connection(step.conn)
-        if frame.sid not in known.queued:
-            known.received[frame.sid] = known.news[frame.sid] = known.received.get(frame.sid, 0) + 1
+            self._told += 1
+        self.heard(step.conn, frame.sid, 1)
+
+    def heard(self, conn: int, sid: bytes, count: int) -> None:
+        """Note messages on a subscription of which nothing else counts."""
+        known = self._connection(conn)
+        if sid not in known.queued:
+            known.received[sid] = known.news[sid] = known.received.get(sid, 0) + count
 
     def sent(self, step: Step) -> Planned:
         """Return a client frame with what it needs."""
@@ -106,14 +115,24 @@ class Needs:
             self._requests[frame.reply] = step.seq
         if frame.reply and is_api(frame.subject) and b".MSG.NEXT." not in frame.subject:
             self._calls[frame.reply] = None
-        news, known.news = tuple(known.news.items()) if known.news else (), {}
-        answered, self._answered = tuple(self._answered), []
-        return Planned(step, news, answered, self._requests.get(frame.subject, -1))
+        return Planned(step, *self.news(step.conn), self._requests.get(frame.subject, -1))
 
-    def plain(self, conn: int, subject: bytes) -> bool:
-        """Tell whether a publish without a reply needs nothing but its turn."""
+    def news(self, conn: int) -> tuple[tuple[Count, ...], tuple[tuple[int, bytes], ...]]:
+        """Return the counts and API answers that the next client frame of a connection waits for."""
         known = self._connections.get(conn)
-        return not self._answered and (known is None or not known.news) and subject not in self._requests
+        counts: tuple[Count, ...] = ()
+        if known is not None and known.news:
+            counts, known.news = tuple(known.news.items()), {}
+        if known is not None and known.told == self._told:
+            return counts, ()
+        known = known or self._connection(conn)
+        fresh = min(self._told - known.told, len(self._answered))
+        known.told = self._told
+        return counts, tuple(self._answered)[len(self._answered) - fresh :]
+
+    def answers(self, subject: bytes) -> bool:
+        """Tell whether a publish answers a request that was recorded."""
+        return subject in self._requests
 
     def ended(self, conn: int, seq: int, t: int) -> Goodbye:
         """Return the end of a connection; seq: the next frame's."""

@@ -10,9 +10,9 @@ Frames whose payload was withheld by a recording policy cannot be played; they a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from natsproxy.capture import records
 from natsproxy.capture.reader import BlockRef, open_capture
@@ -52,6 +52,7 @@ class Ended(NamedTuple):
 
 
 Event = Step | Began | Ended
+S = TypeVar("S")
 
 
 def events(path: Path | str) -> Iterator[Event]:
@@ -68,6 +69,24 @@ def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]
 
     Raises CaptureError as `events` does.
     """
+
+    def singly(item: records.Frames, seq: int, t: int) -> tuple[list[Step], int]:
+        steps = [
+            Step(seq + n, item.conn, t, item.direction, frame)
+            for n, frame in enumerate(whole_frames(item.data, item.direction, path))
+        ]
+        return steps, len(steps)
+
+    return scan(path, singly)
+
+
+def scan(
+    path: Path | str, cut: Callable[[records.Frames, int, int], tuple[list[S], int]]
+) -> Iterator[tuple[BlockRef, records.Item, list[S | Step | Began | Ended]]]:
+    """Yield each item of a capture with its events; `cut(record, seq, t)` makes those of records.
+
+    It returns them with the number of frames that they stand for.
+    """
     first: int | None = None
     seq = 0
     seen: set[int] = set()
@@ -75,13 +94,12 @@ def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]
         t = ref.wall(item.t)
         first = t if first is None else first
         t -= first
-        found: list[Event] = []
+        found: list[S | Step | Began | Ended] = []
         if isinstance(item, records.Frames):
-            conn, direction = item.conn, item.direction
-            found += [
-                Step(seq + n, conn, t, direction, frame) for n, frame in enumerate(_client_side(item, path))
-            ]
-            seq += len(found)
+            if _plays(item, path):
+                cuts, count = cut(item, seq, t)
+                found += cuts
+                seq += count
         elif isinstance(item, records.Open):
             seen.add(item.conn)
             found.append(Began(item.conn, t))
@@ -98,18 +116,24 @@ def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]
         yield ref, item, found
 
 
-def _client_side(item: records.Frames, path: Path | str) -> Iterator[Frame]:
+def _plays(item: records.Frames, path: Path | str) -> bool:
+    """Tell whether a record holds what a client sent or saw."""
     ordinal = item.in_first if item.direction == C2S else item.out_first
     if ordinal is None or item.flags & Flags.CUT:
-        return
+        return False
     if item.flags & _UNPLAYABLE:
         raise CaptureError(
             "payloads were withheld when it was recorded (a payload policy or record_frame_max): "
             "record with payloads kept to replay",
             path=path,
         )
+    return True
+
+
+def whole_frames(data: bytes | memoryview, direction: Direction, path: Path | str) -> Iterator[Frame]:
+    """Yield the frames of a record.  Raises CaptureError for what is none."""
     try:
-        yield from parse.frames(bytes(item.data), item.direction)
+        yield from parse.frames(bytes(data), direction)
     except ProtocolError as error:
         raise CaptureError(f"a record that holds no NATS frames: {error}", path=path) from None
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from typing import Final
 
 import trio
 
 from natsproxy.config.settings import Address
-from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError, ProtocolError
 from natsproxy.net.relay import now_ns
 from natsproxy.net.stream import Leg, LegLost
 from natsproxy.protocol import gojson
@@ -29,25 +28,14 @@ _READS: Final = 16
 
 
 class ServerPlayer:
-    """Plays a `ToServer` machine against a server.
+    """Plays a `ToServer` machine against a server."""
 
-    observed: called with (connection, frame) for each frame that the server sends.
-    """
-
-    def __init__(
-        self,
-        machine: ToServer,
-        address: Address,
-        credentials: Credentials | None = None,
-        *,
-        observed: Callable[[int, Frame], None] | None = None,
-    ) -> None:
+    def __init__(self, machine: ToServer, address: Address, credentials: Credentials | None = None) -> None:
         self.machine = machine
         self.address = address
         self.credentials = credentials or Credentials()
         self.version = ""
         self.connected = 0
-        self._observed = observed
         self._legs: dict[int, Leg] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
         self._wake = trio.Event()
@@ -119,17 +107,19 @@ class ServerPlayer:
             try:
                 with trio.fail_after(DIAL_LIMIT):
                     leg = Leg(await self._socket())
-                    scanner, early = await self._handshake(leg, dial)
+                    early = await self._handshake(leg, dial)
                 self.connected += 1
                 self._legs[dial.conn] = leg
                 self.machine.connected(dial.conn)
                 self._received(dial.conn, leg, early)
-                await self._read(dial.conn, leg, scanner)
+                await self._read(dial.conn, leg)
                 self._lost(dial.conn, "the server closed it")
             except trio.TooSlowError:
                 self._fail(
                     ReplayError(f"nats://{self.address} gave no INFO and PONG within {DIAL_LIMIT:g} s")
                 )
+            except ProtocolError as error:
+                self._lost(dial.conn, f"the server sent what is not NATS ({error})")
             except NatsproxyError as error:
                 self._fail(error)
             except LegLost as lost:
@@ -152,8 +142,8 @@ class ServerPlayer:
             raise ConfigError(f"cannot connect to nats://{self.address}: {reason}") from None
         return socket.socket(fileno=stream.socket.detach())
 
-    async def _handshake(self, leg: Leg, dial: Dial) -> tuple[Scanner, list[Frame]]:
-        """Wait for INFO, say CONNECT and PING, wait for PONG; return the frames behind it."""
+    async def _handshake(self, leg: Leg, dial: Dial) -> bytes:
+        """Wait for INFO, say CONNECT and PING, wait for PONG; return the bytes behind it."""
         scanner = Scanner(S2C, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
         greeted = False
         while True:
@@ -171,7 +161,7 @@ class ServerPlayer:
                     text = frame.args.decode(errors="replace")
                     raise ConfigError(f"nats://{self.address} refused a connection: {text}")
                 elif frame.op == Op.PONG:
-                    return scanner, _frames(scanner)
+                    return scanner.rest()
 
     def _hello(self, dial: Dial, args: bytes) -> bytes:
         said = {gojson.fold(key): value for key, value in gojson.load_pairs(args) or ()}
@@ -181,7 +171,7 @@ class ServerPlayer:
         nonce = str(said.get("nonce", ""))
         return encode.connect(rebuilt(dial.connect, self.credentials, nonce)) + encode.PING
 
-    async def _read(self, conn: int, leg: Leg, scanner: Scanner) -> None:
+    async def _read(self, conn: int, leg: Leg) -> None:
         reads = 0
         while True:
             data = leg.try_receive()
@@ -191,29 +181,17 @@ class ServerPlayer:
                 continue
             if not data:
                 return
-            scanner.feed(data)
-            self._received(conn, leg, _frames(scanner))
+            self._received(conn, leg, data)
             reads += 1
             if reads >= _READS:
                 await trio.lowlevel.checkpoint()
                 reads = 0
 
-    def _received(self, conn: int, leg: Leg, frames: list[Frame]) -> None:
-        if self._observed is not None:
-            for frame in frames:
-                self._observed(conn, frame)
-        for action in self.machine.received(conn, frames):
+    def _received(self, conn: int, leg: Leg, data: bytes) -> None:
+        for action in self.machine.received(conn, data):
             if isinstance(action, Write):
                 self._write(conn, leg, action.data)
         self._wake.set()
-
-
-def _frames(scanner: Scanner) -> list[Frame]:
-    found: list[Frame] = []
-    while (segment := scanner.next()) is not None:
-        if isinstance(segment, Frame):
-            found.append(segment)
-    return found
 
 
 async def _receive(leg: Leg) -> bytes:

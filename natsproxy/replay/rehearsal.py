@@ -15,8 +15,8 @@ from natsproxy.config.settings import Address
 from natsproxy.replay.credentials import Credentials
 from natsproxy.replay.lives import Missing
 from natsproxy.replay.observe import observe
-from natsproxy.replay.plan import events
 from natsproxy.replay.player import ServerPlayer
+from natsproxy.replay.strides import strides
 from natsproxy.replay.to_server import ToServer
 
 
@@ -59,7 +59,7 @@ class Rehearsal:
         terms = self._terms
         for self.lap in range(terms.laps):
             machine = self.machine = ToServer(
-                events(self._capture),
+                strides(self._capture),
                 speed=terms.speed,
                 patience=terms.patience,
                 keep=lambda conn: not terms.connections or conn in terms.connections,
@@ -77,7 +77,7 @@ class Rehearsal:
         self._totals["bytes"] += machine.sent_bytes
         self._totals["received"] += machine.received_frames
         self._totals["connections"] += player.connected
-        self._lag = max(self._lag, machine.worst_lag)
+        self._lag = max(self._lag, machine.lag.worst)
 
     def facts(self) -> dict[str, Any]:
         """Return what was done as JSON values."""

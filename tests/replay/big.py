@@ -16,17 +16,19 @@ BURST = 50
 _OPS = {(C2S, b"PU"): Op.PUB, (S2C, b"MS"): Op.MSG}
 
 
-def big(path: Path, frames: int, *, payload: int = 16, rate: int = 20_000, listen: bool = True) -> Path:
+def big(
+    path: Path, frames: int, *, payload: int = 16, rate: int = 20_000, listen: bool = True, asks: int = 1
+) -> Path:
     """Write a capture of about `frames` frames in both directions at `rate` frames a second.
 
-    Connection 1 subscribes to everything (`listen`), 2 to 4 publish in bursts, 5 answers, 6 asks once per
-    burst.
+    Connection 1 subscribes to everything (`listen`), 2 to 4 publish in bursts, 5 answers, 6 asks once in
+    `asks` bursts.
     """
     writer = CaptureWriter(path, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0))
     builder = BlockBuilder()
     builder.begin(0, 0)
     writer.open_segment()
-    for item in _items(frames, payload, 10**9 // rate, listen):
+    for item in _items(frames, payload, 10**9 // rate, listen, asks):
         if builder.size >= BLOCK_SIZE:
             writer.write(builder.seal())
             builder.begin(item.t, item.t)
@@ -53,7 +55,7 @@ class _Clerk:
         return Frames(conn, direction, data, count, ops, first, self.t, first, self.t)
 
 
-def _items(frames: int, payload: int, step: int, listen: bool) -> Iterator[Item]:
+def _items(frames: int, payload: int, step: int, listen: bool, asks: int) -> Iterator[Item]:
     clerk = _Clerk(step)
     for conn in range(1, 7):
         yield Open(conn, clerk.t, {})
@@ -67,6 +69,8 @@ def _items(frames: int, payload: int, step: int, listen: bool) -> Iterator[Item]
     n = 0
     while clerk.frames < frames:
         yield from _burst(clerk, 2 + n % 3, n, payload, listen)
+        if n % asks == 0:
+            yield from _exchange(clerk, n)
         n += 1
     for conn in range(1, 7):
         yield Close(conn, clerk.t, "client-closed", {})
@@ -82,6 +86,9 @@ def _burst(clerk: _Clerk, conn: int, n: int, payload: int, listen: bool) -> Iter
     if listen:
         heard = b"".join(b"MSG data.%d 1 %d\r\n%b\r\n" % (conn, payload, body) for body in bodies)
         yield clerk.item(1, S2C, heard, BURST, Op.MSG.bit)
+
+
+def _exchange(clerk: _Clerk, n: int) -> Iterator[Item]:
     reply = b"_INBOX.%b.%d" % (_INBOX, n)
     yield clerk.item(6, C2S, b"PUB ask %b 4\r\nwhat\r\n" % reply, 1, Op.PUB.bit)
     yield clerk.item(5, S2C, b"MSG ask 1 %b 4\r\nwhat\r\n" % reply, 1, Op.MSG.bit)

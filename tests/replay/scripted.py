@@ -48,27 +48,29 @@ def events(lines: list[Line], step: int = MS) -> Iterator[Event]:
                 seq += 1
 
 
-def write(path: Path, lines: list[Line], step: int = MS) -> Path:
-    """Write a conversation as a capture."""
+def write(path: Path, lines: list[Line], step: int = MS, *, whole: bool = True) -> Path:
+    """Write a conversation as a capture, as it is where it does not consist of whole frames."""
     writer = CaptureWriter(path, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0))
     builder = BlockBuilder()
     builder.begin(0, 0)
     ordinals: dict[tuple[int, Direction], int] = {}
     for at, (conn, kind, data) in enumerate(lines):
-        builder.add(_item(conn, kind, data, at * step, ordinals))
+        builder.add(_item(conn, kind, data, at * step, ordinals, whole))
     writer.open_segment()
     writer.write(builder.seal())
     writer.close()
     return path
 
 
-def _item(conn: int, kind: str, data: bytes, t: int, ordinals: dict[tuple[int, Direction], int]) -> Item:
+def _item(
+    conn: int, kind: str, data: bytes, t: int, ordinals: dict[tuple[int, Direction], int], whole: bool
+) -> Item:
     if kind == "open":
         return Open(conn, t, {})
     if kind == "closed":
         return Close(conn, t, data.decode(), {})
     direction = C2S if kind == ">" else S2C
-    found = list(frames(data, direction))
+    found = list(frames(data, direction)) if whole else []
     first = ordinals.get((conn, direction), 0)
     ordinals[conn, direction] = first + len(found)
     mask = 0

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from natsproxy.replay.lives import Bulk, Missing
+from natsproxy.replay.strides import Plain
 
 
-def test_a_bulk_takes_publishes_of_its_time_up_to_its_size_and_subjects() -> None:
-    bulk = Bulk(1, 5, [], {b"a"})
-    assert bulk.takes(5, b"b")
-    assert not bulk.takes(6, b"a")
-    bulk.subjects |= {b"%d" % n for n in range(20)}
-    assert bulk.takes(5, b"a")
-    assert not bulk.takes(5, b"new")
+def publish(subject: bytes) -> Plain:
+    return Plain(0, 1, 5, b"PUB %b 1\r\nx\r\n" % subject, 1)
+
+
+def test_a_bulk_takes_publishes_of_its_mark_and_time_up_to_its_size() -> None:
+    bulk = Bulk(1, 5, mark=3)
+    assert bulk.takes(3, 5)
+    assert bulk.takes(3, None)  # times do not count
+    assert not bulk.takes(3, 6)
+    assert not bulk.takes(4, 5)
     bulk.size = 1 << 20
-    assert not bulk.takes(5, b"a")
+    assert not bulk.takes(3, 5)
+
+
+def test_a_bulk_knows_its_subjects_also_of_those_that_join_later() -> None:
+    bulk = Bulk(1, 5, mark=0)
+    bulk.add(publish(b"a"))
+    assert bulk.subjects == {b"a"}
+    bulk.add(publish(b"b"))
+    assert bulk.subjects == {b"a", b"b"}
+    assert (bulk.frames, bulk.size) == (2, 24)
 
 
 def test_what_is_missing_is_a_sentence() -> None:

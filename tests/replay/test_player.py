@@ -12,8 +12,8 @@ import trio
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.compare import compare
-from natsproxy.replay.plan import events
 from natsproxy.replay.player import ServerPlayer
+from natsproxy.replay.strides import strides
 from natsproxy.replay.to_server import ToServer
 from tests.replay.kit import PROGRAMS, nats_server, record_program, recording
 from tests.replay.scripted import MS, hello, write
@@ -28,7 +28,7 @@ async def test_two_replays_of_a_program_say_what_was_recorded(name: str, tmp_pat
     await record_program(PROGRAMS / f"{name}.py", captures[0], tmp_path / "server")
     for n in (1, 2):
         async with nats_server(tmp_path / str(n)) as server, recording(captures[n], server) as url:
-            machine = ToServer(events(captures[0]))
+            machine = ToServer(strides(captures[0]))
             player = ServerPlayer(machine, Address("127.0.0.1", int(url.rsplit(":", 1)[1])))
             with trio.fail_after(60):
                 await player.run()
@@ -43,7 +43,7 @@ async def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
     port = listener.socket.getsockname()[1]
     await listener.aclose()
     with pytest.raises(ConfigError, match=f"cannot connect to nats://127.0.0.1:{port}"):
-        await ServerPlayer(ToServer(events(capture)), Address("127.0.0.1", port)).run()
+        await ServerPlayer(ToServer(strides(capture)), Address("127.0.0.1", port)).run()
 
 
 async def _scripted(answers: bytes, capture: Path) -> None:
@@ -55,7 +55,7 @@ async def _scripted(answers: bytes, capture: Path) -> None:
         (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         try:
-            await ServerPlayer(ToServer(events(capture)), Address("127.0.0.1", port)).run()
+            await ServerPlayer(ToServer(strides(capture)), Address("127.0.0.1", port)).run()
         finally:
             nursery.cancel_scope.cancel()
 
@@ -90,7 +90,7 @@ async def test_an_interrupted_replay_leaves_no_connection(tmp_path: Path) -> Non
         (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         address = Address("127.0.0.1", listener.socket.getsockname()[1])
         with trio.CancelScope() as interrupted:
-            await ServerPlayer(ToServer(events(capture)), address).run()
+            await ServerPlayer(ToServer(strides(capture)), address).run()
         with trio.fail_after(5):
             await gone.wait()
         nursery.cancel_scope.cancel()
