@@ -1,7 +1,7 @@
 """The report: the tables of an analysis as one page that a person would look at.
 
 `collect.py` asks Spark for small answers, `page.py` puts them as JSON into one self-contained HTML file,
-which draws itself (`draw.js`, `sections.js`).  `page.py` and `findings.py` know nothing of Spark.
+which draws itself (`*.js`).  `page.py` and `findings.py` know nothing of Spark.
 """
 
 from __future__ import annotations

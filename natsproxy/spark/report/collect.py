@@ -7,6 +7,7 @@ All aggregation is Spark's; what comes back is small whatever the captures' size
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,9 @@ from natsproxy.errors import NatsproxyError
 from natsproxy.spark.report import exchanges, faults, jetstream, peers, traffic
 from natsproxy.spark.report.findings import findings
 from natsproxy.spark.report.tables import Axis, Tables, axis
+
+_AT_ONCE: Final = 4
+"""Questions that are asked at once: planning a small one takes longer than its job."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,28 @@ def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path]
     if frames is None:
         raise NatsproxyError(f"{out} has no tables to report on: {tables.why['frames']}")
     totals = traffic.overview(frames)
-    whole = axis(totals.pop("first") or 0, totals.pop("last") or 0)
+    first, last = totals.pop("first") or 0, totals.pop("last") or 0
+    whole = axis(first, last)
     data: dict[str, Any] = {
         "captures": [Path(str(path)).name[: traffic.TEXT] for path in captures][: traffic.TOP],
         "recorders": traffic.recorders(frames),
-        "axis": {"t0": whole.t0 / 1e6, "step": whole.step / 1e6, "count": whole.count},
+        "axis": {"t0": first / 1e6, "step": whole.step / 1e6, "count": whole.count, "length": whole.ms(last)},
+        "top": traffic.TOP,
         "totals": totals,
         "empty": {},
     }
-    for section in SECTIONS:
+
+    def ask(section: Section) -> Any:
         table = tables.get(section.table)
-        answer = None if table is None else section.ask(table, whole, tables)
+        return None if table is None else section.ask(table, whole, tables)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = list(pool.map(ask, SECTIONS))
+    for section, answer in zip(SECTIONS, answers, strict=True):
         data[section.name] = answer or None
         if not answer:
-            data["empty"][section.name] = section.empty if table is not None else tables.why[section.table]
+            data["empty"][section.name] = tables.why.get(section.table, section.empty)
+    if totals["corrupt"] and not data["gaps"]:
+        data["empty"]["gaps"] = "The recorder kept up, but parts of the capture could not be read."
     data["findings"] = findings(data)
     return data

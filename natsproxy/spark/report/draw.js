@@ -1,4 +1,4 @@
-// Drawing: elements, numbers as people read them, charts over the one time axis, tables that sort.
+// Drawing: elements, numbers as people read them, and charts over the one time axis.
 // Texts of the data only ever become text nodes and attributes of ours; nothing is parsed as markup.
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -24,7 +24,7 @@ const plain = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const digits = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1).replace(/\.0$/, "") : x.toFixed(2).replace(/\.?0+$/, ""));
 const num = (x) => (x === null || x === undefined ? "–" : plain.format(x));
-const short = (x) => (x < 10000 ? plain.format(Math.round(x * 10) / 10) : compact.format(x));
+const short = (x, plainly = 1e4) => (x < plainly ? plain.format(Math.round(x * 10) / 10) : compact.format(x));
 function unit(x, units) {
   const found = units.find(([below]) => x < below) ?? units[units.length - 1];
   return `${digits(x / found[1])} ${found[2]}`;
@@ -61,7 +61,7 @@ function point(at) {
 }
 
 const waiting = new Map();
-const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => waiting.get(target)()));
+const watcher = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach(({ target }) => waiting.get(target)())));
 function fitted(host, draw) {
   let drawn = 0;
   const again = () => {
@@ -90,6 +90,9 @@ function overTime({ title, summary, height, paint, read, left = LEFT }) {
         svg("text", { x: x(t), y: height - 5, "text-anchor": anchor }, clock(t, every < 1000)));
     }
     paint(root, x, width, height - BOTTOM);
+    for (const gap of data.gaps?.listed ?? []) {
+      root.append(svg("path", { class: "bad", d: `M${(x(gap.t) - 5).toFixed(1)} 0h10l-5 7z` }, svg("title", {}, `gap: ${gap.reason ?? "not recorded"}`)));
+    }
     const line = svg("line", { class: "cursor", y1: 0, y2: height - BOTTOM, visibility: "hidden" });
     root.append(line);
     chart.follow = () => {
@@ -149,95 +152,25 @@ function mirror(title, { c2s, s2c }, format, what) {
 }
 
 // Marks of a lane: one bar per step, as high as its count asks (square root, so that one is seen beside many).
-function marks(root, x, top, height, values, kind) {
-  const most = Math.sqrt(Math.max(...values, 1));
+function marks(root, x, top, height, values, kind, coarse = 1) {
+  const most = Math.sqrt(Math.max(...values, 1)), wide = Math.max(1.5, x(step * coarse) - x(0));
   let path = "";
   values.forEach((value, at) => {
     if (!value) return;
-    const tall = Math.max(3, (Math.sqrt(value) / most) * height), wide = Math.max(1.5, x((at + 1) * step) - x(at * step));
-    path += `M${x(at * step).toFixed(1)} ${(top + height - tall).toFixed(1)}h${wide.toFixed(1)}v${tall.toFixed(1)}h-${wide.toFixed(1)}z`;
+    const tall = Math.max(3, (Math.sqrt(value) / most) * height);
+    path += `M${x(at * step * coarse).toFixed(1)} ${(top + height - tall).toFixed(1)}h${wide.toFixed(1)}v${tall.toFixed(1)}h-${wide.toFixed(1)}z`;
   });
   root.append(svg("rect", { class: "lane", x: x(0), y: top, width: x(span) - x(0), height }), svg("path", { class: kind, d: path }));
 }
 
 // A line through the steps that have a value.
-function trace(root, values, x, y, kind) {
+function trace(root, values, x, y, kind, coarse = 1) {
   let path = "", pen = false;
   values.forEach((value, at) => {
     if (value === null) return void (pen = false);
-    const here = `${x((at + 0.5) * step).toFixed(1)} ${y(value).toFixed(1)}`;
+    const here = `${x((at + 0.5) * step * coarse).toFixed(1)} ${y(value).toFixed(1)}`;
     path += pen ? `L${here}` : `M${here}h.01`;
     pen = true;
   });
   root.append(svg("path", { class: "under", d: path }), svg("path", { class: kind, d: path }));
-}
-
-// -- small charts inside cells
-
-// parts: [value, class] side by side; whole: what the full width stands for.
-function stack(parts, whole, label) {
-  const root = svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label });
-  root.append(svg("title", {}, label), svg("rect", { class: "lane", width: 100, height: 10, y: 4 }));
-  let at = 0;
-  for (const [value, kind] of parts) {
-    const wide = whole ? (100 * value) / whole : 0;
-    if (wide > 0) root.append(svg("rect", { class: kind, x: at, y: 4, width: Math.max(0.6, wide), height: 10 }));
-    at += wide;
-  }
-  return root;
-}
-function line(values, label) {
-  const most = Math.max(...values, 1), wide = 100 / values.length;
-  const d = values.map((v, i) => (v ? `M${(i * wide).toFixed(2)} 18v${(-17 * v / most).toFixed(2)}h${wide.toFixed(2)}V18z` : "")).join("");
-  return svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label },
-    svg("rect", { class: "lane", y: 17, width: 100, height: 1 }), svg("path", { class: "c2s", d }));
-}
-// p50 to p99 as a bar, a whisker to the largest, on a scale of powers of ten.
-function range(four, least, most) {
-  if (!four) return "";
-  const decades = Math.log10(most / least) || 1;
-  const x = (ms) => (100 * Math.log10(Math.max(ms, least) / least)) / decades;
-  const [p50, , p99, top] = four.map(x);
-  const label = `p50 ${dur(four[0])}, p99 ${dur(four[2])}, largest ${dur(four[3])}`;
-  return svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label }, svg("title", {}, label),
-    svg("rect", { class: "lane", width: 100, height: 2, y: 8 }),
-    svg("rect", { class: "mute", x: p50, y: 8, width: Math.max(0.5, top - p50), height: 2 }),
-    svg("rect", { class: "c2s", x: p50, y: 4, width: Math.max(1.2, p99 - p50), height: 10 }));
-}
-const key = (kind, text) =>
-  el("span", { class: "key" }, svg("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, svg("rect", { class: kind, width: 12, height: 12, rx: 3 })), text);
-
-// -- tables
-
-// columns: { label, value(row): what it sorts by, show(row): text or node, kind: "num" | "text" | "wide", hot(row) }
-function table(columns, rows, caption) {
-  const body = el("tbody");
-  let order = null, down = false;
-  const fill = () => {
-    const sorted = order === null ? rows : [...rows].sort((a, b) => {
-      const [p, q] = [order.value(a), order.value(b)].map((v) => v ?? (typeof v === "string" ? "" : -Infinity));
-      return (p < q ? -1 : p > q ? 1 : 0) * (down ? -1 : 1);
-    });
-    body.replaceChildren(...sorted.map((row) => el("tr", {}, columns.map((column) => {
-      const shown = (column.show ?? ((r) => num(column.value(r))))(row);
-      const quiet = shown === "0" || shown === "–";
-      return el("td", { class: [column.kind ?? "num", quiet && "zero", column.hot?.(row) && "hot"].filter(Boolean).join(" ") }, shown);
-    }))));
-  };
-  const heads = columns.map((column) => {
-    if (!column.value) return el("th", { scope: "col", class: column.kind }, column.label);
-    const head = el("th", { scope: "col", class: column.kind ?? "num" }, el("button", {
-      type: "button",
-      click: () => {
-        down = order === column ? !down : (column.kind ?? "num") === "num";
-        order = column;
-        heads.forEach((other) => other.removeAttribute("aria-sort"));
-        head.setAttribute("aria-sort", down ? "descending" : "ascending");
-        fill();
-      },
-    }, column.label));
-    return head;
-  });
-  fill();
-  return el("div", { class: "scroll" }, el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), body));
 }

@@ -12,15 +12,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, ms, percentiles, rows
+from natsproxy.spark.report.traffic import TEXT, Rows, cut, ms, percentiles, rows, with_whole
 from natsproxy.spark.tables.base import clients_side
 
 DECADE: Final = 6
 """Rows of the heat map per power of ten."""
 ASKED: Final = "outcome <> 'pull'"
 """Which requests count here."""
-_COARSE: Final = 120
-"""Steps of time that the heat map has at most."""
+_COARSE: Final = 100
+"""Steps of time that latencies have at most: a percentile wants more than a few requests."""
 _SLOWEST: Final = 12
 _FRAMES: Final = 12
 """Frames that are shown of a slow request."""
@@ -35,30 +35,34 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
         percentiles("latency_ns"), percentiles("service_ns", "service"),
     )  # fmt: skip
-    by_template = asked.groupBy("template").agg(*counts).orderBy(F.desc("requests"), "template").limit(TOP)
-    listed = rows(by_template.withColumn("template", cut("template")))
+    whole, listed = with_whole(asked, ("template",), counts, "requests")
     if not listed:
         return {}
-    (whole,) = rows(asked.agg(*counts))
     for row in (whole, *listed):
         row["latency"], row["service"] = ms(row["latency"]), ms(row["service"])
-    steps = asked.where("latency_ns IS NOT NULL").groupBy(axis.bucket("t1").alias("at"))
+    coarse = -(-axis.count // _COARSE)
+    asked = asked.withColumn("at", axis.bucket("t1", coarse))
+    steps = asked.where("latency_ns IS NOT NULL").groupBy("at")
     over = {
         row["at"]: [row["count"], *(ms(row["latency"]) or ())]
         for row in rows(steps.agg(F.count("*").alias("count"), percentiles("latency_ns")))
     }
-    return {"whole": whole, "listed": listed, "over": axis.series(over, None), "heat": _heat(asked, axis)}
+    places = range(-(-axis.count // coarse))
+    return {
+        "whole": whole, "listed": listed, "coarse": coarse, "over": [over.get(at) for at in places],
+        "decade": DECADE, "cells": _cells(asked),
+    }  # fmt: skip
 
 
-def _heat(asked: DataFrame, axis: Axis) -> dict[str, Any]:
-    """Return [time, row, count] triples; row r holds 10**(r/DECADE) ns and more, None what had no answer."""
-    coarse = -(-axis.count // _COARSE)
-    row = F.expr(f"cast(floor(log10(greatest(latency_ns, 1000)) * {DECADE}) as int)")
+def _cells(asked: DataFrame) -> list[list[int | None]]:
+    """Return [time, row, count]; row r holds 10**(r/DECADE) ns and more, None what had no answer."""
+    row = F.expr(
+        f"if(latency_ns IS NULL, NULL, cast(floor(log10(greatest(latency_ns, 1000)) * {DECADE}) as int))"
+    )
     told = asked.where("latency_ns IS NOT NULL OR outcome = 'no reply'")
-    cells = rows(told.groupBy(axis.bucket("t1", coarse).alias("at"), row.alias("row")).count())
-    triples = [[cell["at"], cell["row"], cell["count"]] for cell in cells]
-    triples.sort(key=lambda cell: (cell[0], -1 if cell[1] is None else cell[1]))
-    return {"coarse": coarse, "decade": DECADE, "cells": triples}
+    cells = rows(told.groupBy("at", row.alias("row")).count())
+    cells.sort(key=lambda cell: (cell["at"], -1 if cell["row"] is None else cell["row"]))
+    return [[cell["at"], cell["row"], cell["count"]] for cell in cells]
 
 
 def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
@@ -75,7 +79,7 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
             **{leg: axis.ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")},
             "latency": row["latency_ns"] / 1e6,
             "frames": [
-                {**leg, "t": axis.ms(leg.pop("at_ns")), "delay": (leg.pop("delay_ns") or 0) / 1e6}
+                {"t": axis.ms(leg.pop("at_ns")), "delay": (leg.pop("delay_ns") or 0) / 1e6, **leg}
                 for leg in legs.get((row["reply"], row["t1"]), ())
             ],
         }

@@ -8,8 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.exchanges import ASKED
+from natsproxy.spark.report.peers import CLEAN
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TOP, cut, ms, percentiles, rows
+from natsproxy.spark.report.traffic import cut, ms, percentiles, rows, with_whole
 from natsproxy.spark.tables.base import peer
 
 _LANES: Final = 12
@@ -19,23 +20,25 @@ _LANES: Final = 12
 def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return firings by rule and action, by rule over time, and what followed them.
 
-    error, closed, unanswered: firings after which the client was told an error, its connection ended
-    (both within the window of the table `faults`),
-    its request had no reply.  reply: until the reply, where it came.
+    error, closed, unanswered: firings after which the client was told an error, its connection did not end
+    well (both within the window of the table `faults`), its request had no reply.  reply: until the reply,
+    where it came.  during: what became of all requests that began in the steps in which the rule fired.
     """
-    grouped = table.groupBy("rule", "kind", "action").agg(
+    counts = (
         F.count("*").alias("count"), F.count_distinct(peer()).alias("connections"),
         F.min("t_ns").alias("first"), F.max("t_ns").alias("last"),
         F.any_value(cut("subject"), True).alias("example"),
-        F.count("error_ns").alias("error"), F.count("close_ns").alias("closed"),
+        F.count("error_ns").alias("error"),
+        F.count_if(F.col("close_ns").isNotNull() & ~F.col("close_cause").isin(*CLEAN)).alias("closed"),
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
         percentiles("nullif(delay_ns, 0)", "delay"), percentiles("reply_ns", "reply"),
     )  # fmt: skip
-    listed = rows(grouped.orderBy(F.desc("count"), "rule", "kind", "action").limit(TOP))
+    whole, listed = with_whole(table, ("rule", "kind", "action"), counts, "count")
     if not listed:
         return {}
-    lanes = list(dict.fromkeys(row["rule"] for row in listed))[:_LANES]
-    hits = table.where(F.col("rule").isin(lanes)).groupBy("rule", axis.bucket("t_ns").alias("at")).count()
+    rules = list(dict.fromkeys(row["rule"] for row in listed))
+    named = table.withColumn("rule", cut("rule")).where(F.col("rule").isin(rules))
+    hits = named.groupBy("rule", axis.bucket("t_ns").alias("at")).count()
     over: dict[str, dict[int, int]] = {}
     for hit in rows(hits):
         over.setdefault(hit["rule"], {})[hit["at"]] = hit["count"]
@@ -44,8 +47,8 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         row["first"], row["last"] = axis.ms(row["first"]), axis.ms(row["last"])
         row["delay"], row["reply"] = ms(row["delay"]), ms(row["reply"])
         row["during"] = during.get(row["rule"])
-    strips = [{"rule": rule, "over": axis.series(over[rule])} for rule in lanes]
-    return {"count": table.count(), "listed": listed, "lanes": strips}
+    strips = [{"rule": rule, "over": axis.series(over[rule])} for rule in rules[:_LANES]]
+    return {"count": whole["count"], "listed": listed, "lanes": strips}
 
 
 def _during(hits: DataFrame, axis: Axis, tables: Tables) -> dict[str, dict[str, Any]]:

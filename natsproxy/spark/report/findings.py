@@ -1,7 +1,8 @@
 """What is worth a sentence: the few things about a capture that a person should read first.
 
 Each finding is (level, text, section): level "bad", "warn" or "note"; section is where the page shows more.
-They are read off the data of the page, so that they never say anything that the page does not show.
+They are read off the data of the page, so that they never say anything that the page does not show.  Names
+stand in `backticks`, which the page sets as code.
 """
 
 from __future__ import annotations
@@ -51,17 +52,17 @@ def _latency(data: dict[str, Any]) -> Iterator[Finding]:
     whole = data["latency"]["whole"]
     if whole["unanswered"]:
         worst = max(data["latency"]["listed"], key=lambda row: row["unanswered"])
-        where = f", {worst['unanswered']:,} of them to {worst['template']}" if worst["unanswered"] else ""
+        where = f", {worst['unanswered']:,} of them to `{worst['template']}`" if worst["unanswered"] else ""
         yield "warn", f"{many(whole['unanswered'], 'request')} had no answer{where}.", "latency"
     if whole["no_responders"]:
         worst = max(data["latency"]["listed"], key=lambda row: row["no_responders"])
-        where = f", most often at {worst['template']}" if worst["no_responders"] else ""
+        where = f", most often at `{worst['template']}`" if worst["no_responders"] else ""
         yield "warn", f"{many(whole['no_responders'], 'request')} met no responders (503){where}.", "latency"
     slow = [row for row in data["latency"]["listed"] if row["latency"]]
     if slow:
         worst = max(slow, key=lambda row: row["latency"][2])
         p50, _, p99, _ = (duration(value) for value in worst["latency"])
-        yield "note", f"{worst['template']} is the slowest to answer: p99 {p99}, p50 {p50}.", "latency"
+        yield "note", f"`{worst['template']}` is the slowest to answer: p99 {p99}, p50 {p50}.", "latency"
 
 
 def _jetstream(data: dict[str, Any]) -> Iterator[Finding]:
@@ -70,9 +71,13 @@ def _jetstream(data: dict[str, Any]) -> Iterator[Finding]:
         yield "warn", f"{many(failed, 'JetStream API call')} failed.", "jetstream"
     whole = data["deliveries"] and data["deliveries"]["whole"]
     if whole and (whole["redelivered"] or whole["none"]):
-        said = [many(whole["redelivered"], "redelivery", "redeliveries"), f"{whole['nak']:,} negative"]
-        said.append(f"{whole['none']:,} without an answer")
-        text = f"JetStream made {many(whole['deliveries'], 'delivery', 'deliveries')}: {', '.join(said)}."
+        kinds = (
+            ("redelivered", "of messages that came before"),
+            ("nak", "refused"),
+            ("none", "never answered"),
+        )
+        said = ", ".join(f"{whole[name]:,} {what}" for name, what in kinds if whole[name])
+        text = f"JetStream made {many(whole['deliveries'], 'delivery', 'deliveries')}: {said}."
         yield "warn", text, "deliveries"
 
 
@@ -80,11 +85,8 @@ def _errors(data: dict[str, Any]) -> Iterator[Finding]:
     if not data["errors"]:
         return
     top = data["errors"]["listed"][0]
-    yield (
-        "bad",
-        f"Clients were told {many(data['errors']['count'], 'error')}, most often: {top['text']}",
-        "errors",
-    )
+    said = f"most often `{top['example']}`"
+    yield "bad", f"Clients were told {many(data['errors']['count'], 'error')}, {said}.", "errors"
 
 
 def _faults(data: dict[str, Any]) -> Iterator[Finding]:
@@ -92,7 +94,7 @@ def _faults(data: dict[str, Any]) -> Iterator[Finding]:
         return
     base = data["latency"] and data["latency"]["whole"]["latency"]
     for row in data["faults"]["listed"][:3]:
-        text = f"Rule {row['rule']} fired {many(row['count'], 'time')} ({row['action']})"
+        text = f"Rule `{row['rule']}` fired {many(row['count'], 'time')} ({row['action']})"
         during = (row["during"] or {}).get("latency")
         if during and base and during[2] > 1.5 * base[2]:
             text += f"; while it did, request p99 was {duration(during[2])} (overall {duration(base[2])})"
@@ -101,11 +103,11 @@ def _faults(data: dict[str, Any]) -> Iterator[Finding]:
 
 def _connections(data: dict[str, Any]) -> Iterator[Finding]:
     ends = (data["connections"] or {"ends": []})["ends"]
-    odd = [end for end in ends if end["cause"] not in (None, "client-closed", "drained")]
+    odd = [end for end in ends if not end["clean"]]
     if odd:
-        said = ", ".join(f"{end['count']:,} {end['cause']}" for end in odd[:4])
+        said = ", ".join(f"{end['cause']} {end['count']:,}" for end in odd[:4])
         total = many(sum(end["count"] for end in odd), "connection")
-        yield "warn", f"{total} did not end by the client's own wish: {said}.", "connections"
+        yield "warn", f"{total} did not end by the client's own wish ({said}).", "connections"
 
 
 _LOOKS: Final[tuple[Callable[[dict[str, Any]], Iterator[Finding]], ...]] = (

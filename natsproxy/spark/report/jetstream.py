@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TOP, Rows, cut, ms, percentiles, rows
+from natsproxy.spark.report.traffic import TOP, Rows, cut, ms, percentiles, rows, with_whole
 
 ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "none")
 """What may have been said to a delivery, as in the table `js_acks`."""
@@ -27,12 +27,12 @@ def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         F.max("delivered").alias("most"), percentiles("answer_ns"),
         *(F.count_if(F.col("answer") == name).alias(name) for name in ANSWERS),
     )  # fmt: skip
-    (whole,) = rows(made.agg(*counts))
-    by_consumer = made.groupBy("stream", cut("consumer").alias("consumer")).agg(*counts)
-    listed = rows(by_consumer.orderBy(F.desc("deliveries"), "stream", "consumer").limit(TOP))
+    whole, listed = with_whole(made, ("stream", "consumer"), counts, "deliveries")
+    if not listed:
+        return {}
     for row in (whole, *listed):
         row["latency"] = ms(row["latency"])
-    return {"whole": whole, "listed": listed} if listed else {}
+    return {"whole": whole, "listed": listed}
 
 
 def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
@@ -52,7 +52,7 @@ def api(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return API calls by verb: how many, how many failed, how long they took; and the errors by text."""
     failed = F.expr("err_code IS NOT NULL OR status <=> 503")
     grouped = table.groupBy(cut("verb").alias("verb")).agg(
-        F.sum("requests").alias("calls") if "requests" in table.columns else F.count("*").alias("calls"),
+        F.count("*").alias("calls"),
         F.count_if(failed).alias("errors"), F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
         percentiles("latency_ns"),
     )  # fmt: skip

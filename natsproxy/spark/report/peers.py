@@ -21,6 +21,8 @@ _COUNTS: Final = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
 def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return how connections ended, and the ones to look at: unclean ends first, then the busiest."""
     ends = rows(table.groupBy("cause").count().orderBy(F.desc("count"), "cause").limit(TOP))
+    for end in ends:
+        end["clean"] = end["cause"] in (*CLEAN, None)
     unclean = F.coalesce(~F.col("cause").isin(*CLEAN), F.lit(False))
     frames = F.expr("coalesce(c2s_frames, 0) + coalesce(s2c_frames, 0)")
     top = table.orderBy(unclean.desc(), frames.desc(), *CONN).limit(STRIPS)

@@ -1,12 +1,14 @@
 """The tables under a folder, as far as they are there and whole, and the time axis that all charts share.
 
-A table that was not asked for, that is empty or that a broken run left half-written is no reason for a report
-to fail: its section says so in a sentence.  Spark puts `_SUCCESS` into a table that is whole, a stream keeps
-`_spark_metadata` in it instead.
+A table that was not asked for, that a broken run left half-written or that an earlier analysis left behind is
+no reason for a report to fail: its section says so in a sentence.  Spark puts `_SUCCESS` into a table that is
+whole, a stream keeps `_spark_metadata` in it instead.  Schemas are the written ones: to ask Parquet for them
+would take a job for each table.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +17,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from natsproxy.spark.schema import FRAMES, TABLES
+
 BUCKETS: Final = 240
 """How many steps the time axis has at most."""
+_SCHEMAS: Final = {"frames": FRAMES, **TABLES}
 _MARKS: Final = ("_SUCCESS", "_spark_metadata")
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 _STEPS: Final = tuple(
@@ -47,16 +52,23 @@ class Tables:
         return self._open[name]
 
     def _read(self, name: str) -> DataFrame | None:
-        folder = f"{self._out}/{name}"
-        local = Path(folder)
-        if local.exists() and not any((local / mark).exists() for mark in _MARKS):
+        folder = Path(self._out, name)
+        if folder.exists() and not any((folder / mark).exists() for mark in _MARKS):
             self.why[name] = f"The table “{name}” is not whole: run the analysis again."
-            return None
-        try:
-            return self._spark.read.parquet(folder)
-        except AnalysisException:
-            self.why[name] = f"The table “{name}” was not written by this analysis."
-            return None
+        elif _written(folder, math.inf) < _written(Path(self._out, "frames"), -math.inf):
+            self.why[name] = f"The table “{name}” is of an earlier analysis: run it again with this table."
+        else:
+            try:
+                return self._spark.read.schema(_SCHEMAS[name]).parquet(f"{self._out}/{name}")
+            except AnalysisException:
+                self.why[name] = f"The table “{name}” was not written by this analysis."
+        return None
+
+
+def _written(folder: Path, unknown: float) -> float:
+    """Return when a local table was whole, `unknown` where nothing tells."""
+    done = folder / "_SUCCESS"
+    return done.stat().st_mtime if done.exists() else unknown
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ TOP: Final = 25
 """Rows of a table in the report."""
 POINTS: Final = 60
 """Points of a small line."""
+_DENIED: Final = "Permissions Violation"
 TEXT: Final = 160
 """Characters that are kept of subjects and texts."""
 
@@ -42,6 +43,22 @@ def percentiles(column: str, name: str = "latency") -> Column:
 def ms(values: list[int] | None) -> list[float] | None:
     """Return ns as ms."""
     return None if values is None else [value / 1e6 for value in values]
+
+
+def with_whole(
+    table: DataFrame, by: tuple[str, ...], counts: tuple[Column, ...], order: str
+) -> tuple[dict[str, Any], Rows]:
+    """Return the counts of all rows and, by the columns `by`, of the `TOP` groups with most of `order`.
+
+    One pass for both.  Texts in `by` are cut.
+    """
+    grouped = table.rollup(*by).agg(F.grouping_id().alias("level"), *counts)
+    all_of = 2 ** len(by) - 1
+    kept = grouped.where(F.col("level").isin(0, all_of))
+    whole, *listed = rows(kept.orderBy(F.desc("level"), F.desc(order), *by).limit(TOP + 1)) or [{}]
+    for row in (whole, *listed):
+        row.pop("level", None)
+    return whole, [{**row, **{name: (row[name] or "")[:TEXT] for name in by}} for row in listed]
 
 
 def overview(frames: DataFrame) -> dict[str, Any]:
@@ -126,23 +143,26 @@ def fanout(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
 
 
 def errors(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return the texts of -ERR with how often they came, and all errors over time."""
-    listed = rows(
-        table.groupBy(cut("text").alias("text"))
-        .agg(
-            F.count("*").alias("count"), F.count_if("from_proxy").alias("from_proxy"),
-            F.count_distinct(peer()).alias("connections"),
-            F.min("t_ns").alias("first"), F.max("t_ns").alias("last"),
-        )
-        .orderBy(F.desc("count"), "text")
-        .limit(TOP)
-    )  # fmt: skip
-    if not listed:
-        return {}
+    """Return -ERR by kind, permissions that were denied by subject, and all errors over time."""
     over = {row["at"]: row["count"] for row in rows(table.groupBy(axis.bucket("t_ns").alias("at")).count())}
-    for row in listed:
-        row["first"], row["last"] = axis.ms(row["first"]), axis.ms(row["last"])
-    return {"count": sum(over.values()), "listed": listed, "over": axis.series(over)}
+    if not over:
+        return {}
+    denied = table.where(F.col("kind").startswith(_DENIED))
+    return {
+        "count": sum(over.values()), "over": axis.series(over), "listed": _told(table, axis, "kind"),
+        "denied": _told(denied, axis, "kind", "subject"),
+    }  # fmt: skip
+
+
+def _told(errors: DataFrame, axis: Axis, *by: str) -> Rows:
+    """Return errors by texts of theirs: how many, and who said them."""
+    grouped = errors.groupBy(*(cut(name).alias(name) for name in by)).agg(
+        F.count("*").alias("count"), F.count_if("from_proxy").alias("from_proxy"),
+        F.count_distinct(peer()).alias("connections"), F.any_value(cut("text")).alias("example"),
+        F.min("t_ns").alias("first"), F.max("t_ns").alias("last"),
+    )  # fmt: skip
+    told = rows(grouped.orderBy(F.desc("count"), *by).limit(TOP))
+    return [row | {"first": axis.ms(row["first"]), "last": axis.ms(row["last"])} for row in told]
 
 
 def gaps(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:

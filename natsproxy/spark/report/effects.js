@@ -1,0 +1,182 @@
+// What came of it: JetStream, errors, faults, connections, gaps.
+
+const names = new Map((data.connections?.listed ?? []).map((c) => [c.conn, c.name]));
+const who = (conn) => (conn === null ? "–" : names.get(conn) ? `${names.get(conn)} #${conn}` : `#${conn}`);
+const part = (id, heading, what, draw) => [
+  el("h3", { id }, heading), ...(what ? draw(what) : [el("p", { class: "empty" }, data.empty[id])]),
+];
+
+const SAID = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
+
+function deliveries({ listed, whole }) {
+  const most = Math.max(...listed.map((row) => row.deliveries)), seen = SAID.filter(([name]) => whole[name]);
+  return [
+    el("p", { class: "keys" }, seen.map(([, kind, label]) => key(kind, label))),
+    table([
+      { ...subject("stream", "stream"), kind: "name" }, subject("consumer", "consumer"), tally("deliveries", "deliveries"),
+      { label: "answers", kind: "wide", show: (row) => stack(seen.map(([name, kind]) => [row[name], kind]), most, seen.map(([name, , label]) => `${num(row[name])} ${label}`).join(", ")) },
+      warning("again", "redelivered", "Deliveries of a message that was delivered before"),
+      { label: "most", note: "How often one message was delivered at most", value: (row) => row.most, show: (row) => `${num(row.most)} ×` },
+      ...seen.map(([name, , label]) => tally(label, name)),
+      { label: "answer p50", value: (row) => row.latency?.[0], show: (row) => dur(row.latency?.[0]) },
+      { label: "p99", value: (row) => row.latency?.[2], show: (row) => dur(row.latency?.[2]) },
+    ], listed),
+  ];
+}
+
+const publishes = (rows) => [table([
+  subject(), { ...subject("stream", "stream"), kind: "name" }, tally("publishes", "publishes"), tally("acknowledged", "ack"),
+  tally("duplicate", "duplicate"), warning("error", "error"), warning("no ack", "no_ack"), warning("no responders", "no_responders"),
+  ...quantiles().filter(({ label }) => label !== "p90"),
+  { label: "said", kind: "text", value: (row) => row.said, show: (row) => row.said ?? "–" },
+].filter(({ label }) => label !== "said" || rows.some((row) => row.said)), rows)];
+
+const api = ({ listed, errors: failed }) => [
+  table([
+    subject("call", "verb"), tally("calls", "calls"), warning("errors", "errors"), warning("no answer", "unanswered"), ...quantiles(),
+  ], listed),
+  failed.length ? table([
+    subject("failed call", "verb"), { label: "code", value: (row) => row.err_code, show: (row) => row.err_code ?? "–" },
+    { label: "error", kind: "text", value: (row) => row.text, show: (row) => row.text }, tally("times", "count"),
+  ], failed) : null,
+];
+
+const jetstream = () => [
+  ...part("deliveries", "Deliveries and what consumers said", data.deliveries, deliveries),
+  ...part("publishes", "Publishes", data.publishes, publishes),
+  ...part("js_api", "API calls", data.js_api, api),
+];
+
+const speaker = (row) => (row.from_proxy === row.count ? tag("proxy", "fault") : row.from_proxy ? tag("both", "fault") : tag("server", "bad"));
+const sayings = [
+  { label: "said by", kind: "name", value: (row) => row.from_proxy / row.count, show: speaker },
+  tally("conns", "connections"), at("first", "first"), at("last", "last"),
+];
+
+function errors({ count: total, listed, denied }) {
+  return [
+    table([
+      { label: "kind", kind: "text", value: (row) => row.kind, show: (row) => code(row.kind) }, tally("times", "count"),
+      { label: "share", kind: "wide", show: (row) => stack([[row.from_proxy, "fault"], [row.count - row.from_proxy, "bad"]], total, `${percent(row.count, total)} of all errors`) },
+      ...sayings,
+    ], listed),
+    ...(denied.length ? [el("h3", { id: "denied" }, "Denied permissions"), table([
+      subject("subject", "subject"),
+      { label: "denied", kind: "name", value: (row) => row.kind, show: (row) => row.kind.replace(/^Permissions Violation for (\w+).*$/, "$1").toLowerCase() },
+      tally("times", "count"), ...sayings,
+    ], denied)] : [el("p", { class: "empty" }, "No permission was denied.")]),
+  ];
+}
+
+function unansweredOver({ cells, coarse }) {
+  const values = new Array(Math.ceil(count / coarse)).fill(0);
+  for (const [at, row, n] of cells) if (row === null) values[at] += n;
+  return values;
+}
+
+function lanes({ count: total, lanes: fired }) {
+  const asked = data.latency, tall = 38, band = 92, answered = asked?.over.some((o) => o);
+  const strips = [
+    ...fired.map((lane) => ({ name: lane.rule, values: lane.over, kind: "fault", coarse: 1 })),
+    data.errors && { name: "errors told to clients", values: data.errors.over, kind: "bad", coarse: 1 },
+    asked?.whole.unanswered && { name: "requests without an answer", values: unansweredOver(asked), kind: "bad", coarse: asked.coarse },
+  ].filter(Boolean);
+  const read = (at) => {
+    const o = asked?.over[Math.floor(at / asked.coarse)];
+    const hits = strips.map((s) => [s.name, s.values[Math.floor(at / s.coarse)]]).filter(([, n]) => n).map(([name, n]) => `${name} ${num(n)}`);
+    return [...hits, o && `p50 ${dur(o[1])}, p99 ${dur(o[3])}`].filter(Boolean).join(" · ") || "nothing";
+  };
+  return overTime({
+    title: "Rules, and what happened meanwhile", left: 58, height: strips.length * tall + (answered ? band : 0) + BOTTOM + 4,
+    summary: `${many(total, "firing")} of ${many(fired.length, "rule")}`, read,
+    paint(root, x, width, floor) {
+      strips.forEach((strip, place) => {
+        const top = place * tall, sum = strip.values.reduce((a, b) => a + b, 0);
+        marks(root, x, top + 16, tall - 20, strip.values, strip.kind, strip.coarse);
+        root.append(svg("text", { class: "name halo", x: x(0), y: top + 12 }, strip.name),
+          svg("text", { x: x(0) - 6, y: top + 30, "text-anchor": "end" }, short(sum)));
+      });
+      if (!answered) return;
+      const values = asked.over.flatMap((o) => (o ? [o[1], o[3]] : [])), low = Math.log10(Math.min(...values)), high = Math.log10(Math.max(...values));
+      const y = (ms) => floor - 6 - ((Math.log10(ms) - low) / (high - low || 1)) * (band - 34);
+      root.append(svg("text", { class: "name halo", x: x(0), y: floor - band + 16 }, "request latency, p50 and p99"));
+      for (let power = Math.ceil(low); power <= high; power++) {
+        root.append(svg("line", { class: "grid", x1: x(0), x2: x(span), y1: y(10 ** power), y2: y(10 ** power) }),
+          svg("text", { x: x(0) - 6, y: y(10 ** power) + 4, "text-anchor": "end" }, dur(10 ** power)));
+      }
+      quantileLines(root, x, y);
+    },
+  });
+}
+
+function faults(found) {
+  const base = data.latency?.whole.latency, p99 = (row) => row.during?.latency?.[2];
+  return [lanes(found), table([
+    { ...subject("rule", "rule"), show: (row) => el("span", { title: row.example && `for example on ${row.example}` }, code(row.rule)) },
+    { label: "did", kind: "name", value: (row) => row.action, show: (row) => tag(row.action === row.kind ? row.kind : `${row.kind}: ${row.action}`, "fault") },
+    tally("firings", "count"), tally("conns", "connections"), at("first", "first"),
+    { label: "held p50", value: (row) => row.delay?.[0], show: (row) => dur(row.delay?.[0]) },
+    tally("-ERR in 5 s", "error", "Firings after which the client was told an error within 5 s, whatever for"),
+    warning("closed in 5 s", "closed", "Firings after which the connection ended within 5 s, not by the client's wish"),
+    warning("no reply", "unanswered", "Firings on a request that was never answered"),
+    { label: "reply p50", note: "From the firing to the reply of its request", value: (row) => row.reply?.[0], show: (row) => dur(row.reply?.[0]) },
+    { label: "meanwhile p99", note: `Of all requests that began in the steps (${dur(step)}) in which the rule fired`, value: p99, show: (row) => dur(p99(row)), hot: (row) => base && p99(row) > 1.5 * base[2] },
+  ], found.listed, base ? `Over the whole capture requests took p50 ${dur(base[0])}, p99 ${dur(base[2])}.` : null)];
+}
+
+// -- connections
+
+const ending = (c) => (c.clean ? (c.closed === null ? "c2s" : "s2c") : "bad");
+const from = (c) => c.opened ?? 0, until = (c) => c.closed ?? span;
+
+function lifelines(listed, total) {
+  const row = listed.length > 30 ? 16 : 20, text = (c) => `${c.name || c.client || ""}${c.clean ? "" : ` · ${c.detail || c.cause}`}`.slice(0, 60);
+  const inside = (c, at) => from(c) < (at + 1) * step && until(c) >= at * step;
+  return overTime({
+    title: "From first to last", height: listed.length * row + BOTTOM + 4, left: 40,
+    summary: total > listed.length ? `${num(listed.length)} of ${many(total, "connection")}: ends that were not clean first, then the busiest` : many(total, "connection"),
+    read: (at) => `${num(listed.filter((c) => inside(c, at)).length)} of these open`,
+    paint(root, x, width) {
+      listed.forEach((c, place) => {
+        const top = place * row + 3, start = x(from(c)), wide = Math.max(3, x(until(c)) - start), late = start > width * 0.7;
+        root.append(svg("rect", { class: ending(c), x: start, y: top + row - 9, width: wide, height: 4, rx: 2 }),
+          svg("text", { x: 34, y: top + row - 5, "text-anchor": "end" }, `#${c.conn}`),
+          svg("text", { class: "name halo", x: late ? start + wide : start, y: top + row - 11, "text-anchor": late ? "end" : "start" }, text(c)));
+      });
+    },
+  });
+}
+
+function connections({ count: total, ends, listed }) {
+  return [
+    el("p", { class: "keys" }, key("s2c", "closed by the client, or drained"), key("c2s", "still open at the end"), key("bad", "ended otherwise")),
+    el("div", { class: "chips" }, ends.map((end) => tag(`${num(end.count)} ${end.cause ?? "still open"}`, end.clean ? "" : "bad"))),
+    lifelines(listed, total),
+    table([
+      { label: "#", value: (c) => c.conn },
+      { label: "name", kind: "text", value: (c) => c.name || null, show: (c) => el("span", { title: c.client }, c.name || c.client || "–") },
+      { label: "library", kind: "name", value: (c) => c.lang || null, show: (c) => c.lang || "–" },
+      { label: "opened", value: (c) => c.opened, show: (c) => (c.opened === null ? "before" : clock(c.opened)) },
+      { label: "lasted", value: (c) => until(c) - from(c), show: (c) => dur(until(c) - from(c)) },
+      { label: "ended", kind: "name", value: (c) => c.cause, show: (c) => el("span", { title: c.detail }, tag(c.cause ?? "open", c.clean ? "" : "bad"), c.detail ? ` ${c.detail}` : "") },
+      { label: "worst PING", note: "The longest round trip of a PING", value: (c) => c.rtt, show: (c) => dur(c.rtt) },
+      { label: "silence", note: "The longest time without a frame, from a second on", value: (c) => c.silence, show: (c) => dur(c.silence) },
+      tally("frames ↑", "c2s_frames", "From the client to the server"), tally("frames ↓", "s2c_frames", "From the server to the client"),
+      { label: "bytes ↑", value: (c) => c.c2s_bytes, show: (c) => bytes(c.c2s_bytes) },
+      { label: "bytes ↓", value: (c) => c.s2c_bytes, show: (c) => bytes(c.s2c_bytes) },
+    ], listed),
+    ...part("subscriptions", "Subscriptions", data.subscriptions, (rows) => [table([
+      subject(), { label: "queue", kind: "name", value: (row) => row.queue, show: (row) => (row.queue ? code(row.queue) : "–") },
+      tally("times", "count"), warning("refused", "refused", "A rule kept it from the server"), tally("open", "open", "When the capture ended"),
+      tally("unsubscribed", "unsub"), tally("reached max", "max"), tally("closed", "close", "Ended with its connection"),
+      tally("delivered", "delivered"), { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
+    ], rows)]),
+  ];
+}
+
+const gaps = ({ listed }) => [table([
+  { label: "at", value: (row) => row.t, show: (row) => clock(row.t, true) },
+  { label: "reason", kind: "text", value: (row) => row.reason, show: (row) => row.reason ?? "–" },
+  { label: "connection", kind: "name", value: (row) => row.conn_id, show: (row) => (row.conn_id === null ? "all" : who(row.conn_id)) },
+  tally("frames", "frames"), { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
+], listed)];

@@ -1,0 +1,81 @@
+// The page: its sections in the order in which a person reads them, and what stands above them.
+
+const SECTIONS = [
+  ["traffic", "Traffic", "What passed between clients and the server, over time.", traffic],
+  ["templates", "Subjects", "The busiest subject templates: numbers, identifiers and inbox tokens are turned into *.", templates],
+  ["latency", "Latency", "Requests, and how long their answers took.", latency],
+  ["slowest", "Slowest requests", "Open one to see its frames as they passed the proxy.", slowest],
+  ["jetstream", "JetStream", "What consumers got and said, what publishers were told, and calls of the API.", jetstream],
+  ["errors", "Errors", "Every -ERR that a client was told: denied permissions and all else.", errors],
+  ["faults", "Faults", "Firings of rules, aligned with what clients met at that time.", faults],
+  ["connections", "Connections", "When they came and went, how they ended, what they carried.", connections],
+  ["gaps", "Gaps", "What the recorder could not keep.", gaps],
+];
+const JETSTREAM = ["deliveries", "publishes", "js_api"];
+const has = (name) => (name === "jetstream" ? JETSTREAM.some((part) => data[part]) : data[name]);
+const why = (name) => (name === "jetstream" ? [...new Set(JETSTREAM.map((part) => data.empty[part]))].join(" ") : data.empty[name]);
+
+function tiles() {
+  const { totals, latency: asked, deliveries: made, errors: told, faults: fired, connections: conns, gaps: lost } = data;
+  const tile = (value, label, href, kind = "") => el("a", { class: `tile ${kind}`, href: `#${href}` }, el("b", {}, value), el("span", {}, label));
+  const whole = (x) => short(x, 1e6);
+  return el("div", { class: "tiles" }, [
+    tile(whole(totals.frames), `frames, ${whole(totals.messages)} of them messages`, "traffic"),
+    tile(bytes(totals.bytes), "in messages", "traffic"),
+    tile(whole(conns?.count ?? totals.connections), "connections", "connections"),
+    asked && tile(whole(asked.whole.requests), `requests, ${whole(asked.whole.unanswered)} without an answer`, "latency"),
+    asked?.whole.latency && tile(dur(asked.whole.latency[2]), `p99 latency, p50 ${dur(asked.whole.latency[0])}`, "latency"),
+    made && tile(whole(made.whole.deliveries), `JetStream deliveries, ${whole(made.whole.redelivered)} again`, "deliveries"),
+    tile(whole(told?.count ?? 0), "errors told", "errors", told && "bad"),
+    tile(whole(fired?.count ?? 0), "firings of rules", "faults", fired && "fault"),
+    lost && tile(whole(lost.count), "gaps", "gaps", "bad"),
+  ].filter(Boolean));
+}
+
+// A sentence in which names stand in `backticks`.
+const sentence = (text) => text.split("`").map((piece, place) => (place % 2 ? code(piece) : piece));
+const listing = (items, most) => items.slice(0, most).join(", ") + (items.length > most ? ` and ${items.length - most} more` : "");
+
+function heading() {
+  const { totals, recorders, axis } = data, day = (ms) => new Date(t0 + ms).toISOString().slice(0, 10);
+  const end = axis.length, fine = end < 6e5, days = span > 1728e5;
+  const last = `${!days && day(end) !== day(0) ? `${day(end)} ` : ""}${clock(end, fine)}`;
+  const when = totals.frames ? `${day(0)} ${days ? "" : clock(0, fine)} – ${last} UTC · ${dur(end)}` : "no frames";
+  const by = recorders.map((r) => `${r.recorder.slice(0, 8)} (${many(r.segments, "segment")}, ${many(r.frames, "frame")})`);
+  return [
+    el("h1", {}, listing(data.captures, 3) || "NATS traffic"),
+    el("p", { class: "sub" }, [when, by.length && `recorded by ${listing(by, 3)}`].filter(Boolean).join(" · ")),
+  ];
+}
+
+function page() {
+  const lost = data.findings.filter((finding) => finding.section === "gaps");
+  const said = data.findings.filter((finding) => finding.section !== "gaps");
+  document.querySelector("main").replaceChildren(
+    ...heading(),
+    ...(lost.length ? [el("div", { class: "alarm", role: "alert" }, el("b", {}, "This capture is not complete. "), lost.map((finding) => `${finding.text} `))] : []),
+    tiles(),
+    el("ul", { class: "short", "aria-label": "In short" }, said.map((finding) => el("li", { class: finding.level }, el("a", { href: `#${finding.section}` }, sentence(finding.text))))),
+    ...SECTIONS.map(([name, title, lead, draw]) => el("section", { id: name, "aria-labelledby": `${name}-title` },
+      el("header", {}, el("h2", { id: `${name}-title` }, title), has(name) ? el("p", { class: "lead" }, lead) : null),
+      has(name) ? draw(data[name]) : el("p", { class: "empty" }, why(name)))),
+    el("footer", {}, `Times are UTC. Everything is seen from the clients' side of the proxy: what rules dropped or made counts as clients saw it. Latency is from the request's arrival at the proxy to its answer's way out; pull requests of consumers are left out, since waiting is what they are for. Tables hold the first ${data.top} rows of each question. Charts have steps of ${dur(step)}: point at one, or focus it and use the arrow keys, to read its values.`),
+  );
+  document.getElementById("nav").append(...SECTIONS.map(([name, title]) => el("a", { href: `#${name}`, class: has(name) ? "" : "none" }, title)));
+}
+
+// Light or dark: the system's choice, unless the button or the address (#dark, #light) says otherwise.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function theme(chosen) {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  const now = document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
+  document.getElementById("theme").textContent = now === "dark" ? "Light" : "Dark";
+  return now;
+}
+const asked = () => theme(["#dark", "#light"].includes(location.hash) ? location.hash.slice(1) : null);
+addEventListener("hashchange", asked);
+dark.addEventListener("change", () => theme());
+document.getElementById("theme").addEventListener("click", () => theme(theme() === "dark" ? "light" : "dark"));
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((node) => (node.open = true)));
+asked();
+page();
