@@ -122,7 +122,7 @@ ROWS: tuple[tuple[str, str, int, Subjects], ...] = (
     ("1,000 rules that match nothing, 1 M subjects", THOUSAND, 1_000_000, lambda n: b"b.eu.%d.x" % n),
     ("a drop on 1 % of frames", rule("drop", HIT, 'op = "PUB"'), 500_000,
      lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x"),
-    ("a header set on 1 % of frames", rule("headers", HIT, 'op = "PUB"', 'set = { A = "b" }'), 500_000,
+    ("a body damaged on 1 % of frames", rule("corrupt", HIT, 'op = "PUB"'), 500_000,
      lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x"),
     ("every PUB and MSG rewritten, one subject", rule("rewrite", 'prefix = "t"'), 200_000,
      lambda n: b"b.eu.new.x"),
@@ -176,7 +176,7 @@ def main() -> None:
             with ProxyProcess(server.url, "--rules", str(file)) as ruled:
                 compare(plain, ruled, name, load, count)
         file = Path(folder, "slow.toml")
-        file.write_text(rule("latency", 'delay = "100ms"', 'op = "PUB"'))
+        file.write_text(rule("latency", 'delay = "100ms"', 'direction = "c2s"'))
         with ProxyProcess(server.url, "--rules", str(file)) as slow:
             _, usual, _ = delays(plain.port, server.port)
             lost, late, rate = delays(slow.port, server.port)
