@@ -38,17 +38,24 @@ class Reading:
         self._seq = 0
         self._mark = 0  # what is published before and behind a SUB or an end stays apart
 
-    def fill(self, until: int | None) -> None:
-        """Read on: to the window's size, and no further than the recorded time `until`."""
+    def fill(self, until: int | None = None, most: int | None = None) -> bool:
+        """Read on: to the window's size, no further than the recorded time `until`, `most` strides at most.
+
+        Returns whether anything was read.
+        """
+        upto, before = None if most is None else self.strides + most, self.strides
         while not self.whole and self._size < self._window and (until is None or self.t <= until):
+            if self.strides == upto:
+                break
             stride = next(self._source, None)
             if stride is None:
                 self._end()
-                return
+                return True
             self.t = stride.t
             self.strides += 1
             if self._keep(stride.conn):
                 self._take(stride)
+        return self.strides != before
 
     def left(self, head: Planned | Bulk) -> None:
         """Note that what was read has left its queue."""

@@ -34,6 +34,7 @@ from natsproxy.wire.ops import Op
 BATCH: Final = 256 << 10
 TURN: Final = 1 << 20
 AHEAD: Final = 250_000_000
+_PIECE: Final = 32
 
 
 class ToServer:
@@ -139,35 +140,47 @@ class ToServer:
         Returns about a `TURN` of bytes at most, so that what is sent is bounded by what the server takes.
         """
         self._deadline = None
-        if not self._begun:
-            self._begun = True
-            self._fill(0)  # before the clock starts: reading the first stretch is no lag
-            self._deadline = now
-            return []
-        self._start = now if self._start is None else self._start
+        if self._start is None:
+            if not self._begun:
+                self._begun = True
+                self._read(0)  # before the clock starts: reading the first stretch is no lag
+                self._deadline = now
+                return []
+            self._start = now
         actions: list[Action] = []
-        lives, turn = self._stage.lives, self.sent_bytes + TURN
-        moved = True
-        while moved:
+        turn = self.sent_bytes + TURN
+        while self._round(now, actions) or (self._speed is None and self._reading.fill()):
             if self.sent_bytes > turn:
                 self._deadline = now
-                break
-            moved = False
-            for live in list(lives.values()):
-                moved = self._drain(live, now, actions) or moved
-            moved = moved or any(
-                live.fence and live.dirty is not None and not live.gone for live in lives.values()
-            )
-            moved = self._fill(now - self._start) or moved
-        if self._speed is not None and not self._reading.whole:
-            self._wake(self._start + int(self._reading.t / self._speed))
+                return actions
+        if self._speed is not None:
+            self._read_ahead(now, busy=bool(actions))
         return actions
 
-    def _fill(self, elapsed: int) -> bool:
+    def _round(self, now: int, actions: list[Action]) -> bool:
+        """Let each connection send what it may; tell whether anything moved."""
+        lives, moved = self._stage.lives, False
+        for live in list(lives.values()):
+            moved = self._drain(live, now, actions) or moved
+        return moved or any(
+            live.fence and live.dirty is not None and not live.gone for live in lives.values()
+        )
+
+    def _read_ahead(self, now: int, *, busy: bool) -> None:
+        """Read on for the schedule, in small pieces and never while something goes out: that has a time."""
+        assert self._start is not None
+        assert self._speed is not None
+        if busy or self._read(now - self._start, _PIECE):
+            self._wake(now)
+            return
+        again = self._start + int(self._reading.t / self._speed) - AHEAD // 2
+        if not self._reading.whole and again > now:  # else the window is full: what goes out makes room
+            self._wake(again)
+
+    def _read(self, elapsed: int, most: int | None = None) -> bool:
         """Read on, no further ahead of a schedule than `AHEAD`; tell whether anything was read."""
-        before = self._reading.strides
-        self._reading.fill(None if self._speed is None else int((elapsed + AHEAD) * self._speed))
-        return self._reading.strides != before
+        until = None if self._speed is None else int((elapsed + AHEAD) * self._speed)
+        return self._reading.fill(until, most)
 
     # -- sending
 
