@@ -52,7 +52,7 @@ class Ignore:
 
 
 def parse_ignore(entries: Iterable[str]) -> Ignore:
-    """Read `json:/a/b`, `header:Name` and `subject:pattern` entries.
+    """Read `json:/a/b`, `header:Name` and `subject:pattern` entries; `*` in a pointer: each entry of a list.
 
     Raises ConfigError for any other.
     """
@@ -162,10 +162,14 @@ def _body(frame: Frame, ignore: Ignore) -> Any:
 
 
 def _remove(value: Any, pointer: tuple[str, ...]) -> None:
-    for key in pointer[:-1]:
-        value = value.get(key) if isinstance(value, dict) else None
-    if isinstance(value, dict):
-        value.pop(pointer[-1], None)
+    key, *rest = pointer
+    if isinstance(value, list) and key == "*":
+        for entry in value if rest else ():
+            _remove(entry, tuple(rest))
+    elif isinstance(value, dict) and rest:
+        _remove(value.get(key), tuple(rest))
+    elif isinstance(value, dict):
+        value.pop(key, None)
 
 
 def _canonical(value: Any, volatile: frozenset[str]) -> Any:
@@ -226,4 +230,8 @@ def _pointer(ours: Any, theirs: Any, path: str = "") -> str:
                 return f"{path}/{key}"
             if ours[key] != theirs[key]:
                 return _pointer(ours[key], theirs[key], f"{path}/{key}")
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if one != other:
+                return _pointer(one, other, f"{path}/{index}")
     return path or "/"

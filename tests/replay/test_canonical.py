@@ -23,6 +23,10 @@ def msg(subject: str, body: str, reply: str = "") -> str:
 
 
 API = '{"type":"io.nats.jetstream.api.v1.stream_info_response","created":"%s","config":{"num_replicas":%d}}'
+LIST = (
+    '{"type":"io.nats.jetstream.api.v1.stream_list_response","streams":'
+    '[{"config":{"num_replicas":%d}},{"config":{"num_replicas":%d}}]}'
+)
 
 SAME = [
     (msg(f"_INBOX.{N1}", "x"), msg(f"_INBOX.{N2}", "x")),
@@ -36,6 +40,7 @@ DIFFERENT = [
     (msg("a", "x"), msg("a", "y"), "body"),
     (msg("a", "x"), msg("a", "x", "r"), "reply"),
     (msg("i", API % ("1", 1)), msg("i", API % ("1", 3)), "body /config/num_replicas"),
+    (msg("i", LIST % (1, 1)), msg("i", LIST % (1, 2)), "body /streams/1/config/num_replicas"),
     (msg("a", ""), "HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n", "status"),
 ]
 
@@ -88,6 +93,12 @@ def test_ignore_leaves_out_members_headers_and_subjects() -> None:
     first = said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 1\r\n\r\n\r\n", ignore)
     assert first == said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 2\r\n\r\n\r\n", ignore)
     assert said(msg("noise.x", ""), ignore) is None
+
+
+def test_a_star_in_a_pointer_is_each_entry_of_a_list() -> None:
+    ignore = parse_ignore(["json:/streams/*/config/num_replicas", "json:/streams/*"])
+    assert said(msg("i", LIST % (1, 2)), ignore) == said(msg("i", LIST % (3, 4)), ignore)
+    assert said(msg("i", LIST % (1, 2)), ignore) != said(msg("i", '{"streams":[]}'), ignore)
 
 
 @pytest.mark.parametrize("entry", ["ts", "json:ts", "header:", "body:/x"])
