@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,8 +94,13 @@ class Said:
         return hashlib.blake2b(text.encode(), digest_size=12).digest()
 
 
-def say(frame: Frame, direction: Direction, ignore: Ignore = Ignore()) -> Said | None:
-    """Return what a frame says; None for one that does not count (PING, heartbeats, flow control, ...)."""
+def say(
+    frame: Frame, direction: Direction, ignore: Ignore = Ignore(), given: Container[str] = ()
+) -> Said | None:
+    """Return what a frame says; None for one that does not count (PING, heartbeats, flow control, ...).
+
+    given: names of consumers that the server has chosen so far (`name_given`).
+    """
     if frame.op not in COMPARED or frame.subject.startswith(b"$JS.FC."):
         return None
     if any(matches(pattern, frame.subject) for pattern in ignore.subjects):
@@ -110,7 +115,7 @@ def say(frame: Frame, direction: Direction, ignore: Ignore = Ignore()) -> Said |
         return None
     left_out = ignore.headers | _VOLATILE_HEADERS
     pairs = sorted((name, masked(value)) for name, value in block.pairs if name not in left_out)
-    group = _group(frame.subject)
+    group = _group(frame.subject, given)
     body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
     return Said(direction.label, kind, group, bool(frame.reply), tuple(pairs), status, body, bool(error))
 
@@ -172,10 +177,30 @@ def _remove(value: Any, pointer: tuple[str, ...]) -> None:
         value.pop(key, None)
 
 
+def name_given(frame: Frame) -> str:
+    """Return the name of a consumer that the server chose, from the answer to its creation; else `""`."""
+    if b".v1.consumer_create_response" not in frame.body[:80]:
+        return ""
+    try:
+        answer = json.loads(frame.body)
+    except ValueError:
+        return ""
+    return str(answer.get("name", "")) if isinstance(answer, dict) and _names_itself(answer) else ""
+
+
+def _names_itself(value: dict[str, Any]) -> bool:
+    """Tell whether this is a consumer whose configuration says no name: any letters may have come out."""
+    config = value.get("config")
+    return isinstance(config, dict) and not config.keys() & {"name", "durable_name"}
+
+
 def _canonical(value: Any, volatile: frozenset[str]) -> Any:
     if isinstance(value, dict):
+        chosen = _names_itself(value)
         return {
-            key: "*" if key in ("name", "id") and _generated(value[key]) else _canonical(value[key], volatile)
+            key: "*"
+            if key in ("name", "id") and (chosen or _generated(value[key]))
+            else _canonical(value[key], volatile)
             for key in sorted(value)
             if key not in volatile
         }
@@ -205,11 +230,11 @@ def _is_mixed(name: str) -> bool:
     return any(c.isdigit() for c in name) or not (name.islower() or name.isupper() or name[1:].islower())
 
 
-def _group(subject: bytes) -> str:
+def _group(subject: bytes, given: Container[str] = ()) -> str:
     """Return the subject template; any consumer's name that may be generated is masked (it errs that way)."""
     tokens = template(subject).decode(errors="replace").split(".")
     if tokens[0] == "$JS":
-        tokens = ["*" if _is_mixed(token) else token for token in tokens]
+        tokens = ["*" if token in given or _is_mixed(token) else token for token in tokens]
     return ".".join(tokens)
 
 

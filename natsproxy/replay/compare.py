@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 
 from natsproxy.capture.records import Gap
 from natsproxy.replay.balance import LIMIT, Balance
-from natsproxy.replay.canonical import PUBLISHED, Ignore, Said, difference, say
+from natsproxy.replay.canonical import PUBLISHED, Ignore, Said, difference, name_given, say
 from natsproxy.replay.causes import Bounded
 from natsproxy.replay.plan import Event, Step, events, walk
 from natsproxy.replay.report import OTHER, ROWS, Report, Row, Sample
-from natsproxy.wire.ops import C2S, Op
+from natsproxy.wire.ops import C2S, S2C, Op
 
 _SHOWN: Final = 300
 _SAMPLED: Final = 200
@@ -84,11 +84,16 @@ def _whole(path: Path | str, gaps: list[int], side: int) -> Iterator[Event]:
 def _heard(source: Iterator[Event], ignore: Ignore) -> Iterator[_Heard]:
     """Yield the frames that count; answers are grouped by what they answer, not by their inbox."""
     requests: Bounded[bytes, tuple[str, int | None]] = Bounded()
+    given: Bounded[str, None] = Bounded()
     for event in source:
-        said = say(event.frame, event.direction, ignore) if isinstance(event, Step) else None
-        if said is None or not isinstance(event, Step):
+        if not isinstance(event, Step):
             continue
         frame = event.frame
+        if event.direction == S2C and (name := name_given(frame)):
+            given[name] = None
+        said = say(frame, event.direction, ignore, given)
+        if said is None:
+            continue
         if event.direction == C2S:
             if frame.reply and frame.op in PUBLISHED:
                 requests[frame.reply] = (said.group, event.t)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.errors import ConfigError
-from natsproxy.replay.canonical import Ignore, Said, difference, parse_ignore, say
+from natsproxy.replay.canonical import Ignore, Said, difference, name_given, parse_ignore, say
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
 
@@ -93,6 +93,23 @@ def test_ignore_leaves_out_members_headers_and_subjects() -> None:
     first = said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 1\r\n\r\n\r\n", ignore)
     assert first == said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 2\r\n\r\n\r\n", ignore)
     assert said(msg("noise.x", ""), ignore) is None
+
+
+CREATED = '{"type":"io.nats.jetstream.api.v1.consumer_create_response","name":"%s","config":{%s}}'
+
+
+def test_a_name_that_the_server_chose_may_look_like_a_word() -> None:
+    chosen = [msg("i", CREATED % (name, "")) for name in ("Consumer", "G0xHKKDJ")]
+    assert said(chosen[0]) == said(chosen[1])
+    durable = [msg("i", CREATED % (name, f'"durable_name":"{name}"')) for name in ("consumer", "reporter")]
+    assert said(durable[0]) != said(durable[1])
+    names = [name_given(next(frames(text.encode(), S2C))) for text in (chosen[0], durable[0], msg("i", "x"))]
+    assert names == ["Consumer", "", ""]
+    (asked,) = frames(b"PUB $JS.API.CONSUMER.INFO.S.Consumer 0\r\n\r\n", C2S)
+    for given, group in (((), "Consumer"), (("Consumer",), "*")):
+        found = say(asked, C2S, given=given)
+        assert found is not None
+        assert found.group == f"$JS.API.CONSUMER.INFO.S.{group}"
 
 
 def test_a_star_in_a_pointer_is_each_entry_of_a_list() -> None:

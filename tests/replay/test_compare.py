@@ -31,6 +31,20 @@ def test_the_same_conversation_with_other_identifiers_is_the_same(tmp_path: Path
     assert ask.recorded.percentile(0.5) == MS
 
 
+def test_consumers_that_the_server_named_are_one_whatever_their_names(tmp_path: Path) -> None:
+    captures = []
+    for name in (b"Consumer", b"G0xHKKDJ"):
+        answer = (
+            b'{"type":"io.nats.jetstream.api.v1.consumer_create_response","name":"%b","config":{}}' % name
+        )
+        lines: list[Line] = [
+            *conversation(N1, answer),
+            (1, ">", b"PUB $JS.API.CONSUMER.INFO.S.%b 0\r\n\r\n" % name),
+        ]
+        captures.append(write(tmp_path / f"{name.decode()}.ncap", lines))
+    assert compare(*captures).same
+
+
 def test_another_answer_is_shown_beside_the_recorded_one(tmp_path: Path) -> None:
     a = write(tmp_path / "a.ncap", conversation(N1, b"42"))
     b = write(tmp_path / "b.ncap", conversation(N2, b"43"))
