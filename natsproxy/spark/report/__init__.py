@@ -7,6 +7,7 @@ which draws itself (`*.js`).  `page.py` and `findings.py` know nothing of Spark.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,17 @@ def write(
     """Write the report of the tables under `out` to the HTML file `path`.
 
     captures: what was analysed, for the heading.  Raises NatsproxyError where there are no tables, or where
-    the file cannot be written.
+    the file cannot be written; a page is there whole or not at all.
     """
     from natsproxy.spark.report.collect import collect
 
-    text = render(collect(spark, out, captures))
+    part = Path(f"{path}.part")
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with part.open("w", encoding="utf-8") as page:  # opened before the long work
+            page.write(render(collect(spark, out, captures)))
+        part.replace(path)
     except OSError as error:
         raise NatsproxyError(f"the report cannot be written to {path}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()

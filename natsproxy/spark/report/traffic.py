@@ -56,9 +56,11 @@ def with_whole(
     all_of = 2 ** len(by) - 1
     kept = grouped.where(F.col("level").isin(0, all_of))
     whole, *listed = rows(kept.orderBy(F.desc("level"), F.desc(order), *by).limit(TOP + 1)) or [{}]
+    texts = [{name: (row[name] or "")[:TEXT] for name in by} for row in listed]
     for row in (whole, *listed):
-        row.pop("level", None)
-    return whole, [{**row, **{name: (row[name] or "")[:TEXT] for name in by}} for row in listed]
+        for name in ("level", *by):
+            row.pop(name, None)
+    return whole, [text | row for text, row in zip(texts, listed, strict=True)]
 
 
 def overview(frames: DataFrame) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""A capture for the report: a bit of everything, with answers that are known, and names that are hostile.
+
+What the report must say of it stands beside what makes it, as constants.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from natsproxy.capture.records import Close, Firing, Frames, Gap, Open
+from natsproxy.wire.ops import C2S, S2C, Op
+from tests.kit.captures import MONO, Scribe, write
+
+MS = 1_000_000
+SECOND = 1_000 * MS
+EVIL = "</script><img/src=x/onerror=document.title='owned'>"
+"""A legal NATS subject: it has no space in it."""
+REQUESTS = 60
+"""To `svc.<letter>`, the n-th is answered after n ms, of which the responder needs n - 1."""
+UNANSWERED = 3
+NAKS, REDELIVERED, ACKS = 2, 2, 6
+DENIED = 4
+DROPPED = 5
+EVENTS = 200
+"""Published to `EVIL`, each delivered to one client."""
+SPAN = 70 * SECOND
+CLIENT, SERVICE, VICTIM = 1, 2, 3
+ENDS = {"client-closed": 2, "rule": 1}
+API_ERROR = "stream not found"
+
+
+class Conversation(Scribe):
+    """The capture, part by part."""
+
+    def greet(self) -> None:
+        """Three clients connect."""
+        for conn, name in ((CLIENT, "client"), (SERVICE, "service"), (VICTIM, EVIL)):
+            self.items.append(Open(conn, MONO, {"client": f"10.0.0.{conn}:1"}))
+            self.frame(0, conn, C2S, b'CONNECT {"name":"%s","lang":"go","version":"1"}\r\n' % name.encode())
+        self.frame(MS, SERVICE, C2S, b"SUB svc.* 1\r\n")
+
+    def ask(self) -> None:
+        """Requests: answered one each second, unanswered, met by nobody."""
+        for number in range(1, REQUESTS + 1):
+            t, reply = number * SECOND, b"_INBOX.x.%d" % number
+            subject = b"svc.a" if number % 3 else b"svc.b"
+            self.frame(t, CLIENT, C2S, b"PUB %s %s 1\r\nq\r\n" % (subject, reply))
+            self.frame(t + MS // 2, SERVICE, S2C, b"MSG %s 1 %s 1\r\nq\r\n" % (subject, reply))
+            self.frame(t + number * MS - MS // 2, SERVICE, C2S, b"PUB %s 1\r\na\r\n" % reply)
+            self.frame(t + number * MS, CLIENT, S2C, b"MSG %s 9 1\r\na\r\n" % reply)
+        for number in range(UNANSWERED):
+            self.frame(62 * SECOND, CLIENT, C2S, b"PUB svc.a _INBOX.y.%d 1\r\nq\r\n" % number)
+        self.frame(63 * SECOND, CLIENT, C2S, b"PUB nobody _INBOX.x.z 0\r\n\r\n")
+        none = b"NATS/1.0 503\r\n\r\n"
+        self.frame(63 * SECOND + MS, CLIENT, S2C, b"HMSG _INBOX.x.z 9 16 16\r\n%s\r\n" % none)
+
+    def deliver(self) -> None:
+        """JetStream: deliveries that are acknowledged, refused and made again; a call that fails."""
+        for number in range(ACKS + NAKS + REDELIVERED):
+            t, again = (30 + number) * SECOND, number >= ACKS + NAKS
+            ack = b"$JS.ACK.S.C.%d.%d.%d.1767225600000000000.0" % (1 + again, number, number)
+            self.frame(t, CLIENT, S2C, b"MSG s.a 8 %s 0\r\n\r\n" % ack)
+            answer = b"-NAK" if ACKS <= number < ACKS + NAKS else b"+ACK"
+            self.frame(t + 2 * MS, CLIENT, C2S, b"PUB %s 4\r\n%s\r\n" % (ack, answer))
+        body = b'{"type":"x","error":{"code":404,"err_code":10059,"description":"%s"}}' % API_ERROR.encode()
+        self.frame(45 * SECOND, CLIENT, C2S, b"PUB $JS.API.STREAM.INFO.NONE _INBOX.x.api 0\r\n\r\n")
+        self.frame(45 * SECOND + MS, CLIENT, S2C, b"MSG _INBOX.x.api 9 %d\r\n%s\r\n" % (len(body), body))
+
+    def spread(self) -> None:
+        """Events on a hostile subject, and dropped ones."""
+        for number in range(EVENTS):
+            t = 10 * SECOND + number * 100 * MS
+            self.frame(t, VICTIM, C2S, b"PUB %s 3\r\n%03d\r\n" % (EVIL.encode(), number))
+            self.frame(t + MS, CLIENT, S2C, b"MSG %s 7 3\r\n%03d\r\n" % (EVIL.encode(), number))
+        for number in range(DROPPED):
+            self.frame((20 + number) * SECOND, VICTIM, C2S, b"PUB lost 1\r\nx\r\n", cause="lossy")
+            self.fire(20 + number, VICTIM, "lossy", "drop", "lost")
+
+    def deny(self) -> None:
+        """Publishes that a rule denies; the last ends the connection."""
+        said = b"-ERR 'Permissions Violation for Publish to \"%s\"'\r\n" % EVIL.encode()
+        for number in range(DENIED):
+            t = (50 + number) * SECOND
+            self.frame(t, VICTIM, C2S, b"PUB %s 1\r\nx\r\n" % EVIL.encode(), cause=EVIL)
+            self.fire(50 + number, VICTIM, EVIL, "deny", EVIL)
+            made = (VICTIM, S2C, said, 1, 1 << Op.ERR, None, None, number, MONO + t + MS, "rule")
+            self.items.append(Frames(*made))
+
+    def fire(self, second: int, conn: int, rule: str, kind: str, subject: str) -> None:
+        """Add a firing."""
+        info: dict[str, Any] = {"rule": rule, "kind": kind, "action": kind, "subject": subject, "delay": 0}
+        info |= {"direction": "c2s", "m": second, "ordinal": 1_000_000}
+        self.items.append(Firing(conn, MONO + second * SECOND, info))
+
+    def leave(self) -> None:
+        """A gap, and the ends of connections."""
+        self.items.append(Gap(None, MONO + 65 * SECOND, {"reason": EVIL, "frames": 3, "bytes": 99}))
+        for conn in (CLIENT, SERVICE):
+            self.items.append(Close(conn, MONO + SPAN, "client-closed", {"c2s_frames": 5}))
+        self.items.append(Close(VICTIM, MONO + 54 * SECOND, "rule", {"detail": EVIL, "c2s_frames": 5}))
+        self.frame(SPAN, CLIENT, C2S, b"PING\r\n")
+
+
+def make(path: Path) -> Path:
+    """Write the capture."""
+    talk = Conversation()
+    for part in (talk.greet, talk.ask, talk.deliver, talk.spread, talk.deny, talk.leave):
+        part()
+    return write(path, talk.items, per_block=100)

@@ -1,0 +1,213 @@
+"""What the report says of a capture whose answers are known, and when there is little to say."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.spark.report import write
+from tests.kit.captures import WALL
+from tests.spark import report_capture as known
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+WANTED = ("requests", "errors", "js_acks", "connections", "faults", "gaps")
+Data = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the tables of the known capture, some of them."""
+    from natsproxy.spark.jobs import analyze
+
+    folder = tmp_path_factory.mktemp("report")
+    analyze(spark, [known.make(folder / "known.ncap")], folder / "tables", WANTED)
+    return folder / "tables"
+
+
+@pytest.fixture(scope="module")
+def data(spark: SparkSession, out: Path) -> Data:
+    """Return what the page gets, as a browser reads it."""
+    from natsproxy.spark.report.collect import collect
+
+    found = collect(spark, out, ["captures/known.ncap"])
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    return found
+
+
+def test_the_heading_says_what_was_analysed(data: Data) -> None:
+    """Captures by name, the span of time, totals, who recorded."""
+    assert data["captures"] == ["known.ncap"]
+    assert data["axis"]["t0"] == WALL / 1e6
+    assert data["axis"]["length"] == known.SPAN / 1e6
+    assert data["axis"]["step"] * data["axis"]["count"] >= data["axis"]["length"]
+    assert data["totals"]["connections"] == 3
+    assert data["totals"]["corrupt"] == 0
+    assert data["totals"]["messages"] == data["totals"]["published"] + data["totals"]["delivered"]
+    assert [row["segments"] for row in data["recorders"]] == [1]
+
+
+def test_traffic_adds_up_to_the_totals(data: Data) -> None:
+    """Every step of both directions."""
+    assert all(len(way) == data["axis"]["count"] for way in data["traffic"]["frames"].values())
+    assert sum(map(sum, data["traffic"]["frames"].values())) == data["totals"]["frames"]
+    assert sum(map(sum, data["traffic"]["bytes"].values())) == data["totals"]["bytes"]
+
+
+def test_the_busiest_subjects_come_first(data: Data) -> None:
+    """Their counts, and their counts over time; a hostile subject is a subject."""
+    counts = [row["published"] + row["delivered"] for row in data["templates"]]
+    assert counts == sorted(counts, reverse=True) == [sum(row["over"]) for row in data["templates"]]
+    first = data["templates"][0]
+    assert first["template"] == known.EVIL
+    assert (first["published"], first["delivered"]) == (known.EVENTS + known.DENIED, known.EVENTS)
+
+
+def test_latencies_are_those_of_the_requests(data: Data) -> None:
+    """By template and together; each answered request is in one step and one cell, the others in none's."""
+    by_template = {row["template"]: row for row in data["latency"]["listed"]}
+    whole, a, b = data["latency"]["whole"], by_template["svc.a"], by_template["svc.b"]
+    slow = sorted(number for number in range(1, known.REQUESTS + 1) if number % 3 == 0)
+
+    assert a["requests"] == known.REQUESTS - len(slow) + known.UNANSWERED
+    assert (a["unanswered"], b["unanswered"], whole["unanswered"]) == (known.UNANSWERED, 0, known.UNANSWERED)
+    assert whole["no_responders"] == by_template["nobody"]["no_responders"] == 1
+    assert b["latency"] == [slow[len(slow) // 2 - 1], slow[len(slow) * 9 // 10 - 1], slow[-1], slow[-1]]
+    assert b["service"] == [ms - 1 for ms in b["latency"]]
+    answered = known.REQUESTS + 2
+    assert sum(step[0] for step in data["latency"]["over"] if step) == answered
+    cells = data["latency"]["cells"]
+    assert sum(n for _, row, n in cells if row is not None) == answered
+    assert sum(n for _, row, n in cells if row is None) == known.UNANSWERED
+    assert all(at < len(data["latency"]["over"]) for at, _, _ in cells)
+
+
+def test_the_slowest_requests_come_with_their_frames(data: Data) -> None:
+    """All four legs, in order, by whom and when."""
+    slow = data["slowest"]
+    assert [row["latency"] for row in slow] == [known.REQUESTS - place for place in range(len(slow))]
+    assert (slow[0]["requester"], slow[0]["responder"]) == (known.CLIENT, known.SERVICE)
+    assert [(leg["conn_id"], leg["op"]) for leg in slow[0]["frames"]] == [
+        (known.CLIENT, "PUB"), (known.SERVICE, "MSG"), (known.SERVICE, "PUB"), (known.CLIENT, "MSG"),
+    ]  # fmt: skip
+    assert [leg["t"] - slow[0]["t1"] for leg in slow[0]["frames"]] == [
+        0,
+        0.5,
+        known.REQUESTS - 0.5,
+        known.REQUESTS,
+    ]
+
+
+def test_deliveries_say_what_consumers_said(data: Data) -> None:
+    """Acks, naks, redeliveries and how long they took."""
+    whole, (row,) = data["deliveries"]["whole"], data["deliveries"]["listed"]
+    assert (row["stream"], row["consumer"]) == ("S", "C")
+    assert row["deliveries"] == known.ACKS + known.NAKS + known.REDELIVERED
+    assert (row["ack"], row["nak"]) == (known.ACKS + known.REDELIVERED, known.NAKS)
+    assert (row["redelivered"], row["most"], row["none"]) == (known.REDELIVERED, 2, 0)
+    assert row["latency"] == [2, 2, 2, 2]
+    assert {**row, **whole} == row
+
+
+def test_denied_permissions_are_told_by_subject(data: Data) -> None:
+    """Who denied them, and all errors over time."""
+    errors = data["errors"]
+    assert (errors["count"], sum(errors["over"])) == (known.DENIED, known.DENIED)
+    (kind,), (denied,) = errors["listed"], errors["denied"]
+    assert (kind["kind"], kind["count"]) == ('Permissions Violation for Publish to "*"', known.DENIED)
+    assert (denied["subject"], denied["count"], denied["from_proxy"]) == (
+        known.EVIL, known.DENIED, known.DENIED
+    )  # fmt: skip
+
+
+def test_firings_stand_beside_what_followed(data: Data) -> None:
+    """Errors and ends after them; each rule has its lane."""
+    faults = data["faults"]
+    assert faults["count"] == known.DENIED + known.DROPPED
+    deny, drop = sorted(faults["listed"], key=lambda row: row["kind"])
+    assert (deny["rule"], deny["count"], deny["error"], deny["closed"]) == (
+        known.EVIL, known.DENIED, known.DENIED, known.DENIED
+    )  # fmt: skip
+    assert (drop["rule"], drop["count"], drop["error"], drop["closed"]) == ("lossy", known.DROPPED, 0, 0)
+    assert {lane["rule"]: sum(lane["over"]) for lane in faults["lanes"]} == {
+        known.EVIL: known.DENIED, "lossy": known.DROPPED
+    }  # fmt: skip
+    assert drop["during"]["requests"] == known.DROPPED
+
+
+def test_connections_and_gaps_are_told(data: Data) -> None:
+    """How they ended, with hostile names; what was not recorded comes first of all."""
+    assert {end["cause"]: end["count"] for end in data["connections"]["ends"]} == known.ENDS
+    victim = data["connections"]["listed"][-1]
+    assert (victim["name"], victim["cause"], victim["clean"]) == (known.EVIL, "rule", False)
+    assert (data["gaps"]["count"], data["gaps"]["frames"]) == (1, 3)
+    assert data["gaps"]["listed"][0]["reason"] == known.EVIL
+    assert data["findings"][0]["section"] == "gaps"
+
+
+def test_a_table_that_was_not_written_is_a_sentence(data: Data) -> None:
+    """Its section is empty and says why; no other is."""
+    missing = {
+        "fanout": "fanout",
+        "publishes": "pub_acks",
+        "js_api": "js_api",
+        "subscriptions": "subscriptions",
+    }
+    assert data["empty"] == {
+        name: f"The table “{table}” was not written by this analysis." for name, table in missing.items()
+    }
+    assert all(data[name] is None for name in missing)
+
+
+def test_a_table_that_is_not_whole_or_not_of_this_analysis_is_not_read(
+    spark: SparkSession, out: Path
+) -> None:
+    """Half of a table and one that an earlier run left behind are told apart from one that is missing."""
+    from natsproxy.spark.report.tables import Tables
+
+    (out / "half").mkdir()
+    whole = (out / "frames" / "_SUCCESS").stat().st_mtime
+    (out / "old").mkdir()
+    (out / "old" / "_SUCCESS").touch()
+    os.utime(out / "old" / "_SUCCESS", (whole - 10, whole - 10))
+    tables = Tables(spark, out)
+
+    assert [tables.get(name) for name in ("half", "old")] == [None, None]
+    assert tables.why == {
+        "half": "The table “half” is not whole: run the analysis again.",
+        "old": "The table “old” is of an earlier analysis: run it again with this table.",
+    }
+
+
+def test_no_tables_and_no_place_are_one_sentence_each(spark: SparkSession, out: Path, tmp_path: Path) -> None:
+    """Nothing is written."""
+    with pytest.raises(
+        NatsproxyError, match="has no tables to report on: The table “frames” was not written"
+    ):
+        write(spark, tmp_path, tmp_path / "r.html")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(NatsproxyError, match=r"cannot be written to .*nowhere/r\.html: No such file"):
+        write(spark, out, tmp_path / "nowhere" / "r.html")
+
+
+@pytest.mark.parametrize("span", [0, 1, 999, 10**9, 3600 * 10**9, 10**17], ids=str)
+def test_the_axis_is_bounded_and_covers_all(span: int) -> None:
+    """In steps that people can read."""
+    pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+    from natsproxy.spark.report.tables import BUCKETS, axis
+
+    found = axis(7, 7 + span)
+    assert 1 <= found.count <= BUCKETS
+    assert found.step * (found.count - 1) <= max(1, span) < found.step * found.count
