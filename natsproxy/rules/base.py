@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from natsproxy.rules.dice import ACTION, Dice
+from natsproxy.rules.dice import ACTION, Roll
 from natsproxy.rules.gate import OPEN, Count, Gate
 from natsproxy.rules.seam import Shape, View
 from natsproxy.rules.selector import MESSAGES, Selector
@@ -48,12 +48,12 @@ class Hit(NamedTuple):
     direction: Direction
     now: int
     m: int
-    dice: Dice
+    roll: Roll
     view: View
 
     def u(self, k: int = 0) -> float:
         """Return the action's k-th draw for this match, in (0, 1)."""
-        return self.dice.u(self.m, ACTION + k)
+        return self.roll.u(ACTION + k)
 
 
 class Action:
@@ -68,6 +68,8 @@ class Action:
     """It may drop or add deliveries."""
     answers: bool = False
     """It adds deliveries of its own, on reply subjects."""
+    draws: bool = False
+    """It throws dice of its own."""
 
     def bind(self, view: View) -> Action:
         """Return the instance of one connection."""

@@ -10,12 +10,12 @@ from natsproxy.events import Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.base import Action, Hit, LinkAction, Rule, Stage
-from natsproxy.rules.dice import Dice
+from natsproxy.rules.dice import Dice, Roll, Strands, strand_of
 from natsproxy.rules.draft import Draft
 from natsproxy.rules.gate import Count
 from natsproxy.rules.links import Links
 from natsproxy.rules.plan import Plan
-from natsproxy.rules.roles import PUBS, History
+from natsproxy.rules.roles import MSGS, PUBS, History
 from natsproxy.rules.seam import Bound, Decision, Shape, Swift, View
 from natsproxy.rules.shuttle import Shuttle, Streak
 from natsproxy.rules.turn import Turn, text
@@ -36,11 +36,14 @@ class Instance:
     need: Need = Need.LINE
     dynamic: bool = False
     gated: bool = True
+    strands: Strands | None = None
 
     def __post_init__(self) -> None:
         # What does not change is asked once: this is asked per frame.
         selector = self.rule.selector
         self.need, self.dynamic, self.gated = selector.need, selector.dynamic, not self.rule.gate.open
+        if self.rule.gate.probability is not None or self.action.draws:
+            self.strands = Strands()
 
 
 class Case(NamedTuple):
@@ -97,6 +100,7 @@ class RuleBound:
             found = Instance(rule, rule.action.bind(self._view), counts, self._view.key)
         elif found.key != self._view.key:
             found.key, found.dice = self._view.key, [None, None]
+            found.strands = None if found.strands is None else Strands()
         self._instances[rule] = found
 
     # -- what the session asks
@@ -202,20 +206,23 @@ class RuleBound:
             return self._too_large(item, case, draft)
         if not self._selects(item, case):
             return draft
-        dice = self.dice(item, direction)
         judges = action.stage == Stage.PERMISSION  # its gate counts what it would deny
-        verdict = action.act(frame, Hit(direction, now, 0, dice, self._view)) if judges else None
-        if judges and verdict is None:
-            return draft
+        verdict: Verdict | None = None
+        if judges:
+            uncounted = Roll(self.dice(item, direction), 0)
+            verdict = action.act(frame, Hit(direction, now, 0, uncounted, self._view))
+            if verdict is None:
+                return draft
         count = item.counts[direction]
         m = self._count(item, count)
+        roll = self._roll(item, case, m)
         gate = rule.gate
         counted = rule.shared if gate.per_proxy else count
-        if item.gated and not gate.admits(counted, m, item.key, now, dice.u, direction.label):
+        if item.gated and not gate.admits(counted, m, item.key, now, roll.u, direction.label):
             return draft
         if draft is not None and draft.over:
             return draft
-        hit = Hit(direction, now, m, dice, self._view)
+        hit = Hit(direction, now, m, roll, self._view)
         if not judges:
             current = frame if draft is None else draft.frame
             if current.missing and action.need > _there(current):
@@ -248,7 +255,7 @@ class RuleBound:
     def match(self, item: Instance, direction: Direction, now: int) -> Hit:
         """Count a match and return it with its dice."""
         m = self._count(item, item.counts[direction])
-        return Hit(direction, now, m, self.dice(item, direction), self._view)
+        return Hit(direction, now, m, Roll(self.dice(item, direction), m), self._view)
 
     def count(self, item: Instance, direction: Direction) -> int:
         """Count a match and return its number."""
@@ -265,6 +272,14 @@ class RuleBound:
         if dice is None:
             dice = item.dice[direction] = Dice(self._seed, item.rule.name, item.key, direction)
         return dice
+
+    def _roll(self, item: Instance, case: Case, m: int) -> Roll:
+        """Return the dice of one match: by its number, or by its strand where a server's order is chance."""
+        dice, frame = self.dice(item, case.direction), case.frame
+        if item.strands is None or not MSGS >> frame.op & 1:
+            return Roll(dice, m)
+        sub = self._view.subs.get(frame.sid)
+        return item.strands.roll(dice.strand(strand_of(frame.subject, sub.subject if sub else b"")))
 
     def _on_server_side(self, rule: Rule, case: Case) -> bool:
         """Tell whether the server's subject of a frame is one that a `side = "server"` rule selects."""

@@ -6,22 +6,30 @@ Theory
    (0 the gate, from 1 on the action).
 2. So no draw depends on time, on the order in which connections came, or on which other rules exist, and a
    rule that is added does not shift the dice of the others.
-3. A value of a distribution is its inverse CDF at u: one draw, one value, for all of them.
+3. A server delivers to several subscriptions in random order.  So s2c the draws of a message hang on its
+   strand, and m counts the frames of that strand: its subject and the subject that was subscribed to (of
+   inboxes, whose names are new in each run, the prefix alone).
+4. Strands are remembered for each rule and connection, STRANDS of them: beyond that the one that was not seen
+   for longest is forgotten, and if it comes again begins anew.
+5. A value of a distribution is its inverse CDF at u: one draw, one value, for all of them.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
+from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.wire.ops import Direction
 
 GATE: Final = 0
 ACTION: Final = 1
+STRANDS: Final = 4096
 _NORMAL: Final = NormalDist()
 _SCALE: Final = 2.0**-53
 
@@ -41,6 +49,58 @@ class Dice:
         state = self._base.copy()
         state.update(b"%d.%d" % (m, k))
         return ((int.from_bytes(state.digest(), "big") >> 11) + 0.5) * _SCALE
+
+    def strand(self, name: bytes) -> Dice:
+        """Return the dice of one strand."""
+        made = Dice.__new__(Dice)
+        made._base = self._base.copy()
+        made._base.update(b"%d:%s," % (len(name), name))
+        return made
+
+    @property
+    def mark(self) -> bytes:
+        """Eight bytes that these dice alone have."""
+        return self._base.digest()
+
+
+class Roll(NamedTuple):
+    """The dice for one match: the m-th of its direction or of its strand."""
+
+    dice: Dice
+    m: int
+
+    def u(self, k: int = GATE) -> float:
+        """Return the k-th draw."""
+        return self.dice.u(self.m, k)
+
+
+class Strands:
+    """How many frames of each strand one rule has matched on one connection, for `limit` strands."""
+
+    def __init__(self, limit: int = STRANDS) -> None:
+        self._limit = limit
+        self._counts: OrderedDict[bytes, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def roll(self, dice: Dice) -> Roll:
+        """Count a match of the strand that these dice are of."""
+        mark = dice.mark
+        m = self._counts.pop(mark, 0) + 1
+        self._counts[mark] = m
+        if len(self._counts) > self._limit:
+            self._counts.popitem(last=False)
+        return Roll(dice, m)
+
+
+def strand_of(subject: bytes, subscribed: bytes) -> bytes:
+    """Return the name of the strand of a delivery.  subscribed: the subject of its subscription."""
+    inbox = find_inbox(subject)
+    if inbox is not None:
+        return inbox.prefix + b".*"
+    inbox = find_inbox(subscribed)
+    return subject + b" " + (subscribed if inbox is None else inbox.prefix + b".*")
 
 
 def _utf8(text: str) -> bytes:

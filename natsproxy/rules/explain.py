@@ -14,7 +14,7 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.rules.base import Hit, Rule, Stage
 from natsproxy.rules.chain import RuleChain
-from natsproxy.rules.dice import Dice
+from natsproxy.rules.dice import Dice, Roll
 from natsproxy.rules.plan import Plan
 from natsproxy.rules.rewriter import Rewriter
 from natsproxy.rules.rewriting import Refused
@@ -114,7 +114,7 @@ def _say(rule: Rule, chosen: bool, direction: Direction, frame: Frame, someone: 
         return Step(rule, False, "", "other frames: " + rule.selector.describe())
     result = rule.action.describe()
     if rule.action.stage == Stage.PERMISSION:
-        hit = Hit(direction, 0, 1, Dice(0, rule.name, someone.key, direction), someone)
+        hit = Hit(direction, 0, 1, Roll(Dice(0, rule.name, someone.key, direction), 1), someone)
         verdict = rule.action.bind(someone).act(frame, hit)
         if verdict is None:
             return Step(rule, False, "", "admits it")

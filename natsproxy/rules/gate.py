@@ -55,12 +55,11 @@ class Gate:
         return replace(self, between=None, per_proxy=False) != OPEN
 
     def admits(
-        self, count: Count, m: int, key: str, now: int, draw: Callable[[int], float], way: str = ""
+        self, count: Count, m: int, key: str, now: int, draw: Callable[[], float], way: str = ""
     ) -> bool:
         """Tell whether the rule acts on this match; `count` includes it, and a yes is counted as fired.
 
-        m, key, way: the match's own number, connection and direction, for `only` and the dice.
-        draw: m -> (0, 1).
+        m, key, way: the match's own number, connection and direction, for `only`.  draw: the dice, (0, 1).
         """
         place = count.matched - self.after
         passes = (
@@ -70,7 +69,7 @@ class Gate:
             and (self.limit is None or count.fired < self.limit)
             and self.in_time(now - count.since)
             and (self.only is None or self._listed(m, key, way))
-            and (self.probability is None or draw(m) < self.probability)
+            and (self.probability is None or draw() < self.probability)
         )
         count.fired += passes
         return passes

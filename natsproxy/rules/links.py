@@ -65,7 +65,7 @@ class Links:
         hit, gate = self._bound.match(item, C2S, now), replace(item.rule.gate, between=None)
         rule = item.rule
         count = rule.shared if gate.per_proxy else item.counts[C2S]
-        if not gate.admits(count, hit.m, item.key, now, hit.dice.u, hit.direction.label):
+        if not gate.admits(count, hit.m, item.key, now, hit.roll.u, hit.direction.label):
             return None
         between = rule.gate.between
         begins = count.since + between[0] if between is not None else now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.rules.base import Action, Hit, LinkAction, Rule
-from natsproxy.rules.dice import Dice
+from natsproxy.rules.dice import Dice, Roll
 from natsproxy.rules.roles import ROLES
 from natsproxy.rules.seam import Shape
 from natsproxy.rules.selector import Selector
@@ -14,7 +14,7 @@ from tests.rules.kit import FakeView, parse
 
 
 def hit(m: int = 1) -> Hit:
-    return Hit(C2S, 0, m, Dice(1, "r", "k", C2S), FakeView())
+    return Hit(C2S, 0, m, Roll(Dice(1, "r", "k", C2S), m), FakeView())
 
 
 def test_an_action_by_itself_does_nothing() -> None:
@@ -32,7 +32,7 @@ def test_a_link_action_comes_into_force_with_a_frame() -> None:
 
 
 def test_an_action_s_draws_are_not_the_gate_s() -> None:
-    draws = {hit().dice.u(1), hit().u(), hit().u(1), hit(2).u()}
+    draws = {hit().roll.u(), hit().u(), hit().u(1), hit(2).u()}
     assert len(draws) == 4
 
 

@@ -12,7 +12,7 @@ def fired(gate: Gate, matches: int = 12, *, u: float = 0.5, key: str = "k") -> l
     found = []
     for m in range(1, matches + 1):
         count.matched += 1
-        if gate.admits(count, m, key, 0, lambda m: u):
+        if gate.admits(count, m, key, 0, lambda: u):
             found.append(m)
     return found
 
@@ -48,7 +48,7 @@ def test_a_window_is_half_open() -> None:
 
 
 def test_age_is_counted_from_when_counting_began() -> None:
-    assert Gate(between=(5, 9)).admits(Count(since=100, matched=1), 1, "k", 106, lambda m: 0.5)
+    assert Gate(between=(5, 9)).admits(Count(since=100, matched=1), 1, "k", 106, lambda: 0.5)
 
 
 def test_the_open_gate_knows_that_it_is() -> None:

@@ -21,6 +21,7 @@ class Corrupting(Action):
 
     label = "corrupt"
     need = Need.PAYLOAD
+    draws = True
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -30,6 +30,7 @@ class Latency(Action):
     def __init__(self, delay: Distribution, overtake: bool) -> None:
         self.delay = delay
         self.overtake = overtake
+        self.draws = delay.name != "constant"
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Hold the frame; a delay of zero is none."""

@@ -1,0 +1,94 @@
+"""Deliveries meet the same dice in whatever order a server sends them to several subscriptions."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.rules.dice import STRANDS, Dice, Strands, strand_of
+from natsproxy.wire.ops import S2C
+from tests.rules.kit import Wire
+
+NUID = b"Xq3hT0aB5cD7eF9gH1iJ2k"
+CHAOS = """
+[[rules]]
+name = "lossy"
+kind = "drop"
+direction = "s2c"
+probability = 0.4
+
+[[rules]]
+name = "rot"
+kind = "corrupt"
+direction = "s2c"
+subject = ["a.>", "_INBOX.>"]
+probability = 0.5
+
+[[rules]]
+name = "slow"
+kind = "latency"
+direction = "s2c"
+delay = { distribution = "uniform", min = "1ms", max = "1s" }
+"""
+SUBS = {"1": ">", "2": "a.*", "3": "a.b", "4": "*.b"}
+HEARS = {"a.b": "1234", "a.1": "12", "z.b": "14"}
+Fate = tuple[tuple[bytes, ...] | None, int | None]
+
+
+def fates(seed: int, order: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], Fate]:
+    """Return what becomes of deliveries: (subject, sid, number) in the order given."""
+    wire = Wire(CHAOS, seed=seed)
+    for sid, subject in SUBS.items():
+        wire.c2s(f"SUB {subject} {sid}")
+    found = {}
+    for subject, sid, number in order:
+        decision = wire.decide(S2C, f"MSG {subject} {sid} 4\n{number:04}")
+        found[subject, sid, number] = (decision.out, decision.until) if decision else (None, None)
+    return found
+
+
+@given(st.integers(0, 99), st.integers(0, 1 << 30))
+def test_the_order_of_fan_out_changes_nothing(seed: int, shuffle: int) -> None:
+    dice = random.Random(shuffle)
+    plain = [(subject, sid, n) for subject, sids in HEARS.items() for n in range(12) for sid in sids]
+    order = []
+    subjects = [subject for subject in HEARS for _ in range(12)]
+    numbers = dict.fromkeys(HEARS, 0)
+    for subject in dice.sample(subjects, len(subjects)):
+        sids = HEARS[subject]  # of one message, subscriptions come in any order
+        order += [(subject, sid, numbers[subject]) for sid in dice.sample(sids, len(sids))]
+        numbers[subject] += 1
+    before, after = fates(seed, plain), fates(seed, order)
+    assert before == after
+    dropped = [where for where, (out, _) in before.items() if out == ()]
+    assert 10 < len(dropped) < len(plain) - 10
+    assert len({until for _, until in before.values()}) > 10
+
+
+def test_subscriptions_of_one_subject_have_dice_of_their_own() -> None:
+    found = fates(7, [("a.b", sid, n) for n in range(20) for sid in "1234"])
+    by_sid = [tuple(found["a.b", sid, n][0] == () for n in range(20)) for sid in "1234"]
+    assert len(set(by_sid)) == 4
+
+
+def test_inboxes_of_another_run_have_the_same_dice() -> None:
+    other = NUID[::-1]
+    names = {strand_of(b"_INBOX.%s.%s" % (nuid, nuid[:8]), b"_INBOX.%s.*" % nuid) for nuid in (NUID, other)}
+    assert names == {b"_INBOX.*"}
+    assert strand_of(b"mine.%s.1" % NUID, b"") == b"mine.*"
+    pushed = {strand_of(b"orders.1", b"_INBOX.%s" % nuid) for nuid in (NUID, other)}
+    assert pushed == {b"orders.1 _INBOX.*"}
+
+
+def test_strands_are_bounded_and_the_oldest_begins_anew() -> None:
+    strands, dice = Strands(), Dice(1, "r", "k", S2C)
+    assert [strands.roll(dice.strand(b"kept")).m for _ in range(3)] == [1, 2, 3]
+    for number in range(STRANDS - 1):
+        strands.roll(dice.strand(b"%d" % number))
+    assert strands.roll(dice.strand(b"kept")).m == 4
+    strands.roll(dice.strand(b"one more"))
+    assert len(strands) == STRANDS
+    assert strands.roll(dice.strand(b"kept")).m == 5
+    assert strands.roll(dice.strand(b"0")).m == 1
