@@ -16,7 +16,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strlen
 
 from natsproxy.capture._frames cimport (
     ARGS, BODY, HEADERS, HMSG, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
@@ -38,23 +38,37 @@ from natsproxy.protocol.template import template
 from natsproxy.wire.ops import ALL_OPS, OPS
 
 cdef enum:
-    TABLE = 2048                # rows and records that wait for the columns
+    TABLE = 256                 # rows and records that wait for the columns
     REDACTED = 4
     DEPTH = 32                  # of msgpack that is not a plain Frames item
 
 cdef enum:
     SPAN, OP, TEMPLATE, CAUSE, NOTHING, PAYLOAD
-    IDX, T_NS, TS, CONN, DIR, IN, OUT, HEADER_SIZE, SIZE, STATUS, DELAY, FLAGS, OF
+    IDX, IN, OUT, HEADER_SIZE, SIZE, STATUS
+    T_NS, TS, CONN, DIR, DELAY, OF, FLAGS       # the same for all frames of a record
 
+cdef enum:
+    CAUSED = 1 << 24, REPLACED = 1 << 25    # beside the bits of the ops: a record has a cause, an `of`
+
+
+def _with(field):
+    """Return the ops whose control lines may have a field."""
+    return sum(spec.op.bit for spec in OPS if any(field in form for form in spec.forms.values()))
+
+
+_SUBJECTS = _with("subject")
 _TEXTS = {
-    "op": (OP, 0), "subject": (SPAN, SUBJECT), "template": (TEMPLATE, 0), "reply": (SPAN, REPLY),
-    "sid": (SPAN, SID), "queue": (SPAN, QUEUE), "headers": (SPAN, HEADERS), "payload": (PAYLOAD, BODY),
-    "err": (NOTHING, 0), "cause": (CAUSE, 0), "args": (SPAN, ARGS),
+    "op": (OP, 0, ALL_OPS), "subject": (SPAN, SUBJECT, _SUBJECTS), "template": (TEMPLATE, 0, _SUBJECTS),
+    "reply": (SPAN, REPLY, _with("reply")), "sid": (SPAN, SID, _with("sid")),
+    "queue": (SPAN, QUEUE, _with("queue")), "headers": (SPAN, HEADERS, _with("header_size")),
+    "payload": (PAYLOAD, BODY, _with("size")), "err": (NOTHING, 0, 0), "cause": (CAUSE, 0, CAUSED),
+    "args": (SPAN, ARGS, _with("args")),
 }
 _NUMBERS = {
-    "idx": (IDX, 4), "t_ns": (T_NS, 8), "ts": (TS, 8), "conn_id": (CONN, 8), "dir": (DIR, 4),
-    "in_ordinal": (IN, 8), "out_ordinal": (OUT, 8), "header_size": (HEADER_SIZE, 4), "size": (SIZE, 4),
-    "status": (STATUS, 4), "delay_ns": (DELAY, 8), "flags": (FLAGS, 4), "of": (OF, 8),
+    "idx": (IDX, 4, ALL_OPS), "t_ns": (T_NS, 8, ALL_OPS), "ts": (TS, 8, ALL_OPS), "conn_id": (CONN, 8, ALL_OPS),
+    "dir": (DIR, 4, ALL_OPS), "in_ordinal": (IN, 8, ALL_OPS), "out_ordinal": (OUT, 8, ALL_OPS),
+    "header_size": (HEADER_SIZE, 4, ALL_OPS), "size": (SIZE, 4, ALL_OPS), "status": (STATUS, 4, 1 << HMSG),
+    "delay_ns": (DELAY, 8, ALL_OPS), "flags": (FLAGS, 4, ALL_OPS), "of": (OF, 8, REPLACED),
 }
 NAMES = frozenset((*_TEXTS, *_NUMBERS))
 """The columns that this module makes; those that are one value for a whole block are its caller's."""
@@ -71,7 +85,9 @@ cdef class Column:
 
     cdef object make            # how the pure code reads it from a frame
     cdef int source
+    cdef int ops                # what has a value in it at all
     cdef bytearray bits
+    cdef char *bit              # where bits, and below values, offsets and data begin
     cdef Py_ssize_t rows, nulls, room
 
     cdef int reserve(self, Py_ssize_t more) except -1:
@@ -79,7 +95,8 @@ cdef class Column:
         if self.rows + more > self.room:
             self.room = max(self.room + self.room // 2, self.rows + more)
             PyByteArray_Resize(self.bits, (self.room + 7) // 8)
-            memset(PyByteArray_AS_STRING(self.bits) + have, 0, len(self.bits) - have)
+            self.bit = PyByteArray_AS_STRING(self.bits)
+            memset(self.bit + have, 0, len(self.bits) - have)
             self.grow()
         return 0
 
@@ -88,14 +105,24 @@ cdef class Column:
 
     cdef inline void say(self, bint there) noexcept:
         """Set the row's bit; no bits are set before the first null."""
-        cdef char *bits = PyByteArray_AS_STRING(self.bits)
         if not there:
             if self.nulls == 0:
-                memset(bits, 0xFF, self.rows >> 3)
-                bits[self.rows >> 3] |= (1 << (self.rows & 7)) - 1
+                self.first_null()
             self.nulls += 1
         elif self.nulls:
-            bits[self.rows >> 3] |= 1 << (self.rows & 7)
+            self.bit[self.rows >> 3] |= 1 << (self.rows & 7)
+
+    cdef void first_null(self) noexcept:
+        memset(self.bit, 0xFF, self.rows >> 3)
+        self.bit[self.rows >> 3] |= (1 << (self.rows & 7)) - 1
+
+    cdef int absent(self, Py_ssize_t count) except -1:
+        """Add rows without a value."""
+        if self.nulls == 0:
+            self.first_null()
+        self.nulls += count
+        self.rows += count
+        return 0
 
     def validity(self):
         """Return the bitmap, None where no value is absent."""
@@ -108,23 +135,29 @@ cdef class Numbers(Column):
 
     cdef int width
     cdef bytearray values
+    cdef char *value
 
-    def __init__(self, make, int source, int width):
-        self.make, self.source, self.width = make, source, width
+    def __init__(self, make, int source, int width, int ops):
+        self.make, self.source, self.width, self.ops = make, source, width, ops
         self.bits, self.values = bytearray(), bytearray()
 
     cdef int grow(self) except -1:
         PyByteArray_Resize(self.values, self.room * self.width)
+        self.value = PyByteArray_AS_STRING(self.values)
         return 0
+
+    cdef int absent(self, Py_ssize_t count) except -1:
+        memset(self.value + self.rows * self.width, 0, count * self.width)
+        return Column.absent(self, count)
 
     cdef inline bint add(self, int64_t value, bint there) noexcept:
         """Add a value; False where it does not fit."""
         if not there:
             value = 0
         if self.width == 8:
-            (<int64_t *>PyByteArray_AS_STRING(self.values))[self.rows] = value
+            (<int64_t *>self.value)[self.rows] = value
         elif value == <int32_t>value:
-            (<int32_t *>PyByteArray_AS_STRING(self.values))[self.rows] = <int32_t>value
+            (<int32_t *>self.value)[self.rows] = <int32_t>value
         else:
             return False
         self.say(there)
@@ -143,16 +176,25 @@ cdef class Texts(Column):
     cdef int part
     cdef bint binary
     cdef bytearray offsets, data
+    cdef int32_t *offset
+    cdef char *start
     cdef Py_ssize_t used, space
 
-    def __init__(self, make, int source, int part):
-        self.make, self.source, self.part = make, source, part
+    def __init__(self, make, int source, int part, int ops):
+        self.make, self.source, self.part, self.ops = make, source, part, ops
         self.binary = source == PAYLOAD
         self.bits, self.offsets, self.data = bytearray(), bytearray(4), bytearray()
 
     cdef int grow(self) except -1:
         PyByteArray_Resize(self.offsets, 4 * (self.room + 1))
+        self.offset = <int32_t *>PyByteArray_AS_STRING(self.offsets)
         return 0
+
+    cdef int absent(self, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        for i in range(self.rows + 1, self.rows + 1 + count):
+            self.offset[i] = <int32_t>self.used
+        return Column.absent(self, count)
 
     cdef char *place(self, Py_ssize_t more) except NULL:
         """Return where `more` bytes may be written."""
@@ -161,12 +203,13 @@ cdef class Texts(Column):
         if self.used + more > self.space:
             self.space = 2 * self.space + more + 64
             PyByteArray_Resize(self.data, self.space)
-        return PyByteArray_AS_STRING(self.data) + self.used
+            self.start = PyByteArray_AS_STRING(self.data)
+        return self.start + self.used
 
     cdef inline int end(self, bint there) except -1:
         self.say(there)
         self.rows += 1
-        (<int32_t *>PyByteArray_AS_STRING(self.offsets))[self.rows] = <int32_t>self.used
+        self.offset[self.rows] = <int32_t>self.used
         return 0
 
     cdef int raw(self, const char *text, Py_ssize_t length) except -1:
@@ -279,7 +322,8 @@ cdef class Walk:
     cdef int ops
     cdef bint choosy                # about subjects
     cdef readonly Py_ssize_t total
-    cdef tuple labels
+    cdef tuple labels           # of the ops, and the same where C finds them
+    cdef const char *label[16]
 
     def __cinit__(self):
         self.rows = <Row *>calloc(TABLE, sizeof(Row))
@@ -297,6 +341,8 @@ cdef class Walk:
         self.body.length = PyBytes_GET_SIZE(body)
         self.odd = []
         self.labels = tuple(spec.token for spec in OPS)
+        for place, label in enumerate(self.labels):
+            self.label[place] = PyBytes_AS_STRING(label)
         summary = ref.summary
         if max(abs(summary.mono0), abs(summary.wall0)) >= 1 << 62:
             raise Unsure
@@ -376,7 +422,8 @@ cdef class Walk:
             row.idx, row.nth, row.record = <int32_t>self.idx, count, self.record_count - 1
             self.step()
             count += 1
-            self.row_count += self.ops >> row.op & 1 and (not self.choosy or self.wants(row))
+            if self.ops >> row.op & 1 and (not self.choosy or self.wants(row)):
+                self.row_count += 1
             if not whole:
                 return 0
         if count != record.frames:
@@ -433,9 +480,16 @@ cdef class Walk:
 
     cdef int flush(self) except -1:
         cdef Column column
-        for column in self.columns:
+        cdef int i, ops = 0
+        for i in range(self.row_count):
+            ops |= 1 << self.rows[i].op
+        for i in range(self.record_count):
+            ops |= (CAUSED if self.records[i].has_cause else 0) | (REPLACED if self.records[i].has_of else 0)
+        for column in self.columns if self.row_count else ():
             column.reserve(self.row_count)
-            if isinstance(column, Numbers):
+            if not (column.ops & ops or self.odd) or (column.source == PAYLOAD and self.payload == 0):
+                column.absent(self.row_count)
+            elif isinstance(column, Numbers):
                 self.fill_numbers(<Numbers>column)
             else:
                 self.fill_texts(<Texts>column)
@@ -449,15 +503,13 @@ cdef class Walk:
         cdef Row *row
         cdef Span span
         cdef Record *record
-        cdef bytes label
         for i in range(self.row_count):
             row = &self.rows[i]
             if row.odd:
                 column.value(column.make(self.odd[row.odd - 1], self.payload))
                 continue
             if column.source == OP:
-                label = self.labels[row.op]
-                column.raw(PyBytes_AS_STRING(label), PyBytes_GET_SIZE(label))
+                column.raw(self.label[row.op], strlen(self.label[row.op]))
                 continue
             if column.source == CAUSE:
                 record = &self.records[row.record]
@@ -468,7 +520,7 @@ cdef class Walk:
                 continue
             span = row.part[column.part]
             if column.source == PAYLOAD:
-                if self.payload == 0 or row.size == 0:
+                if row.size == 0:
                     column.end(False)
                     continue
                 if self.payload > 0 and span.stop - span.start > self.payload:
@@ -483,13 +535,14 @@ cdef class Walk:
         return 0
 
     cdef int fill_numbers(self, Numbers column) except -1:
-        cdef int i
+        cdef int i, last = -1
         cdef int64_t value = 0
-        cdef bint there
+        cdef bint there = False, shared = column.source >= T_NS and column.source <= FLAGS
         cdef Row *row
         for i in range(self.row_count):
             row = &self.rows[i]
             if row.odd:
+                last = -1
                 made = column.make(self.odd[row.odd - 1], self.payload)
                 there = made is not None
                 if there and type(made) is not int:
@@ -497,8 +550,9 @@ cdef class Walk:
                 value = made if there else 0
             elif column.source == STATUS:
                 there = self.status(row, &value)
-            else:
+            elif not shared or row.record != last:
                 there = number_of(column.source, row, &self.records[row.record], &value)
+                last = row.record
             if not column.add(value, there):
                 raise Unsure
         return 0

@@ -1,0 +1,74 @@
+"""Captures of any size in little time: a publisher and a subscriber who do the same thing again and again.
+
+A turn is twenty frames: seven messages published and delivered, one request with its answer, one JetStream
+delivery with its ack.  Turns come in reads, as they do from sockets: one record for each direction of each
+connection.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder
+from natsproxy.capture.records import Close, Frames, Item, Open
+from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
+from tests.kit.captures import MONO, WALL
+
+TURN = 20
+_READ = 50  # turns
+_STEP = 1_000_000  # ns from read to read
+_SUBJECTS = [b"orders.eu.%d" % n for n in range(1_000)]
+_LANES: list[tuple[int, Direction, int, int]] = [
+    (1, C2S, 8, op_mask(Op.PUB)), (2, S2C, 9, op_mask(Op.MSG)), (2, C2S, 2, op_mask(Op.PUB)),
+    (1, S2C, 1, op_mask(Op.MSG)),
+]  # fmt: skip
+
+
+def traffic(path: Path, frames: int, *, size: int = 16) -> Path:
+    """Write a capture of at least so many frames with payloads of `size` bytes; return its path."""
+    writer = CaptureWriter(path, SegmentInfo(os.urandom(16), bytes(16), WALL, MONO, seed=1))
+    writer.open_segment()
+    builder = BlockBuilder()
+
+    def add(item: Item) -> None:
+        if not builder.begun:
+            builder.begin(item.t, WALL + item.t - MONO)
+        builder.add(item)
+        if builder.size >= BLOCK_SIZE:
+            writer.write(builder.seal())
+
+    for conn in (1, 2):
+        add(Open(conn, MONO, {"client": f"127.0.0.1:{50_000 + conn}", "upstream": "127.0.0.1:4222"}))
+    reads = -(-frames // (TURN * _READ))
+    for read in range(reads):
+        t = MONO + read * _STEP
+        for nth, (data, (conn, way, count, ops)) in enumerate(zip(_read(read, size), _LANES, strict=True)):
+            first, at = read * _READ * count, t + nth * _STEP // 8
+            add(Frames(conn, way, data, _READ * count, ops, first, at, first, at))
+    for conn in (1, 2):
+        add(Close(conn, MONO + reads * _STEP, "client-closed", {}))
+    writer.write(builder.seal())
+    writer.close()
+    return path
+
+
+def _read(read: int, size: int) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return the bytes of a read: what 1 published, 2 got, 2 published, 1 got."""
+    body = b"%d\r\n%s\r\n" % (size, b"x" * size)
+    published, delivered, answered, received = [], [], [], []
+    for turn in range(read * _READ, (read + 1) * _READ):
+        for n in range(7 * turn, 7 * turn + 7):
+            subject = _SUBJECTS[n % 1_000]
+            published.append(b"PUB %s %s" % (subject, body))
+            delivered.append(b"MSG %s 1 %s" % (subject, body))
+        inbox = b"_INBOX.Zd7xPq2LrT0bY9mKcV4sWe.%d" % turn
+        published.append(b"PUB svc.price %s %s" % (inbox, body))
+        delivered.append(b"MSG svc.price 2 %s %s" % (inbox, body))
+        answered.append(b"PUB %s %s" % (inbox, body))
+        received.append(b"MSG %s 9 %s" % (inbox, body))
+        ack = b"$JS.ACK.ORDERS.worker.1.%d.%d.1767225600000000000.0" % (turn + 1, turn + 1)
+        delivered.append(b"MSG orders.new 3 %s %s" % (ack, body))
+        answered.append(b"PUB %s 4\r\n+ACK\r\n" % ack)
+    return b"".join(published), b"".join(delivered), b"".join(answered), b"".join(received)
