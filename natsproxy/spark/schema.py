@@ -78,8 +78,9 @@ TABLES: Final[dict[str, str]] = {
     ),
     "faults": (
         "recorder string, conn_id bigint, t_ns bigint, rule string, kind string, action string, "
-        "direction string, subject string, key string, m bigint, ordinal bigint, delay_ns bigint, "
-        "error_ns bigint, error string, close_ns bigint, close_cause string, reply_ns bigint, outcome string"
+        "direction string, subject string, key string, m bigint, ordinal bigint, count bigint, "
+        "delay_ns bigint, error_ns bigint, error string, close_ns bigint, close_cause string, "
+        "reply_ns bigint, outcome string"
     ),
     "gaps": (
         "recorder string, conn_id bigint, t_ns bigint, reason string, frames bigint, bytes bigint"

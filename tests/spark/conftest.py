@@ -63,5 +63,7 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
             for batch in read_run(run, schema, options)
         ]
         arrow = to_arrow_schema(schema, timezone="UTC")
-        found.append(spark.createDataFrame(pa.Table.from_batches(batches, arrow), schema))
+        # As one batch: from a table of several, Spark stops at the first that is empty.
+        table = pa.Table.from_batches(batches, arrow).combine_chunks()
+        found.append(spark.createDataFrame(table, schema))
     return found[0], found[1]

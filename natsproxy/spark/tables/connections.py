@@ -80,7 +80,9 @@ def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
     key = [*CONN, "sid"]
     once = rows.groupBy(*key).agg(*counts).join(reused, key, "left_anti").withColumn("turn", F.lit(1))
     order = Window.partitionBy(*key).orderBy("at_ns", "dir", "ordinal")
-    marks = starts.select(*key, "at_ns", "dir", "ordinal", F.lit(1).alias("begins"))
+    marks = starts.join(reused, key, "left_semi").select(
+        *key, "at_ns", "dir", "ordinal", F.lit(1).alias("begins")
+    )
     again = rows.join(reused, key, "left_semi").withColumn("begins", F.lit(0))
     again = again.unionByName(marks, allowMissingColumns=True)
     again = again.withColumn("turn", F.sum("begins").over(order)).groupBy(*key, "turn").agg(*counts)

@@ -106,15 +106,30 @@ def _turns(rows: DataFrame) -> DataFrame:
     )
 
 
+def timed(rows: DataFrame, frames: DataFrame, own: str = "true") -> DataFrame:
+    """Return one row per request of the legs of `frames`: its subject, what became of it, how long it took.
+
+    own: an SQL condition on `at_ns`, which requests count.
+    """
+    asked = clients_side(frames).where(f"{MESSAGE} AND dir = 0 AND reply IS NOT NULL")
+    alone = "requests = 1 AND pulls = 0"
+    return with_text(paired(rows, own), asked, "subject_id", "subject", "template").withColumns({
+        "outcome": F.expr(
+            "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
+            "WHEN status = 503 THEN 'no responders' ELSE 'replied' END"
+        ),
+        "latency_ns": when(f"{alone} AND t4 >= t1", "t4 - t1"),
+        "service_ns": when(f"{alone} AND t3 >= t2", "t3 - t2"),
+    })  # fmt: skip
+
+
 def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
     """Return one row per request with all that `requests`, `js_api`, `pub_acks` and `faults` select from.
 
     own: an SQL condition on `at_ns`, which requests count (see `natsproxy/spark/hours.py`).
     """
     rows = legs(frames)
-    found = paired(rows, own)
-    asked = clients_side(frames).where(f"{MESSAGE} AND dir = 0 AND reply IS NOT NULL")
-    found = with_text(found, asked, "subject_id", "subject", "template")
+    found = timed(rows, frames, own)
     replies = rows.where("leg = 4 AND body IS NOT NULL")
     errors = replies.where(_ERRED).select(F.expr(_ERROR).alias("error"))
     streams = replies.where(_IS_ACK).select(F.expr(_STREAM).alias("stream"))
@@ -123,13 +138,4 @@ def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
     found = with_peer(found, frames, "requester_id", "recorder", "requester")
     found = found.withColumn("responder_id", F.coalesce("answered_id", "reached_id"))
     found = with_peer(found, frames, "responder_id", "responder_recorder", "responder")
-    alone = "requests = 1 AND pulls = 0"
-    return found.withColumns({
-        "reply": F.col("k"),
-        "outcome": F.expr(
-            "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
-            "WHEN status = 503 THEN 'no responders' ELSE 'replied' END"
-        ),
-        "latency_ns": when(f"{alone} AND t4 >= t1", "t4 - t1"),
-        "service_ns": when(f"{alone} AND t3 >= t2", "t3 - t2"),
-    })  # fmt: skip
+    return found.withColumn("reply", F.col("k"))

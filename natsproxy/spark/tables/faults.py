@@ -22,6 +22,7 @@ _TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
 def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFrame:
     """Return every firing of a rule and what followed on its connection.
 
+    count: how many frames of one read it speaks for; the rest is the first's.
     error_ns, close_ns: how long until the next -ERR to the client and until the end, NULL if neither came
     within `WINDOW`.  outcome: of the request that the frame opened or answered (as in `requests`), NULL where
     it belongs to none, or to a reply subject that several share; reply_ns: how long until the reply.
@@ -30,6 +31,7 @@ def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFra
         *CONN, "t_ns", *(info(name).alias(name) for name in _TEXTS),
         *(info(name, "bigint").alias(name) for name in ("m", "ordinal")),
         info("delay", "bigint").alias("delay_ns"),
+        F.coalesce(info("count", "bigint"), F.lit(1)).alias("count"),
     )  # fmt: skip
     return shaped("faults", _answered(_followed(fired, frames, items), frames, exchanges))
 

@@ -13,12 +13,11 @@ from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, shaped
 
 ANSWERS = ("ack", "nak", "term", "next", "other")
 """What a client says to a delivery, by its number in aggregations; +WPI only asks for more time."""
-_WPI = "payload IS NOT NULL AND substr(payload, 1, 4) = X'2B575049'"
+_WPI = "coalesce(payload = X'2B575049', false)"
 _ANSWER = (
-    "CASE WHEN size <= header_size THEN 1 WHEN payload IS NULL THEN 5 "
-    "WHEN substr(payload, 1, 4) IN (X'2B41434B', X'2B4F4B') THEN 1 "
+    "CASE WHEN size <= header_size OR payload IN (X'2B41434B', X'2B4F4B') THEN 1 "
     "WHEN substr(payload, 1, 4) = X'2D4E414B' THEN 2 "
-    "WHEN substr(payload, 1, 4) = X'2B544552' THEN 3 "
+    "WHEN substr(payload, 1, 5) = X'2B5445524D' THEN 3 "
     "WHEN substr(payload, 1, 4) = X'2B4E5854' THEN 4 ELSE 5 END"
 )
 
@@ -32,7 +31,7 @@ def js_acks(frames: DataFrame) -> DataFrame:
 
     answer: the first that settles it: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
     there were only those; none.  redelivered: it was delivered before.  wpi: how often more time was asked
-    for.  answer_ns: from delivery to answer.  Consumers without acks have none.
+    for.  answer_ns: from delivery to answer.  Answers to deliveries from before the recording are none.
     """
     rows = (
         clients_side(frames)
@@ -51,6 +50,7 @@ def js_acks(frames: DataFrame) -> DataFrame:
         F.max(when("dir = 1", "peer")).alias("peer"),
         F.max(when("dir = 1", F.xxhash64("subject"))).alias("subject_id"),
     )
+    grouped = grouped.where("delivered_ns IS NOT NULL")
     grouped = with_text(grouped, rows.where("dir = 1"), "subject_id", "subject")
     grouped = with_peer(grouped, frames, "peer", "recorder", "conn_id")
     split = grouped.withColumn("p", F.split("k", r"\.")).withColumn("o", F.expr("if(size(p) >= 11, 4, 2)"))
@@ -62,6 +62,6 @@ def js_acks(frames: DataFrame) -> DataFrame:
         "consumer_seq": F.expr(_token(4, "bigint")), "pending": F.expr(_token(6, "bigint")),
         "redelivered": F.expr(f"{_token(2, 'bigint')} > 1"),
         "answered_ns": F.expr("coalesce(settled_ns, wpi_ns)"),
-        "answer": F.expr(f"coalesce(element_at(array({words}), said), if(wpi > 0, 'wpi', 'none'))"),
+        "answer": F.expr(f"coalesce(elt(said, {words}), if(wpi > 0, 'wpi', 'none'))"),
         "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
     }))  # fmt: skip

@@ -21,12 +21,15 @@ _BLANKS = r"'^[ \t]+|[ \t]+$'"
 
 
 def subjects(frames: DataFrame) -> DataFrame:
-    """Return one row per subject template, minute and direction: messages, bytes, connections, subjects."""
+    """Return one row per subject template, minute and direction: messages, bytes, connections, subjects.
+
+    minute: of arrival at the proxy.  distinct_subjects: an estimate, within 5 % in most cases.
+    """
     rows = clients_side(frames).where(MESSAGE)
     grouped = rows.groupBy("template", F.date_trunc("minute", "ts").alias("minute"), "dir").agg(
         F.count("*").alias("messages"),
         F.sum("size").alias("bytes"),
-        F.approx_count_distinct(peer()).alias("connections"),
+        F.count_distinct(peer()).alias("connections"),
         F.approx_count_distinct("subject").alias("distinct_subjects"),
     )
     return shaped("subjects", grouped)
@@ -90,7 +93,7 @@ def errors(frames: DataFrame) -> DataFrame:
     """Return every -ERR that a client got.
 
     kind: its text with what it quotes left out; subject: what it quotes first.  from_proxy: the server did
-    not say it.  cause: the rule that made or changed it.
+    not say it.  cause: `rule` where a rule made it (which one: `faults`), else the rule that changed it.
     """
     rows = clients_side(frames).where("op = '-ERR'")
     return shaped("errors", rows.withColumns({

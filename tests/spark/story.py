@@ -1,0 +1,288 @@
+"""One conversation by hand in which everything happens once, under rules that change, drop, hold and invent.
+
+Connections: 1 asks, 2 and 3 answer, 4 works for JetStream, 5 was open before the recording.  Times in ms.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from natsproxy.capture.records import Close, Firing, Flags, Frames, Gap, Item, Open, Preamble
+from natsproxy.wire.ops import C2S, S2C, Direction
+from natsproxy.wire.parse import frames
+from tests.kit.captures import MONO, WALL, write
+
+MS = 1_000_000
+ASKER, FIRST, SECOND, WORKER, OLD = 1, 2, 3, 4, 5
+RECORDED = MONO - MS
+
+
+class Story:
+    """Writes frames as the proxy records them, whatever its rules did; times in ms since the start."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._arrived: dict[tuple[int, Direction], itertools.count[int]] = {}
+        self._left: dict[tuple[int, Direction], itertools.count[int]] = {}
+
+    def _put(
+        self, conn: int, way: Direction, raw: bytes, came: float | None, went: float | None,
+        cause: str | None = None, of: int | None = None, flags: int = 0,
+    ) -> int | None:  # fmt: skip
+        lane, sides = (conn, way), (self._arrived, self._left)
+        op = 0 if flags else 1 << next(frames(raw, way)).op
+        seen: list[tuple[int | None, int | None]] = [
+            (None, None) if t is None
+            else (next(side.setdefault(lane, itertools.count())), MONO + round(t * MS))
+            for t, side in zip((came, went), sides, strict=True)
+        ]  # fmt: skip
+        extra = None if of is None else {"of": of}
+        self.items.append(Frames(conn, way, raw, 1, op, *seen[0], *seen[1], cause, flags, extra))
+        return seen[0][0]
+
+    def say(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
+        """A client says something; a rule may hold it."""
+        self._put(conn, C2S, raw, t, t + delay)
+
+    def hear(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
+        """The server says something to a client; a rule may hold it."""
+        self._put(conn, S2C, raw, t, t + delay)
+
+    def drop(self, t: float, conn: int, way: Direction, raw: bytes, rule: str) -> int:
+        """A rule drops a frame; return its ordinal."""
+        ordinal = self._put(conn, way, raw, t, None, rule)
+        assert ordinal is not None
+        return ordinal
+
+    def change(self, t: float, conn: int, way: Direction, raw: bytes, new: bytes, *, delay: float = 0) -> int:
+        """A rule changes a frame; return its ordinal."""
+        ordinal = self._put(conn, way, raw, t, None, "changes")
+        assert ordinal is not None
+        self._put(conn, way, new, None, t + delay, "changes", ordinal)
+        return ordinal
+
+    def make(self, t: float, conn: int, way: Direction, raw: bytes, cause: str = "rule") -> None:
+        """The proxy says something itself."""
+        self._put(conn, way, raw, None, t, cause)
+
+    def cut(self, t: float, conn: int, way: Direction, raw: bytes) -> None:
+        """A frame that its sender never finished."""
+        self._put(conn, way, raw, t, t, flags=Flags.CUT)
+
+    def fire(self, t: float, conn: int, rule: str, way: str, ordinal: int | None, **more: object) -> None:
+        """A rule acts."""
+        info = {"rule": rule, "kind": "x", "action": "x", "direction": way, "ordinal": ordinal, "m": 1}
+        self.items.append(Firing(conn, MONO + round(t * MS), {**info, **more}))
+
+
+def status(reply: bytes, code: bytes) -> bytes:
+    """Return an HMSG that is a status."""
+    block = b"NATS/1.0 " + code + b"\r\n\r\n"
+    return b"HMSG %s 9 %d %d\r\n%s\r\n" % (reply, len(block), len(block), block)
+
+
+def pub(subject: bytes, body: bytes, headers: bytes = b"") -> bytes:
+    """Return a PUB, or with headers an HPUB; subject: with the reply, where there is one."""
+    if not headers:
+        return b"PUB %s %d\r\n%s\r\n" % (subject, len(body), body)
+    return b"HPUB %s %d %d\r\n%s%s\r\n" % (subject, len(headers), len(headers + body), headers, body)
+
+
+def msg(subject: bytes, sid: bytes, body: bytes, reply: bytes = b"") -> bytes:
+    """Return a MSG."""
+    return b"MSG %s\r\n%s\r\n" % (b" ".join(filter(None, (subject, sid, reply, b"%d" % len(body)))), body)
+
+
+def told() -> Story:
+    """Return the whole story."""
+    story = Story()
+    for part in (_comings, _requests, _reused, _jetstream, _publishes, _deliveries, _fanout, _lines, _signs):
+        part(story)
+    _goings(story)
+    return story
+
+
+def _comings(s: Story) -> None:
+    s.items += [Open(conn, MONO, {"client": f"10.0.0.{conn}:1"}) for conn in (ASKER, FIRST, SECOND, WORKER)]
+    s.change(
+        0, ASKER, S2C, b'INFO {"version":"2.15.1","connect_urls":["a"]}\r\n', b'INFO {"version":"2.15.1"}\r\n'
+    )
+    s.say(1, ASKER, b'CONNECT {"name":"asker","lang":"go","version":"1.53","user":"ann"}\r\n')
+    greeting = {"connect": 'CONNECT {"name":"old","lang":"python3"}', "info": 'INFO {"version":"2.12.3"}'}
+    subs = [["1", "past.>", "", 0, 0], ["2", "some.*", "team", 5, 3]]
+    s.items.append(Preamble(OLD, MONO, {**greeting, "subs": subs, "open": {"client": "10.0.0.5:1"}}))
+
+
+def _requests(s: Story) -> None:
+    s.say(100, ASKER, pub(b"svc.plain r.plain", b"q"))
+    s.hear(102, FIRST, msg(b"svc.plain", b"1", b"q", b"r.plain"))
+    s.say(108, FIRST, pub(b"r.plain", b"a"))
+    s.hear(110, ASKER, msg(b"r.plain", b"9", b"a"))
+    s.say(120, ASKER, pub(b"svc.nobody r.nobody", b"q"))
+    s.hear(121, ASKER, status(b"r.nobody", b"503"))
+    ordinal = s.drop(130, ASKER, C2S, pub(b"svc.lost r.lost", b"q"), "loses")
+    s.fire(130, ASKER, "loses", "c2s", ordinal)
+    s.say(140, ASKER, pub(b"svc.held r.held", b"q"), delay=20)
+    s.hear(161, FIRST, msg(b"svc.held", b"1", b"q", b"r.held"))
+    s.say(162, FIRST, pub(b"r.held", b"a"))
+    s.hear(163, ASKER, msg(b"r.held", b"9", b"a"), delay=30)
+    ordinal = s.change(200, ASKER, C2S, pub(b"svc.old r.moved", b"q"), pub(b"svc.new r.moved", b"q"))
+    s.fire(200, ASKER, "changes", "c2s", ordinal)
+    s.hear(202, FIRST, msg(b"svc.new", b"1", b"q", b"r.moved"))
+    s.say(203, FIRST, pub(b"r.moved", b"a"))
+    s.change(204, ASKER, S2C, msg(b"r.moved", b"9", b"a"), msg(b"r.moved", b"9", b"A!"), delay=1)
+    s.drop(210, ASKER, C2S, pub(b"svc.invented r.invented", b"q"), "answers")
+    s.make(211, ASKER, S2C, msg(b"r.invented", b"9", b"a"))
+    s.say(220, ASKER, pub(b"svc.all r.all", b"q"))
+    for place, conn in enumerate((FIRST, SECOND)):
+        s.hear(221 + place, conn, msg(b"svc.all", b"1", b"q", b"r.all"))
+        s.say(224 + place, conn, pub(b"r.all", b"a%d" % conn))
+        s.hear(226 + 3 * place, ASKER, msg(b"r.all", b"9", b"a%d" % conn))
+    s.say(240, ASKER, pub(b"svc.twice r.twice", b"q"))
+    s.hear(241, ASKER, msg(b"r.twice", b"9", b"a"))
+    s.make(241.5, ASKER, S2C, msg(b"r.twice", b"9", b"a"), "doubles")
+    s.cut(250, ASKER, C2S, b"PUB svc.cut r.cut 100\r\nhalf")
+
+
+def _reused(s: Story) -> None:
+    """One reply subject three times (the second is not answered), and pulls on an inbox of their own."""
+    for t, answered in ((300, True), (310, False), (320, True)):
+        s.say(t, ASKER, pub(b"svc.again r.again", b"q"))
+        if answered:
+            s.hear(t + 4, ASKER, msg(b"r.again", b"9", b"a"))
+    for t in (330, 340, 350):
+        s.say(t, WORKER, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C r.pull", b"1"))
+    s.hear(355, WORKER, status(b"r.pull", b"404 No Messages"))
+
+
+def _jetstream(s: Story) -> None:
+    calls = (
+        (b"$JS.API.INFO", b'{"type":"x","memory":0}'),
+        (
+            b"$JS.API.STREAM.CREATE.S",
+            b'{"type":"x","error":{"code":400,"err_code":10058,"description":"in \\"use\\""}}',
+        ),
+        (b"$JS.hub.API.CONSUMER.DURABLE.CREATE.S.C", b'{"type":"x"}'),
+        (b"$JS.API.DIRECT.GET.S.some.where", b"the message"),
+    )
+    for number, (subject, answer) in enumerate(calls):
+        reply = b"r.api.%d" % number
+        s.say(400 + number * 10, ASKER, pub(subject + b" " + reply, b""))
+        s.hear(405 + number * 10, ASKER, msg(reply, b"9", answer))
+    s.say(450, ASKER, pub(b"$JS.API.STREAM.INFO.S r.api.late", b""))
+
+
+def _publishes(s: Story) -> None:
+    marked = b"NATS/1.0\r\nNats-Msg-Id: m\r\n\r\n"
+    for name, headers, answer in (
+        (b"one", b"", b'{"stream":"S","seq":1}'),
+        (b"again", marked, b'{"stream":"S", "seq": 1, "duplicate": true}'),
+        (
+            b"wrong",
+            marked,
+            b'{"error":{"code":400,"err_code":10071,"description":"wrong last"},"stream":"S","seq":0}',
+        ),
+        (b"batch", b"", b'{"stream":"S","seq":9,"batch":"b","count":4}'),
+        (b"interim", b"", b""),
+        (b"silent", b"", None),
+    ):
+        s.say(500, ASKER, pub(b"stored r.pub." + name, b"x", headers))
+        if answer is not None:
+            s.hear(503, ASKER, msg(b"r.pub." + name, b"9", answer))
+    s.say(510, ASKER, pub(b"stored r.pub.none", b"x"))
+    s.hear(511, ASKER, status(b"r.pub.none", b"503"))
+    s.say(520, ASKER, pub(b"elsewhere r.pub.marked", b"x", marked))
+
+
+def _deliveries(s: Story) -> None:
+    """Each stream sequence is one way to settle; 2 is delivered twice, 8 and 9 over a domain."""
+    settled: dict[int, tuple[bytes, ...]] = {
+        1: (b"+ACK",), 2: (b"-NAK",), 3: (b"+TERM because",), 4: (b"+WPI", b"+WPI", b""), 5: (b"+WPI",),
+        6: (), 7: (b"+NXT 1",), 8: (b"what?",), 9: (b"+ACKnowledged",),
+    }  # fmt: skip
+    tails = {8: b"hub.acc.S.C.1.8.8.1.0", 9: b"_.acc.S.C.1.9.9.1.0.rnd"}
+    for seq, answers in settled.items():
+        t, ack = 600 + seq * 10, b"$JS.ACK." + tails.get(seq, b"S.C.1.%d.%d.1.7" % (seq, seq))
+        s.hear(t, WORKER, msg(b"stored", b"3", b"x", ack))
+        for place, answer in enumerate(answers, 1):
+            s.say(t + place, WORKER, pub(ack, answer))
+    s.hear(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
+    s.drop(710, WORKER, C2S, pub(b"$JS.ACK.S.C.2.2.10.1.0", b"+ACK"), "loses")
+
+
+def _fanout(s: Story) -> None:
+    s.say(800, ASKER, pub(b"news.one", b"same"), delay=2)
+    for t, conn in ((803, FIRST), (806, SECOND)):
+        s.hear(t, conn, msg(b"news.one", b"2", b"same"), delay=50)
+    for _ in range(2):
+        s.say(810, ASKER, pub(b"news.equal", b"same"))
+        s.hear(811, FIRST, msg(b"news.equal", b"2", b"same"))
+    s.drop(820, ASKER, C2S, pub(b"news.lost", b"x"), "loses")
+    s.change(830, ASKER, C2S, pub(b"news.before", b"x"), pub(b"news.after", b"x"))
+    s.change(831, FIRST, S2C, msg(b"news.after", b"2", b"x"), msg(b"news.before", b"2", b"x"))
+    s.make(840, SECOND, S2C, msg(b"news.invented", b"2", b"x"))
+
+
+BLOCKS = (
+    b"NATS/1.0\r\nA: 1\r\nA:2\r\nB: \t spaced \t\r\n\r\n",
+    b"NATS/1.0 404 No Messages\r\n\r\n",
+    b"NATS/1.0\nOnly-LF: x\n\n",
+    b"No-Version: 1\r\nTwo:2\r\n\r\n",
+    b"NATS/1.0\r\nno colon here\r\nC:a:b\r\n\r\nAfter: blank\r\n",
+    b"NATS/1.0  503\r\nEmpty:\r\n",
+    b"NATS/1.0\r\n\r\n",
+)
+
+
+def _lines(s: Story) -> None:
+    for number, block in enumerate(BLOCKS):
+        s.say(900 + number, ASKER, pub(b"headed.%d" % number, b"x", block))
+
+
+def _signs(s: Story) -> None:
+    """Subscriptions, signs of life, refusals."""
+    s.say(1000, FIRST, b"SUB live.a 21\r\n")
+    s.say(1001, FIRST, b"SUB live.b team 22\r\n")
+    s.drop(1002, FIRST, C2S, b"SUB live.denied 23\r\n", "denies")
+    s.make(1003, FIRST, S2C, b"-ERR 'Permissions Violation for Subscription to \"live.denied\"'\r\n")
+    s.say(1004, FIRST, b"SUB live.c 24\r\n")
+    for t in (1005, 1006):
+        s.hear(t, FIRST, msg(b"live.a", b"21", b"four"))
+    s.say(1007, FIRST, b"UNSUB 21\r\n")
+    s.say(1008, FIRST, b"UNSUB 22 2\r\n")
+    for t in (1009, 1010):
+        s.hear(t, FIRST, msg(b"live.b", b"22", b"x"))
+    s.say(1011, FIRST, b"SUB live.z 21\r\n")
+    s.hear(1012, FIRST, msg(b"live.z", b"21", b"x"))
+    s.drop(1013, FIRST, S2C, msg(b"live.z", b"21", b"x"), "loses")
+    for t in (1014, 1015):
+        s.hear(t, OLD, msg(b"some.thing", b"2", b"x"))
+    s.hear(1020, ASKER, b"-ERR 'Unknown Protocol Operation'\r\n")
+    s.change(1021, ASKER, S2C, b"-ERR 'Invalid \"x\"'\r\n", b"-ERR 'Invalid \"y\"'\r\n")
+    for t, late in ((1030, 1), (1040, 3)):
+        s.say(t, SECOND, b"PING\r\n")
+        s.hear(t + late, SECOND, b"PONG\r\n")
+    s.make(1050, SECOND, C2S, b"PING\r\n", "proxy")
+    s.drop(1051, SECOND, S2C, b"PONG\r\n", "proxy")
+    s.hear(3550, SECOND, b"PING\r\n")
+    s.say(3552, SECOND, b"PONG\r\n")
+
+
+def _goings(s: Story) -> None:
+    ordinal = s.drop(4000, FIRST, C2S, pub(b"secret", b"x"), "denies")
+    s.fire(4000, FIRST, "denies", "c2s", ordinal, kind="deny", action="deny", subject="secret")
+    s.make(4002, FIRST, S2C, b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n")
+    s.fire(4003, FIRST, "shuts", "s2c", None, count=3)
+    s.items.append(Gap(None, MONO + 4500 * MS, {"reason": "the disk", "frames": 3, "bytes": 99}))
+    s.items.append(Gap(FIRST, MONO + 4600 * MS, {"reason": "full"}))
+    end = {"c2s_bytes": 10, "s2c_bytes": 20, "c2s_frames": 1, "s2c_frames": 2, "detail": "by rule"}
+    s.items.append(Close(FIRST, MONO + 5000 * MS, "rule", end))
+
+
+def write_story(path: Path) -> Path:
+    """Write the story as a capture of small blocks."""
+    return write(path, told().items, per_block=17)
+
+
+__all__ = ["BLOCKS", "MS", "WALL", "write_story"]

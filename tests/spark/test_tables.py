@@ -1,0 +1,300 @@
+"""Each table on a conversation whose answers are known (`story.py`), and the schemas as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from natsproxy.protocol import headers
+from tests.spark.conftest import load
+from tests.spark.story import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WALL, WORKER, write_story
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
+    """Every table of the story, not yet computed."""
+    from natsproxy.spark.tables import TABLES, derive, exchanges
+
+    frames, items = load(spark, [write_story(tmp_path_factory.mktemp("story") / "story.ncap")])
+    paired = exchanges(frames).persist()
+    return {name: derive(name, frames, items, paired) for name in TABLES[1:]} | {"frames": frames}
+
+
+@pytest.fixture(scope="module")
+def table(made: dict[str, DataFrame]) -> Callable[[str], list[Row]]:
+    """The rows of a table, computed once."""
+    known: dict[str, list[Row]] = {}
+
+    def rows(name: str) -> list[Row]:
+        if name not in known:
+            known[name] = made[name].toArrow().to_pylist()
+        return known[name]
+
+    return rows
+
+
+def ms(t: int | None) -> float | None:
+    """Return a time in ms since the story began."""
+    return None if t is None else (t - WALL) / MS
+
+
+def brief(rows: list[Row], *names: str) -> list[tuple[Any, ...]]:
+    """Return these columns of rows, in order."""
+    return sorted((tuple(row[name] for name in names) for row in rows), key=repr)
+
+
+def test_schemas_are_as_written(made: dict[str, DataFrame]) -> None:
+    """Names, order and types of every table."""
+    from pyspark.sql.types import StructType
+
+    from natsproxy.spark.schema import FRAMES, TABLES
+
+    for name, ddl in {**TABLES, "frames": FRAMES}.items():
+        if name != "replay_diff":
+            written = [(field.name, field.dataType) for field in StructType.fromDDL(ddl)]
+            assert [(field.name, field.dataType) for field in made[name].schema] == written, name
+
+
+REQUESTS = {  # reply: requests, deliveries, replies, status, outcome, responder, latency ms, service ms
+    "r.plain": (1, 1, 1, None, "replied", FIRST, 10, 6),
+    "r.nobody": (1, 0, 1, 503, "no responders", None, 1, None),
+    "r.lost": (1, 0, 0, None, "no reply", None, None, None),
+    "r.held": (1, 1, 1, None, "replied", FIRST, 53, 1),
+    "r.moved": (1, 1, 1, None, "replied", FIRST, 5, 1),
+    "r.invented": (1, 0, 1, None, "replied", None, 1, None),
+    "r.all": (1, 2, 2, None, "replied", FIRST, 6, 3),
+    "r.twice": (1, 0, 2, None, "replied", None, 1, None),
+    "r.pull": (3, 0, 1, 404, "pull", None, None, None),
+}
+
+
+def test_requests(table: Callable[[str], list[Row]]) -> None:
+    """As clients saw them: dropped, held, changed, invented, doubled and cut frames too."""
+    rows = table("requests")
+    by_reply = {row["reply"]: row for row in rows if row["reply"] in REQUESTS}
+    for reply, expected in REQUESTS.items():
+        row = by_reply[reply]
+        found = [
+            row[name] for name in ("requests", "deliveries", "replies", "status", "outcome", "responder")
+        ]
+        found += [row[name] and row[name] / MS for name in ("latency_ns", "service_ns")]
+        assert tuple(found) == expected, reply
+    assert "r.cut" not in {row["reply"] for row in rows}
+    assert {row["requester"] for row in rows} == {ASKER, WORKER}
+    assert by_reply["r.moved"]["subject"] == "svc.old"
+    held = by_reply["r.held"]
+    assert [ms(held[leg]) for leg in ("t1", "t2", "t3", "t4")] == [140, 161, 162, 193]
+    assert ms(by_reply["r.all"]["last_ns"]) == 229
+    assert (by_reply["r.plain"]["recorder"], by_reply["r.nobody"]["responder_recorder"]) == (
+        held["recorder"],
+        None,
+    )
+
+
+def test_a_reply_subject_is_used_again(table: Callable[[str], list[Row]]) -> None:
+    """Each reply belongs to the latest request before it."""
+    again = [row for row in table("requests") if row["reply"] == "r.again"]
+    assert [(ms(t1), ms(t4), outcome) for t1, t4, outcome in brief(again, "t1", "t4", "outcome")] == [
+        (300, 304, "replied"), (310, None, "no reply"), (320, 324, "replied"),
+    ]  # fmt: skip
+
+
+def test_js_api(table: Callable[[str], list[Row]]) -> None:
+    """Verbs, a domain, an error, a call without answer; nothing else is a call."""
+    assert brief(table("js_api"), "verb", "last_token", "err_code", "error", "outcome") == [
+        ("CONSUMER.DURABLE.CREATE", "C", None, None, "replied"),
+        ("CONSUMER.MSG.NEXT", "C", None, None, "pull"),
+        ("DIRECT.GET", "where", None, None, "replied"),
+        ("INFO", "INFO", None, None, "replied"),
+        ("STREAM.CREATE", "S", 10058, 'in \\"use\\"', "replied"),
+        ("STREAM.INFO", "S", None, None, "no reply"),
+    ]
+
+
+def test_pub_acks(table: Callable[[str], list[Row]]) -> None:
+    """Acks, duplicates, errors, batches, and publishes that are JetStream's by header or by subject."""
+    assert brief(table("pub_acks"), "subject", "outcome", "stream", "seq", "duplicate", "batch", "error") == [
+        ("elsewhere", "no ack", None, None, None, None, None),
+        ("stored", "ack", "S", 1, False, None, None),
+        ("stored", "ack", "S", 9, False, 4, None),
+        ("stored", "duplicate", "S", 1, True, None, None),
+        ("stored", "error", "S", 0, False, None, "wrong last"),
+        ("stored", "no ack", None, None, None, None, None),
+        ("stored", "no responders", None, None, None, None, None),
+        ("stored", "other", None, None, None, None, None),
+    ]
+    assert {row["latency_ns"] for row in table("pub_acks")} == {3 * MS, 1 * MS, None}
+
+
+def test_js_acks(table: Callable[[str], list[Row]]) -> None:
+    """Every way to answer a delivery, or not to; redelivery; all three forms of the subject."""
+    rows = sorted(table("js_acks"), key=lambda row: row["consumer_seq"])
+    assert [(row["stream_seq"], row["delivered"], row["answer"], row["wpi"]) for row in rows] == [
+        (1, 1, "ack", 0), (2, 1, "nak", 0), (3, 1, "term", 0), (4, 1, "ack", 2), (5, 1, "wpi", 1),
+        (6, 1, "none", 0), (7, 1, "next", 0), (8, 1, "other", 0), (9, 1, "other", 0), (2, 2, "ack", 0),
+    ]  # fmt: skip
+    late = [row["answer_ns"] and row["answer_ns"] // MS for row in rows]
+    assert late == [1, 1, 1, 3, 1, None, 1, 1, 1, 5]
+    assert [row["redelivered"] for row in rows] == [False] * 9 + [True]
+    assert [row["domain"] for row in rows] == [None] * 7 + ["hub", None, None]
+    assert {(row["stream"], row["consumer"], row["subject"]) for row in rows} == {("S", "C", "stored")}
+    assert [row["pending"] for row in rows] == [7] * 7 + [0] * 3
+    assert (ms(rows[-1]["delivered_ns"]), rows[0]["conn_id"]) == (705, WORKER)
+
+
+def test_subjects(table: Callable[[str], list[Row]]) -> None:
+    """What clients said and heard: a changed message under the name that they know."""
+    rows = [row for row in table("subjects") if row["template"].startswith(("news.", "headed."))]
+    assert brief(rows, "template", "dir", "messages", "bytes", "connections") == [
+        ("headed.*", 0, 7, sum(len(block) + 1 for block in BLOCKS), 1),
+        ("news.before", 0, 1, 1, 1), ("news.before", 1, 1, 1, 1),
+        ("news.equal", 0, 2, 8, 1), ("news.equal", 1, 2, 8, 1),
+        ("news.invented", 1, 1, 1, 1), ("news.lost", 0, 1, 1, 1),
+        ("news.one", 0, 1, 4, 1), ("news.one", 1, 2, 8, 2),
+    ]  # fmt: skip
+
+
+def test_fanout(table: Callable[[str], list[Row]]) -> None:
+    """What the server got and sent: a changed message under its own name, a dropped one not at all."""
+    rows = [row for row in table("fanout") if row["subject"].startswith("news.")]
+    assert brief(rows, "subject", "published", "deliveries", "delay_ns", "spread_ns", "publisher") == [
+        ("news.after", 1, 1, 1 * MS, 0, ASKER),
+        ("news.equal", 2, 2, None, None, ASKER),
+        ("news.one", 1, 2, 1 * MS, 3 * MS, ASKER),
+    ]
+
+
+def test_headers_are_those_of_the_protocol(table: Callable[[str], list[Row]]) -> None:
+    """Every odd block as `natsproxy.protocol.headers` reads it; the status is a line of its own."""
+    for number, block in enumerate(BLOCKS):
+        mine = [row for row in table("headers") if row["subject"] == f"headed.{number}"]
+        read = headers.parse(block)
+        status = b" ".join(filter(None, (read.code, read.description))).decode()
+        expected = [(":status", status)] if status else []
+        expected += [(name.decode(), value.decode()) for name, value in read.pairs]
+        lines = sorted(mine, key=lambda row: row["position"])
+        assert [(row["name"], row["value"]) for row in lines] == expected, block
+
+
+def test_errors(table: Callable[[str], list[Row]]) -> None:
+    """The server's, one that a rule changed, those that a rule said."""
+    rows = sorted(table("errors"), key=lambda row: row["t_ns"])
+    assert [
+        (row["conn_id"], row["kind"], row["subject"], row["from_proxy"], row["cause"]) for row in rows
+    ] == [
+        (FIRST, 'Permissions Violation for Subscription to "*"', "live.denied", True, "rule"),
+        (ASKER, "Unknown Protocol Operation", None, False, None),
+        (ASKER, 'Invalid "*"', "y", False, "changes"),
+        (FIRST, 'Permissions Violation for Publish to "*"', "secret", True, "rule"),
+    ]
+    assert rows[1]["text"] == "Unknown Protocol Operation"
+
+
+def test_liveness(table: Callable[[str], list[Row]]) -> None:
+    """Round trips as clients saw them, our own PINGs not among them; silences of a second and more."""
+    names = ("dir", "frames", "pings", "pongs", "rtt_min_ns", "rtt_mean_ns", "rtt_max_ns", "silence_ns")
+    second = [row for row in table("liveness") if row["conn_id"] == SECOND]
+    assert brief(second, *names) == [
+        (0, 4, 2, 2, 1 * MS, 2 * MS, 3 * MS, 2512 * MS),
+        (1, 6, 1, 1, 2 * MS, 2 * MS, 2 * MS, 2499 * MS),
+    ]
+    assert [ms(row["silent_from_ns"]) for row in sorted(second, key=lambda row: row["dir"])] == [1040, 1051]
+    (asker,) = (row for row in table("liveness") if (row["conn_id"], row["dir"]) == (ASKER, 0))
+    assert (asker["pings"], asker["silence_ns"], ms(asker["first_ns"])) == (0, None, 1)
+
+
+def test_connections(table: Callable[[str], list[Row]]) -> None:
+    """Who they were, one from before the recording, one that ended in it."""
+    rows = {row["conn_id"]: row for row in table("connections")}
+    names = ("name", "lang", "version", "user", "server_version", "client", "cause")
+    assert {conn: tuple(row[name] for name in names) for conn, row in rows.items()} == {
+        ASKER: ("asker", "go", "1.53", "ann", "2.15.1", "10.0.0.1:1", None),
+        FIRST: (None, None, None, None, None, "10.0.0.2:1", "rule"),
+        SECOND: (None, None, None, None, None, "10.0.0.3:1", None),
+        WORKER: (None, None, None, None, None, "10.0.0.4:1", None),
+        OLD: ("old", "python3", None, None, "2.12.3", "10.0.0.5:1", None),
+    }
+    assert (rows[OLD]["opened_ns"], ms(rows[ASKER]["opened_ns"]), rows[ASKER]["closed_ns"]) == (None, 0, None)
+    first = rows[FIRST]
+    assert (ms(first["closed_ns"]), first["detail"], first["c2s_bytes"], first["s2c_frames"]) == (
+        5000,
+        "by rule",
+        10,
+        2,
+    )
+
+
+def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
+    """Each way to end, a sid used twice, a refused one, one from before the recording."""
+    names = ("conn_id", "sid", "turn", "subject", "queue", "ended", "max", "refused", "delivered", "bytes")
+    assert brief(table("subscriptions"), *names) == [
+        (FIRST, "21", 1, "live.a", None, "unsub", None, False, 2, 8),
+        (FIRST, "21", 2, "live.z", None, "close", None, False, 1, 1),
+        (FIRST, "22", 1, "live.b", "team", "max", 2, False, 2, 2),
+        (FIRST, "23", 1, "live.denied", None, None, None, True, 0, 0),
+        (FIRST, "24", 1, "live.c", None, "close", None, False, 0, 0),
+        (OLD, "1", 1, "past.>", None, None, None, False, 0, 0),
+        (OLD, "2", 1, "some.*", "team", "max", 5, False, 2, 2),
+    ]
+    times = {
+        (row["sid"], row["turn"]): (ms(row["begun_ns"]), ms(row["ended_ns"]))
+        for row in table("subscriptions")
+    }
+    assert times["21", 1] == (1000, 1007)
+    assert times["21", 2] == (1011, 5000)
+    assert times["22", 1] == (1001, 1010)
+
+
+def test_faults(table: Callable[[str], list[Row]]) -> None:
+    """What followed each firing: an error, the end, a reply, or none."""
+    names = ("rule", "count", "error_ns", "close_ns", "close_cause", "reply_ns", "outcome")
+    second = 1020 * MS
+    assert brief(table("faults"), *names) == [
+        ("changes", 1, second - 200 * MS, None, None, 5 * MS, "replied"),
+        ("denies", 1, 2 * MS, 1000 * MS, "rule", None, None),
+        ("loses", 1, second - 130 * MS, None, None, None, "no reply"),
+        ("shuts", 3, None, 997 * MS, "rule", None, None),
+    ]
+    (denied,) = (row for row in table("faults") if row["rule"] == "denies")
+    assert denied["error"] == 'Permissions Violation for Publish to "secret"'
+    assert (denied["kind"], denied["action"], denied["direction"], denied["subject"]) == (
+        "deny",
+        "deny",
+        "c2s",
+        "secret",
+    )
+
+
+def test_gaps(table: Callable[[str], list[Row]]) -> None:
+    """What was not recorded."""
+    assert brief(table("gaps"), "conn_id", "reason", "frames", "bytes") == [
+        (FIRST, "full", None, None), (None, "the disk", 3, 99),
+    ]  # fmt: skip
+
+
+def test_a_replay_differs_where_it_differs(made: dict[str, DataFrame]) -> None:
+    """One service does not answer, one subject is gone; the rest is the same."""
+    from natsproxy.spark.tables import replay_diff
+
+    told = made["frames"].where("subject LIKE 'svc.%' OR subject LIKE 'r.%'")
+    later = told.where("NOT (subject = 'r.plain' AND dir = 1) AND subject <> 'svc.nobody'")
+    rows = {row["template"]: row for row in replay_diff(told, later).toArrow().to_pylist()}
+    assert {name for name, row in rows.items() if not row["same"]} == {"svc.plain", "r.plain", "svc.nobody"}
+    asked = rows["svc.plain"]
+    assert (asked["recorded"]["replies"], asked["observed"]["replies"]) == (1, 0)
+    assert (asked["recorded"]["p50_ns"], asked["observed"]["unanswered"]) == (10 * MS, 1)
+    assert (rows["svc.nobody"]["recorded"]["no_responders"], rows["svc.nobody"]["observed"]) == (1, None)
+    assert rows["r.nobody"]["recorded"]["statuses"] == [{"status": 503, "count": 1}]
