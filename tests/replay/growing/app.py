@@ -16,6 +16,7 @@ async def main(more: bool) -> None:
 
     await service.subscribe("greet.*", cb=answer)
     await service.flush()
+    await service.flush()  # the PING of a first one may overtake the SUBs
     print((await client.request("greet.one", b"1", timeout=5)).data.decode())
     if more:
         print((await client.request("greet.new", b"between", timeout=5)).data.decode())
