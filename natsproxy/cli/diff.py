@@ -82,12 +82,16 @@ def _pair(ours: object, theirs: object) -> str:
 
 
 def _statuses(ours: Tally, theirs: Tally) -> str:
-    names = sorted({name[:3] for name in (*ours.statuses, *theirs.statuses)})
+    names = sorted({_code(name) for name in (*ours.statuses, *theirs.statuses)})
     return ", ".join(f"{name}: {_pair(_count(ours, name), _count(theirs, name))}" for name in names)
 
 
 def _count(tally: Tally, code: str) -> int:
-    return sum(count for name, count in tally.statuses.items() if name.startswith(code))
+    return sum(count for name, count in tally.statuses.items() if _code(name) == code)
+
+
+def _code(name: str) -> str:
+    return name[:3] if name[:3].isdigit() else name
 
 
 def _ms(tally: Tally, share: float) -> str:

@@ -90,8 +90,11 @@ class Said:
     @property
     def digest(self) -> bytes:
         """A short hash of all of it."""
-        text = repr((self.direction, self.kind, self.group, self.reply, self.headers, self.status, self.body))
-        return hashlib.blake2b(text.encode(), digest_size=12).digest()
+        plain = isinstance(self.body, bytes)
+        rest = (self.direction, self.kind, self.group, self.reply, self.headers, self.status)
+        made = hashlib.blake2b(repr((rest, plain)).encode(), digest_size=12)
+        made.update(self.body if plain else repr(self.body).encode())
+        return made.digest()
 
 
 def say(
@@ -103,21 +106,24 @@ def say(
     """
     if frame.op not in COMPARED or frame.subject.startswith(b"$JS.FC."):
         return None
-    if any(matches(pattern, frame.subject) for pattern in ignore.subjects):
+    if ignore.subjects and any(matches(pattern, frame.subject) for pattern in ignore.subjects):
         return None
     if frame.op == Op.ERR:
         return _say_error(frame.args)
     kind = "SUB" if frame.op == Op.SUB else "PUB" if direction == C2S else "MSG"
-    block = headers.parse(frame.headers) if frame.header_size else headers.NO_HEADERS
     error = _api_error(frame)
-    status = error or b" ".join((block.code, block.description)).strip().decode(errors="replace")
-    if block.code == b"100":
-        return None
-    left_out = ignore.headers | _VOLATILE_HEADERS
-    pairs = sorted((name, masked(value)) for name, value in block.pairs if name not in left_out)
+    status = error
+    pairs: tuple[tuple[bytes, bytes], ...] = ()
+    if frame.header_size:
+        block = headers.parse(frame.headers)
+        if block.code == b"100":
+            return None
+        status = error or b" ".join((block.code, block.description)).strip().decode(errors="replace")
+        left_out = ignore.headers | _VOLATILE_HEADERS
+        pairs = tuple(sorted((name, masked(value)) for name, value in block.pairs if name not in left_out))
     group = _group(frame.subject, given)
     body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
-    return Said(direction.label, kind, group, bool(frame.reply), tuple(pairs), status, body, bool(error))
+    return Said(direction.label, kind, group, bool(frame.reply), pairs, status, body, bool(error))
 
 
 def _say_error(args: bytes) -> Said:
@@ -232,10 +238,10 @@ def _is_mixed(name: str) -> bool:
 
 def _group(subject: bytes, given: Container[str] = ()) -> str:
     """Return the subject template; any consumer's name that may be generated is masked (it errs that way)."""
-    tokens = template(subject).decode(errors="replace").split(".")
-    if tokens[0] == "$JS":
-        tokens = ["*" if token in given or _is_mixed(token) else token for token in tokens]
-    return ".".join(tokens)
+    group = template(subject).decode(errors="replace")
+    if not group.startswith("$JS."):
+        return group
+    return ".".join("*" if token in given or _is_mixed(token) else token for token in group.split("."))
 
 
 def difference(ours: Said, theirs: Said) -> str:

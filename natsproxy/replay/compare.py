@@ -18,13 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from natsproxy.capture.records import Gap
 from natsproxy.replay.balance import LIMIT, Balance
-from natsproxy.replay.canonical import PUBLISHED, Ignore, Said, difference, name_given, say
-from natsproxy.replay.causes import Bounded
-from natsproxy.replay.plan import Event, Step, events, walk
+from natsproxy.replay.canonical import PUBLISHED, Ignore, Said, difference, say
+from natsproxy.replay.plan import Step, events
 from natsproxy.replay.report import OTHER, ROWS, Report, Row, Sample
-from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.replay.talk import Heard, Talk
+from natsproxy.wire.ops import Op
 
 _SHOWN: Final = 300
 _SAMPLED: Final = 200
@@ -41,13 +40,13 @@ def compare(
     Raises CaptureError where one cannot be read.
     """
     paths = (recorded, observed)
-    table, gaps = _Table(), [0, 0]
+    table, talks = _Table(), [Talk(path, ignore) for path in paths]
     with Balance(limit) as balance:
-        sides = (_heard(_whole(path, gaps, side), ignore) for side, path in enumerate(paths))
-        for side, heard in _in_step(*sides):
+        for side, heard in _in_step(*map(iter, talks)):
             row = table.count(heard, side)
-            key = row * len(_KINDS) + _KINDS[heard.said.kind]
-            balance.add(heard.said.digest, key, side, heard.step.seq)
+            if not heard.timed:
+                key = row * len(_KINDS) + _KINDS[heard.said.kind]
+                balance.add(heard.said.digest, key, side, heard.step.seq)
         firsts: dict[tuple[int, int, int], int] = {}  # (row, side, kind): the first frame's place
         for odd in balance.odds():
             number, kind = divmod(odd.key, len(_KINDS))
@@ -59,60 +58,10 @@ def compare(
             at = (number, side, kind)
             firsts[at] = min(odd.place, firsts.get(at, odd.place))
     _show_first(table.rows, firsts, paths, ignore)
-    return Report(sorted(table.rows, key=lambda row: (row.same, row.group)), (gaps[0], gaps[1]))
+    return Report(sorted(table.rows, key=lambda row: (row.same, row.group)), (talks[0].gaps, talks[1].gaps))
 
 
-class _Heard(NamedTuple):
-    """A frame that counts.
-
-    asked: the group of the request that it answers.  after: how long after it, in ns, for its first answer.
-    """
-
-    step: Step
-    said: Said
-    asked: str = ""
-    after: int | None = None
-
-
-def _whole(path: Path | str, gaps: list[int], side: int) -> Iterator[Event]:
-    """Yield the events of a capture, counting what was not recorded."""
-    for _, item, found in walk(path):
-        gaps[side] += isinstance(item, Gap)
-        yield from found
-
-
-def _heard(source: Iterator[Event], ignore: Ignore) -> Iterator[_Heard]:
-    """Yield the frames that count; answers are grouped by what they answer, not by their inbox."""
-    requests: Bounded[bytes, tuple[str, int | None]] = Bounded()
-    given: Bounded[str, None] = Bounded()
-    for event in source:
-        if not isinstance(event, Step):
-            continue
-        frame = event.frame
-        if event.direction == S2C and (name := name_given(frame)):
-            given[name] = None
-        said = say(frame, event.direction, ignore, given)
-        if said is None:
-            continue
-        if event.direction == C2S:
-            if frame.reply and frame.op in PUBLISHED:
-                requests[frame.reply] = (said.group, event.t)
-            asked = requests.get(frame.subject) if frame.op in PUBLISHED else None
-        else:
-            asked = requests.get(frame.subject) if frame.op != Op.ERR else None
-        if asked is None:
-            yield _Heard(event, said)
-            continue
-        group, since = asked
-        said = replace(said, group=f"{group} (answer)")
-        if event.direction == C2S or since is None:
-            yield _Heard(event, said, group)
-        else:
-            requests[frame.subject] = (group, None)
-            yield _Heard(event, said, group, event.t - since)
-
-
-def _in_step(ours: Iterator[_Heard], theirs: Iterator[_Heard]) -> Iterator[tuple[int, _Heard]]:
+def _in_step(ours: Iterator[Heard], theirs: Iterator[Heard]) -> Iterator[tuple[int, Heard]]:
     """Yield the frames of both sides by turns, with their side; the rest of the longer one at the end."""
     for mine in ours:
         yield 0, mine
@@ -144,9 +93,9 @@ class _Table:
         self.rows.append(Row(group))
         return number
 
-    def count(self, heard: _Heard, side: int) -> int:
+    def count(self, heard: Heard, side: int) -> int:
         """Count a frame in its row; return the row's number."""
-        step, said, asked, after = heard
+        step, said, asked, after, timed = heard
         number = self._number(said.group)
         tally = self.rows[number].side(side)
         op = step.frame.op
@@ -157,8 +106,8 @@ class _Table:
             tally.sent += 1
         elif op != Op.ERR:
             tally.received += 1
-            if said.status:
-                tally.status(said.status)
+            if said.status or timed:
+                tally.status(said.status or "redelivered")
             if asked:
                 self.rows[self._number(asked)].side(side).replied(after, self._dice)
         return number

@@ -104,3 +104,19 @@ def test_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     b = write(tmp_path / "b.ncap", [*hello(1, "a"), *lines[:3], *lines[4:]])
     rows = {row.group: (row.recorded.sent, row.observed.sent, row.missing) for row in compare(a, b).rows}
     assert rows == {"a": (2, 2, 0), "b": (1, 1, 0), "(other subjects)": (2, 1, 1)}
+
+
+DELIVERY = b"MSG s 1 $JS.ACK.S.C.%d.7.%d.11.0 1\r\nx\r\n"
+
+
+def test_a_redelivery_counts_where_a_nak_asked_for_it_and_is_shown_in_any_case(tmp_path: Path) -> None:
+    once = [*hello(1, "a"), (1, ">", b"SUB s 1\r\n"), (1, "<", DELIVERY % (1, 1))]
+    again = (1, "<", DELIVERY % (2, 2))
+    a = write(tmp_path / "a.ncap", once)
+    report = compare(a, write(tmp_path / "b.ncap", [*once, again]))
+    assert report.same
+    assert report.rows[0].observed.statuses == {"redelivered": 1}
+    nak = (1, ">", b"PUB $JS.ACK.S.C.1.7.1.11.0 4\r\n-NAK\r\n")
+    c = write(tmp_path / "c.ncap", [*once, nak, again])
+    d = write(tmp_path / "d.ncap", [*once, nak])
+    assert [(row.group, row.added) for row in compare(d, c).rows if not row.same] == [("s", 1)]
