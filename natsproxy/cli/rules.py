@@ -9,6 +9,7 @@ import click
 
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Firing
+from natsproxy.config.build import rules_file
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
@@ -32,9 +33,7 @@ def rules() -> None:
 
 def _load(file: Path) -> tuple[Rule, ...]:
     try:
-        return RuleChain(load(file.read_text("utf-8"), KINDS, source=str(file))).rules
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+        return RuleChain(rules_file(file)).rules
     except NatsproxyError as error:
         raise click.ClickException(str(error)) from None
 
@@ -142,10 +141,10 @@ def from_capture(capture: Path, file: Path | None) -> None:
         reader = open_capture(capture)
         told = [item.info for _, item in reader.items() if isinstance(item, Firing)]
         segment = next(reader.segments())
-        text = file.read_text("utf-8") if file is not None else segment.rules
-        if not text:
+        if file is None and not segment.rules:
             raise click.ClickException(f"{capture} holds no rules: name them with --rules FILE")
-        loaded = load(text, KINDS, source=str(file or capture))
+        kept = segment.rules or ""
+        loaded = rules_file(file) if file is not None else load(kept, KINDS, source=str(capture))
     except OSError as error:
         raise click.ClickException(f"{error.filename or capture}: {error.strerror}") from None
     except NatsproxyError as error:

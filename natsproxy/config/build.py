@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from natsproxy.capture.sieve import Selection
+from natsproxy.config.fitting import Fitting
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
@@ -52,12 +53,14 @@ def inline_rules(path: Path) -> tuple[Rule, ...]:
     """Return the `[[rules]]` of a configuration file.  Raises ConfigError."""
     text, document = _document(path)
     tables = document.get("rules")
-    return parse_rules(tables, KINDS, place=Place(str(path), text)) if isinstance(tables, list) else ()
+    if not isinstance(tables, list):
+        return ()
+    return parse_rules(tables, KINDS, place=Place(str(path), text), expand=Fitting(path.parent))
 
 
 def rules_file(path: Path) -> tuple[Rule, ...]:
     """Return the rules of a rules file.  Raises ConfigError."""
-    return load(_read(path, "rules"), KINDS, source=str(path))
+    return load(_read(path, "rules"), KINDS, source=str(path), expand=Fitting(path.parent))
 
 
 def _read(path: Path, what: str) -> str:

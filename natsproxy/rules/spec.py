@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -32,6 +32,8 @@ from natsproxy.rules.roles import Role
 from natsproxy.rules.selector import ANYBODY, MESSAGES, SENDABLE, WITH_SUBJECT, Peer, Selector, role_named
 from natsproxy.wire.ops import C2S, S2C, Direction, op_mask
 
+Expand = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Puts what a rule's table names elsewhere (a capture) into the table; ValueError: a clause about `delay`."""
 IDENTITY: Final = (
     Setting("name", values.line, REQUIRED, "unique; names the rule in logs, metrics, captures and dice"),
     Setting("kind", values.text, REQUIRED, "what the rule does"),
@@ -85,7 +87,9 @@ class Place:
         return f"{self.source}:{start + 1}"
 
 
-def load(text: str, kinds: Mapping[str, Kind], *, source: str = "rules") -> tuple[Rule, ...]:
+def load(
+    text: str, kinds: Mapping[str, Kind], *, source: str = "rules", expand: Expand | None = None
+) -> tuple[Rule, ...]:
     """Read the text of a rules file.  Raises ConfigError with the place of the first mistake."""
     try:
         document = tomllib.loads(text)
@@ -97,18 +101,24 @@ def load(text: str, kinds: Mapping[str, Kind], *, source: str = "rules") -> tupl
     tables = document.get("rules", [])
     if not isinstance(tables, list):
         raise ConfigError(f"{source}: 'rules' must be written as [[rules]]")
-    return parse_rules(tables, kinds, place=Place(source, text))
+    return parse_rules(tables, kinds, place=Place(source, text), expand=expand)
 
 
 def parse_rules(
-    tables: Iterable[Any], kinds: Mapping[str, Kind], *, place: Place | None = None
+    tables: Iterable[Any],
+    kinds: Mapping[str, Kind],
+    *,
+    place: Place | None = None,
+    expand: Expand | None = None,
 ) -> tuple[Rule, ...]:
     """Read rules as plain tables (JSON, the configuration).  Raises ConfigError."""
     place = place or Place()
     rules: list[Rule] = []
     names: dict[str, str] = {}
     for index, table in enumerate(tables):
-        rule = _parse_rule(table, kinds, index, place)
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{place.of(index)}: a rule must be a table, not {table!r}")
+        rule = _parse_rule(_Reader(table, index, place), kinds, expand)
         if rule.name in names:
             where = place.of(index, "name")
             raise ConfigError(f"{where}: a rule named {rule.name!r} stands at {names[rule.name]} already")
@@ -117,10 +127,13 @@ def parse_rules(
     return tuple(rules)
 
 
-def _parse_rule(table: Any, kinds: Mapping[str, Kind], index: int, place: Place) -> Rule:
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{place.of(index)}: a rule must be a table, not {table!r}")
-    reader = _Reader(table, index, place)
+def _parse_rule(reader: _Reader, kinds: Mapping[str, Kind], expand: Expand | None) -> Rule:
+    if expand is not None:
+        try:
+            reader.table = expand(reader.table)
+        except ValueError as error:
+            raise reader.error("delay", str(error)) from None
+    table = reader.table
     identity = reader.read(IDENTITY)
     reader.title = f"rule {identity['name']!r}"
     kind = kinds.get(identity["kind"])
@@ -140,7 +153,8 @@ def _parse_rule(table: Any, kinds: Mapping[str, Kind], index: int, place: Place)
         key, _, rest = str(error).partition(" ")
         known_key = key if key in table else None
         raise reader.error(known_key, rest if known_key else str(error)) from None
-    return Rule(identity["name"], kind.name, selector, action, gate, dict(table), place.of(index))
+    where = reader.place.of(reader.index)
+    return Rule(identity["name"], kind.name, selector, action, gate, dict(table), where)
 
 
 def keys_of(kind: Kind) -> list[Setting]:

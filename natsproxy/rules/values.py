@@ -197,6 +197,8 @@ def delay(value: Any) -> dice.Distribution:
     name = given.pop("distribution", None)
     if name not in _SHAPES:
         raise ValueError(f"needs a distribution, one of {', '.join(_SHAPES)}, not {name!r}")
+    if "capture" in given:
+        raise ValueError("can name a capture in a file of rules only, not in settings made elsewhere")
     make, parameters = _SHAPES[name]
     if set(given) != set(parameters):
         raise ValueError(f"of a {name} distribution takes {' and '.join(parameters)}")

@@ -92,7 +92,7 @@ delay = { distribution = "lognormal", median = "40ms", sigma = 0.5 }
             REQUIRED,
             '"250ms", or a table: distribution = "constant" (value), "uniform" (min, max), '
             '"normal" (mean, stddev), "lognormal" (median, sigma), "pareto" (scale, shape), '
-            '"empirical" (values)',
+            '"empirical" (values; or capture, a file whose answered requests are measured, and subject)',
         ),
         Setting("overtake", values.boolean, False, "whether frames behind it may pass it"),
     ),
