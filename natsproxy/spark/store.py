@@ -1,0 +1,151 @@
+"""The folder of an analysis: its tables, and which of them are whole.
+
+    DIR/frames/date=...   one row per frame, by day
+    DIR/items             what is no frame: opens, closes, firings, gaps
+    DIR/<table>           the tables that derive from these two
+    DIR/analysis          the list of what is whole
+    DIR/_checkpoint       of a watch: how far it has got
+
+Spark writes a table aside and moves it in place when it is done; its `_SUCCESS` says that this was finished.
+That is true of each table alone.  An analysis that was broken off could still leave new tables beside those
+of an earlier run, so `analysis` lists the tables that belong together: it is emptied before anything is
+written, and written last.  What it does not list is not read here.
+
+It is a table like the others, written by Spark, and so the same on every file system, object stores too
+(where moving a folder would mean copying it) and through Connect (where the client may not see the files).
+On a file system that this process reaches (no URL, not through Connect), the tables of the earlier run are
+removed at once, so that other readers do not take them for new ones, and a lock keeps a second run out.  A
+folder that holds something else is never touched.
+
+`frames` and `items` may also be written by a watch: a stream lists its files in `_spark_metadata`, and Spark
+reads only those, whatever a killed run left beside them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.spark.paths import is_url
+from natsproxy.spark.schema import FRAMES, ITEMS
+from natsproxy.spark.tables import TABLES
+from natsproxy.spark.trouble import told
+
+SOURCES = {"frames": f"{FRAMES}, date date", "items": ITEMS}
+"""What is read from captures; everything else derives from these."""
+LIST = "analysis"
+_LIST = "table string, rows bigint, written string"
+_SPARKS = ("part-", "_", ".", "date=", "hour=")
+"""How the names of what Spark writes into a table begin."""
+
+Written = Literal["batch", "stream"]
+
+
+class Store:
+    """The tables under `out`, a folder or a URL that Spark can write to."""
+
+    def __init__(self, spark: SparkSession, out: str | Path) -> None:
+        self._spark = spark
+        self.out = str(out).rstrip("/") or "/"
+        connect = type(spark).__module__.startswith("pyspark.sql.connect.")
+        self._reached = not is_url(self.out) and not connect
+        self._rows: dict[str, int | None] = {}
+
+    def place(self, name: str) -> str:
+        """Return where a table is."""
+        return f"{self.out}/{name}"
+
+    @contextmanager
+    def writing(self, written: Written) -> Iterator[None]:
+        """Hold the folder while it is written; nothing in it counts as whole until `finish`.
+
+        Raises NatsproxyError where it cannot be written, another run is writing, or the other kind of
+        analysis (batch or stream) has been written there.
+        """
+        with _held(self.out) if self._reached else nullcontext():
+            for other in {kind for _, kind in self._list().values()} - {written}:
+                raise NatsproxyError(f"{self.out} holds the tables of {_KIND[other]}: choose another folder")
+            keep = SOURCES if written == "stream" else {}
+            if self._reached:
+                _forget(self.out, {*TABLES, *SOURCES} - keep.keys())
+            self._rows = dict.fromkeys(keep)
+            self.finish(written)
+            yield
+
+    def write(self, name: str, rows: DataFrame) -> int:
+        """Write a table whole; return how many rows it has."""
+        with told(self.place(name)):
+            writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static")
+            if name == "frames":
+                writer = writer.partitionBy("date")
+            writer.parquet(self.place(name))
+            count = self._spark.read.schema(rows.schema).parquet(self.place(name)).count()
+        self._rows[name] = count
+        return count
+
+    def finish(self, written: Written) -> None:
+        """Say that what has been written is whole and belongs together."""
+        rows = [(name, count, written) for name, count in {LIST: None, **self._rows}.items()]
+        with told(self.place(LIST)):
+            listed = self._spark.createDataFrame(rows, _LIST).coalesce(1)
+            listed.write.mode("overwrite").json(self.place(LIST))
+
+    def read(self, name: str) -> DataFrame:
+        """Return a table that is whole.  Raises NatsproxyError for one that is not."""
+        if name not in self._list():
+            raise NatsproxyError(f"there is no whole table {name} in {self.out}: run the analysis (again)")
+        return self.source(name) if name in SOURCES else self._spark.read.parquet(self.place(name))
+
+    def source(self, name: str) -> DataFrame:
+        """Return `frames` or `items` while an analysis is at work on the other tables."""
+        return self._spark.read.schema(SOURCES[name]).parquet(self.place(name))
+
+    def _list(self) -> dict[str, tuple[int | None, str]]:
+        try:
+            rows = self._spark.read.schema(_LIST).json(self.place(LIST)).collect()
+        except AnalysisException:
+            return {}
+        return {row["table"]: (row["rows"], row["written"]) for row in rows}
+
+
+_KIND = {"batch": "an analysis that was not watching", "stream": "a watch"}
+
+
+@contextmanager
+def _held(out: str) -> Iterator[None]:
+    """Make a folder and lock it; the lock goes with this process, however it ends."""
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise NatsproxyError(f"{out}: cannot write there: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NatsproxyError(f"{out}: another analysis is writing there") from None
+        yield
+    finally:
+        os.close(folder)
+
+
+def _forget(out: str, names: Iterable[str]) -> None:
+    """Remove the tables of an earlier run.  Raises NatsproxyError for what is no table."""
+    found = [folder for folder in (Path(out, name) for name in sorted(names)) if folder.exists()]
+    for folder in found:
+        if not folder.is_dir() or not all(path.name.startswith(_SPARKS) for path in folder.iterdir()):
+            raise NatsproxyError(f"{folder} is no table of an analysis: choose another folder")
+    for folder in found:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise NatsproxyError(f"{folder}: cannot remove it: {error.strerror}") from None
