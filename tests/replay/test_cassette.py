@@ -18,14 +18,21 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
 async def _plays(name: str, folder: Path, times: int) -> None:
+    """Record a program, then run it in fresh processes, two at once, each against a cassette of its own."""
     program, capture = PROGRAMS / f"{name}.py", folder / "x.ncap"
     printed = await record_program(program, capture, folder / "server")
     assert printed
-    for _ in range(times):
-        async with cassette(capture) as server:
-            assert await run_program(program, server.url) == printed
-            assert [str(mismatch) for mismatch in server.mismatches] == []
-            assert [exchange.frame.line for exchange in server.unused()] == []
+
+    async def lane() -> None:
+        for _ in range(times // 2):
+            async with cassette(capture) as server:
+                assert await run_program(program, server.url) == printed
+                assert [str(mismatch) for mismatch in server.mismatches] == []
+                assert [exchange.frame.line for exchange in server.unused()] == []
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane)
+        nursery.start_soon(lane)
 
 
 @pytest.mark.server

@@ -12,6 +12,7 @@ import trio
 
 from tests.replay.kit import PROGRAMS, nats_server
 
+TIMES = 20
 NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
 
 
@@ -24,19 +25,24 @@ async def _run(command: list[str], folder: Path) -> str:
     return done.stdout.decode()
 
 
+async def _play(command: list[str], folder: Path, printed: str, times: int) -> None:
+    for _ in range(times):
+        assert await _run(command, folder) == printed
+
+
 @pytest.mark.server
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("npm"), reason="needs node and npm")
 async def test_javascript_programs_run_the_same_without_a_server(tmp_path: Path) -> None:
+    """Twenty times each, in fresh processes, both programs at once."""
     await _run(["npm", "install", "--no-audit", "--no-fund", "nats@2"], tmp_path)
-    for name in ("core", "jetstream"):
-        shutil.copy(PROGRAMS / f"{name}.js", tmp_path)
-        cassette = [NATSPROXY, "cassette", "run", "--strict"]
-        program = [f"{name}.ncap", "--", "node", f"{name}.js"]
-        async with nats_server(tmp_path / f"server-{name}") as server:
-            printed = await _run(
-                [*cassette, "--mode", "once", "--upstream", f"nats://{server}", *program], tmp_path
-            )
-        assert printed
-        for _ in range(3):
-            assert await _run([*cassette, *program], tmp_path) == printed
+    cassette = [NATSPROXY, "cassette", "run", "--strict"]
+    async with trio.open_nursery() as nursery:
+        for name in ("core", "jetstream"):
+            shutil.copy(PROGRAMS / f"{name}.js", tmp_path)
+            program = [f"{name}.ncap", "--", "node", f"{name}.js"]
+            async with nats_server(tmp_path / f"server-{name}") as server:
+                record = [*cassette, "--mode", "once", "--upstream", f"nats://{server}", *program]
+                printed = await _run(record, tmp_path)
+            assert printed
+            nursery.start_soon(_play, [*cassette, *program], tmp_path, printed, TIMES)
