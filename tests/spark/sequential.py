@@ -1,0 +1,141 @@
+"""Some tables once more, by reading frames one after another: slow, simple, and in one process.
+
+Each takes the frames of captures as clients saw them (`clients_side`) and gives rows as tuples, counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.records import Flags
+from natsproxy.capture.view import Seen, walk
+from natsproxy.protocol import headers as blocks
+from natsproxy.protocol.jetstream import AckKind, ack_kind, parse_ack
+from natsproxy.protocol.template import template
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
+
+Rows = Counter[tuple[Any, ...]]
+
+
+class Said(NamedTuple):
+    """A whole frame that a client sent or got, and when (wall clock, ns)."""
+
+    capture: Path
+    seen: Seen
+    frame: Frame
+    at: int
+
+    @property
+    def message(self) -> bool:
+        """Whether it is a message."""
+        return self.frame.op in MESSAGE_OPS
+
+
+def said(captures: Iterable[Path]) -> list[Said]:
+    """Return what clients sent and got in captures, in the order of time."""
+    found = []
+    for path in captures:
+        for one in walk(open_capture(path)):
+            own = one.in_ordinal if one.direction is C2S else one.out_ordinal
+            if one.head is not None and own is not None and not one.flags & Flags.CUT:
+                at = one.wall + (0 if one.direction is C2S else one.delay)
+                found.append(Said(path, one, one.head, at))
+    return sorted(found, key=lambda each: each.at)
+
+
+def subjects(frames: list[Said]) -> Rows:
+    """Rows: template, minute (Unix), dir, messages, bytes, connections."""
+    groups: dict[tuple[str, int, int], list[Said]] = defaultdict(list)
+    for each in filter(lambda each: each.message, frames):
+        minute = each.seen.wall // 60_000_000_000 * 60
+        groups[template(each.frame.subject).decode(), minute, int(each.seen.direction)].append(each)
+    return Counter(
+        (
+            *key,
+            len(group),
+            sum(each.frame.size for each in group),
+            len({(each.capture, each.seen.conn) for each in group}),
+        )
+        for key, group in groups.items()
+    )
+
+
+def headers(frames: list[Said]) -> Rows:
+    """Rows: conn_id, dir, t_ns, subject, name, value; without the status line."""
+    return Counter(
+        (
+            each.seen.conn,
+            int(each.seen.direction),
+            each.seen.wall,
+            each.frame.subject.decode(),
+            name.decode(),
+            value.decode(),
+        )
+        for each in frames
+        if each.message and each.frame.headers
+        for name, value in blocks.parse(each.frame.headers).pairs
+    )
+
+
+def errors(frames: list[Said]) -> Rows:
+    """Rows: conn_id, t_ns, text."""
+    return Counter(
+        (each.seen.conn, each.at, each.frame.args.strip(b"'").decode())
+        for each in frames
+        if each.frame.op is Op.ERR
+    )
+
+
+def requests(frames: list[Said]) -> Rows:
+    """Rows: reply, subject, requester, t1, t4, replies; without pull requests."""
+    open_: dict[bytes, list[Any]] = {}
+    done = []
+    for each in filter(lambda each: each.message, frames):
+        frame, asked = each.frame, each.seen.direction is C2S and each.frame.reply
+        if not asked:
+            if each.seen.direction is not C2S and frame.subject in open_:
+                row = open_[frame.subject]
+                row[4], row[5] = row[4] or each.at, row[5] + 1
+        elif not frame.reply.startswith(b"$JS.ACK.") and b".CONSUMER.MSG.NEXT." not in frame.subject:
+            row = [frame.reply.decode(), frame.subject.decode(), each.seen.conn, each.at, None, 0]
+            open_[frame.reply] = row
+            done.append(row)
+    return Counter(map(tuple, done))
+
+
+def js_acks(frames: list[Said]) -> Rows:
+    """Rows: stream, consumer, delivered, stream_seq, delivered_ns, answer, answered_ns; answers but +WPI."""
+    rows: dict[bytes, list[Any]] = {}
+    for each in filter(lambda each: each.message, frames):
+        ack = parse_ack(each.frame.reply if each.seen.direction is not C2S else each.frame.subject)
+        if ack is None:
+            continue
+        if each.seen.direction is not C2S:
+            names = ack.stream.decode(), ack.consumer.decode()
+            rows[each.frame.reply] = [*names, ack.delivered, ack.stream_seq, each.at, "none", None]
+        elif (row := rows.get(each.frame.subject)) and row[6] is None:
+            kind = ack_kind(each.frame.body)
+            if kind is not AckKind.PROGRESS:
+                row[5:] = ["other" if kind is AckKind.NONE else kind.value, each.at]
+    return Counter(map(tuple, rows.values()))
+
+
+def of_table(rows: Iterable[dict[str, Any]], *names: str) -> Rows:
+    """Return columns of a table's rows, counted."""
+    return Counter(tuple(row[name] for name in names) for row in rows)
+
+
+def conversation(captures: Iterable[Path]) -> Iterator[tuple[str, Rows, tuple[str, ...]]]:
+    """Yield each table that is known here: its name, its rows, the columns that they have."""
+    frames = said(captures)
+    yield "subjects", subjects(frames), ("template", "minute", "dir", "messages", "bytes", "connections")
+    yield "headers", headers(frames), ("conn_id", "dir", "t_ns", "subject", "name", "value")
+    yield "errors", errors(frames), ("conn_id", "t_ns", "text")
+    yield "requests", requests(frames), ("reply", "subject", "requester", "t1", "t4", "replies")
+    names = ("stream", "consumer", "delivered", "stream_seq", "delivered_ns", "answer", "answered_ns")
+    yield "js_acks", js_acks(frames), names
