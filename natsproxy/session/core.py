@@ -269,7 +269,7 @@ class Core:
             fence.end = (causes.RULE, cause)
             lane.ended = True
         else:
-            if raw and not lane.mid_frame:
+            if raw:
                 lane.inject(raw, Op.ERR.bit, now, "rule")
             self._end(causes.RULE, cause)
 
@@ -278,7 +278,7 @@ class Core:
         for then in fence.then:
             then(now)
         fence.then = []
-        if fence.answer and not lane.mid_frame:
+        if fence.answer:
             lane.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
         self.lanes[C2S].owed = max(0, self.lanes[C2S].owed - len(fence.answer))
         if fence.end is not None:

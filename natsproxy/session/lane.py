@@ -65,6 +65,7 @@ class Lane:
         self.finished = False  # a rule has half-closed it: what still comes is lost
         self.swallowing = False  # a rule swallows frames from here on
         self.unread = False  # its bytes are passed without being framed, from here on
+        self.boundary_by: int | None = None  # when the frame that keeps injections back must have ended
         self.owed = 0  # bytes of answers to the sender that wait for their fences
         self._settings = settings
         self._budget = budget
@@ -73,6 +74,7 @@ class Lane:
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
         self._open: _Open | None = None
+        self._later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
         self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
 
     # -- frames that pass
@@ -246,6 +248,8 @@ class Lane:
             self._open = None
             if opened.item is None or opened.cause is not None:
                 self._record_open(opened, now, 0)
+            if self._later:
+                self._boundary(now)
 
     def _record_open(self, opened: _Open, now: int, flags: int) -> None:
         if not self.record:
@@ -272,13 +276,27 @@ class Lane:
             )
             self.actions.append(Record(record))
 
-    def inject(self, raw: bytes, ops: int, now: int, cause: str, frames: int = 1) -> None:
-        """Send whole frames of ours here."""
+    def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
+        """Send a frame of ours here, or behind the frame that is half sent (see `boundary_by`).
+
+        What is not framed has no place for it.
+        """
         self.flush(now)
-        if self.outbox.active:
-            self.outbox.put(Item([raw], now, frames, ops, None, None, cause))
+        if self.unread:
+            return
+        if self.mid_frame:
+            self._later.append((raw, ops, cause))
+            if self.boundary_by is None:
+                self.boundary_by = now + self._settings.boundary_timeout
+        elif self.outbox.active:
+            self.outbox.put(Item([raw], now, 1, ops, None, None, cause))
         else:
-            self._send(raw, frames, ops, None, None, now, cause)
+            self._send(raw, 1, ops, None, None, now, cause)
+
+    def _boundary(self, now: int) -> None:
+        later, self._later, self.boundary_by = self._later, [], None
+        for raw, ops, cause in later:
+            self.inject(raw, ops, now, cause)
 
     def opaque(self, segment: Opaque, now: int) -> None:
         """Pass bytes that are not framed."""

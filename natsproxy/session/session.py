@@ -121,7 +121,7 @@ class Session(Handlers):
         injected, close, self._checkpoint = self._bound.due(now)
         self._emit_fired()
         for direction, raw in injected:
-            if direction == C2S or (self._client_ready and not self.lanes[S2C].mid_frame):
+            if direction == C2S or self._client_ready:
                 self.lanes[direction].inject(raw, 0, now, "rule")
         if close is not None:
             self._close_verdict(self.lanes[S2C], close.cause, close.raw, close.reset, now)
@@ -131,6 +131,9 @@ class Session(Handlers):
         for fence in self._ledger.fences():
             if fence.end is not None and fence.deadline <= now:
                 self._passed(fence, now)
+        for lane in self.lanes:
+            if lane.boundary_by is not None and lane.boundary_by <= now:
+                self._end(causes.MID_FRAME, f"{lane.direction.label}: a frame began and did not end in time")
         if self.lanes[S2C].ended and not self.lanes[S2C].outbox.active:
             self._ended_by_peer()
         return self._done()
@@ -139,10 +142,11 @@ class Session(Handlers):
         """When (ns) `tick` is to be called next; None for not at all."""
         quiet = self._rule_tick is None and self._checkpoint is None and not self._ledger.waiting
         quiet = quiet and not self._lingering
-        if self.over or (quiet and not any(lane.outbox.bytes for lane in self.lanes)):
+        if self.over or (quiet and not any(lane.outbox.bytes or lane.boundary_by for lane in self.lanes)):
             return None
         times = [self._rule_tick, self._checkpoint, *(lane.outbox.next_due() for lane in self.lanes)]
         times += self._lingering.values()
+        times += [lane.boundary_by for lane in self.lanes]
         times += [fence.deadline for fence in self._ledger.fences() if fence.end is not None]
         return min((time for time in times if time is not None), default=None)
 
@@ -162,7 +166,7 @@ class Session(Handlers):
 
     def drain(self, now: int) -> list[Action]:
         """End the connection where all that the client has sent so far is answered."""
-        if not self.over and not self.lanes[C2S].mid_frame:
+        if not self.over and not self.lanes[C2S].unread:
             self._fence(now).end = (causes.DRAINED, "natsproxy is shutting down")
         return self._done()
 

@@ -65,6 +65,50 @@ def test_a_conversation_split_anywhere_is_byte_exact(cuts: list[int], seed: int)
     assert [first for first, _ in firsts] == [sum(n for _, n in firsts[:i]) for i in range(len(firsts))]
 
 
+def note_each(direction: Direction, frame: Frame, now: int) -> Decision | None:
+    """Let each delivery be answered to the server, as some rules do."""
+    return Decision(answer=b"PUB seen 0\r\n\r\n") if direction == S2C and frame.op == Op.MSG else None
+
+
+def streaming(**settings: object) -> Playbook:
+    """A client in the middle of a payload that passes as it comes."""
+    play = Playbook(OneRule(note_each, ops=Op.MSG.bit | Op.PUB.bit), **settings).greeted()
+    play.client(b"SUB a 1\r\nPUB big 100000\r\n" + b"x" * 70_000)
+    assert len(play.to_server) > 60_000
+    return play
+
+
+def test_nothing_of_ours_goes_into_the_middle_of_a_frame() -> None:
+    """It follows when the frame has ended, before the client's next one; so does the fence of a drain."""
+    play = streaming()
+    play.server(b"MSG a 1 1\r\ny\r\n")
+    play.do(play.session.drain(play.now))
+    assert play.to_client == b"MSG a 1 1\r\ny\r\n"
+    play.nothing()
+
+    play.client(b"x" * 30_000 + b"\r\nPUB next 0\r\n\r\n")
+
+    assert play.to_server.removeprefix(b"x" * 30_000) == b"\r\nPUB seen 0\r\n\r\nPING\r\nPUB next 0\r\n\r\n"
+    play.server(b"PONG\r\n")
+    assert play.end is not None
+    assert play.end.cause == causes.DRAINED
+
+
+def test_a_frame_that_never_ends_ends_the_connection() -> None:
+    """Only where something waits behind it, and after the time that the settings give."""
+    play = streaming(boundary_timeout=7)
+    play.at(1_000)
+    assert play.end is None
+    play.server(b"MSG a 1 1\r\ny\r\n").at(1_006)
+    assert play.end is None
+
+    play.at(1_007)
+
+    assert play.end is not None
+    assert play.end.cause == causes.MID_FRAME
+    assert play.to_server == b""
+
+
 def test_connect_is_read_and_told() -> None:
     """The session knows who the client is as soon as CONNECT passes."""
     play = Playbook().greeted()
