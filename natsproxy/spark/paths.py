@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 from natsproxy.capture.reader import CaptureFile, open_capture, segment_order
 from natsproxy.errors import CaptureError, TruncatedCapture
@@ -142,11 +143,10 @@ def _remote_listing(place: str) -> list[str]:
         infos = system.get_file_info(FileSelector(root, allow_not_found=True, recursive=deep))
     except OSError as error:
         raise CaptureError(f"cannot read it: {_reason(error)}", path=place) from None
-    prefix = _split(address)[0].rstrip("/").removesuffix(root.rstrip("/"))
-    names = [info.path for info in infos if info.type == FileType.File]
-    wanted = [name for name in names if _fits(name[len(root) :].strip("/"), pattern)]
-    ordered = segment_order(Path(name) for name in wanted)
-    return [f"{prefix}{path}{rest}" for path in ordered]
+    names = [info.path[len(root) :].strip("/") for info in infos if info.type == FileType.File]
+    ordered = segment_order(Path(name) for name in names if _fits(name, pattern))
+    folder = _split(address)[0].rstrip("/")
+    return [f"{folder}/{quote(path.as_posix())}{rest}" for path in ordered]
 
 
 def _fits(name: str, pattern: str) -> bool:

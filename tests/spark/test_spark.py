@@ -13,7 +13,6 @@ import pytest
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Close, Firing, Gap, Open
 from natsproxy.capture.view import walk
-from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, WALL, Scribe, write
 
@@ -122,15 +121,6 @@ def test_a_damaged_block_is_a_row_or_an_error(spark: SparkSession, capture: Path
         load["FAILFAST"].count()
 
 
-def test_an_unknown_table_is_one_sentence(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
-    """Before anything is written."""
-    from natsproxy.spark.jobs import analyze
-
-    with pytest.raises(ConfigError, match="no table 'nope'"):
-        analyze(spark, [str(capture)], tmp_path / "out", ["nope"])
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.long
 def test_a_wheel_is_found_without_a_register_call(capture: Path, tmp_path: Path) -> None:
     """Installed as a wheel, read from another folder, in SQL."""
@@ -150,17 +140,3 @@ def test_a_wheel_is_found_without_a_register_call(capture: Path, tmp_path: Path)
         env={**os.environ, "PYTHONPATH": str(target)},
     )  # fmt: skip
     assert f"rows {len(list(walk(open_capture(capture))))}" in done.stdout, done.stderr
-
-
-def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
-    """No such file, not a capture: exit code 1, the file named, no traceback."""
-    other = tmp_path / "other.ncap"
-    other.write_bytes(b"something else entirely")
-    for path in (tmp_path / "none.ncap", other):
-        done = subprocess.run(
-            [sys.executable, "-m", "natsproxy", "analyze", str(path), "--out", str(tmp_path / "out")],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 1
-        assert path.name in done.stderr
-        assert "Traceback" not in done.stderr

@@ -1,0 +1,138 @@
+"""`natsproxy analyze`: what is wrong is said at once, before Spark starts, in one sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.cli import main
+from natsproxy.cli.analyze import _Stop
+from natsproxy.errors import NatsproxyError
+from tests.kit.captures import write
+
+pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+
+
+def _newer(path: Path) -> Path:
+    writer = CaptureWriter(path, SegmentInfo(bytes(16), bytes(16), 0, 0))
+    writer._header = lambda: {"version": [9, 0], "natsproxy": "8.1"}  # type: ignore[method-assign]
+    writer.open_segment()
+    writer.close()
+    return path
+
+
+def _nothing(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _other(path: Path) -> Path:
+    path.write_bytes(b"something else entirely")
+    return path
+
+
+def _cut(path: Path) -> Path:
+    path.write_bytes(write(path, []).read_bytes()[:20])
+    return path
+
+
+def _mixed(path: Path) -> Path:
+    path.mkdir()
+    write(path / "a-0.ncap", [])
+    return _newer(path / "a-1.ncap")
+
+
+def _forbidden(path: Path) -> Path:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    write(path, []).chmod(0)
+    return path
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "no such file": (lambda path: path, "no such file or folder"),
+    "an empty folder": (_nothing, "there is no capture (*.ncap) in this folder"),
+    "not a capture": (_other, "this is not a natsproxy capture"),
+    "cut in its header": (_cut, "there is no segment header"),
+    "a newer version": (_newer, "format 9"),
+    "mixed versions": (_mixed, "format 9"),
+    "no permission": (_forbidden, "cannot read it: Permission denied"),
+}
+"""What is wrong with a capture: how it is made (it returns the file that must be named), and what is said."""
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the file; the exit code is 1; no Spark is started, nothing is written."""
+    monkeypatch.setattr(
+        "natsproxy.spark.session.open_session", lambda *_, **__: pytest.fail("Spark was started")
+    )
+    make, said = BAD[case]
+    named = make(tmp_path / "bad.ncap")
+    good = write(tmp_path / "good.ncap", [])
+    done = CliRunner().invoke(
+        main, ["analyze", str(good), str(tmp_path / "bad.ncap"), "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 1
+    assert str(named) in done.output
+    assert said in done.output
+    assert len(done.output.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tables", "frames,nope"], "there is no table 'nope': there are frames, requests,"),
+        (["--master", "local[1]", "--remote", "sc://there"], "either a master or a Connect server, not both"),
+    ],
+)
+def test_options_that_make_no_sense(options: list[str], said: str, tmp_path: Path) -> None:
+    """One sentence."""
+    good = write(tmp_path / "good.ncap", [])
+    done = CliRunner().invoke(main, ["analyze", str(good), "--out", str(tmp_path / "out"), *options])
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert said in done.output
+
+
+def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence."""
+    monkeypatch.setattr("natsproxy.spark.session.find_spec", lambda name: None)
+    done = CliRunner().invoke(main, ["analyze", "x", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    assert done.output == "Error: this needs Spark: pip install 'natsproxy[spark]'\n"
+
+
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
+    """The first one asks for an end in good order."""
+    stop = _Stop()
+    assert not stop()
+    signal.raise_signal(number)
+    assert stop()
+    assert stop()
+    signal.raise_signal(number)
+    with pytest.raises(NatsproxyError, match="the same command takes up where this one ended"):
+        stop()
+
+
+def test_help_has_examples() -> None:
+    """One for each way to run it."""
+    done = CliRunner().invoke(main, ["analyze", "--help"])
+    for part in ("--tables frames,requests", "--report report.html", "--watch", "--master spark://host:7077"):
+        assert part in done.output
