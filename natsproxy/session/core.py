@@ -70,7 +70,6 @@ class Core:
         self._closed_sids: set[bytes] = set()
         self._tallies: dict[bytes, int] = {}  # what went to the client on sids that are counted, not watched
         self._swallow_ok = 0  # how many +OK of the server answer frames of ours
-        self._opaque_said = False
         self._rule_tick: int | None = None
         self._checkpoint: int | None = None
         self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when

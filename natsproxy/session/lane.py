@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from natsproxy.capture.records import Flags, Frames
-from natsproxy.capture.records import Opaque as OpaqueRecord
+from natsproxy.capture.records import Flags, Frames, Opaque
 from natsproxy.session.actions import Action, Finish, Record, Send, SessionSettings
 from natsproxy.session.budget import SMALL, Budget
 from natsproxy.session.outbox import PLAIN, Item, Outbox
-from natsproxy.wire.frames import Body, Frame, Opaque, Run
+from natsproxy.wire.frames import Body, Frame, Run
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.scanner import Scanner
 
@@ -298,10 +297,6 @@ class Lane:
         for raw, ops, cause in later:
             self.inject(raw, ops, now, cause)
 
-    def opaque(self, segment: Opaque, now: int) -> None:
-        """Pass bytes that are not framed."""
-        self.pass_unread(segment.buffer[segment.start : segment.end], now)
-
     def pass_unread(self, data: bytes, now: int) -> None:
         """Pass bytes that are not framed; only their length is recorded."""
         self.flush(now)
@@ -310,7 +305,7 @@ class Lane:
         else:
             self._write(data)
         if self.record:
-            self.actions.append(Record(OpaqueRecord(self._conn, self.direction, now, len(data))))
+            self.actions.append(Record(Opaque(self._conn, self.direction, now, len(data))))
 
     def cut(self, rest: bytes, now: int) -> None:
         """The sender's stream ended, maybe inside a frame: pass what is there and record it."""

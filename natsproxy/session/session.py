@@ -227,8 +227,7 @@ class Session(Handlers):
         if self._chain.guards or self._bound.interest[S2C].clauses:
             self._end(causes.SERVER_PROTOCOL, "the server sent an operation that no rule can judge")
             return
-        if not self._opaque_said:
-            text = "the server sent an operation that natsproxy does not know: passing its stream unread"
-            self.actions.append(Emit(Notice(now, self.conn, "warning", text)))
-            self._opaque_said = True
-        lane.opaque(segment, now)
+        text = "the server sent an operation that natsproxy does not know: passing its stream unread"
+        self.actions.append(Emit(Notice(now, self.conn, "warning", text)))
+        lane.unread = True
+        lane.pass_unread(segment.buffer[segment.start : segment.end], now)

@@ -426,6 +426,8 @@ def test_unknown_op_from_the_server_makes_its_stream_opaque() -> None:
     play.server(b"more")
     assert play.to_client == b"NEW thing\r\nMSG a 1 1\r\nx\r\nmore"
     assert len([e for e in play.events if isinstance(e, Notice)]) == 1
+    play.session.lanes[S2C].inject(PING, Op.PING.bit, 0, "rule")
+    play.nothing()
 
     guarded = Playbook(OneRule(deny, op_mask(Op.MSG))).greeted()
     guarded.server(b"NEW thing\r\n")
