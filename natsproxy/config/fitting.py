@@ -54,7 +54,7 @@ class Fitting:
             path = self._folder / values.text(delay["capture"])
             patterns = values.several(values.pattern)(delay.get("subject", ">"))
         except ValueError as error:
-            raise ValueError(f"of an empirical distribution: a parameter {error}") from None
+            raise ValueError(f"of the empirical distribution: a parameter {error}") from None
         try:
             measured = thinned(latencies(path, patterns))
         except OSError as error:

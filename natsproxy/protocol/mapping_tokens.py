@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from natsproxy.errors import ConfigError
@@ -129,8 +130,10 @@ def compile_token(token: bytes, source: Source) -> MapToken:
     call = _CALL.fullmatch(token)
     name = None if call is None else _function_name(call[1])
     if call is None or name is None:
-        known = ", ".join(name.decode().lower() for name in _NAMES)
-        raise ConfigError(f"{show(token)} is not a mapping function; there are {known}")
+        known = [name.decode().lower() for name in _NAMES]
+        near = [] if call is None else get_close_matches(call[1].decode().lower(), known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise ConfigError(f"{show(token)} is not a mapping function; {hint}")
     args = _COMMA.split(call[2])
     if name == b"Wildcard":
         _arity(token, args, 1)

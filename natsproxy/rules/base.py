@@ -31,7 +31,7 @@ from natsproxy.rules.values import Convert
 from natsproxy.rules.verdicts import Bend, Close, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
-from natsproxy.wire.ops import Direction
+from natsproxy.wire.ops import ALL_OPS, Direction
 
 
 class Stage(IntEnum):
@@ -130,7 +130,8 @@ class Setting(NamedTuple):
 class Kind:
     """A kind of rule.  make: settings and selector to action; raises ValueError with a clause.
 
-    ops: what it selects where the rule names no op (0: connections).  direction: where it names none.
+    ops: what it selects where the rule names no op (0: connections).  takes: what it can be about at all.
+    direction: where it goes if the rule does not say.
     selects: the selector keys that have a meaning for it, None for all.  gated: whether gate keys have.
     link: the action as one on links, where that is the same for a rule without frame selector and without a
     counting gate (None: it is not): whole runs of frames are handled as one then.
@@ -143,6 +144,7 @@ class Kind:
     example: str
     settings: tuple[Setting, ...] = ()
     ops: int = MESSAGES
+    takes: int = ALL_OPS
     direction: Direction | None = None
     selects: frozenset[str] | None = None
     gated: bool = True

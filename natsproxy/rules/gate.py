@@ -95,8 +95,8 @@ class Gate:
         words = [
             (self.after, f"after the first {self.after}"),
             (self.first, f"the first {self.first}"),
-            (self.every, f"every {self.every}th"),
-            (self.limit, f"at most {self.limit} times"),
+            (self.every, f"every {ordinal(self.every or 0)}"),
+            (self.limit, "once at most" if self.limit == 1 else f"at most {self.limit} times"),
             (self.probability is not None, f"with probability {self.probability}"),
             (self.only is not None, "only the firings listed"),
             (self.between is not None, f"at age {_window(self.between)}"),
@@ -106,6 +106,12 @@ class Gate:
 
 
 OPEN: Final = Gate()
+
+
+def ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `11th`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _window(between: tuple[int, int | None] | None) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from natsproxy.protocol.headers import parse as parse_headers
+from natsproxy.protocol.subjects import matches
 from natsproxy.rules.seam import View
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
@@ -47,6 +48,14 @@ class Role:
     matches: Callable[[Frame], bool]
     asks: tuple[bytes, ...] | None = None
     unless: tuple[bytes, ...] = ()
+
+    def admits(self, frame: Frame) -> bool:
+        """Tell whether a frame of its ops and direction plays the part."""
+        if self.patterns is not None and not any(
+            matches(pattern, frame.subject) for pattern in self.patterns
+        ):
+            return False
+        return self.matches(frame)
 
 
 def _body_is(*starts: bytes) -> Callable[[Frame], bool]:

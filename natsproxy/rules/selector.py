@@ -29,6 +29,7 @@ from natsproxy.wire.ops import OPS, Direction, Op, op_mask
 
 WITH_SUBJECT: Final = op_mask(Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG)
 MESSAGES: Final = op_mask(Op.PUB, Op.HPUB, Op.MSG, Op.HMSG)
+SUBSCRIPTIONS: Final = op_mask(Op.SUB, Op.UNSUB)
 SENDABLE: Final = (
     op_mask(*(spec.op for spec in OPS if spec.from_client)),
     op_mask(*(spec.op for spec in OPS if spec.from_server)),
@@ -122,7 +123,7 @@ class Selector:
             return False
         if (self.headers or self.statuses) and not self._headers(frame):
             return False
-        return self.role is None or self.role.matches(frame)
+        return self.role is None or self.role.admits(frame)
 
     def _queue(self, frame: Frame, view: View) -> bool:
         queue = frame.queue

@@ -25,12 +25,13 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
+from natsproxy.protocol.subjects import collide, is_subset
 from natsproxy.rules import values
 from natsproxy.rules.base import REQUIRED, Kind, Rule, Setting
 from natsproxy.rules.gate import Gate
 from natsproxy.rules.roles import Role
 from natsproxy.rules.selector import ANYBODY, MESSAGES, SENDABLE, WITH_SUBJECT, Peer, Selector, role_named
-from natsproxy.wire.ops import C2S, S2C, Direction, op_mask
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 Expand = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Puts what a rule's table names elsewhere (a capture) into the table; ValueError: a clause about `delay`."""
@@ -46,7 +47,7 @@ SELECTOR: Final = (
     Setting("side", values.one_of("client", "server"), "client", "whose subjects are meant"),
     Setting("queue", values.several(values.pattern), None, "queue names, wildcards allowed"),
     Setting("header", values.table(values.line), {}, 'header names and shell patterns ("*": any value)'),
-    Setting("status", values.several(values.natural), (), "status codes of HMSG"),
+    Setting("status", values.several(values.status), (), "status codes of HMSG"),
     Setting("min_size", values.size, 0, "least payload, headers included"),
     Setting("max_size", values.size, None, "most payload, headers included"),
     Setting("role", lambda value: role_named(values.text(value)), None, "the part it plays in JetStream"),
@@ -150,9 +151,7 @@ def _parse_rule(reader: _Reader, kinds: Mapping[str, Kind], expand: Expand | Non
             if bending is not None:
                 action, selector = bending, replace(selector, ops=0)
     except (ValueError, ConfigError) as error:
-        key, _, rest = str(error).partition(" ")
-        known_key = key if key in table else None
-        raise reader.error(known_key, rest if known_key else str(error)) from None
+        raise reader.error_about(str(error)) from None
     where = reader.place.of(reader.index)
     return Rule(identity["name"], kind.name, selector, action, gate, dict(table), where)
 
@@ -176,6 +175,12 @@ class _Reader:
     def error(self, key: str | None, text: str) -> ConfigError:
         subject = f"{key} {text}" if key else text
         return ConfigError(f"{self.place.of(self.index, key)}: {self.title}: {subject}")
+
+    def error_about(self, text: str) -> ConfigError:
+        """Return an error at the key that its text begins with, where it begins with one."""
+        word = re.match(r"\w*", text)
+        key = word[0] if word is not None and word[0] in self.table else None
+        return ConfigError(f"{self.place.of(self.index, key)}: {self.title}: {text}")
 
     def read(self, settings: Iterable[Setting]) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -207,12 +212,19 @@ def _unknown(word: str, known: list[str], what: str = "key") -> str:
     return f"there is no {what} {word!r}; {hint}"
 
 
+_PEER: Final[dict[str, values.Convert]] = {"ordinal": values.count, "address": values.network}
+
+
 def _peer(value: Any) -> Peer:
     table = values.table(lambda item: item)(value)
     for key, item in table.items():
         if key not in Peer._fields:
-            raise ValueError(f"has {_unknown(key, list(Peer._fields))}")
-        (values.count if key == "ordinal" else values.line)(item)
+            raise ValueError(f"has {key!r}: {_unknown(key, list(Peer._fields))}")
+        try:
+            convert: values.Convert = _PEER.get(key, values.line)
+            convert(item)
+        except ValueError as error:
+            raise ValueError(f"has {key!r}, which {error}") from None
     return Peer(**table)
 
 
@@ -229,6 +241,12 @@ def _selector(reader: _Reader, kind: Kind) -> Selector:
     if not ops and named:
         ops = MESSAGES
     ops = _narrow(reader, ops, found, role)
+    _refuse_idle(reader, found)
+    if ops & ~kind.takes:
+        raise reader.error(
+            "role" if role is not None else "op",
+            f"of a rule of kind {kind.name!r} can be {_ops(kind.takes)} only",
+        )
     selector = Selector(
         directions=_directions(reader, found["direction"], kind, role, ops),
         ops=ops,
@@ -248,8 +266,37 @@ def _selector(reader: _Reader, kind: Kind) -> Selector:
     )
     if selector.ops and not any(selector.wants(direction) for direction in selector.directions):
         wrong = "/".join(direction.label for direction in selector.directions)
-        raise reader.error("op" if found["op"] else None, f"never goes {wrong}")
+        if found["op"]:
+            raise reader.error("op", f"never goes {wrong}")
+        raise reader.error("direction", f"is {wrong}, where {_ops(selector.ops)} never goes")
     return selector
+
+
+def _ops(mask: int) -> str:
+    return ", ".join(op.label for op in Op if mask >> op & 1)
+
+
+def _refuse_idle(reader: _Reader, found: Mapping[str, Any]) -> None:
+    """Refuse what could never select anything."""
+    role: Role | None = found["role"]
+    if found["max_size"] is not None and found["max_size"] < found["min_size"]:
+        raise reader.error("max_size", f"is below min_size, {found['min_size']}")
+    subjects = found["subject"] or (b">",)
+    if all(any(is_subset(one, other) for other in found["unless"]) for one in subjects):
+        raise reader.error("unless", "excepts all that the rule is about")
+    if role is None or role.asks is not None or role.patterns is None or found["subject"] is None:
+        return
+    if not any(collide(one, other) for one in subjects for other in role.patterns):
+        listed = ", ".join(pattern.decode() for pattern in role.patterns)
+        raise reader.error("subject", f"contradicts the role {role.name!r}, which is about {listed}")
+
+
+_HOLDERS: Final = (
+    ("queue", op_mask(Op.SUB, Op.MSG, Op.HMSG), "a queue"),
+    ("header", op_mask(Op.HPUB, Op.HMSG), "headers"),
+    ("status", op_mask(Op.HPUB, Op.HMSG), "a status"),
+)
+"""Which ops can have what a key asks for."""
 
 
 def _narrow(reader: _Reader, ops: int, found: Mapping[str, Any], role: Role | None) -> int:
@@ -258,6 +305,11 @@ def _narrow(reader: _Reader, ops: int, found: Mapping[str, Any], role: Role | No
         if found["op"] and not ops & role.ops:
             raise reader.error("op", f"contradicts the role {role.name!r}")
         ops = ops & role.ops or role.ops
+    for key, holders, what in _HOLDERS:
+        if found[key]:
+            if not ops & holders:
+                raise reader.error(key, f"selects nothing: {_ops(ops)} never has {what}")
+            ops &= holders
     if found["subject"] is None and not found["unless"]:
         return ops
     if found["op"] and ops & ~WITH_SUBJECT:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
@@ -60,6 +61,22 @@ def count(value: Any, least: int = 1) -> int:
 def natural(value: Any) -> int:
     """Read a whole number, zero included."""
     return count(value, 0)
+
+
+def status(value: Any) -> int:
+    """Read a status code of three digits."""
+    if count(value) not in range(100, 1000):
+        raise ValueError(f"must be a status code of three digits, not {value!r}")
+    return int(value)
+
+
+def network(value: Any) -> str:
+    """Read an IP address, or a network such as "10.0.0.0/8"."""
+    try:
+        ip_network(text(value), strict=False)
+    except ValueError:
+        raise ValueError(f'must be an IP address or a network such as "10.0.0.0/8", not {value!r}') from None
+    return str(value)
 
 
 def number(value: Any) -> float:
@@ -137,7 +154,13 @@ def table(convert: Convert) -> Convert:
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise ValueError(f"must be a table, not {value!r}")
-        return {str(key): convert(item) for key, item in value.items()}
+        result = {}
+        for key, item in value.items():
+            try:
+                result[str(key)] = convert(item)
+            except ValueError as error:
+                raise ValueError(f"has {key!r}, which {error}") from None
+        return result
 
     return read
 
@@ -201,11 +224,11 @@ def delay(value: Any) -> dice.Distribution:
         raise ValueError("can name a capture in a file of rules only, not in settings made elsewhere")
     make, parameters = _SHAPES[name]
     if set(given) != set(parameters):
-        raise ValueError(f"of a {name} distribution takes {' and '.join(parameters)}")
+        raise ValueError(f"of the {name} distribution takes {' and '.join(parameters)}")
     try:
         values = [convert(given[key]) for key, convert in parameters.items()]
     except ValueError as error:
-        raise ValueError(f"of a {name} distribution: a parameter {error}") from None
+        raise ValueError(f"of the {name} distribution: a parameter {error}") from None
     if name == "uniform" and values[0] > values[1]:
-        raise ValueError("of a uniform distribution: min is above max")
+        raise ValueError("of the uniform distribution: min is above max")
     return make(*values)

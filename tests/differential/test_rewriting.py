@@ -36,6 +36,7 @@ def function(dice: random.Random, stars: int) -> str:
         f"{{{{ Wildcard( {n} ) }}}}",
         f"{{{{partition({dice.randint(1, 9)},{n})}}}}",
         f"{{{{partition({dice.randint(1, 9)},{','.join(map(str, range(1, stars + 1)))})}}}}",
+        f"{{{{partition({dice.randint(1, 9)})}}}}",
         f"{{{{split({n},-)}}}}",
         f"{{{{splitfromleft({n},{dice.randint(1, 4)})}}}}",
         f"{{{{SplitFromRight({n},{dice.randint(1, 4)})}}}}",

@@ -108,7 +108,7 @@ def test_many_measurements_are_thinned_and_summed_up() -> None:
         (", sigma = 2", "delay with a capture takes distribution = \"empirical\" and perhaps 'subject'"),
         (
             ', subject = "a..b"',
-            "delay of an empirical distribution: a parameter must be a valid subject, which 'a..b' is not",
+            "delay of the empirical distribution: a parameter must be a valid subject, which 'a..b' is not",
         ),
     ],
 )

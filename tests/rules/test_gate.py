@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproxy.rules.gate import OPEN, Count, Gate
+from natsproxy.rules.gate import OPEN, Count, Gate, ordinal
 
 
 def fired(gate: Gate, matches: int = 12, *, u: float = 0.5, key: str = "k") -> list[int]:
@@ -59,4 +59,8 @@ def test_the_open_gate_knows_that_it_is() -> None:
 def test_words() -> None:
     assert Gate().describe() == "always"
     words = Gate(probability=0.5, every=2, per_proxy=True, between=(10**9, None)).describe()
-    assert words == "every 2th, with probability 0.5, at age 1s to the end, counted over all connections"
+    assert words == "every 2nd, with probability 0.5, at age 1s to the end, counted over all connections"
+    assert [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th",
+    ]  # fmt: skip
+    assert Gate(every=3, limit=1).describe() == "every 3rd, once at most"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,14 @@ import nats
 import pytest
 from click.testing import CliRunner
 
+from natsproxy.capture import records
+from natsproxy.capture.reader import open_capture
 from natsproxy.cli.rules import rules as rules_command
 from natsproxy.events import Closed
+from natsproxy.log import LogFile, log_event, logger
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load
 from tests.kit.servers import NatsServer
 from tests.rules.through import settle, through
 
@@ -81,15 +88,11 @@ async def test_a_recorded_chaos_run_becomes_a_script(nats_server: NatsServer, tm
     assert 60 < len(heard[0]) < 95
 
 
-async def test_a_rule_that_fails_ends_its_connection_only(nats_server: NatsServer) -> None:
-    from natsproxy.rules.chain import RuleChain
-    from natsproxy.rules.kinds import KINDS
-    from natsproxy.rules.spec import load
-
+async def test_a_rule_that_fails_ends_its_connection_only(nats_server: NatsServer, tmp_path: Path) -> None:
     loaded = load(rule("drop", 'op = "PUB"', 'subject = "bad"'), KINDS)
 
     def broken(frame: Any, hit: Any) -> Any:
-        raise RuntimeError("broken")
+        raise RuntimeError("out of ideas")
 
     loaded[0].action.act = broken  # type: ignore[method-assign]
 
@@ -100,12 +103,27 @@ async def test_a_rule_that_fails_ends_its_connection_only(nats_server: NatsServe
             gone.set()
 
         good, bad = await nats.connect(url), await nats.connect(url, closed_cb=note, **ONCE)
-        await bad.publish("bad", b"")
-        await asyncio.wait_for(gone.wait(), 5)
-        await settle(good)
-        await good.close()
+        try:
+            await bad.publish("bad", b"")
+            await asyncio.wait_for(gone.wait(), 5)
+            echo = await good.subscribe("echo")
+            await good.publish("echo", b"x")
+            assert (await echo.next_msg(5)).data == b"x"
+        finally:
+            await good.close()
 
-    events = await through(nats_server.port, RuleChain(loaded), program)
-    causes = [event.cause for event in events if isinstance(event, Closed)]
-    assert len(causes) == 2
-    assert causes.count("rule-failed") == 1
+    capture, lines = tmp_path / "c.ncap", tmp_path / "log"
+    events = await through(nats_server.port, RuleChain(loaded), program, record=capture)
+    told = "a rule failed on PUB: RuntimeError: out of ideas"
+    closed = {event.cause: event.detail for event in events if isinstance(event, Closed)}
+    assert closed["rule-failed"] == told
+    assert len(closed) == 2  # the other one ended in its own way
+    ends = [item for _, item in open_capture(capture).items() if isinstance(item, records.Close)]
+    assert ("rule-failed", told) in [(end.cause, end.info["detail"]) for end in ends]
+    file = LogFile(lines)
+    log = logger(file, "json")
+    for event in events:
+        log_event(log, event)
+    file.close()
+    said = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [line["event"] for line in said if line["level"] == "error"] == [told]

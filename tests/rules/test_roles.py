@@ -6,7 +6,7 @@ import pytest
 
 from natsproxy.rules.roles import ROLES, History
 from natsproxy.wire.frames import Need
-from natsproxy.wire.ops import S2C
+from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import FakeView, Wire, parse
 
 ACK = "PUB $JS.ACK.S.C.1.2.3.4.5 {}\n{}"
@@ -67,3 +67,10 @@ def test_every_pull_reply_is_selected() -> None:
     wire.c2s("PUB $JS.API.CONSUMER.MSG.NEXT.S.C _INBOX.1 1\n2")
     assert wire.s2c("MSG a 1 0\n") != b""
     assert [wire.s2c("MSG _INBOX.1 1 0\n") == b"" for _ in range(3)] == [False, True, True]
+
+
+def test_a_subject_narrows_a_role_and_does_not_replace_it() -> None:
+    wire = Wire('[[rules]]\nname = "r"\nkind = "drop"\nrole = "ack"\nsubject = ["$JS.ACK.S.>", "a"]\n')
+    assert wire.fired(C2S, "PUB $JS.ACK.S.C.1.2.3.4.5 0\n")
+    assert not wire.fired(C2S, "PUB $JS.ACK.T.C.1.2.3.4.5 0\n")
+    assert not wire.fired(C2S, "PUB a 0\n")

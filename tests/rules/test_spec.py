@@ -8,7 +8,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import load, parse_rules
-from natsproxy.wire.ops import C2S, S2C
+from natsproxy.wire.ops import S2C
 
 GOOD = """
 # comment
@@ -47,7 +47,24 @@ MISTAKES = [
     (GOOD + 'role = "ack"\nop = "MSG"\n', r"op contradicts the role 'ack'"),
     (GOOD + 'role = "ack"\ndirection = "s2c"\n', r"direction contradicts the role 'ack'"),
     (GOOD + 'between = ["2s", "1s"]\n', r"between must end after it starts"),
-    (GOOD + 'client = { nam = "x" }\n', r"client has there is no key 'nam'; did you mean 'name'"),
+    (GOOD + 'client = { nam = "x" }\n', r"client has 'nam': there is no key 'nam'; did you mean 'name'"),
+    (GOOD + 'client = { name = 3 }\n', r"r\.toml:10: .*client has 'name', which must be a text, not 3"),
+    (GOOD + 'client = { address = "10.0.0" }\n', r"has 'address', which must be an IP address or a network"),
+    (GOOD + 'header = { A = 1 }\n', r"r\.toml:10: .*header has 'A', which must be a text, not 1"),
+    (GOOD + 'op = "PUB"\nheader = { A = "*" }\n', r"r\.toml:11: .*header selects nothing: PUB never has"),
+    (GOOD + 'op = "PUB"\nqueue = "q"\n', r"r\.toml:11: .*queue selects nothing: PUB never has a queue"),
+    (GOOD + 'min_size = 2\nmax_size = 1\n', r"r\.toml:11: .*max_size is below min_size, 2"),
+    (GOOD + 'subject = "a.b"\nunless = "a.>"\n', r"r\.toml:11: .*unless excepts all that"),
+    (GOOD + 'status = 5\n', r"r\.toml:10: .*status must be a status code of three digits, not 5"),
+    (GOOD + 'role = "ack"\nsubject = "a.>"\n',
+     r"r\.toml:11: .*subject contradicts the role 'ack', which is about \$JS\.ACK\.>"),
+    ('[[rules]]\nname = "a"\nkind = "answer"\ndirection = "s2c"\nstatus_code = 503\n',
+     r"r\.toml:4: .*direction is s2c, where PUB, HPUB never goes"),
+    ('[[rules]]\nname = "a"\nkind = "answer"\nrole = "publish-ack"\nstatus_code = 503\n',
+     r"r\.toml:4: .*role of a rule of kind 'answer' can be PUB, HPUB only"),
+    ('[[rules]]\nname = "a"\nkind = "corrupt"\nop = "INFO"\n',
+     r"r\.toml:4: .*op of a rule of kind 'corrupt' can be PUB, HPUB, MSG, HMSG only"),
+    ('[[rules]]\nname = "a"\nkind = "duplicate"\nop = "PING"\n', r"op of a rule of kind 'duplicate' can"),
     (GOOD + 'first = 0\n', r"first must be a whole number of at least 1, not 0"),
     (GOOD.replace("second", "first"), r"r\.toml:8: a rule named 'first' stands at r\.toml:3 already"),
     ('[[rules]]\nname = "a"\nkind = "latency"\n', r"it needs 'delay'"),
@@ -57,7 +74,11 @@ MISTAKES = [
     (LATENCY + '{ distribution = "uniform", min = "2s", max = "1s" }\n', r"min is above max"),
     (REWRITE + 'from = "a"\n', r"it needs 'to'"),
     (REWRITE + 'prefix = "a.*"\n', r"prefix must be a subject without wildcards"),
-    (REWRITE + 'from = "a.*"\nto = "{{frobnicate(1)}}"\n', r"frobnicate"),
+    (REWRITE + 'from = "a.*"\nto = "{{frobnicate(1)}}"\n',
+     r"r\.toml:5: .*to is wrong: '{{frobnicate\(1\)}}' is not a mapping function; there are splitfromleft"),
+    (REWRITE + 'from = "a.*"\nto = "{{widcard(1)}}"\n', r"r\.toml:5: .*; did you mean wildcard\?"),
+    (REWRITE + 'from = "a.*"\nto = "b.$2"\n', r"r\.toml:5: .*'\$2' names wildcard 2, but 'a\.\*' has 1"),
+    (REWRITE + 'from = "a.>"\nto = "b"\n', r"r\.toml:5: .*must both end in > or neither"),
     (REWRITE + 'from = "a.*"\nto = "b"\n',
      r"r\.toml:5: .*to cannot be undone \(it does not use each wildcard"),
     (REWRITE + 'from = "a.*"\nto = [{to = "b.$1", weight = 50}]\n', r"to has weights"),
@@ -66,7 +87,9 @@ MISTAKES = [
     ('[[rules]]\nname = "a"\nkind = "permissions"\n',
      r"it needs 'publish', 'subscribe' or 'allow_responses'"),
     ('[[rules]]\nname = "a"\nkind = "permissions"\npublish = { alow = "x" }\n',
-     r"permissions\.publish has no key 'alow'"),
+     r"r\.toml:4: rule 'a': publish has no key 'alow'"),
+    ('[[rules]]\nname = "a"\nkind = "permissions"\npublish = { deny = "a..b" }\n',
+     r"r\.toml:4: rule 'a': publish\.deny: 'a\.\.b' is not a valid subject"),
     ('[[rules]]\nname = "a"\nkind = "deny"\n', r"it needs 'subject'"),
 ]  # fmt: skip
 
@@ -109,8 +132,8 @@ def test_all_keys_are_read() -> None:
 [[rules]]
 name = "r"
 kind = "drop"
-direction = "c2s"
-op = ["pub", "HPUB"]
+direction = "s2c"
+op = ["msg", "HMSG"]
 subject = ["a.>", "b"]
 unless = "a.x"
 queue = "q*"
@@ -130,7 +153,7 @@ per = "proxy"
         KINDS,
     )
     selector, gate = rule.selector, rule.gate
-    assert selector.directions == (C2S,)
+    assert selector.directions == (S2C,)
     assert selector.subjects == (b"a.>", b"b")
     assert (selector.min_size, selector.max_size) == (1024, 4096)
     assert selector.headers == ((b"X", "1"), (b"Y", None))

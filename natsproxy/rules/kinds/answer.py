@@ -93,13 +93,6 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     return Answering(status or 0, description, settings["headers"], content)
 
 
-def status_code(value: Any) -> int:
-    """Read a status code of three digits."""
-    if values.count(value) not in range(100, 1000):
-        raise ValueError(f"must be a status code of three digits, not {value!r}")
-    return int(value)
-
-
 def api_error(value: Any) -> dict[str, Any]:
     """Read a JetStream error: `{ code, err_code, description }`."""
     table: dict[str, Any] = values.table(lambda item: item)(value)
@@ -137,7 +130,7 @@ subject = "orders.>"
 error = { code = 503, err_code = 10047, description = "insufficient storage resources available" }
 """,
     (
-        Setting("status_code", status_code, None, "a status: 503, 404, 408, 409, ..."),
+        Setting("status_code", values.status, None, "a status: 503, 404, 408, 409, ..."),
         Setting(
             "description", values.line, None, "the text behind the status; nats-server's where it has one"
         ),
@@ -146,5 +139,6 @@ error = { code = 503, err_code = 10047, description = "insufficient storage reso
         Setting("headers", values.table(values.line), {}, "headers of the answer"),
     ),
     ops=PUBS,
+    takes=PUBS,
     direction=C2S,
 )

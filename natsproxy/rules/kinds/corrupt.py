@@ -11,7 +11,7 @@ from typing import Any
 
 from natsproxy.rules import values
 from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.selector import MESSAGES, Selector
 from natsproxy.rules.verdicts import Replace, Verdict
 from natsproxy.wire.frames import Frame, Need
 
@@ -58,4 +58,5 @@ probability = 0.01
 bytes = 2
 """,
     (Setting("bytes", values.count, 1, "how many bytes are changed at most"),),
+    takes=MESSAGES,
 )

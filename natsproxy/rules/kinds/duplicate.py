@@ -10,7 +10,7 @@ from typing import Any
 
 from natsproxy.rules import values
 from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.selector import MESSAGES, SUBSCRIPTIONS, Selector
 from natsproxy.rules.verdicts import Duplicate, Verdict
 from natsproxy.wire.frames import Frame, Need
 
@@ -48,4 +48,5 @@ subject = "work.>"
 every = 10
 """,
     (Setting("copies", values.count, 1, "how many more"),),
+    takes=MESSAGES | SUBSCRIPTIONS,
 )

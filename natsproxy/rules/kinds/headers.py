@@ -12,7 +12,7 @@ from typing import Any
 from natsproxy.protocol.headers import parse, remove_header, set_header
 from natsproxy.rules import values
 from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.selector import MESSAGES, Selector
 from natsproxy.rules.verdicts import Replace, Verdict
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
@@ -73,4 +73,5 @@ remove = ["X-Debug"]
         Setting("set", values.table(values.text), {}, "header names and their values"),
         Setting("remove", values.several(values.line), (), "header names (case counts)"),
     ),
+    takes=MESSAGES,
 )

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from natsproxy.errors import ConfigError
 from natsproxy.protocol.errors import publish_denied, subscribe_denied
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
 from natsproxy.protocol.subjects import matches
@@ -115,7 +116,10 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     table = {key: settings[key] for key in KEYS if settings[key] is not None}
     if not table:
         raise ValueError("it needs 'publish', 'subscribe' or 'allow_responses'")
-    return PermissionMap(parse_permissions(table))
+    try:
+        return PermissionMap(parse_permissions(table))
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("permissions.")) from None
 
 
 def _as_written(value: Any) -> Any:

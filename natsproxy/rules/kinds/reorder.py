@@ -11,7 +11,7 @@ from typing import Any
 
 from natsproxy.rules import values
 from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.selector import MESSAGES, SUBSCRIPTIONS, Selector
 from natsproxy.rules.verdicts import Reorder, Verdict
 from natsproxy.wire.frames import Frame, Need
 
@@ -55,4 +55,5 @@ within = "500ms"
             "within", values.above_zero(values.duration), 1_000_000_000, "how long it waits for them at most"
         ),
     ),
+    takes=MESSAGES | SUBSCRIPTIONS,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingType
 from typing import Any
 
+from natsproxy.errors import ConfigError
 from natsproxy.protocol.mapping import Destination, Mapping
 from natsproxy.rules import values
 from natsproxy.rules.base import Action, Kind, Setting
@@ -44,10 +45,17 @@ def _mapping(settings: MappingType[str, Any]) -> Mapping:
     if prefix is not None:
         if to is not None:
             raise ValueError("prefix stands alone: 'to' has no meaning with it")
-        return Mapping(b">", prefix + b".>")
+        return _checked("prefix", b">", prefix + b".>")
     if to is None:
         raise ValueError("it needs 'to', where subjects go")
-    return Mapping(source, to)
+    return _checked("to", source, to)
+
+
+def _checked(key: str, source: bytes, to: bytes | list[Destination]) -> Mapping:
+    try:
+        return Mapping(source, to)
+    except ConfigError as error:
+        raise ValueError(f"{key} is wrong: {error}") from None
 
 
 def destination(value: Any) -> bytes | list[Destination]:

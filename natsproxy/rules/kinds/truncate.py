@@ -7,7 +7,7 @@ from typing import Any
 
 from natsproxy.rules import values
 from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.selector import MESSAGES, Selector
 from natsproxy.rules.verdicts import Replace, Verdict
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
@@ -45,4 +45,5 @@ subject = "files.>"
 keep = "1KiB"
 """,
     (Setting("keep", values.size, 0, "how many bytes of the body stay"),),
+    takes=MESSAGES,
 )
