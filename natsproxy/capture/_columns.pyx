@@ -21,7 +21,7 @@ from libc.string cimport memcmp, memcpy, memset, strlen
 from natsproxy.capture._frames cimport (
     ARGS, BODY, HEADERS, HMSG, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
 )
-from natsproxy.capture._items cimport FULL, Body, Record, Span, read_record, skip
+from natsproxy.capture._items cimport FULL, TEXT_MAX, Body, Record, Span, read_record, skip
 from natsproxy.capture._subjects cimport ack_template, digit, fits, is_ascii, plain_template, upper
 
 from itertools import islice
@@ -198,7 +198,7 @@ cdef class Texts(Column):
 
     cdef char *place(self, Py_ssize_t more) except NULL:
         """Return where `more` bytes may be written."""
-        if self.used + more > FULL:
+        if self.used + more > TEXT_MAX:
             raise Unsure
         if self.used + more > self.space:
             self.space = 2 * self.space + more + 64

@@ -10,6 +10,7 @@ from libc.string cimport memcmp, memset
 
 cdef enum:
     FULL = 0x7FFFFFFF           # the most that 32 bits with a sign hold
+    TEXT_MAX = 1 << 28          # arrow.TEXT_MAX
 
 
 cdef struct Body:

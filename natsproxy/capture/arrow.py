@@ -39,6 +39,12 @@ TYPES: Final = {
     "binary": pa.binary(),
 }
 """The Arrow type of each type that `columns.FIELDS` names."""
+TEXT_MAX: Final = 1 << 28
+"""The most text of one column of a block, bytes: what no block has that a recorder wrote.
+
+A block has at most 64 MiB, and text of the wire grows at most threefold where it is not UTF-8; but the name
+of a rule is repeated for every frame of its record.  Far below what 32-bit offsets reach.
+"""
 _CONSTANT: Final = ("recorder", "segment", "block_off")
 
 
@@ -106,6 +112,12 @@ def pure_batch(
     """Return what `batch` returns, by the pure decoder."""
     found = columns(file, ref, names, payload=payload, query=query)
     fields = schema(names)
+    for field in fields:
+        if (
+            field.type in (pa.string(), pa.binary())
+            and sum(map(len, filter(None, found[field.name]))) > TEXT_MAX
+        ):
+            raise _too_large(ref)
     try:
         arrays = [pa.array(found[field.name], field.type) for field in fields]
     except (pa.ArrowException, OverflowError):
