@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,56 @@ async def test_a_signal_stops_a_played_server_in_order(number: int, capture: Pat
         assert "on nats://127.0.0.1:" in await _first_line(process)
         process.send_signal(number)
         assert await trio.to_thread.run_sync(process.wait) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_played_clients_and_leaves_no_connection(number: int, tmp_path: Path) -> None:
+    lines = [line for conn in (1, 2, 3) for line in hello(conn, f"c{conn}")]
+    lines += [(1, ">", b"PUB a 0\r\n\r\n")] * 1000
+    capture = write(tmp_path / "x.ncap", lines, step=10**9)
+    arrived, left = trio.open_memory_channel[int](3), trio.open_memory_channel[int](3)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"INFO {}\r\nPONG\r\n")
+        await arrived[0].send(1)
+        with suppress(trio.BrokenResourceError):
+            async for _ in stream:
+                pass
+        await left[0].send(1)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        process = subprocess.Popen(  # noqa: ASYNC220
+            [NATSPROXY, "replay", "to-server", str(capture), "--to", f"127.0.0.1:{port}", "--speed", "20"],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        with process, trio.fail_after(30):
+            for _ in range(3):
+                await arrived[1].receive()
+            process.send_signal(number)
+            for _ in range(3):
+                await left[1].receive()
+            assert await trio.to_thread.run_sync(process.wait) == 130
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.server
+async def test_two_replays_to_fresh_servers_differ_in_nothing_that_counts(tmp_path: Path) -> None:
+    capture = tmp_path / "x.ncap"
+    await record_program(PROGRAMS / "pull.py", capture, tmp_path / "a")
+    observed = [tmp_path / "1.ncap", tmp_path / "2.ncap"]
+    for path in observed:
+        async with nats_server(tmp_path / path.stem) as server:
+            words = ["to-server", str(capture), "--to", f"nats://{server}", "--speed", "max", "--record"]
+            done = await trio.run_process(
+                [NATSPROXY, "replay", *words, str(path)], capture_stdout=True, check=False
+            )
+        assert done.returncode == 0
+    said = [[e.frame.raw for e in events(path) if isinstance(e, Step)] for path in observed]
+    assert said[0] != said[1]  # time stamps, server ids: the bytes differ
+    report = run("capture", "diff", *observed, "--json")
+    assert (report.exit_code, json.loads(report.output)["same"]) == (0, True)
 
 
 @pytest.mark.server
