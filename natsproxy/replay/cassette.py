@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -32,7 +33,8 @@ from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import EVERYTHING
 from natsproxy.wire.scanner import Scanner
 
-BACKLOG = 4 << 20  # bytes that a client may leave unread before we stop reading from it
+BACKLOG = 8 << 20
+"""Bytes that a client may leave unread; then nothing more is read from anybody until it has taken them."""
 
 
 class CassetteServer:
@@ -118,7 +120,9 @@ class CassetteServer:
             with trio.move_on_after(idle if idle is not None else float("inf")) as scope:
                 await changed.wait()
             if scope.cancelled_caught and self.last_activity == seen:
-                what = self.machine.waits_for()
+                full = self._full()
+                unread = "" if full is None else f"client {full} to read {self._legs[full].backlog} bytes"
+                what = unread or self.machine.waits_for()
                 what = f"{self.connected} clients to leave" if what == "nothing" else what
                 raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {what}")
 
@@ -198,8 +202,16 @@ class CassetteServer:
             if isinstance(wrong, Malformed):
                 leg.write(encode.err("Unknown Protocol Operation"))
                 return
-            if leg.backlog > BACKLOG:
-                await leg.flush()
+            await self._room()
+
+    async def _room(self) -> None:
+        """Wait for the clients that were sent more than they have read: what comes in makes more of it."""
+        while (full := self._full()) is not None:
+            with suppress(LegLost):  # then it has nothing left to read; its own task hears of it
+                await self._legs[full].flush()
+
+    def _full(self) -> int | None:
+        return next((live for live, leg in self._legs.items() if leg.backlog > BACKLOG), None)
 
     # -- what the machine asks for
 

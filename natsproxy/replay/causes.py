@@ -16,7 +16,7 @@ The rules, first match wins per kind of frame
 4. A heartbeat or flow control: the creation of its consumer, by its deliver subject.
 5. Else the last frame that this client sent before.
 
-Every table is bounded; what was forgotten is treated as rule 5.
+Every table is bounded, and keyed by hashes where keys are many; what was forgotten is treated as rule 5.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _ENDS: Final = {
     StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL, StatusKind.TIMEOUT, StatusKind.CONFLICT,
 }  # fmt: skip
 
+_Seqs = int | deque[int]
+"""One publish, which is nearly always all there is, or several."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -71,9 +73,9 @@ class Causes:
     """Finds causes; feed it every step of a capture, in order."""
 
     def __init__(self) -> None:
-        self._published: Bounded[tuple[bytes, bytes, int], deque[int]] = Bounded()
-        self._stored: Bounded[tuple[bytes, int], deque[int]] = Bounded()
-        self._copies: Bounded[tuple[int, bytes, object], int] = Bounded()
+        self._published: Bounded[int, _Seqs] = Bounded()
+        self._stored: Bounded[int, _Seqs] = Bounded()
+        self._copies: Bounded[int, int] = Bounded()
         self._requests: Bounded[bytes, int] = Bounded()
         self._consumers: Bounded[tuple[bytes, bytes], int] = Bounded()
         self._deliver: Bounded[bytes, int] = Bounded()
@@ -93,9 +95,9 @@ class Causes:
             self._note_publish(step, frame)
 
     def _note_publish(self, step: Step, frame: Frame) -> None:
-        seq, body = step.seq, hash(frame.body)
-        self._append(self._published, (frame.subject, frame.reply, body), seq)
-        self._append(self._stored, (frame.subject, body), seq)
+        seq, body = step.seq, frame.body
+        self._append(self._published, hash((frame.subject, frame.reply, body)), seq)
+        self._append(self._stored, hash((frame.subject, body)), seq)
         if frame.reply:
             self._requests[frame.reply] = seq
         if not frame.subject.startswith(b"$JS."):
@@ -116,10 +118,12 @@ class Causes:
                 self._deliver[deliver] = seq
 
     @staticmethod
-    def _append(table: Bounded[K, deque[int]], key: K, seq: int) -> None:
+    def _append(table: Bounded[int, _Seqs], key: int, seq: int) -> None:
         known = table.get(key)
         if known is None:
-            table[key] = deque((seq,), maxlen=LIMIT)
+            table[key] = seq
+        elif isinstance(known, int):
+            table[key] = deque((known, seq), maxlen=LIMIT)
         else:
             known.append(seq)
 
@@ -135,9 +139,8 @@ class Causes:
         ack = parse_ack(frame.reply) if frame.reply else None
         if ack is not None:
             return self._delivery(step, ack, fallback)
-        body = hash(frame.body)
-        published = self._published.get((frame.subject, frame.reply, body))
-        seq = self._copy(step, published, (frame.subject, frame.reply, body))
+        key = hash((frame.subject, frame.reply, frame.body))
+        seq = self._copy(step, self._published.get(key), key)
         if seq is not None:
             return Cause((seq,))
         status = _status(frame)
@@ -152,13 +155,15 @@ class Causes:
             )
         return Cause(fallback)
 
-    def _copy(self, step: Step, publishes: deque[int] | None, key: object) -> int | None:
+    def _copy(self, step: Step, publishes: _Seqs | None, key: int) -> int | None:
         """Return the publish that this delivery is a copy of: the n-th for the n-th on this subscription."""
-        if not publishes:
+        if publishes is None:
             return None
-        count = (step.conn, step.frame.sid, key)
+        count = hash((step.conn, step.frame.sid, key))
         n = self._copies.get(count, 0)
         self._copies[count] = n + 1
+        if isinstance(publishes, int):
+            return publishes if not n else None
         return publishes[n] if n < len(publishes) else None
 
     def _delivery(self, step: Step, ack: AckSubject, fallback: tuple[int, ...]) -> Cause:
@@ -172,8 +177,8 @@ class Causes:
             nak, delayed = self._naks.get((ack.stream, ack.consumer, ack.stream_seq), (None, True))
             kind = Kind.TIMED if delayed else Kind.ANSWER
             return Cause(after if nak is None else (nak, *after), kind, True)
-        stored = self._stored.get((frame.subject, hash(frame.body)))
-        seq = self._copy(step, stored, ("stored", frame.subject, hash(frame.body)))
+        key = hash((frame.subject, frame.body))
+        seq = self._copy(step, self._stored.get(key), key)
         return Cause(after if seq is None else (seq, *after), stream=True)
 
 

@@ -41,7 +41,8 @@ def is_optional(frame: Frame) -> bool:
 class Exchange:
     """A client frame that was recorded.
 
-    matched: when it happened live, None while it did not.  live: the frame that matched it.
+    matched: when it happened live, None while it did not.  live: the frame that matched it, where copies of
+    it were delivered.
     """
 
     seq: int
@@ -118,6 +119,14 @@ class Recorded:
 def key_of(frame: Frame) -> Key:
     """Return what a client frame is looked up by: its op and its subject without identifiers."""
     return frame.op, masked(frame.subject)
+
+
+def alone(frame: Frame) -> Frame:
+    """Return a frame that keeps nothing but its own bytes alive, not the whole read or record it came in."""
+    start, end = frame.start, frame.end
+    if len(frame.buffer) < 2 * (end - start) + _OVERHEAD:
+        return frame
+    return frame._replace(buffer=frame.raw, start=0, end=end - start, line_end=frame.line_end - start)
 
 
 class Script:
@@ -240,9 +249,15 @@ class Script:
         if seq > self.reached[0]:
             self.reached = (seq, now)
 
-    def use(self, exchange: Exchange, now: int) -> list[Effect]:
-        """Count an exchange as having happened; return the effects that were waiting for it alone."""
+    def use(self, exchange: Exchange, live: Frame, now: int) -> list[Effect]:
+        """Count an exchange as having happened; return the effects that were waiting for it alone.
+
+        live: the frame that matched it, which copies of a publish carry on.
+        """
         exchange.matched = now
+        exchange.frame = alone(exchange.frame)
+        if any(effect.origin is exchange for effect in exchange.effects):
+            exchange.live = alone(live)
         self.reach(exchange.seq, now)
         self.connections[exchange.conn].take(exchange)
         self._waiting.pop(exchange.seq, None)

@@ -29,7 +29,7 @@ from natsproxy.replay.identities import Identities, Pairs
 from natsproxy.replay.match import Matcher, Matchers
 from natsproxy.replay.near import nearest, preview
 from natsproxy.replay.plan import Event
-from natsproxy.replay.script import WINDOW, Exchange, Recorded, Script, is_optional, key_of
+from natsproxy.replay.script import WINDOW, Exchange, Recorded, Script, alone, is_optional, key_of
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -208,7 +208,7 @@ class ToClient:
                 self._play(client, past, now)
             return
         if len(client.history) < HISTORY:
-            client.history.append(frame)
+            client.history.append(alone(frame))
         if found is None or recorded is None:
             self._mismatch(client, frame, now)
             return
@@ -220,8 +220,7 @@ class ToClient:
     def _matched(
         self, client: Client, recorded: Recorded, exchange: Exchange, frame: Frame, now: int
     ) -> None:
-        ready = self.script.use(exchange, now)
-        exchange.live = frame
+        ready = self.script.use(exchange, frame, now)
         if frame.op == Op.SUB:
             recorded.sids[exchange.frame.sid] = frame.sid
             client.sids[frame.sid] = exchange.frame.sid

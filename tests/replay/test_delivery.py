@@ -30,14 +30,14 @@ class Table:
         )
 
     def use(self, exchange: Exchange, now: int) -> None:
-        self.delivery.caused(self.script.use(exchange, now), now)
+        self.delivery.caused(self.script.use(exchange, exchange.frame, now), now)
 
 
 def test_effects_wait_for_their_subscription_and_keep_their_order() -> None:
     table = Table()
     table.use(table.publish, 0)
     assert table.actions == []
-    table.script.use(table.sub, 0)
+    table.script.use(table.sub, table.sub.frame, 0)
     table.recorded.sids[b"1"] = b"9"
     table.delivery.subscribed(table.recorded, b"1", 0)
     assert table.actions == [Send(5, b"MSG a 9 1\r\n1\r\n"), Send(5, b"MSG a 9 1\r\n2\r\n")]
@@ -45,7 +45,7 @@ def test_effects_wait_for_their_subscription_and_keep_their_order() -> None:
 
 def test_recorded_timing_and_the_end_keep_their_distance() -> None:
     table = Table(recorded=True)
-    table.script.use(table.sub, 0)
+    table.script.use(table.sub, table.sub.frame, 0)
     table.recorded.sids[b"1"] = b"9"
     table.use(table.publish, 0)
     assert table.delivery.deadline == MS

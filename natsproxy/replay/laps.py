@@ -1,0 +1,106 @@
+"""The same conversation again, under other names: what a second lap of a replay says.
+
+Inboxes and nuids of a lap must not meet those of the lap before: consumers, pull requests and duplicate
+windows of it may live on in the server.  So a lap renames them, whole tokens as everywhere: in subjects,
+replies and header values, and in the JSON that NATS defines (the JetStream API, metadata of objects);
+application payloads stay as they are.  A new name has the length and the alphabet of the old one and depends
+on nothing but that and the lap: all connections and directions agree, and nothing has to be remembered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from natsproxy.protocol.identifiers import is_nuid
+from natsproxy.replay.identities import INBOX
+from natsproxy.replay.match import is_api
+from natsproxy.replay.plan import Step
+from natsproxy.replay.strides import Plain, Stride, subjects_of
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Direction, Op
+from natsproxy.wire.parse import frames
+
+_ALPHABET: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_SUFFIXED: Final = re.compile(rb"([0-9A-Za-z]{22})([0-9a-f]{4}|_[0-9]+)?")
+_WORD: Final = re.compile(rb"[0-9A-Za-z_]{22,}")
+_MESSAGES: Final = (Op.PUB, Op.HPUB, Op.MSG, Op.HMSG)
+
+
+class Lap:
+    """The names of one lap; those of number 0 are the recording's own."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._nuid = lru_cache(maxsize=10_000)(self._other)
+
+    def strides(self, source: Iterator[Stride]) -> Iterator[Stride]:
+        """Yield a conversation under the names of this lap."""
+        if not self._number:
+            yield from source
+            return
+        for stride in source:
+            if isinstance(stride, Step):
+                yield stride._replace(frame=self.frame(stride.frame, stride.direction))
+            elif isinstance(stride, Plain) and self._named(stride):
+                for n, frame in enumerate(frames(stride.data, C2S)):
+                    yield Step(stride.seq + n, stride.conn, stride.t, C2S, self.frame(frame, C2S))
+            else:
+                yield stride
+
+    def _named(self, plain: Plain) -> bool:
+        return any(self.subject(subject) != subject for subject in subjects_of(plain.data))
+
+    def frame(self, frame: Frame, direction: Direction) -> Frame:
+        """Return a frame under the names of this lap."""
+        subject, reply = self.subject(frame.subject), self.subject(frame.reply)
+        if frame.op == Op.SUB:
+            data = encode.sub(subject, frame.sid, frame.queue)
+        elif frame.op in _MESSAGES:
+            headers = _WORD.sub(self._word, frame.headers)
+            body = _WORD.sub(self._word, frame.body) if _defined(frame) else frame.body
+            parts = {"sid": frame.sid, "reply": reply, "headers": headers, "body": body}
+            data = encode.message(frame.op, subject, **parts)
+        else:
+            return frame
+        (renamed,) = frames(data, direction)
+        return renamed
+
+    def subject(self, subject: bytes) -> bytes:
+        """Return a subject, or a pattern, under the names of this lap."""
+        if len(subject) < 22 and not subject.startswith(INBOX):
+            return subject
+        inbox = subject.startswith(INBOX)
+        return b".".join(
+            self._inbox(token) if inbox and index else self._token(token)
+            for index, token in enumerate(subject.split(b"."))
+        )
+
+    def _inbox(self, token: bytes) -> bytes:
+        """Return a token behind `_INBOX.`: any word is a name there."""
+        return token if token in (b"*", b">", b"") else self._nuid(token)
+
+    def _token(self, token: bytes) -> bytes:
+        found = _SUFFIXED.fullmatch(token)
+        if found is None or not is_nuid(found[1]):
+            return token
+        return self._nuid(found[1]) + (found[2] or b"")
+
+    def _word(self, found: re.Match[bytes]) -> bytes:
+        return self._token(found[0])
+
+    def _other(self, name: bytes) -> bytes:
+        digest = blake2b(b"%d " % self._number + name).digest()
+        letters = (_ALPHABET[digest[n % len(digest)] % len(_ALPHABET)] for n in range(len(name)))
+        return bytes(letters)
+
+
+def _defined(frame: Frame) -> bool:
+    """Tell whether NATS itself defines a body."""
+    if is_api(frame.subject) or frame.body.startswith((b'{"type":"io.nats.', b'{"type": "io.nats.')):
+        return True
+    return frame.subject.startswith(b"$O.") and b".M." in frame.subject
