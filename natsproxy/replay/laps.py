@@ -28,6 +28,7 @@ from natsproxy.wire.parse import frames
 _ALPHABET: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SUFFIXED: Final = re.compile(rb"([0-9A-Za-z]{22})([0-9a-f]{4}|_[0-9]+)?")
 _WORD: Final = re.compile(rb"[0-9A-Za-z_]{22,}")
+_LONG: Final = 16  # shorter names may come out alike
 _MESSAGES: Final = (Op.PUB, Op.HPUB, Op.MSG, Op.HMSG)
 
 
@@ -81,8 +82,8 @@ class Lap:
         )
 
     def _inbox(self, token: bytes) -> bytes:
-        """Return a token behind `_INBOX.`: any word is a name there."""
-        return token if token in (b"*", b">", b"") else self._nuid(token)
+        """Return a token behind `_INBOX.`: any long word is a name there, and the name beside a short one."""
+        return self._nuid(token) if len(token) >= _LONG else token
 
     def _token(self, token: bytes) -> bytes:
         found = _SUFFIXED.fullmatch(token)

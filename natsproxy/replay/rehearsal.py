@@ -13,6 +13,7 @@ import trio
 
 from natsproxy.config.settings import Address
 from natsproxy.replay.credentials import Credentials
+from natsproxy.replay.laps import Lap
 from natsproxy.replay.lives import Missing
 from natsproxy.replay.observe import observe
 from natsproxy.replay.player import ServerPlayer
@@ -59,7 +60,7 @@ class Rehearsal:
         terms = self._terms
         for self.lap in range(terms.laps):
             machine = self.machine = ToServer(
-                strides(self._capture),
+                Lap(self.lap).strides(strides(self._capture)),
                 speed=terms.speed,
                 patience=terms.patience,
                 keep=lambda conn: not terms.connections or conn in terms.connections,
