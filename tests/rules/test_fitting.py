@@ -145,7 +145,8 @@ def test_check_and_explain_know_it(file: Path) -> None:
 
 def test_a_reload_measures_anew_and_a_bad_capture_changes_nothing(file: Path) -> None:
     proxy = Proxy(ProxySettings())
-    service = Service(proxy, LogFile(), None, file)
+    with LogFile() as log:
+        service = Service(proxy, log, None, file)
     service.load_rules()
     first = proxy.chain
     (file.parent / "tuesday.ncap").unlink()

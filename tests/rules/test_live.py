@@ -120,10 +120,9 @@ async def test_a_rule_that_fails_ends_its_connection_only(nats_server: NatsServe
     assert len(closed) == 2  # the other one ended in its own way
     ends = [item for _, item in open_capture(capture).items() if isinstance(item, records.Close)]
     assert ("rule-failed", told) in [(end.cause, end.info["detail"]) for end in ends]
-    file = LogFile(lines)
-    log = logger(file, "json")
-    for event in events:
-        log_event(log, event)
-    file.close()
+    with LogFile(lines) as file:
+        log = logger(file, "json")
+        for event in events:
+            log_event(log, event)
     said = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [line["event"] for line in said if line["level"] == "error"] == [told]
