@@ -155,7 +155,7 @@ SAYS: list[tuple[dict[str, Any], str, str]] = [
     ({"deliveries": {"whole": DELIVERIES}}, "warn",
      "JetStream made 1,200 deliveries: 1 of messages that came before, 4 never answered."),
     ({"connections": {"ends": ENDS}}, "warn",
-     "1 connection did not end by the client's own wish (rule 1)."),
+     "1 connection did not end by the client's own wish (rule: 1)."),
     ({"faults": fault()}, "note", "Rule `slow` fired 1 time (hold)."),
     ({"faults": fault(during={"latency": [1.0, 2.0, 80.0, 90.0]}), "latency": latency(asked())}, "note",
      "Rule `slow` fired 1 time (hold); while it did, request p99 was 80 ms (overall 8 ms)."),

@@ -33,7 +33,7 @@ const bytes = (x) =>
   x === null || x === undefined ? "–" : x < 1000 ? `${Math.round(x)} B`
     : unit(x, [[1e6, 1e3, "kB"], [1e9, 1e6, "MB"], [1e12, 1e9, "GB"], [Infinity, 1e12, "TB"]]);
 const dur = (ms) =>
-  ms === null || ms === undefined ? "–"
+  ms === null || ms === undefined ? "–" : ms === 0 ? "0"
     : unit(ms, [[1, 1e-3, "µs"], [1e3, 1, "ms"], [12e4, 1e3, "s"], [72e5, 6e4, "min"], [1728e5, 36e5, "h"], [Infinity, 864e5, "d"]]);
 const many = (x, what) => `${num(x)} ${what}${x === 1 ? "" : "s"}`;
 const percent = (part, whole) => (whole ? `${digits((100 * part) / whole)} %` : "–");
@@ -130,14 +130,15 @@ function stairs(values, x, base, scale, up, coarse = 1) {
 }
 
 // Two directions about one line: client to server above it, server to client below.
+// Per second, or per step where that is shorter: a rate must not say more than was seen.
 function mirror(title, { c2s, s2c }, format, what) {
-  const seconds = step / 1000;
+  const seconds = Math.max(1, step / 1000), per = step < 1000 ? ` in ${dur(step)}` : "/s";
   const up = c2s.map((v) => v / seconds), down = s2c.map((v) => v / seconds);
   const high = Math.max(...up, 1e-9), low = Math.max(...down, 1e-9), height = 190;
   return overTime({
-    title, height,
-    summary: `peak ${format(high)}/s to the server, ${format(low)}/s to clients`,
-    read: (at) => `${format(up[at])}/s to the server · ${format(down[at])}/s to clients`,
+    title: `${title} per ${step < 1000 ? dur(step) : "second"}`, height,
+    summary: `peak ${format(high)}${per} to the server, ${format(low)}${per} to clients`,
+    read: (at) => `${format(up[at])}${per} to the server · ${format(down[at])}${per} to clients`,
     paint(root, x, width, floor) {
       const scale = (floor - 14) / (high + low), base = 7 + high * scale, every = nice(high + low, 5);
       for (let v = -Math.floor(low / every) * every; v <= high; v += every) {

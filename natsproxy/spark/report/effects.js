@@ -114,7 +114,7 @@ function faults(found) {
   return [lanes(found), table([
     { ...subject("rule", "rule"), show: (row) => el("span", { title: row.example && `for example on ${row.example}` }, code(row.rule)) },
     { label: "did", kind: "name", value: (row) => row.action, show: (row) => tag(row.action === row.kind ? row.kind : `${row.kind}: ${row.action}`, "fault") },
-    tally("firings", "count"), tally("conns", "connections"), at("first", "first"),
+    tally("firings", "count"), tally("conns", "connections"),
     { label: "held p50", value: (row) => row.delay?.[0], show: (row) => dur(row.delay?.[0]) },
     tally("-ERR in 5 s", "error", "Firings after which the client was told an error within 5 s, whatever for"),
     warning("closed in 5 s", "closed", "Firings after which the connection ended within 5 s, not by the client's wish"),

@@ -105,7 +105,7 @@ def _connections(data: dict[str, Any]) -> Iterator[Finding]:
     ends = (data["connections"] or {"ends": []})["ends"]
     odd = [end for end in ends if not end["clean"]]
     if odd:
-        said = ", ".join(f"{end['cause']} {end['count']:,}" for end in odd[:4])
+        said = ", ".join(f"{end['cause']}: {end['count']:,}" for end in odd[:4])
         total = many(sum(end["count"] for end in odd), "connection")
         yield "warn", f"{total} did not end by the client's own wish ({said}).", "connections"
 

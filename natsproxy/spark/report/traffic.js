@@ -3,8 +3,8 @@
 function traffic({ frames, bytes: sizes }) {
   return [
     el("p", { class: "keys" }, key("c2s", "to the server"), key("s2c", "to clients")),
-    mirror("Frames per second", frames, short, "frames"),
-    mirror("Message bytes per second", sizes, bytes, "bytes"),
+    mirror("Frames", frames, short, "frames"),
+    mirror("Message bytes", sizes, bytes, "bytes"),
   ];
 }
 

@@ -37,7 +37,7 @@ def rows(frame: DataFrame) -> Rows:
 
 def percentiles(column: str, name: str = "latency") -> Column:
     """Return p50, p90, p99 and the largest of a column of ns, as an array."""
-    return F.expr(f"percentile_approx({column}, array(0.5, 0.9, 0.99, 1.0), 2000)").alias(name)
+    return F.expr(f"percentile_approx({column}, array(0.5, 0.9, 0.99, 1.0), 10000)").alias(name)
 
 
 def ms(values: list[int] | None) -> list[float] | None:

@@ -1,0 +1,156 @@
+"""A real browser for tests: headless Chromium, driven through its debugging pipe.
+
+Two pipes, JSON between them, each message ended by a NUL.  Pages are looked at as a person would: at a given
+size and scheme, by what the document says after its scripts ran, and by the colours of its pixels, which the
+browser itself counts (on a blank page, since the page under test allows no images).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
+)  # fmt: skip
+LAUNCH = """
+import fcntl, os, sys
+pipes = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3]]
+for fd, pipe in enumerate(pipes, 3):
+    os.dup2(pipe, fd)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Chromium reads from descriptor 3 and writes to 4."""
+COUNT = """
+(async () => {
+  const image = new Image();
+  image.src = "data:image/png;base64,%s";
+  await image.decode();
+  const canvas = document.createElement("canvas"), pen = canvas.getContext("2d"), counts = new Map();
+  [canvas.width, canvas.height] = [image.width, image.height];
+  pen.drawImage(image, 0, 0);
+  for (const pixel of new Uint32Array(pen.getImageData(0, 0, image.width, image.height).data.buffer)) {
+    counts.set(pixel, (counts.get(pixel) ?? 0) + 1);
+  }
+  return [...counts].map(([pixel, n]) => [[pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255], n]);
+})()
+"""
+Colour = tuple[int, int, int]
+
+
+class Browser:
+    """One Chromium with two tabs: the page under test, and a blank one that counts pixels."""
+
+    def __init__(self, profile: Path) -> None:
+        found = next(filter(None, map(shutil.which, NAMES)), None)
+        if found is None:
+            pytest.skip(f"no browser here: none of {', '.join(NAMES)} is installed")
+        reading, self._out = os.pipe()
+        answers, writing = os.pipe()
+        command = [sys.executable, "-c", LAUNCH, str(reading), str(writing), found, *FLAGS]
+        with (profile.parent / "browser.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, f"--user-data-dir={profile}", "about:blank"],
+                pass_fds=(reading, writing), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        os.close(reading)
+        os.close(writing)
+        self._answers = os.fdopen(answers, "rb")
+        self._rest = b""
+        self._number = 0
+        self.events: list[dict[str, Any]] = []
+        self._blank, self._page = self._tab(), self._tab()
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.tell(f"{domain}.enable")
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+        os.close(self._out)
+        self._answers.close()
+
+    def tell(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """Send a command and return its result; events meanwhile are kept."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if not method.startswith("Target."):
+            message["sessionId"] = session or self._page
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                result: dict[str, Any] = answer["result"]
+                return result
+            self.events.append(answer)
+
+    def open(self, path: Path, theme: str, width: int, *, scheme: str = "light") -> None:
+        """Show a page, whole, at a width in CSS pixels; theme goes behind its #."""
+        self.tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._size(width, 800)
+        for url in ("about:blank", f"{path.as_uri()}#{theme}"):
+            self.events.clear()
+            self.tell("Page.navigate", url=url)
+            while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+                self.events.append(self._next())
+        self._size(width, self.run("document.documentElement.scrollHeight"))
+        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def run(self, script: str) -> Any:
+        """Return what a script in the page gives, as JSON does."""
+        return self._run(self._page, script)
+
+    def picture(self, selector: str = "html") -> Counter[Colour]:
+        """Return the colours of an element's pixels, with how many there are of each."""
+        box = self.run(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()")
+        box = {name: box[name] for name in ("x", "y", "width", "height")}
+        png = self.tell("Page.captureScreenshot", clip={**box, "scale": 1}, captureBeyondViewport=True)
+        return Counter({tuple(rgb): n for rgb, n in self._run(self._blank, COUNT % png["data"])})
+
+    def complaints(self) -> list[dict[str, Any]]:
+        """Return errors of scripts, refusals of the policy, and requests to anywhere but files."""
+        wrong = [
+            event for event in self.events if event["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")
+        ]
+        sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
+        return wrong + [one for one in sent if not one["params"]["request"]["url"].startswith("file:")]
+
+    def _tab(self) -> str:
+        tab = self.tell("Target.createTarget", url="about:blank")["targetId"]
+        session: str = self.tell("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        return session
+
+    def _size(self, width: int, height: int) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.tell("Emulation.setDeviceMetricsOverride", **size)
+
+    def _run(self, session: str, script: str) -> Any:
+        given = {"expression": script, "awaitPromise": True, "returnByValue": True}
+        answer = self.tell("Runtime.evaluate", session, **given)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            more = os.read(self._answers.fileno(), 1 << 20)
+            assert more, "the browser ended"
+            self._rest += more
+        raw, _, self._rest = self._rest.partition(b"\0")
+        answer: dict[str, Any] = json.loads(raw)
+        return answer

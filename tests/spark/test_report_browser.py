@@ -1,0 +1,227 @@
+"""The report in a real browser: what is drawn, in which colours, and what a person may do with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from natsproxy.spark.report.page import _part, render
+from tests.spark import report_capture as known
+from tests.spark.browser import Browser, Colour
+from tests.spark.test_report_page import bare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.long,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+CELLS = """
+[...document.querySelectorAll("#%s table")].map((table) => [...table.rows].map((row) =>
+  [...row.cells].map((cell) => cell.textContent)))
+"""
+TILES = """
+[...document.querySelectorAll(".tile")].map((tile) =>
+  [tile.lastChild.textContent, tile.firstChild.textContent])
+"""
+EMPTY = """
+[...document.querySelectorAll("section:has(.empty)")].map((node) => node.id)
+"""
+Data = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests; skips where there is none."""
+    with Browser(tmp_path_factory.mktemp("browser") / "profile") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def report(
+    spark: SparkSession, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Data]:
+    """Return the page of the known capture, all tables, and what it was made of."""
+    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.report import write
+
+    folder = tmp_path_factory.mktemp("report")
+    capture = known.make(folder / "known.ncap")
+    analyze(spark, [capture], folder / "tables")
+    write(spark, folder / "tables", folder / "report.html", [capture])
+    text = (folder / "report.html").read_text()
+    data: Data = json.loads(text.split('type="application/json">')[1].split("</script>")[0])
+    return folder / "report.html", data
+
+
+def colours(theme: str) -> dict[str, Colour]:
+    """Return the named colours of the style sheet, as it has them for a theme."""
+    pairs = re.findall(r"--(\w+): light-dark\(#(\w{6}), #(\w{6})\)", _part("style.css"))
+    at = ("light", "dark").index(theme)
+    return {
+        name: (int(c[0:2], 16), int(c[2:4], 16), int(c[4:6], 16)) for name, *both in pairs for c in [both[at]]
+    }
+
+
+def tables(browser: Browser, section: str) -> list[list[dict[str, str]]]:
+    """Return a section's tables as the document has them: rows by the labels of their columns."""
+    found: list[list[list[str]]] = browser.run(CELLS % section)
+    return [[dict(zip(table[0], row, strict=True)) for row in table[1:]] for table in found]
+
+
+def test_the_numbers_in_the_document_are_those_of_the_tables(
+    report: tuple[Path, Data], browser: Browser
+) -> None:
+    """Section by section, after the scripts ran; nobody complains, nothing is fetched."""
+    path, data = report
+    browser.open(path, "light", 1280)
+    tiles = dict(browser.run(TILES))
+
+    assert tiles["errors told"] == str(known.DENIED)
+    assert tiles["firings of rules"] == str(known.DENIED + known.DROPPED)
+    assert tiles["gaps"] == "1"
+    assert tiles["connections"] == "3"
+    (subjects,) = tables(browser, "templates")
+    assert [(row["subject template"], row["published"], row["delivered"]) for row in subjects] == [
+        (row["template"], f"{row['published']:,}", f"{row['delivered']:,}") for row in data["templates"]
+    ]
+    (latency,) = tables(browser, "latency")
+    assert [(row["subject template"], row["requests"], row["no answer"]) for row in latency] == [
+        (row["template"], str(row["requests"]), str(row["unanswered"])) for row in data["latency"]["listed"]
+    ]
+    slow = next(row for row in latency if row["subject template"] == "svc.b")
+    assert (slow["p50"], slow["worst"], slow["service p99"]) == ("30 ms", "60 ms", "59 ms")
+    (deliveries, calls, failed) = tables(browser, "jetstream")
+    assert {deliveries[0][name] for name in ("ack", "nak", "again")} == {"8", "2"}
+    assert (calls[0]["call"], calls[0]["errors"], failed[0]["error"]) == ("STREAM.INFO", "1", known.API_ERROR)
+    (kinds, denied) = tables(browser, "errors")
+    assert (kinds[0]["times"], denied[0]["subject"], denied[0]["denied"]) == (
+        str(known.DENIED),
+        known.EVIL,
+        "publish",
+    )
+    (rules,) = tables(browser, "faults")
+    assert {row["rule"]: row["firings"] for row in rules} == {known.EVIL: "4", "lossy": "5"}
+    assert [row["ended"] for row in tables(browser, "connections")[0]] == [
+        "client-closed", "client-closed", f"rule {known.EVIL}"
+    ]  # fmt: skip
+    assert tables(browser, "gaps")[0][0] == {
+        "at": "00:01:05.000", "reason": known.EVIL, "connection": "all", "frames": "3", "bytes": "99 B"
+    }  # fmt: skip
+    assert "not complete" in browser.run("document.querySelector('[role=alert]').textContent")
+    assert browser.complaints() == []
+
+
+def test_hostile_names_stay_text(report: tuple[Path, Data], browser: Browser) -> None:
+    """A subject that would be an element is in the document many times, and no element came of it."""
+    browser.open(report[0], "light", 1280)
+    assert browser.run("document.body.textContent").count(known.EVIL) > 10
+    assert browser.run("document.querySelectorAll('img, iframe, object, script[src]').length") == 0
+    assert "owned" not in browser.run("document.title")
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_charts_are_drawn_in_their_colours(report: tuple[Path, Data], browser: Browser, theme: str) -> None:
+    """Each section shows what it is about, in the colours of its theme and in none of the other's."""
+    browser.open(report[0], theme, 1000)
+    expected, other = colours(theme), colours("dark" if theme == "light" else "light")
+    drawn = {
+        "traffic": {"c2s": 2000, "s2c": 2000, "card": 50_000}, "templates": {"c2s": 500, "s2c": 300},
+        "latency": {"h1": 50, "h6": 50, "bad": 50}, "slowest": {"busy": 5000},
+        "jetstream": {"good": 300, "fault": 100}, "errors": {"fault": 1000},
+        "faults": {"fault": 500, "bad": 200}, "connections": {"s2c": 2000, "bad": 1000}, "gaps": {"ink": 10},
+    }  # fmt: skip
+    for section, least in drawn.items():
+        seen = browser.picture(f"#{section}")
+        for name, count in least.items():
+            assert seen[expected[name]] >= count, f"{section} shows too little of {name}"
+            assert seen[other[name]] < count / 2, f"{name} is of the other theme"
+    assert browser.picture()[expected["paper"]] > 50_000
+
+
+def test_the_button_and_the_system_choose_the_theme(report: tuple[Path, Data], browser: Browser) -> None:
+    """The system's scheme, until the button says otherwise."""
+    shown = "getComputedStyle(document.body).backgroundColor"
+    paper = {theme: "rgb({}, {}, {})".format(*colours(theme)["paper"]) for theme in ("light", "dark")}
+    browser.open(report[0], "", 1000, scheme="dark")
+    assert browser.run(shown) == paper["dark"]
+    assert browser.run("document.getElementById('theme').textContent") == "Light"
+    browser.run("document.getElementById('theme').click()")
+    assert browser.run(shown) == paper["light"]
+
+
+def test_charts_say_their_values(report: tuple[Path, Data], browser: Browser) -> None:
+    """By pointer and by arrow keys, all charts at the same moment."""
+    path, data = report
+    browser.open(path, "light", 1000)
+    browser.run("document.querySelector('#traffic svg[tabindex]').focus()")
+    at = 20  # 10 s, when the events begin
+    for _ in range(at + 1):
+        for kind in ("rawKeyDown", "keyUp"):
+            browser.tell("Input.dispatchKeyEvent", type=kind, key="ArrowRight", code="ArrowRight")
+    up, down = (data["traffic"]["frames"][way][at] for way in ("c2s", "s2c"))
+    said = browser.run("[...document.querySelectorAll('output')].map((node) => node.textContent)")
+    assert said[0] == f"00:00:10.000 · {up} in 500 ms to the server · {down} in 500 ms to clients"
+    assert up + down > 10
+    assert all(text.startswith("00:00:10.000 · ") for text in said)
+    assert said[2] == "00:00:10.000 · 1 answer, p50 10 ms, p99 10 ms, worst 10 ms"
+
+
+def test_tables_sort_and_open(report: tuple[Path, Data], browser: Browser) -> None:
+    """By a click on a heading, largest first; a slow request shows its frames."""
+    browser.open(report[0], "light", 1000)
+    requests = "[...document.querySelectorAll('#latency tbody tr')].map((row) => +row.cells[1].textContent)"
+    click = "document.querySelectorAll('#latency th button')[1].click()"
+    before = browser.run(requests)
+    browser.run(click)
+    assert browser.run(requests) == sorted(before, reverse=True)
+    browser.run(click)
+    assert browser.run(requests) == sorted(before)
+    browser.run("document.querySelector('details').open = true")
+    frames = tables(browser, "slowest")[0]
+    assert [row["op"] for row in frames] == ["PUB", "MSG", "PUB", "MSG"]
+    assert [row["after"] for row in frames] == ["0", "500 µs", "59.5 ms", "60 ms"]
+
+
+@pytest.mark.parametrize("width", [360, 820, 1280])
+def test_no_page_is_wider_than_its_window(report: tuple[Path, Data], browser: Browser, width: int) -> None:
+    """Wide tables scroll by themselves."""
+    browser.open(report[0], "light", width)
+    assert browser.run("document.documentElement.scrollWidth") == width
+
+
+def test_an_empty_page_says_why(browser: Browser, tmp_path: Path) -> None:
+    """One sentence for each section."""
+    path = tmp_path / "empty.html"
+    path.write_text(render(bare()), encoding="utf-8")
+    browser.open(path, "light", 1000)
+    assert (
+        browser.run("[...document.querySelectorAll('section .empty')].map((node) => node.textContent)")
+        == ["Nothing."] * 9
+    )
+    assert browser.complaints() == []
+
+
+def test_golden_captures_are_drawn(spark: SparkSession, browser: Browser, tmp_path: Path) -> None:
+    """All of them in one report: each section has something to say, but for the gaps."""
+    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.report import write
+
+    captures = sorted(RECORDINGS.glob("*-v1.ncap"))
+    analyze(spark, captures, tmp_path / "tables")
+    write(spark, tmp_path / "tables", tmp_path / "golden.html", captures)
+    browser.open(tmp_path / "golden.html", "dark", 1280)
+
+    assert browser.run(EMPTY) == ["gaps"]
+    assert browser.complaints() == []
