@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from natsproxy.spark.report.findings import MOST, duration, findings, many
-from natsproxy.spark.report.page import embedded, render
+from natsproxy.spark.report.page import _part, embedded, render
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -109,6 +109,27 @@ def test_the_page_allows_its_own_style_and_script_only() -> None:
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page.raw["script#"]
     )
     assert not re.search(r"url\(|@import", page.raw["style#"])
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of "#rrggbb", as WCAG 2 has it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["card", "paper", "faint"])
+def test_texts_stand_out(theme: int, ground: str) -> None:
+    """4.5 to 1 for what is read, 3 to 1 for what is drawn, on every ground of either theme."""
+    found = re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", _part("style.css"))
+    colours = {name: pair[theme] for name, *pair in found}
+    needs = dict.fromkeys(("ink", "soft", "zero", "bad", "fault"), 4.5) | dict.fromkeys(
+        ("c2s", "s2c", "busy"), 3
+    )
+    for name, least in needs.items():
+        dark, light = sorted(luminance(colours[one]) for one in (name, ground))
+        assert (light + 0.05) / (dark + 0.05) >= least, f"{name} on {ground}"
 
 
 # -- findings

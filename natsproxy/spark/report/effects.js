@@ -158,7 +158,7 @@ function connections({ count: total, ends, listed }) {
       { label: "library", kind: "name", value: (c) => c.lang || null, show: (c) => c.lang || "–" },
       { label: "opened", value: (c) => c.opened, show: (c) => (c.opened === null ? "before" : clock(c.opened)) },
       { label: "lasted", value: (c) => until(c) - from(c), show: (c) => dur(until(c) - from(c)) },
-      { label: "ended", kind: "name", value: (c) => c.cause, show: (c) => el("span", { title: c.detail }, tag(c.cause ?? "open", c.clean ? "" : "bad"), c.detail ? ` ${c.detail}` : "") },
+      { label: "ended", kind: "text", value: (c) => c.cause, show: (c) => el("span", { title: c.detail }, tag(c.cause ?? "open", c.clean ? "" : "bad"), c.detail ? ` ${c.detail}` : "") },
       { label: "worst PING", note: "The longest round trip of a PING", value: (c) => c.rtt, show: (c) => dur(c.rtt) },
       { label: "silence", note: "The longest time without a frame, from a second on", value: (c) => c.silence, show: (c) => dur(c.silence) },
       tally("frames ↑", "c2s_frames", "From the client to the server"), tally("frames ↓", "s2c_frames", "From the server to the client"),
