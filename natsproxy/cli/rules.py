@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Firing
+from natsproxy.capture.records import Firing, Note
 from natsproxy.config.build import rules_file
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.connect import Connect
@@ -133,24 +134,42 @@ def _raw(text: str) -> bytes:
 def from_capture(capture: Path, file: Path | None) -> None:
     """Print the exact script of a recorded run: its rules, each gate replaced by what fired.
 
+    Numbers of matches are counted from where a rule came into force: of one that came or went during the run
+    the script says so, since its own count begins with each connection.
+
     \b
     natsproxy rules from-capture chaos.ncap > again.toml
     natsproxy run --rules again.toml --seed SEED
     """
     try:
         reader = open_capture(capture)
-        told = [item.info for _, item in reader.items() if isinstance(item, Firing)]
-        segment = next(reader.segments())
-        if file is None and not segment.rules:
+        told, texts = [], [segment.rules or "" for segment in reader.segments()]
+        late = len(texts)
+        for _, item in reader.items():
+            if isinstance(item, Firing):
+                told.append(item.info)
+            elif isinstance(item, Note) and "rules" in item.info:
+                texts.append(str(item.info["rules"]))
+        if file is None and not any(texts):
             raise click.ClickException(f"{capture} holds no rules: name them with --rules FILE")
-        kept = segment.rules or ""
-        loaded = rules_file(file) if file is not None else load(kept, KINDS, source=str(capture))
+        chains = [load(text, KINDS, source=str(capture)) for text in texts]
+        loaded = rules_file(file) if file is not None else _all_of(chains)
     except OSError as error:
         raise click.ClickException(f"{error.filename or capture}: {error.strerror}") from None
     except NatsproxyError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"# {len(told)} firings recorded; the same again with --seed {segment.seed}")
+    seed = next(reader.segments()).seed
+    click.echo(f"# {len(told)} firings recorded; the same again with --seed {seed}")
+    early = {rule.name for rule in _all_of(chains[:late])}
+    for rule in loaded:
+        if file is None and rule.name not in early:
+            click.echo(f"# {rule.name!r} came into force during the run, and counts from there")
     click.echo(to_toml(script(loaded, told)), nl=False)
+
+
+def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:
+    """Return the rules of a run in which they changed, each as it was last."""
+    return tuple({rule.name: rule for chain in chains for rule in chain}.values())
 
 
 @rules.command("list")

@@ -248,6 +248,8 @@ class Proxy:
         if chain.guards and self.settings.unparsed == "pass":
             raise ConfigError('unparsed = "pass" is a way around rules that deny or rewrite: make it "close"')
         self.chain = chain
+        if self.recorder is not None:
+            self.recorder.put(records.Note(now_ns(), {"rules": chain.text}))
         for relay in list(self.relays.values()):
             relay.swap(chain)
 

@@ -1,4 +1,4 @@
-"""Rules through a running proxy, with nats-py: links that stand still, chaos as a script, rules that fail."""
+"""Rules through a running proxy, with nats-py: links that stand still, rules that fail."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 import nats
 import pytest
-from click.testing import CliRunner
 
 from natsproxy.capture import records
 from natsproxy.capture.reader import open_capture
-from natsproxy.cli.rules import rules as rules_command
 from natsproxy.events import Closed
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.rules.chain import RuleChain
@@ -61,31 +59,6 @@ async def test_swallowed_messages_are_gone_and_the_link_goes_on(nats_server: Nat
 
     text = rule("swallow", 'direction = "c2s"', 'op = "PUB"', "first = 1", 'lasts = "300ms"')
     await through(nats_server.port, text, program)
-
-
-async def test_a_recorded_chaos_run_becomes_a_script(nats_server: NatsServer, tmp_path: Path) -> None:
-    heard: list[list[bytes]] = []
-
-    async def program(url: str) -> None:
-        nc = await nats.connect(url, name="app")
-        got, end = await nc.subscribe("chaos"), await nc.subscribe("end")
-        for number in range(100):
-            await nc.publish("chaos", b"%d" % number)
-        await nc.publish("end", b"")
-        await end.next_msg(5)
-        heard.append([(await got.next_msg(1)).data for _ in range(got.pending_msgs)])
-        await nc.close()
-
-    lossy = rule("drop", 'op = "PUB"', 'subject = "chaos"', "probability = 0.2")
-    capture = tmp_path / "chaos.ncap"
-    await through(nats_server.port, lossy, program, seed=3, record=capture)
-    result = CliRunner().invoke(rules_command, ["from-capture", str(capture)])
-    assert result.exit_code == 0, result.output
-    assert "# 2" in result.output or "# 1" in result.output
-    assert 'only = { "c2s app/1" = [' in result.output
-    await through(nats_server.port, result.output, program, seed=99)
-    assert heard[0] == heard[1]
-    assert 60 < len(heard[0]) < 95
 
 
 async def test_a_rule_that_fails_ends_its_connection_only(nats_server: NatsServer, tmp_path: Path) -> None:
