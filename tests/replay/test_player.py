@@ -12,6 +12,7 @@ import trio
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.compare import compare
+from natsproxy.replay.errors import ReplayError
 from natsproxy.replay.player import ServerPlayer
 from natsproxy.replay.strides import strides
 from natsproxy.replay.to_server import ToServer
@@ -46,7 +47,9 @@ async def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
         await ServerPlayer(ToServer(strides(capture)), Address("127.0.0.1", port)).run()
 
 
-async def _scripted(answers: bytes, capture: Path) -> None:
+async def _scripted(answers: bytes, capture: Path) -> ToServer:
+    machine = ToServer(strides(capture))
+
     async def serve(stream: trio.SocketStream) -> None:
         await stream.send_all(answers)
         await trio.sleep_forever()
@@ -55,9 +58,10 @@ async def _scripted(answers: bytes, capture: Path) -> None:
         (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         try:
-            await ServerPlayer(ToServer(strides(capture)), Address("127.0.0.1", port)).run()
+            await ServerPlayer(machine, Address("127.0.0.1", port)).run()
         finally:
             nursery.cancel_scope.cancel()
+    return machine
 
 
 @pytest.mark.parametrize(
@@ -72,6 +76,21 @@ async def test_a_server_that_cannot_be_used_is_said(answers: bytes, said: str, t
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
     with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=said)):
         await _scripted(answers, capture)
+
+
+async def test_a_server_that_says_nothing_is_waited_for_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsproxy.replay.player.DIAL_LIMIT", 0.05)
+    capture = write(tmp_path / "x.ncap", hello(1, "a"))
+    with pytest.RaisesGroup(pytest.RaisesExc(ReplayError, match="gave no INFO and PONG within 0.05 s")):
+        await _scripted(b"", capture)
+
+
+async def test_a_server_that_stops_speaking_nats_is_said(tmp_path: Path) -> None:
+    capture = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"SUB a 1\r\nPUB a 0\r\n\r\n")])
+    machine = await _scripted(b"INFO {}\r\nPONG\r\nMSG a\r\n", capture)
+    assert "what is not NATS (s2c byte" in str(machine.missing[0])
 
 
 async def test_an_interrupted_replay_leaves_no_connection(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+from hypothesis import given
+from hypothesis import strategies as st
 
 from natsproxy.replay.actions import Forward, Hang, Send
 from natsproxy.replay.match import ignoring_json
 from natsproxy.replay.to_client import ToClient
 from natsproxy.wire import encode
-from natsproxy.wire.ops import C2S
+from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import MS, Line, events, hello
 
@@ -235,29 +236,61 @@ def test_a_window_reads_on_as_exchanges_are_used() -> None:
     assert play.machine.done
 
 
-def test_two_clients_whose_programs_interleave_differently_still_match() -> None:
-    """Every order of two programs' steps that keeps each one's own order gives each the same messages."""
-    lines: list[Line] = [*hello(1, "s"), *hello(2, "s")]
-    for conn, name in ((1, b"a"), (2, b"b")):
-        lines += [(conn, ">", b"SUB %b 1\r\n" % name)]
-    for n in range(3):
-        for conn, name in ((1, b"a"), (2, b"b")):
-            lines += [
-                (conn, ">", b"PUB %b 1\r\n%d\r\n" % (name, n)),
-                (conn, "<", b"MSG %b 1 1\r\n%d\r\n" % (name, n)),
-            ]
-    for picks in itertools.product((1, 2), repeat=8):
-        if picks.count(1) != 4:
-            continue
-        play = Play(lines)
-        play.open(1, "s")
-        play.open(2, "s")
-        todo = {
-            live: iter([b"SUB %b 7\r\n" % name, *(b"PUB %b 1\r\n%d\r\n" % (name, n) for n in range(3))])
-            for live, name in ((1, b"b"), (2, b"a"))
-        }
-        for live in picks:
-            play.say(live, next(todo[live]))
-        assert play.got[1] == b"".join(b"MSG b 7 1\r\n%d\r\n" % n for n in range(3))
-        assert play.got[2] == b"".join(b"MSG a 7 1\r\n%d\r\n" % n for n in range(3))
-        assert play.machine.done
+SUBJECTS = (b"own.1", b"own.2", b"shared", b"ask")
+PROGRAM = st.lists(st.sampled_from(SUBJECTS), max_size=8)
+
+
+def _merged(draw: st.DrawFn, programs: list[list[bytes]]) -> list[tuple[int, bytes]]:
+    """Return the steps of two programs in an order that keeps each one's own: (who, step)."""
+    turns = draw(st.permutations([who for who, steps in enumerate(programs) for _ in steps]))
+    todo = [iter(steps) for steps in programs]
+    return [(who, next(todo[who])) for who in turns]
+
+
+@st.composite
+def _interleavings(draw: st.DrawFn) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+    """Two programs, each a SUB of its own, one of the shared subject, and publishes; interleaved twice."""
+    programs = []
+    for who in (0, 1):
+        subs = [b"SUB own.%d 1\r\n" % (who + 1), b"SUB shared 2\r\n"]
+        said = [b"PUB %b 3\r\n%d%02d\r\n" % (subject, who, n) for n, subject in enumerate(draw(PROGRAM))]
+        programs.append([*subs, *said])
+    return _merged(draw, programs), _merged(draw, programs)
+
+
+def _takers(step: bytes) -> list[tuple[int, bytes]]:
+    """Return who gets a publish, and on which sid: `own.N` is one's own, `shared` is everybody's."""
+    subject = step.split()[1]
+    if subject == b"shared":
+        return [(0, b"2"), (1, b"2")]
+    return [(int(subject[-1:]) - 1, b"1")] if subject.startswith(b"own.") else []
+
+
+@given(_interleavings())
+def test_two_clients_whose_programs_interleave_differently_still_match(
+    orders: tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]],
+) -> None:
+    """Each gets what was recorded for it, on each subject in the recorded order, whoever was quicker."""
+    recorded, live = orders
+    subs = [(who + 1, ">", step) for who, step in recorded if step.startswith(b"SUB")]
+    lines: list[Line] = [*hello(1, "same"), *hello(2, "same"), *subs]
+    wanted: dict[tuple[int, bytes], list[bytes]] = {}
+    for who, step in recorded:
+        if step.startswith(b"PUB"):
+            lines.append((who + 1, ">", step))
+            _, subject, _, body = step.split()
+            for to, sid in _takers(step):
+                lines.append((to + 1, "<", b"MSG %b %b 3\r\n%b\r\n" % (subject, sid, body)))
+                wanted.setdefault((to, subject), []).append(body)
+    play = Play(lines)
+    for who in (0, 1):
+        play.open(who, "same")
+    for who, step in live:
+        play.say(who, step)
+    assert play.machine.done
+    assert not play.machine.mismatches
+    got: dict[tuple[int, bytes], list[bytes]] = {}
+    for who in (0, 1):
+        for frame in frames(play.got[who], S2C):
+            got.setdefault((who, frame.subject), []).append(frame.body)
+    assert got == wanted

@@ -2,45 +2,9 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.lives import Dial, Leave, Write
 from natsproxy.replay.to_server import ToServer
-from tests.replay.scripted import MS, Line, events, hello
-
-PATIENCE = 1000 * MS
-
-
-class Play:
-    """A machine whose connections stand as soon as they are dialled."""
-
-    def __init__(self, lines: list[Line], speed: float | None = None, **options: object) -> None:
-        self.machine = ToServer(events(lines), speed=speed, patience=PATIENCE, **options)  # type: ignore[arg-type]
-        assert self.machine.advance(0) == []  # it reads ahead before its clock starts
-        self.now = 0
-        self.sent: dict[int, bytes] = {}
-        self.left: list[int] = []
-
-    def go(self, ns: int = 0) -> None:
-        self.now += ns
-        again = True
-        while again:
-            again = False
-            for action in self.machine.advance(self.now):
-                if isinstance(action, Dial):
-                    self.machine.connected(action.conn)
-                    self.sent[action.conn] = b""
-                    again = True
-                elif isinstance(action, Write):
-                    self.sent[action.conn] += action.data
-                else:
-                    assert isinstance(action, Leave)
-                    self.left.append(action.conn)
-            again = again or self.machine.deadline == self.now
-
-    def receive(self, conn: int, data: bytes) -> None:
-        for action in self.machine.received(conn, data):
-            assert isinstance(action, Write)
-            self.sent[action.conn] += action.data
-        self.go()
+from tests.replay.play import PATIENCE, Play
+from tests.replay.scripted import MS, events, hello
 
 
 def test_pings_and_pongs_of_the_recording_are_not_sent_and_subs_are_fenced() -> None:
