@@ -118,11 +118,12 @@ class TrioThread:
         self._thread.start()
         try:
             self._standing.result(START)
-        except TimeoutError:
-            raise NatsproxyError(f"{self._what} did not start within {START:g} s") from None
-        except BaseException:  # it failed, or somebody has no patience: Ctrl-C
+        except BaseException as error:  # Ctrl-C among them
             self._ask()
-            self._thread.join(STOP)
+            if self._standing.done():
+                self._thread.join(STOP)
+            elif isinstance(error, TimeoutError):
+                raise NatsproxyError(f"{self._what} did not start within {START:g} s") from None
             raise
 
     def _run(self) -> None:

@@ -1,0 +1,200 @@
+"""Cassettes without pytest: recorded once, played ever after, judged at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import nats
+import pytest
+import trio
+
+from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
+from natsproxy.testing import BlockingCall, CassetteMismatch, cassette, drop, ignoring_json
+from tests.kit.servers import NatsServer
+from tests.replay.scripted import Line, hello, write
+
+
+async def order(url: str, body: bytes = b"order") -> bytes:
+    """Ask a service of our own; return its answer."""
+    nc = await nats.connect(url, name="orders", allow_reconnect=False)
+
+    async def answer(message: object) -> None:
+        await message.respond(b"confirmed")  # type: ignore[attr-defined]
+
+    try:
+        await nc.subscribe("orders", cb=answer)
+        return (await nc.request("orders", body, timeout=5)).data
+    finally:
+        await nc.close()
+
+
+def hand_made(folder: Path, body: bytes = b"1") -> Path:
+    """A capture of one client, "a": it subscribed to x, published a body there and got it back."""
+    size = len(body)
+    lines: list[Line] = [
+        *hello(1, "a"),
+        (1, ">", b"SUB x 1\r\nPUB x %d\r\n%b\r\n" % (size, body)),
+        (1, "<", b"MSG x 1 %d\r\n%b\r\n" % (size, body)),
+    ]
+    return write(folder / "x.ncap", lines)
+
+
+async def say(url: str, body: bytes) -> bytes:
+    """Do as the client of `hand_made` does; return what came back, b"" when the connection ended."""
+    host, port = url.removeprefix("nats://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    hello = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 1\r\nPUB x %d\r\n%b\r\nPING\r\n'
+    writer.write(hello % (len(body), body))
+    heard = b""
+    while b"PONG\r\n" not in heard and (data := await reader.read(65536)):
+        heard += data
+    writer.close()
+    return heard
+
+
+@pytest.mark.server
+def test_it_plays_what_it_recorded(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Recorded once against a real server, then played without one."""
+    path = tmp_path / "new" / "orders.ncap"
+    with cassette(path, "once", upstream=nats_server.url) as tape:
+        assert tape.recording
+        assert asyncio.run(order(tape.url)) == b"confirmed"
+        assert (tape.mismatches(), tape.unused()) == ([], [])
+    for mode in ("none", "once", "new_episodes"):
+        with cassette(path, mode, strict=True) as tape:
+            assert not tape.recording
+            assert asyncio.run(order(tape.url)) == b"confirmed"
+            assert [frame.payload for frame in tape.frames("orders", op="PUB")] == [b"order"]
+
+
+@pytest.mark.server
+def test_a_block_that_fails_keeps_the_old_capture(nats_server: NatsServer, tmp_path: Path) -> None:
+    path = hand_made(tmp_path)
+    before = path.read_bytes()
+
+    def fail(mode: str) -> None:
+        with cassette(path, mode, upstream=nats_server.url) as tape:
+            assert asyncio.run(order(tape.url)) == b"confirmed"
+            raise RuntimeError
+
+    for mode in ("all", "rewrite", "new_episodes"):
+        with pytest.raises(RuntimeError):
+            fail(mode)
+        assert path.read_bytes() == before
+    with cassette(path, "new_episodes", upstream=nats_server.url) as tape:
+        assert asyncio.run(order(tape.url)) == b"confirmed"
+    assert tape.added > 0
+    with cassette(path) as tape:
+        assert asyncio.run(order(tape.url)) == b"confirmed"
+
+
+@pytest.mark.server
+def test_the_same_fault_over_a_recording_gives_the_same(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Recorded is what the server saw."""
+    path, lost = tmp_path / "x.ncap", drop(subject="x", op="PUB", first=1)
+    for mode in ("once", "none"):
+        with cassette(path, mode, upstream=nats_server.url) as tape, tape.fault(lost):
+            heard = asyncio.run(say(tape.url, b"1"))
+            tape.barrier()
+            assert b"MSG" not in heard
+            assert [firing.action for firing in tape.firings] == ["drop"]
+        assert tape.mismatches() == []
+
+
+def test_what_was_never_recorded_is_raised_at_the_end(tmp_path: Path) -> None:
+    path = hand_made(tmp_path)
+    with pytest.raises(CassetteMismatch) as caught, cassette(path, seed=9) as tape:
+        assert b"-ERR 'Permissions Violation" in asyncio.run(say(tape.url, b"2"))
+    assert str(caught.value) == (
+        f"{path}:\nclient 'a' sent what was never recorded: PUB x '2'\n"
+        "  nearest (body differs, not used): PUB x '1'"
+    )
+    story = tape.story()
+    assert story.startswith(f"cassette {path}, mode none, seed 9\nclient 'a' sent what was never recorded")
+    assert "#1 s2c -ERR" in story
+
+
+def test_strict_also_wants_everything_used(tmp_path: Path) -> None:
+    path = hand_made(tmp_path)
+    with cassette(path) as tape:
+        assert tape.unused() == ["SUB x", "PUB x '1'"]
+    assert tape.unused() == ["SUB x", "PUB x '1'"]
+    said = r"recorded, but not sent by any client: SUB x\n.*: PUB x '1'$"
+    with pytest.raises(CassetteMismatch, match=said), cassette(path, strict=True):
+        pass
+
+
+def test_an_error_of_the_block_comes_before_its_judgement(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="mine"), cassette(hand_made(tmp_path), strict=True):
+        raise RuntimeError("mine")
+
+
+def test_body_matchers(tmp_path: Path) -> None:
+    path = hand_made(tmp_path, b'{"ts":1,"v":2}')
+    with cassette(path, bodies={"x": ignoring_json(["/ts"])}, strict=True) as tape:
+        assert b'MSG x 1 14\r\n{"ts":5,"v":2}' in asyncio.run(say(tape.url, b'{"ts":5,"v":2}'))
+
+
+def test_a_matcher_that_fails_is_said(tmp_path: Path) -> None:
+    def broken(ours: bytes, theirs: bytes) -> bool:
+        raise ValueError("no such body")
+
+    tape = cassette(hand_made(tmp_path), bodies={"x": broken}).__enter__()
+    assert b"MSG" not in asyncio.run(say(tape.url, b"2"))
+    with pytest.raises(NatsproxyError, match="cassette has ended: ValueError"):
+        tape.barrier()
+    with pytest.raises(ValueError, match="no such body"):
+        tape.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (("missing.ncap",), CaptureError, "there is no such cassette"),
+        (("missing.ncap", "once"), ConfigError, "mode once has to record .*: say the upstream server"),
+        (("x.ncap", "often"), ConfigError, "'often' is no cassette mode: one of none"),
+        (("nonsense.ncap",), CaptureError, "nonsense.ncap"),
+    ],
+)
+def test_what_cannot_start_says_why(
+    arguments: tuple[str, ...], error: type[Exception], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nonsense.ncap").write_bytes(b"no capture at all, but a text of some length")
+    with pytest.raises(error, match=said), cassette(tmp_path / arguments[0], *arguments[1:]):
+        pass
+
+
+# -- event loops
+
+
+@pytest.mark.parametrize("run", [asyncio.run, lambda made: trio.run(lambda: made)], ids=["asyncio", "trio"])
+def test_inside_an_event_loop_it_is_async_with(run: Callable[..., object], tmp_path: Path) -> None:
+    """What would block the client under test is refused before anything has begun."""
+    path = hand_made(tmp_path)
+
+    async def blocking() -> None:
+        with cassette(path):
+            pass
+
+    async def awaiting() -> None:
+        async with cassette(path, strict=True) as tape:
+            await tape.barrier_async()
+
+    with pytest.raises(BlockingCall, match=r"leaving `with cassette\(\.\.\.\)` would block .*: `async with"):
+        run(blocking())
+    with pytest.raises(CassetteMismatch, match="not sent by any client"):
+        run(awaiting())
+
+
+def test_a_client_that_is_still_connected_may_read_on(tmp_path: Path) -> None:
+    """As one does that says goodbye in its own loop, after the block."""
+
+    async def program() -> bytes:
+        async with cassette(hand_made(tmp_path), strict=True) as tape:
+            reading = asyncio.create_task(say(tape.url, b"1"))
+            await tape.wait_for_async("x", op="MSG")
+        return await reading
+
+    assert b"MSG x 1 1\r\n1\r\n" in asyncio.run(program())

@@ -1,0 +1,45 @@
+"""Faults by name are the kinds of rules, one function each."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from natsproxy.errors import ConfigError
+from natsproxy.rules.kinds import KINDS
+from natsproxy.testing import Fault, deny, drop, faults, latency
+
+
+def test_every_kind_of_rule_has_its_function() -> None:
+    for kind, known in KINDS.items():
+        make = getattr(faults, kind)
+        assert make() == Fault(kind, {})
+        said = inspect.getdoc(make)
+        assert said is not None
+        assert all(setting.name in said for setting in known.settings)
+    assert {name for name, one in vars(faults).items() if getattr(one, "__name__", "") in KINDS} == set(KINDS)
+
+
+def test_own_settings_come_in_order_all_else_by_name() -> None:
+    fault = latency("200ms", subject="orders.>", first=2)
+    assert fault == Fault("latency", {"delay": "200ms", "subject": "orders.>", "first": 2})
+    assert fault.table("slow", {"first": 3}) == {
+        "delay": "200ms", "subject": "orders.>", "first": 3, "name": "slow", "kind": "latency",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: drop("x"), r"drop has 0 settings of its own \(none\)"),
+        (lambda: latency("1s", delay="2s"), "latency: delay is given twice"),
+    ],
+)
+def test_too_many_and_twice_given_settings_are_refused(make: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()  # type: ignore[operator]
+
+
+def test_a_fault_without_settings_is_a_rule() -> None:
+    assert deny().table("no", {"subject": "a"}) == {"subject": "a", "name": "no", "kind": "deny"}

@@ -1,0 +1,257 @@
+"""A proxy in tests: faults that undo themselves, frames, waiting, from plain code, asyncio and trio."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import pytest
+import trio
+from nats.errors import TimeoutError as NatsTimeout
+
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.replay.plan import Step, events
+from natsproxy.testing import BlockingCall, TestProxy, WaitTimeout, drop, latency
+from natsproxy.testing.front import server_address
+from tests.kit.servers import NatsServer
+
+HELLO = b'CONNECT {"verbose":false,"name":"raw"}\r\n'
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[TestProxy]:
+    with TestProxy(nats_server.url, seed=5) as made:
+        yield made
+
+
+def dial(proxy: TestProxy) -> socket.socket:
+    """Connect and greet, as clients do."""
+    address = server_address(proxy.url)
+    sock = socket.create_connection((address.host, address.port), timeout=5)
+    sock.sendall(HELLO + b"PING\r\n")
+    until(sock, b"PONG\r\n")
+    return sock
+
+
+def until(sock: socket.socket, mark: bytes) -> bytes:
+    heard = b""
+    while mark not in heard:
+        data = sock.recv(65536)
+        assert data, heard
+        heard += data
+    return heard
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("nats://demo:4223", Address("demo", 4223)),
+        ("demo", Address("demo", 4222)),
+        ("nats://user:secret@demo:1/", Address("demo", 1)),
+        ("nats://:4223", Address("127.0.0.1", 4223)),
+        ("[::1]:4223", Address("::1", 4223)),
+    ],
+)
+def test_server_addresses(url: str, address: Address) -> None:
+    assert server_address(url) == address
+
+
+@pytest.mark.parametrize("url", ["tls://demo", "nats://demo:99999", "nats://a:1,b:2", "nats://demo:x"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no address of a NATS server: nats://HOST:PORT"):
+        TestProxy(url)
+
+
+# -- life
+
+
+def test_it_is_used_inside_its_with() -> None:
+    proxy = TestProxy("nats://127.0.0.1:1")
+    for use in (lambda: proxy.url, proxy.barrier, proxy.fault("drop").__enter__):
+        with pytest.raises(NatsproxyError, match="use it inside its `with`"):
+            use()
+    assert (proxy.frames(), proxy.firings, proxy.story()) == (
+        [], [], "proxy before nats://127.0.0.1:1, seed 0\nno frame passed",
+    )  # fmt: skip
+
+
+@pytest.mark.server
+def test_many_starts_and_stops_leave_nothing(nats_server: NatsServer) -> None:
+    """No thread and no descriptor stays."""
+
+    def round_trip() -> None:
+        with TestProxy(nats_server.url):
+            pass
+
+    round_trip()
+    threads, descriptors = threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
+    for _ in range(300):
+        round_trip()
+    deadline = time.monotonic() + 20
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        threading.Event().wait(0.05)  # trio's cache of worker threads lets them go after ten seconds
+    assert threading.active_count() <= threads
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) <= descriptors
+
+
+@pytest.mark.server
+def test_what_passes_is_recorded(nats_server: NatsServer, tmp_path: Path) -> None:
+    capture = tmp_path / "x.ncap"
+    with TestProxy(nats_server.url, record=capture) as proxy, dial(proxy) as sock:
+        sock.sendall(b"PUB t.record 2\r\nhi\r\n")
+        proxy.wait_for("t.record")
+    said = [event.frame.subject for event in events(capture) if isinstance(event, Step)]
+    assert b"t.record" in said
+
+
+# -- faults
+
+
+@pytest.mark.server
+def test_a_fault_holds_for_its_with(proxy: TestProxy) -> None:
+    """From a plain test with an asyncio client: in force at once, gone at once, on record."""
+
+    async def program() -> None:
+        nc = await nats.connect(proxy.url)
+        try:
+            sub = await nc.subscribe("t.fault")
+            await nc.flush()
+            with proxy.fault(drop(subject="t.fault"), direction="c2s", name="loss") as name:
+                assert name == "loss"
+                await nc.publish("t.fault", b"lost")
+                with pytest.raises(NatsTimeout):
+                    await sub.next_msg(0.2)
+                assert "fault in force" in proxy.story()
+            await nc.publish("t.fault", b"kept")
+            assert (await sub.next_msg(5)).data == b"kept"
+            await proxy.barrier_async()
+        finally:
+            await nc.close()
+
+    asyncio.run(program())
+    assert [(firing.rule, firing.action) for firing in proxy.firings] == [("loss", "drop")]
+    lost, kept = proxy.frames("t.fault", op="PUB")
+    assert (lost.payload, lost.passed, lost.cause) == (b"lost", False, "loss")
+    assert (kept.payload, kept.passed, kept.cause) == (b"kept", True, None)
+    story = proxy.story()
+    assert story.startswith(
+        f"proxy before nats://{proxy.upstream}, seed 5\nfired: loss (drop) c2s t.fault on "
+    )
+    assert "fault in force" not in story
+    assert "#1 c2s PUB t.fault 'lost' (loss)" in story
+
+
+@pytest.mark.server
+def test_faults_nest_and_end_in_any_order(proxy: TestProxy) -> None:
+    with dial(proxy) as sock:
+        sock.sendall(b"SUB t.nest.* 1\r\nPING\r\n")
+        until(sock, b"PONG\r\n")
+        first, second = (proxy.fault("drop", subject=f"t.nest.{one}", op="PUB") for one in "ab")
+        first.__enter__()
+        with second:
+            first.__exit__(None, None, None)
+            sock.sendall(b"PUB t.nest.a 1\r\n1\r\nPUB t.nest.b 1\r\n2\r\nPING\r\n")
+            heard = until(sock, b"PONG\r\n")
+    assert b"MSG t.nest.a" in heard
+    assert b"MSG t.nest.b" not in heard
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("fault", "settings", "said"),
+    [
+        ("drop", {"probability": 1.2}, "probability"),
+        ("dorp", {}, "drop"),
+        ("latency", {"dealy": "1s"}, "delay"),
+        ("drop", {"name": "first"}, "a fault named 'first' is in force already"),
+    ],
+)
+def test_a_bad_fault_changes_nothing(
+    proxy: TestProxy, fault: str, settings: dict[str, object], said: str
+) -> None:
+    """One sentence, and the rules stay as they were."""
+    with proxy.fault("drop", subject="x", name="first"):
+        with pytest.raises(ConfigError, match=said), proxy.fault(fault, **settings):
+            pass
+        assert proxy.barrier() is None
+        assert proxy.story().count("fault in force") == 1
+
+
+@pytest.mark.server
+def test_rules_are_in_force_from_the_start(nats_server: NatsServer) -> None:
+    rules = [{"name": "loss", "kind": "drop", "subject": ["t.rules"], "op": ["PUB"]}]
+    with TestProxy(nats_server.url, rules=rules) as proxy, dial(proxy) as sock:
+        sock.sendall(b"PUB t.rules 0\r\n\r\n")
+        assert [frame.cause for frame in proxy.wait_for("t.rules")] == ["loss"]
+    with pytest.raises(ConfigError, match="drop"):
+        TestProxy(nats_server.url, rules=[{"name": "x", "kind": "dorp"}])
+
+
+# -- waiting
+
+
+@pytest.mark.server
+def test_waiting_from_a_plain_test(proxy: TestProxy) -> None:
+    with dial(proxy) as sock:
+        later = threading.Timer(0.05, sock.sendall, [b"PUB t.wait 1\r\n2\r\n"])
+        sock.sendall(b"PUB t.wait 1\r\n1\r\n")
+        later.start()
+        found = proxy.wait_for("t.wait", op="PUB", direction="c2s", count=2)
+        assert [frame.payload for frame in found] == [b"1", b"2"]
+        with pytest.raises(WaitTimeout, match=r"waited 0\.05 s for 3 of t\.wait, saw 2; the last frames:"):
+            proxy.wait_for("t.wait", count=3, timeout=0.05)
+        later.join()
+
+
+@pytest.mark.server
+async def test_waiting_from_trio(proxy: TestProxy) -> None:
+    address = server_address(proxy.url)
+    async with await trio.open_tcp_stream(address.host, address.port) as stream:
+        await stream.send_all(HELLO + b"PUB t.trio 2\r\nhi\r\n")
+        (frame,) = await proxy.wait_for_async("t.trio")
+        assert frame.payload == b"hi"
+        await proxy.barrier_async()
+    with pytest.raises(WaitTimeout, match=r"t\.never"):
+        await proxy.wait_for_async("t.never", timeout=0.05)
+
+
+@pytest.mark.server
+async def test_blocking_calls_inside_a_loop_raise_at_once(proxy: TestProxy) -> None:
+    with pytest.raises(BlockingCall, match=r"block trio's event loop .*: await wait_for_async\(\)"):
+        proxy.wait_for("t.x")
+    with pytest.raises(BlockingCall, match=r"block trio's event loop .*: await barrier_async\(\)"):
+        proxy.barrier()
+
+
+@pytest.mark.server
+def test_a_barrier_covers_what_was_sent_before(proxy: TestProxy) -> None:
+    """On all connections; and one that is held up says so."""
+    with dial(proxy) as one, dial(proxy) as other:
+        for sock in (one, other):
+            sock.sendall(b"PUB t.barrier 0\r\n\r\n" * 50)
+        proxy.barrier()
+        assert len(proxy.frames("t.barrier")) == 100
+        with proxy.fault(latency("10s"), subject="t.barrier"):
+            one.sendall(b"PUB t.barrier 0\r\n\r\n")
+            with pytest.raises(WaitTimeout, match=r"a barrier did not come back within 0\.2 s"):
+                proxy.barrier(timeout=0.2)
+
+
+@pytest.mark.server
+async def test_it_serves_asyncio_and_trio_with_async_with(nats_server: NatsServer) -> None:
+    async def hold() -> str:
+        async with TestProxy(nats_server.url) as proxy:
+            await proxy.barrier_async()
+            return proxy.url
+
+    assert (await hold()).startswith("nats://127.0.0.1:")
+    assert (await trio.to_thread.run_sync(lambda: asyncio.run(hold()))).startswith("nats://127.0.0.1:")
