@@ -209,7 +209,7 @@ def _sent_so_far(tape: cassette) -> list[str]:
     from natsproxy.testing import WaitTimeout
 
     try:
-        with suppress(WaitTimeout):  # a fault still holds something back: judged at teardown
+        with suppress(WaitTimeout):  # a fault keeps the answer away: judged at teardown
             tape.barrier(_BARRIER)
     except NatsproxyError as error:
         return [str(error)]

@@ -156,21 +156,23 @@ class CassetteServer:
         leg = Leg(_detached(stream))
         self._legs[live] = leg
         self.connected += 1
-        with trio.CancelScope() as scope:
-            self._scopes[live] = scope
-            try:
-                self._perform(self.machine.opened(live, (self.address.host, self.address.port)))
-                await self._read(live, leg)
-            except LegLost:
-                pass  # the client is gone; the machine hears of it below
-            except NatsproxyError as error:
-                self.failure = error
+        try:
+            with trio.CancelScope() as scope:
+                self._scopes[live] = scope
+                try:
+                    self._perform(self.machine.opened(live, (self.address.host, self.address.port)))
+                    await self._read(live, leg)
+                except LegLost:
+                    pass  # the client is gone; the machine hears of it below
+                except NatsproxyError as error:
+                    self.failure = error
+        finally:
+            leg.close()  # however it ends: serving may be cancelled, a matcher of the user's may fail
         del self._legs[live], self._scopes[live]
         self.connected -= 1
         behind = self._behind.pop(live, None)
         if behind is not None:
             behind.close()
-        leg.close()
         try:
             self._perform(self.machine.closed(live, now_ns()))
         except NatsproxyError as error:

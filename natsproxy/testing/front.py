@@ -201,9 +201,9 @@ class Front:
     def barrier(self, timeout: float = TIMEOUT) -> None:
         """Block until all that had reached the proxy's sockets is handled and answered by the server.
 
-        What a client library still buffers is not covered: flush the client first; nor is a connection that
-        has had no INFO yet.  timeout: seconds.  Raises WaitTimeout, and BlockingCall inside an event loop:
-        there, `await proxy.barrier_async()`.
+        Not covered are what a client library still buffers (flush the client first), a connection that has
+        had no INFO yet, and what a fault holds back.  timeout: seconds.  Raises WaitTimeout, and BlockingCall
+        inside an event loop: there, `await proxy.barrier_async()`.
         """
         refuse_in_loop("barrier()", "await barrier_async()")
         self._thread.wait(timeout, self._barrier, timeout)
