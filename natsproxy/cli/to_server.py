@@ -34,7 +34,13 @@ from natsproxy.replay.rehearsal import Rehearsal, Terms
 @click.option("--creds", type=click.Path(path_type=Path), help="A .creds file to connect with.")
 @click.option("--map-user", multiple=True, metavar="RECORDED=USER:PASSWORD", help="For one recorded user.")
 @click.option("--connections", default="", metavar="N[,N...]", help="Only these recorded connections.")
-@click.option("--loop", default=1, show_default=True, type=click.IntRange(1), help="How many times.")
+@click.option(
+    "--loop",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many times; each with inboxes and nuids of its own.",
+)
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for what a frame answers.")
 @click.option("--dry-run", is_flag=True, help="Only look: how long, how many, what is odd.")
 @click.option("--record", type=click.Path(path_type=Path), help="Record what happens, x.ncap.")

@@ -46,7 +46,7 @@ class Rehearsal:
         self._capture, self._server, self._terms, self._observed = capture, server, terms, observed
         self._totals = {"frames": 0, "bytes": 0, "received": 0, "connections": 0}
         self._seconds = 0.0
-        self._lag = 0
+        self._lags = (0, 0)
 
     async def run(self) -> None:
         """Play all laps.  Raises NatsproxyError where it cannot go on."""
@@ -78,7 +78,8 @@ class Rehearsal:
         self._totals["bytes"] += machine.sent_bytes
         self._totals["received"] += machine.received_frames
         self._totals["connections"] += player.connected
-        self._lag = max(self._lag, machine.lag.worst)
+        p99, worst = self._lags
+        self._lags = (max(p99, machine.lag.percentile(0.99)), max(worst, machine.lag.worst))
 
     def facts(self) -> dict[str, Any]:
         """Return what was done as JSON values."""
@@ -86,5 +87,6 @@ class Rehearsal:
         return {
             **self._totals, "seconds": round(seconds, 3),
             "frames_per_second": round(frames / seconds) if seconds else 0,
-            "worst_lag_ms": round(self._lag / 1e6, 3), "missing": len(self.missing),
+            "lag_p99_ms": round(self._lags[0] / 1e6, 3), "worst_lag_ms": round(self._lags[1] / 1e6, 3),
+            "missing": len(self.missing),
         }  # fmt: skip
