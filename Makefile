@@ -30,7 +30,7 @@ check-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long
 
 bench: $(STAMP)
-	@for bench in tests/benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+	@for bench in tests/benchmarks/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
 
 fix: $(STAMP)
 	$(BIN)/ruff format natsproxy tests

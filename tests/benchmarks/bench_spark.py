@@ -146,9 +146,10 @@ def main(frames: int) -> None:
         path = traffic(Path(folder) / "a.ncap", frames)
         print(f"{count(path):,} frames of 16 bytes, {path.stat().st_size / 1e6:.0f} MB")
         print(f"{'':32}{'cores':>6}{'seconds':>9}{'cpu s':>8}{'frames/s':>12}{'per cpu s':>11}{'MiB':>7}")
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         for name, cores in ROWS:
-            command = [sys.executable, "-m", __spec__.name, "--row", name, str(cores), str(path)]
-            told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            command = [sys.executable, __file__, "--row", name, str(cores), str(path)]
+            told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
             made = json.loads(told.stdout.splitlines()[-1])
             rate, worked = made["frames"] / made["seconds"], made["frames"] / made["cpu"]
             print(f"{name:32}{cores:>6}{made['seconds']:>9.1f}{made['cpu']:>8.1f}{rate:>12,.0f}{worked:>11,.0f}"
