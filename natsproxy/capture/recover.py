@@ -1,7 +1,8 @@
 """Mending a capture: every whole block that can be found, in a new file with a new index.
 
 The blocks of a damaged file are found by walking; where the walk breaks off, the next sync mark whose block
-has the right checksum is where it goes on.
+has the right checksum is where it goes on.  The file is mapped, and what was looked at is let go again:
+memory does not grow with it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from natsproxy.capture.blocks import (
 from natsproxy.capture.reader import segment_of
 from natsproxy.capture.writer import footer
 from natsproxy.errors import CaptureError
+
+_WINDOW = 16 << 20  # bytes of the file that stay in memory
 
 
 @dataclass(slots=True)
@@ -125,7 +128,7 @@ def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
     result = Recovery()
     index: list[list[object]] = []
     walls: list[int] = []
-    written = 0
+    written = gone = 0
     for found in scan(data, source):
         if isinstance(found, int):
             result.lost += found
@@ -143,9 +146,19 @@ def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
             index.append([written, int(found.kind), msgpack.unpackb(raw)])
         if out is not None and result.segment and found.kind != Kind.INDEX:
             written += out.write(data[found.offset : found.end])
+        if found.end - gone > _WINDOW:
+            gone = _let_go(data, gone, found.end)
     if out is not None and result.segment:
         _finish(out, index, result, walls, written)
     return result
+
+
+def _let_go(data: mmap.mmap, start: int, end: int) -> int:
+    """Take the pages between two offsets out of this process; return where the next begin."""
+    end -= end % mmap.PAGESIZE
+    if hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED, start, end - start)
+    return end
 
 
 def _count(result: Recovery, summary: Summary, walls: list[int]) -> None:

@@ -1,0 +1,46 @@
+"""Commands take as much memory for a large capture as for a small one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit.traffic import traffic
+
+COMMANDS = [
+    ["verify"], ["info"], ["cat"], ["export", "--jsonl", "-"], ["export", "--pcapng", "-"],
+    ["export", "--parquet", "-"],
+]  # fmt: skip
+
+
+def peak(capture: Path, command: list[str]) -> int:
+    """Run a command; return the most memory that it had, in bytes."""
+    whole = [sys.executable, "-m", "natsproxy", "capture", command[0], str(capture), *command[1:]]
+    process = subprocess.Popen(whole, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)  # it is waited for: Popen need not
+    assert process.returncode == 0
+    return usage.ru_maxrss * 1024
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two captures, of about 60 and 300 MB."""
+    folder = tmp_path_factory.mktemp("large")
+    return traffic(folder / "60.ncap", 15_000, size=4_000), traffic(folder / "300.ncap", 75_000, size=4_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_memory_does_not_follow_the_capture(captures: tuple[Path, Path], command: list[str]) -> None:
+    """Five times as much to read is not a quarter of the difference more to keep."""
+    if "--parquet" in command:
+        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'natsproxy[spark]'")
+    small, large = captures
+    more = large.stat().st_size - small.stat().st_size
+    assert more > 200e6
+    assert peak(large, command) - peak(small, command) < more / 4
