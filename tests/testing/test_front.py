@@ -202,7 +202,7 @@ def test_rules_are_in_force_from_the_start(nats_server: NatsServer) -> None:
 @pytest.mark.server
 def test_waiting_from_a_plain_test(proxy: TestProxy) -> None:
     with dial(proxy) as sock:
-        later = threading.Timer(0.05, sock.sendall, [b"PUB t.wait 1\r\n2\r\n"])
+        later = threading.Thread(target=sock.sendall, args=[b"PUB t.wait 1\r\n2\r\n"])
         sock.sendall(b"PUB t.wait 1\r\n1\r\n")
         later.start()
         found = proxy.wait_for("t.wait", op="PUB", direction="c2s", count=2)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import nats  # noqa: F401 - a run in this process forgets the modules that it was the first to load
@@ -86,6 +89,18 @@ def recorded(run: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> Ru
     pytester.makepyfile(test_order=ORDER)
     run("--nats-record=once", f"--nats-upstream={nats_server.url}").assert_outcomes(passed=1)
     return run
+
+
+# -- what every run of pytest pays
+
+
+def test_it_is_found_and_costs_nothing_until_it_is_used() -> None:
+    (found,) = entry_points(group="pytest11", name="natsproxy")
+    assert found.value == "natsproxy.pytest_plugin"
+    code = (
+        "import sys, natsproxy.pytest_plugin as _; sys.exit(bool({'trio', 'natsproxy.net'} & {*sys.modules}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # -- where a cassette lies
