@@ -19,7 +19,7 @@ EVIL = "</script><img/src=x/onerror=document.title='owned'>"
 REQUESTS = 60
 """To `svc.<letter>`, the n-th is answered after n ms, of which the responder needs n - 1."""
 UNANSWERED = 3
-NAKS, REDELIVERED, ACKS = 2, 2, 6
+NAKS, REDELIVERED, ACKS, IGNORED = 2, 2, 6, 1
 DENIED = 4
 DROPPED = 5
 EVENTS = 200
@@ -56,13 +56,14 @@ class Conversation(Scribe):
         self.frame(63 * SECOND + MS, CLIENT, S2C, b"HMSG _INBOX.x.z 9 16 16\r\n%s\r\n" % none)
 
     def deliver(self) -> None:
-        """JetStream: deliveries that are acknowledged, refused and made again; a call that fails."""
+        """JetStream: deliveries that are acknowledged, refused, made again, ignored; a call that fails."""
         for number in range(ACKS + NAKS + REDELIVERED):
             t, again = (30 + number) * SECOND, number >= ACKS + NAKS
             ack = b"$JS.ACK.S.C.%d.%d.%d.1767225600000000000.0" % (1 + again, number, number)
             self.frame(t, CLIENT, S2C, b"MSG s.a 8 %s 0\r\n\r\n" % ack)
             answer = b"-NAK" if ACKS <= number < ACKS + NAKS else b"+ACK"
             self.frame(t + 2 * MS, CLIENT, C2S, b"PUB %s 4\r\n%s\r\n" % (ack, answer))
+        self.frame(44 * SECOND, CLIENT, S2C, b"MSG s.a 8 $JS.ACK.S.C.1.99.99.1767225600000000000.0 0\r\n\r\n")
         body = b'{"type":"x","error":{"code":404,"err_code":10059,"description":"%s"}}' % API_ERROR.encode()
         self.frame(45 * SECOND, CLIENT, C2S, b"PUB $JS.API.STREAM.INFO.NONE _INBOX.x.api 0\r\n\r\n")
         self.frame(45 * SECOND + MS, CLIENT, S2C, b"MSG _INBOX.x.api 9 %d\r\n%s\r\n" % (len(body), body))
@@ -108,3 +109,21 @@ def make(path: Path) -> Path:
     for part in (talk.greet, talk.ask, talk.deliver, talk.spread, talk.deny, talk.leave):
         part()
     return write(path, talk.items, per_block=100)
+
+
+def make_wide(path: Path, many: int) -> Path:
+    """Write a capture with that many of everything, each with a long name of its own."""
+    talk, long = Conversation(), "x" * 500
+    for number in range(many):
+        name, t = f"n{chr(97 + number % 26)}{number}q.{long}", number * SECOND
+        raw, reply = name.encode(), b"_INBOX.x.%d" % number
+        ack = b"$JS.ACK.%s%d.C%d.1.1.1.1767225600000000000.0" % (long.encode(), number, number)
+        talk.items.append(Open(number, MONO + t, {"client": f"10.0.0.1:{number}"}))
+        talk.frame(t, number, C2S, b"PUB %s %s 0\r\n\r\n" % (raw, reply))
+        talk.frame(t + number * MS, number, S2C, b"MSG %s 9 0\r\n\r\n" % reply)
+        talk.frame(t, number, S2C, b"MSG s.a 8 %s 0\r\n\r\n" % ack)
+        talk.frame(t + MS, number, S2C, b"-ERR 'Something %s'\r\n" % raw)
+        talk.fire(number, number, name, "drop", name)
+        talk.items.append(Gap(number, MONO + t, {"reason": name, "frames": 1, "bytes": 1}))
+        talk.items.append(Close(number, MONO + t + SECOND, "client-closed", {}))
+    return write(path, talk.items)
