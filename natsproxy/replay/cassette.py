@@ -120,11 +120,16 @@ class CassetteServer:
             with trio.move_on_after(idle if idle is not None else float("inf")) as scope:
                 await changed.wait()
             if scope.cancelled_caught and self.last_activity == seen:
-                full = self._full()
-                unread = "" if full is None else f"client {full} to read {self._legs[full].backlog} bytes"
-                what = unread or self.machine.waits_for()
-                what = f"{self.connected} clients to leave" if what == "nothing" else what
-                raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {what}")
+                raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {self._waits_for()}")
+
+    def _waits_for(self) -> str:
+        full, behind = self._full(), self._behind_full()
+        if full is not None:
+            return f"client {full} to read {self._legs[full].backlog} bytes"
+        if behind is not None:
+            return f"the real server to take {behind.backlog} bytes"
+        what = self.machine.waits_for()
+        return f"{self.connected} clients to leave" if what == "nothing" else what
 
     # -- life
 
@@ -207,13 +212,21 @@ class CassetteServer:
             await self._room()
 
     async def _room(self) -> None:
-        """Wait for the clients that were sent more than they have read: what comes in makes more of it."""
+        """Wait for the clients that were sent more than they have read: what comes in makes more of it.
+
+        The same for real servers behind that take less than is passed on.
+        """
         while (full := self._full()) is not None:
             with suppress(LegLost):  # then it has nothing left to read; its own task hears of it
                 await self._legs[full].flush()
+        while (behind := self._behind_full()) is not None:
+            await behind.room()
 
     def _full(self) -> int | None:
         return next((live for live, leg in self._legs.items() if leg.backlog > BACKLOG), None)
+
+    def _behind_full(self) -> Upstream | None:
+        return next((behind for behind in self._behind.values() if behind.backlog > BACKLOG), None)
 
     # -- what the machine asks for
 

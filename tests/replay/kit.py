@@ -16,6 +16,7 @@ import trio
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette import CassetteServer
+from natsproxy.replay.errors import Stalled
 
 PROGRAMS = Path(__file__).parent / "programs"
 SERVER = Path(sys.executable).parent / "nats-server"
@@ -96,3 +97,14 @@ async def cassette(capture: Path, **options: object) -> AsyncIterator[CassetteSe
         await nursery.start(server.serve)
         yield server
         nursery.cancel_scope.cancel()
+
+
+async def stalls(server: CassetteServer, what: str) -> None:
+    """Wait until a cassette waits for `what` and nothing else happens."""
+    with trio.fail_after(LIMIT):
+        while True:
+            try:
+                await server.finished(0.05)
+            except Stalled as stalled:
+                if what in str(stalled):
+                    return

@@ -11,7 +11,7 @@ from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.cassette import CassetteServer
 from natsproxy.replay.errors import ReplayError
-from tests.replay.kit import PROGRAMS, cassette, record_program, run_program
+from tests.replay.kit import PROGRAMS, cassette, record_program, run_program, stalls
 from tests.replay.scripted import hello, write
 
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
@@ -92,3 +92,23 @@ async def test_an_address_in_use_is_said(tmp_path: Path) -> None:
 def test_pass_needs_an_upstream(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="only with an upstream"):
         CassetteServer(tmp_path / "x.ncap", unrecorded="pass")
+
+
+async def test_a_client_that_does_not_read_is_waited_for_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was sent and has not read is bounded; then nothing more is read, and the wait has an end."""
+    monkeypatch.setattr("natsproxy.replay.cassette.BACKLOG", 1 << 20)
+    size, lines = 1 << 20, hello(1, "a")
+    message = b"%d\r\n%b\r\n" % (size, bytes(size))
+    lines.append((1, ">", b"SUB a 1\r\n"))
+    for _ in range(20):
+        lines += [(1, ">", b"PUB a " + message), (1, "<", b"MSG a 1 " + message)]
+    async with cassette(write(tmp_path / "x.ncap", lines)) as server:
+        stream = await trio.open_tcp_stream("127.0.0.1", server.address.port)
+        said = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB a 1\r\n' + (b"PUB a " + message) * 20
+        async with stream, trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, said)
+            await stalls(server, "waiting for client 1 to read")
+            assert server.machine.script.played < 40
+            nursery.cancel_scope.cancel()

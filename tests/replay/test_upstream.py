@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.replay.kit import cassette, nats_server
+from natsproxy.config.settings import Address
+from tests.replay.kit import cassette, nats_server, stalls
 from tests.replay.scripted import hello, write
 
 
@@ -28,3 +30,33 @@ async def test_unrecorded_input_is_answered_by_the_real_server(tmp_path: Path) -
                 said += await stream.receive_some()
         assert b"MSG x 4 2\r\nhi\r\n" in said
         assert played.mismatches == []
+
+
+async def test_what_the_server_does_not_take_stops_the_reading(tmp_path: Path) -> None:
+    """More than it holds for the server stays with the client: memory is bounded, nothing is lost."""
+    capture, size, count = write(tmp_path / "x.ncap", hello(1, "a")), 1 << 20, 60
+    said = (b"PUB x %d\r\n%b\r\n" % (size, bytes(size))) * count
+    took, go, whole = 0, trio.Event(), trio.Event()
+
+    async def slow(stream: trio.SocketStream) -> None:
+        nonlocal took
+        await stream.send_all(b"INFO {} \r\n")
+        await go.wait()
+        async for data in stream:
+            took += len(data)
+            if took > len(said):
+                whole.set()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, slow, 0, host="127.0.0.1"))
+        upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
+        async with (
+            cassette(capture, unrecorded="pass", upstream=upstream) as played,
+            await trio.open_tcp_stream("127.0.0.1", played.address.port) as stream,
+        ):
+            nursery.start_soon(stream.send_all, b'CONNECT {"verbose":false,"name":"a"}\r\n' + said)
+            await stalls(played, "waiting for the real server to take")
+            go.set()
+            with trio.fail_after(30):
+                await whole.wait()
+        nursery.cancel_scope.cancel()
