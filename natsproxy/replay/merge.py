@@ -9,6 +9,7 @@ a crash the one or the other is there, whole.
 from __future__ import annotations
 
 import os
+import secrets
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,7 +39,6 @@ def merge(path: Path, additions: Sequence[Addition]) -> None:
             "a folder of segments cannot be added to: a cassette is one file, x.ncap", path=path
         )
     fresh = beside(path)
-    fresh.unlink(missing_ok=True)
     with CaptureFile(path) as file:
         old = file.segment
     boot = bytes(16)  # nothing reads times of two recordings as one clock's
@@ -55,8 +55,11 @@ def merge(path: Path, additions: Sequence[Addition]) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Return where a capture is written that will take the place of the one at `path`."""
-    return path.with_name(f".{path.stem}.recording.ncap")
+    """Return where a capture is written that will take the place of the one at `path`.
+
+    Each time it is another place: two tests in two processes may record one cassette, and the last one wins.
+    """
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.recording.ncap")
 
 
 def replace(fresh: Path, path: Path) -> None:

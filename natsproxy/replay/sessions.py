@@ -145,7 +145,6 @@ async def _record(path: Path, upstream: Address, listen: Address) -> AsyncIterat
     """Record to a new file beside the old one, which takes its place when the block ended well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = beside(path)
-    remove(fresh)
     try:
         async with observe(fresh, upstream, listen) as proxy:
             session = Session(f"nats://{proxy.listen[0]}", None, proxy)

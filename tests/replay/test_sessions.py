@@ -164,3 +164,15 @@ async def test_a_cassette_that_is_cut_short_is_not_played(tmp_path: Path) -> Non
     capture.write_bytes(whole)
     async with use(capture):
         pass
+
+
+@pytest.mark.server
+async def test_of_two_that_record_one_cassette_at_once_the_last_wins(tmp_path: Path) -> None:
+    capture = tmp_path / "x.ncap"
+    async with nats_server(tmp_path / "server") as server, use(capture, "all", upstream=server) as outer:
+        await _talk(outer.url, b"outer")
+        async with use(capture, "all", upstream=server) as inner:
+            await _talk(inner.url, b"inner")
+        assert _words(capture) == {b"inner"}
+    assert _words(capture) == {b"outer"}
+    assert [path.name for path in tmp_path.glob("*.ncap")] == ["x.ncap"]  # noqa: ASYNC240 (at the end)
