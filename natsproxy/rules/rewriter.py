@@ -2,8 +2,8 @@
 
 Theory
 1. `rewriting.py` says where a subject goes; here are the places of a frame that hold one: subject and reply
-   of the control line, two headers (`Nats-Subject` of a 503 on its way back, the subject of JetStream's
-   expected-last-sequence check on its way out), the texts of `-ERR`, and the bodies of the JetStream API.
+   of the control line, headers (`Nats-Subject` of a 503 on its way back; on the way out what is traced to, an
+   expected sequence is of, or a schedule publishes to), the texts of `-ERR`, and JetStream API bodies.
 2. Bytes that name no subject are kept: where the subject alone changes, all behind it is copied as it stood.
 3. Most frames are plain, and go the short way (`shuttle.py`).  This is the long one, which knows all cases.
 4. A `Turn` stands for one frame: it counts, throws dice and notes what moved (`turn.py`).
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from natsproxy.rules.turn import Turn
 
 SAID: Final = b"Nats-Subject"
-EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence-Subject"
+NAMING: Final = (
+    b"Nats-Expected-Last-Subject-Sequence-Subject", b"Nats-Trace-Dest", b"Nats-Schedule-Target",
+    b"Nats-Schedule-Source",
+)  # fmt: skip
+"""Headers of a publish whose values are subjects."""
 
 
 class Rewriter(Subjects):
@@ -77,7 +81,7 @@ class Rewriter(Subjects):
             reply = self._there(reply, turn)
         if self.answers(frame.subject):
             return self._api_call(frame, subject, reply, turn)
-        headers = self._expected(frame, turn)
+        headers = self._naming(frame, turn)
         if headers != frame.headers:
             return reheadered(frame, subject, reply, headers)
         if subject == frame.subject and reply == frame.reply:
@@ -92,15 +96,17 @@ class Rewriter(Subjects):
         turn.moved(found.by, subject, found.subject)
         return found.subject
 
-    def _expected(self, frame: Frame, turn: Turn) -> bytes:
-        """Return the headers of a publish, the subject of an expected sequence translated."""
+    def _naming(self, frame: Frame, turn: Turn) -> bytes:
+        """Return the headers of a publish, the subjects that they name translated."""
         headers = frame.headers
-        whole = frame.end - frame.line_end >= frame.header_size
-        named = get_header(headers, EXPECTED) if headers and whole else None
-        if named is None:
+        if b"Nats-" not in headers or len(headers) < frame.header_size:
             return headers
-        to = self._there(named, turn)
-        return headers if to == named else set_header(headers, EXPECTED, to)
+        for name in NAMING:
+            named = get_header(headers, name)
+            to = self._there(named, turn) if named else named
+            if to is not None and to != named:
+                headers = set_header(headers, name, to)
+        return headers
 
     def _api_call(self, frame: Frame, subject: bytes, reply: bytes, turn: Turn) -> bytes | None:
         def there(inner: bytes) -> bytes:

@@ -59,3 +59,9 @@ def test_other_headers_keep_their_bytes() -> None:
     block = b"NATS/1.0\r\nNats-Subject-X:t.b\r\n\r\n"
     raw = b"HMSG t.a 1 %d %d\r\n%s\r\n" % (len(block), len(block), block)
     assert Wire(TENANT).s2c(raw) == raw.replace(b"t.a", b"a", 1)
+
+
+def test_headers_that_name_subjects_are_translated() -> None:
+    block = b"NATS/1.0\r\nNats-Trace-Dest: traces\r\nNats-Schedule-Target: later.x\r\nX: a.b\r\n\r\n"
+    (out,) = frames(Wire(TENANT).c2s(hpub(block)), C2S)
+    assert out.headers == block.replace(b" traces", b" t.traces").replace(b" later.x", b" t.later.x")

@@ -20,18 +20,20 @@ from typing import Any, Final
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.errors import publish_denied, subscribe_denied
+from natsproxy.protocol.headers import get as get_header
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
-from natsproxy.protocol.subjects import matches
+from natsproxy.protocol.subjects import is_valid_publish, matches
 from natsproxy.rules.base import Action, Hit, Kind, Setting, Stage
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.rules.seam import View
 from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Deny, Drop, Verdict
+from natsproxy.rules.verdicts import Close, Deny, Drop, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 SUBS: Final = op_mask(Op.SUB)
+TRACE: Final = b"Nats-Trace-Dest"
 
 
 class PermissionMap(Action):
@@ -65,11 +67,18 @@ class PermissionMap(Action):
         return self._deliver(frame, hit)
 
     def _publish(self, frame: Frame, hit: Hit) -> Verdict | None:
+        headers = frame.headers
+        if len(headers) < frame.header_size:
+            return Close("permissions cannot judge headers that are larger than the rule buffer")
+        traced = traced_to(headers) if headers else b""
+        if traced and is_valid_publish(traced) and not self._may_publish(traced, hit.now):
+            return Deny(publish_denied(traced))
+        return None if self._may_publish(frame.subject, hit.now) else Deny(publish_denied(frame.subject))
+
+    def _may_publish(self, subject: bytes, now: int) -> bool:
         if self.responses is None:
-            allowed = self.permissions.can_publish(frame.subject)
-        else:
-            allowed = self.responses.can_publish(frame.subject, hit.now)
-        return None if allowed else Deny(publish_denied(frame.subject))
+            return self.permissions.can_publish(subject)
+        return self.responses.can_publish(subject, now)
 
     def _subscribe(self, frame: Frame) -> Verdict | None:
         decision = self.permissions.can_subscribe(frame.subject, frame.queue)
@@ -97,6 +106,8 @@ class PermissionMap(Action):
             found.append((C2S, Clause(PUBS, Need.LINE, None, allow)))
         if deny:
             found.append((C2S, Clause(PUBS, Need.LINE, deny)))
+        if deny or allow is not None:
+            found.append((C2S, Clause(op_mask(Op.HPUB), Need.HEADERS)))
         if self.permissions.responses is not None:
             found.append((S2C, Clause(MSGS, Need.LINE)))
         elif self.permissions.delivery_patterns:
@@ -106,6 +117,17 @@ class PermissionMap(Action):
     def describe(self) -> str:
         """Return what it is."""
         return "deny what the permission map does not admit"
+
+
+def traced_to(headers: bytes) -> bytes:
+    """Return the subject to which the server will publish what it traced of a message, `b""` for none.
+
+    The server reads this header otherwise than its others: up to the first blank line, without the blanks
+    around it.  It asks about this subject before it asks about the message's own.
+    """
+    if TRACE not in headers:
+        return b""
+    return (get_header(headers.partition(b"\r\n\r\n")[0], TRACE) or b"").strip(b" \t")
 
 
 KEYS: Final = ("publish", "subscribe", "allow_responses")

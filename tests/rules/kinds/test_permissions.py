@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from natsproxy.protocol.connect import Connect
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import FakeView, S, Wire
+from tests.session.playbook import Playbook
 
 
 def wire(*lines: str, pedantic: bool = False) -> Wire:
@@ -60,3 +64,29 @@ def test_a_reply_may_be_answered_once_and_in_time() -> None:
     assert found.c2s("PUB r.1 0\n") == b""
     found.now = 2 * S
     assert found.c2s("PUB r.2 0\n") == b""
+
+
+TRACED = "HPUB ok {0} {0}\n{1}\n"
+
+
+def test_what_is_traced_must_be_allowed_too() -> None:
+    """The server publishes traces of a message where a header says, and asks about that subject first."""
+    found = wire('publish = { deny = "a.secret" }')
+    for value, denied in (("a.secret", True), (" a.secret\t", True), ("a.open", False), ("a.*", False)):
+        block = f"NATS/1.0\nNats-Trace-Dest:{value}\n\n"
+        frame = TRACED.format(len(block.replace("\n", "\r\n")), block)
+        decision = found.decide(C2S, frame[:-1])
+        assert (decision is not None) is denied, value
+        if decision is not None:
+            assert decision.answer == b"-ERR 'Permissions Violation for Publish to \"a.secret\"'\r\n"
+
+
+def test_headers_that_cannot_be_judged_end_the_connection() -> None:
+    play = Playbook(
+        RuleChain(load('[[rules]]\nname = "r"\nkind = "deny"\nsubject = "secret"\n', KINDS)), rule_buffer=1000
+    ).greeted()
+    play.client(b"HPUB ok 100000 100001\r\nNATS/1.0\r\nNats-Trace-Dest: secret\r\n" + b"x" * 50_000)
+    play.server(b"PONG\r\n")
+    assert b"HPUB" not in play.to_server
+    assert play.end is not None
+    assert play.end.detail == "permissions cannot judge headers that are larger than the rule buffer"

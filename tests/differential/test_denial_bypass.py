@@ -1,0 +1,204 @@
+"""Invariant: no trick gets a frame past a denial that the server itself would not let pass.
+
+Each row is what a hostile client sends.  It is played to a server whose user has the permission map, and
+through the proxy, with the map as a rule, to a server whose user has none: what the client hears back and
+what a witness who hears everything hears must be the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import parse_rules
+from tests.differential.wirelog import fair, play, settings_before
+from tests.kit.servers import NatsServer
+
+MAP = {
+    "publish": {"allow": [">"], "deny": ["secret.>", "secret"]},
+    "subscribe": {"deny": ["secret.>", "secret", "work.* crew"]},
+    "allow_responses": {"max": 1, "expires": "1m"},
+}
+
+
+def traced(*lines: bytes, subject: bytes = b"ok") -> bytes:
+    block = b"\r\n".join([b"NATS/1.0", *lines, b"", b""])
+    return b"HPUB %s %d %d\r\n%sx\r\n" % (subject, len(block), len(block) + 1, block)
+
+
+TRICKS: dict[str, bytes] = {
+    "letter case": b"pUb secret.x 1\r\nx\r\npub\tsecret.x\t1\r\nx\r\nSuB secret.x 9\r\n",
+    "blanks": b"PUB   secret.x \t 1  \r\nx\r\nSUB \t secret.x   9 \r\n",
+    "LF alone ends the line": b"PUB secret.x 1\nx\r\nSUB secret.x 9\n",
+    "leading zeros": b"PUB secret.x 000000001\r\nx\r\n",
+    "ten digits": b"PUB secret.x 0000000001\r\nx\r\n",
+    "a signed number": b"PUB secret.x +1\r\nx\r\n",
+    "a frame in the payload": b"PUB ok 18\r\nPUB secret.x 1\r\nx\r\n\r\n",
+    "a payload longer than said": b"PUB ok 1\r\nxx\r\nPUB secret.x 1\r\nx\r\n",
+    "no payload": b"PUB secret.x 0\r\n\r\n",
+    "trailing dots": b"PUB secret.x. 1\r\nx\r\nPUB secret. 1\r\nx\r\nPUB .secret 1\r\nx\r\nSUB secret. 9\r\n",
+    "empty tokens": b"PUB secret..x 1\r\nx\r\nSUB secret..x 9\r\n",
+    "wildcards in a publish": b"PUB secret.* 1\r\nx\r\nPUB secret.> 1\r\nx\r\nPUB > 1\r\nx\r\n",
+    "wildcards inside tokens": b"PUB secre* 1\r\nx\r\nSUB secre* 9\r\nSUB *ecret 8\r\nSUB secret.x* 7\r\n",
+    "a prefix is no token": b"PUB secretx 1\r\nx\r\nPUB secret\x00 1\r\nx\r\nSUB secretx 9\r\n",
+    "other bytes": b"PUB secret.\xff 1\r\nx\r\nPUB secret.\x00 1\r\nx\r\nPUB secret.\x0b 1\r\nx\r\n",
+    "headers": traced(b"A: b", subject=b"secret.x"),
+    "header sizes": b"HPUB secret.x 0 1\r\nx\r\nHPUB secret.x 00012 00013\r\nNATS/1.0\r\n\r\nx\r\n",
+    "headers longer than all": b"HPUB secret.x 14 12\r\nNATS/1.0\r\n\r\n\r\n",
+    "a reply": b"PUB ok secret.x 1\r\nx\r\nPUB secret.x ok 1\r\nx\r\n",
+    "a queue": b"SUB secret.x q 9\r\nSUB work.x crew 8\r\nSUB work.x other 7\r\nSUB work.* crew 6\r\n",
+    "a wider queue": b"SUB *.x q 9\r\nPUB work.x 1\r\nx\r\n",
+    "a sid that is live": b"SUB ok 9\r\nSUB secret.x 9\r\nPUB ok 1\r\nx\r\n",
+    "a sid that was free": b"SUB ok 9\r\nUNSUB 9\r\nSUB *.x 9\r\nPUB work.x 1\r\nx\r\n",
+    "traced to": traced(b"Nats-Trace-Dest: secret.t"),
+    "traced to, no blank": traced(b"Nats-Trace-Dest:secret.t", b"Nats-Trace-Only: true"),
+    "traced to, blanks": traced(b"Nats-Trace-Dest:  \t secret.t \t "),
+    "traced to, odd blanks": traced(b"Nats-Trace-Dest: \xc2\xa0secret.t\xc2\x85"),
+    "traced to, first of two": traced(b"Nats-Trace-Dest: secret.t", b"Nats-Trace-Dest: ok.t"),
+    "traced to, another case": traced(b"nats-trace-dest: secret.t"),
+    "traced to, a wildcard": traced(b"Nats-Trace-Dest: secret.>"),
+    "traced to, behind the end": traced(b"A: b", b"", b"Nats-Trace-Dest: secret.t"),
+    "traced to, LF alone": traced(b"A: b\nNats-Trace-Dest: secret.t"),
+    "traced to from a denied subject": traced(b"Nats-Trace-Dest: secret.t", subject=b"secret.x"),
+    "UNSUB and a number": b"SUB *.x 9\r\nUNSUB 9 1\r\nPUB work.x 1\r\nx\r\nSUB secret.x 9\r\n",
+    "CONNECT again": b'CONNECT {"verbose":true,"name":"other"}\r\nPUB secret.x 1\r\nx\r\nSUB secret.x 9\r\n',
+    "an operation of servers": b"MSG secret.x 1 1\r\nx\r\n",
+    "an account's operation": b"LS+ acc secret.x\r\n",
+}  # fmt: skip
+
+
+def config(*, secured: bool) -> str:
+    user: dict[str, object] = {"user": "u", "password": "p"}
+    witness = {"user": "w", "password": "p"}
+    return "accounts " + json.dumps(
+        {"A": {"users": [{**user, "permissions": MAP} if secured else user, witness]}}
+    )
+
+
+def connect(user: str, **flags: bool) -> bytes:
+    told = {"user": user, "pass": "p", "verbose": False, "pedantic": False, "headers": True, **flags}
+    return b"CONNECT " + json.dumps(told).encode() + b"\r\n"
+
+
+@dataclass
+class Witness:
+    """Hears everything at a server: subjects alone, since what is traced tells times."""
+
+    stream: trio.SocketStream
+
+    async def heard(self) -> list[bytes]:
+        await self.stream.send_all(b"PING\r\n")
+        data = b""
+        while not data.endswith(b"PONG\r\n"):
+            data += await self.stream.receive_some(65536)
+        return sorted(line.split(b" ")[1] for line in data.split(b"\r\n") if line[:4] in (b"MSG ", b"HMSG"))
+
+
+@asynccontextmanager
+async def meet(port: int) -> AsyncIterator[Witness]:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(connect("w") + b"SUB > 1\r\n")
+        witness = Witness(stream)
+        await witness.heard()
+        yield witness
+
+
+async def published(port: int) -> None:
+    """A third party publishes what the client must not hear."""
+    data = b"".join(b"PUB %s 5\r\nthird\r\n" % name for name in (b"secret.x", b"secret", b"secret.x.y"))
+    await play(port, [connect("w") + data + b"PING\r\n"], 1)
+
+
+Outcome = tuple[list[bytes], list[bytes]]
+
+
+async def outcome(port: int, server: int, witness: Witness, chunks: list[bytes]) -> Outcome:
+    """Return what a client with a trick hears, and what its server's witness hears of it.
+
+    Of one that is thrown out only that counts: whether its -ERR outruns the RST is chance.
+    """
+    heard = b""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+
+        async def pongs(count: int) -> None:
+            nonlocal heard
+            while heard.count(b"PONG\r\n") < count and (more := await stream.receive_some(65536)):
+                heard += more
+
+        await stream.send_all(connect("u") + b"PING\r\n")
+        await pongs(1)
+        with suppress(trio.BrokenResourceError):
+            for chunk in [*chunks, b"PING\r\n"]:
+                await stream.send_all(chunk)
+            await pongs(2)
+        await published(server)
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(b"PING\r\n")
+            await pongs(3)
+    lines = [line for line in heard.split(b"\r\n") if not line.startswith(b"INFO ")]
+    through = heard.count(b"PONG\r\n") == 3
+    return fair([line + b"\r\n" for line in lines]) if through else [b"thrown out"], await witness.heard()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("cut", [4096, 3])
+async def test_no_trick_gets_past_a_denial(cut: int) -> None:
+    rules = parse_rules([{"name": "map", "kind": "permissions", "client": {"user": "u"}, **MAP}], KINDS)
+    wrong = []
+    with NatsServer(config(secured=True)) as secured, NatsServer(config(secured=False)) as open_:
+        proxy = Proxy(settings_before(open_.port), RuleChain(rules))
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+            async with meet(secured.port) as here, meet(open_.port) as there:
+                for name, trick in TRICKS.items():
+                    chunks = [trick[at : at + cut] for at in range(0, len(trick), cut)]
+                    with trio.fail_after(20):
+                        expected = await outcome(secured.port, secured.port, here, chunks)
+                        found = await outcome(address.port, open_.port, there, chunks)
+                    if expected != found:
+                        wrong.append(f"{name}\nserver {expected}\nproxy  {found}")
+            nursery.cancel_scope.cancel()
+    assert not wrong, "\n".join(wrong)
+
+
+OUT_OF_A_TENANT = {
+    **TRICKS,
+    "everything": b"SUB > 9\r\nSUB *.x 8\r\nSUB *.> 7\r\nSUB *.*.* 6\r\n",
+    "the prefix itself": b"PUB tenant 1\r\nx\r\nPUB tenant.x 1\r\nx\r\nSUB tenant.> 9\r\nSUB tenant 8\r\n",
+    "a sid that moves": b"SUB a 9\r\nUNSUB 9 1\r\nPUB a 0\r\n\r\nSUB secret.x 9\r\nSUB secret.> 9\r\n",
+    "a wildcard in the middle": b"PUB a.>.b 1\r\nx\r\nPUB >.a 1\r\nx\r\nSUB >.a 9\r\nSUB a.>.b 9\r\n",
+    "an empty subject": b"PUB . 1\r\nx\r\nPUB .. 1\r\nx\r\nSUB . 9\r\nPUB .a 1\r\nx\r\n",
+    "an expected sequence": traced(b"Nats-Expected-Last-Subject-Sequence-Subject: secret.x"),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("cut", [4096, 3])
+async def test_no_trick_leaves_a_tenant(cut: int) -> None:
+    """Under a prefix nothing goes out or comes in but under the prefix."""
+    tenant = {"name": "tenant", "kind": "rewrite", "client": {"user": "u"}, "prefix": "tenant"}
+    seen: list[bytes] = []
+    with NatsServer(config(secured=False)) as server:
+        proxy = Proxy(settings_before(server.port), RuleChain(parse_rules([tenant], KINDS)))
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+            async with meet(server.port) as witness:
+                for name, trick in OUT_OF_A_TENANT.items():
+                    chunks = [trick[at : at + cut] for at in range(0, len(trick), cut)]
+                    with trio.fail_after(20):
+                        heard, went = await outcome(address.port, server.port, witness, chunks)
+                    for subject in (b"secret", b"secret.x", b"secret.x.y"):
+                        went.remove(subject)  # the third party's
+                    assert all(subject.startswith(b"tenant.") for subject in went), name
+                    assert b"third\r\n" not in heard, name
+                    seen += went
+            nursery.cancel_scope.cancel()
+    assert {b"tenant.secret.t", b"tenant.secret.x", b"tenant.tenant.x"} <= set(seen)
