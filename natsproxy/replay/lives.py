@@ -143,8 +143,8 @@ class Stage:
 
     connects: recorded CONNECT by connection.  unsent: seqs of what was read and not sent, in order.
     leaving: connections whose end was read, and the seq behind it.  interest: SUBs that the server may not
-    know yet, by seq: (connection, pattern).  api: inboxes on which live messages came.  asked: replies of
-    live requests.
+    know yet, by seq: (connection, pattern).  calls: inboxes of JetStream API calls.  api: those that were
+    answered live, with their connection.  asked: replies of requests that came live.
     """
 
     lives: dict[int, Live] = field(default_factory=dict)
@@ -152,7 +152,8 @@ class Stage:
     unsent: dict[int, None] = field(default_factory=dict)
     leaving: dict[int, int] = field(default_factory=dict)
     interest: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    api: Bounded[tuple[int, bytes], bool] = field(default_factory=Bounded)
+    calls: Bounded[bytes, None] = field(default_factory=Bounded)
+    api: Bounded[tuple[int, bytes], None] = field(default_factory=Bounded)
     asked: Bounded[bytes, None] = field(default_factory=Bounded)
     names: ServerNames = field(default_factory=ServerNames)
     needles: Needles = field(default_factory=Needles)

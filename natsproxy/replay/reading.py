@@ -7,6 +7,7 @@ from typing import Final
 
 from natsproxy.replay.canonical import PUBLISHED
 from natsproxy.replay.lives import PART, Bulk, Stage, cost_of
+from natsproxy.replay.match import is_api
 from natsproxy.replay.needs import Goodbye, Needs, Planned
 from natsproxy.replay.plan import Began, Ended, Step
 from natsproxy.replay.strides import Heard, Plain, Stride
@@ -103,6 +104,8 @@ class Reading:
             stage.names.requested(frame)
             if frame.reply:
                 stage.needles.learn(frame.reply)
+                if is_api(frame.subject):
+                    stage.calls[frame.reply] = None
         else:
             self._mark += 1
         if frame.op == Op.SUB:

@@ -122,13 +122,14 @@ class ToServer:
         elif frame.op in (Op.MSG, Op.HMSG):
             stage = self._stage
             stage.names.answered(frame, live=True)
-            if not frame.reply.startswith(b"$JS."):
-                stage.asked[frame.reply] = None
-            elif frame.reply.startswith(b"$JS.FC."):
+            if frame.reply.startswith(b"$JS.FC."):
                 answers.append(Write(live.conn, encode.pub(frame.reply)))
+            elif frame.reply and not frame.reply.startswith(b"$JS."):
+                stage.asked[frame.reply] = None
             if counts(frame):
                 live.received[frame.sid] = live.received.get(frame.sid, 0) + 1
-                stage.api[live.conn, frame.subject] = True
+                if frame.subject in stage.calls:
+                    stage.api[live.conn, frame.subject] = None
 
     def _fenced(self, fence: Fence) -> None:
         for seq in fence.subs:

@@ -45,7 +45,7 @@ class Waits:
         for sid, count in head.counts:
             live.received[sid] = max(count, live.received.get(sid, 0))
         for key in head.api:
-            self._stage.api[key] = True
+            self._stage.api[key] = None
 
     def count(self, live: Live, wanted: tuple[Count, ...]) -> str:
         """Return the first message that has not come."""
