@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.spark.story import write_story
+from tests.spark.traffic import Talk, record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,3 +70,42 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
         table = pa.Table.from_batches(batches, arrow).combine_chunks()
         found.append(spark.createDataFrame(table, schema))
     return found[0], found[1]
+
+
+class Known:
+    """Captures whose answers are known, and their tables, each computed once.
+
+    They are read as one: the story, the golden captures and generated traffic in small blocks, in an order
+    and a split that have nothing to do with those of the recording.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        from natsproxy.spark.tables import exchanges
+
+        self.story = write_story(folder / "story.ncap")
+        self.talk = Talk(100)
+        golden = sorted((Path(__file__).parents[2] / "recordings").glob("*.ncap"))
+        self.captures = [self.story, *golden, record(folder / "talk.ncap", self.talk, block=20_000)]
+        frames, self.items = load(spark, self.captures)
+        self.frames = frames.repartition(3)
+        paired = exchanges(self.frames)
+        self.paired = spark.createDataFrame(paired.toArrow(), paired.schema)
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table, not yet computed."""
+        from natsproxy.spark.tables import derive
+
+        return derive(name, self.frames, self.items, self.paired)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a table."""
+        if name not in self._rows:
+            self._rows[name] = self.table(name).toArrow().to_pylist()
+        return self._rows[name]
+
+
+@pytest.fixture(scope="session")
+def known(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Known:
+    """The captures that are known, with their tables."""
+    return Known(spark, tmp_path_factory.mktemp("known"))

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from natsproxy.protocol import headers
-from tests.spark.conftest import load
-from tests.spark.story import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WALL, WORKER, write_story
+from tests.spark.story import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WALL, WORKER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from tests.spark.conftest import Known
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,26 +23,12 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
-    """Every table of the story, not yet computed."""
-    from natsproxy.spark.tables import TABLES, derive, exchanges
+def table(known: Known) -> Callable[[str], list[Row]]:
+    """The rows of a table that are the story's."""
+    from natsproxy.capture.reader import open_capture
 
-    frames, items = load(spark, [write_story(tmp_path_factory.mktemp("story") / "story.ncap")])
-    paired = exchanges(frames).persist()
-    return {name: derive(name, frames, items, paired) for name in TABLES[1:]} | {"frames": frames}
-
-
-@pytest.fixture(scope="module")
-def table(made: dict[str, DataFrame]) -> Callable[[str], list[Row]]:
-    """The rows of a table, computed once."""
-    known: dict[str, list[Row]] = {}
-
-    def rows(name: str) -> list[Row]:
-        if name not in known:
-            known[name] = made[name].toArrow().to_pylist()
-        return known[name]
-
-    return rows
+    ((recorder, _),) = {(one.recorder.hex(), 0) for one in open_capture(known.story).segments()}
+    return lambda name: [row for row in known.rows(name) if row.get("recorder", recorder) in (recorder, None)]
 
 
 def ms(t: int | None) -> float | None:
@@ -56,16 +41,19 @@ def brief(rows: list[Row], *names: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in names) for row in rows), key=repr)
 
 
-def test_schemas_are_as_written(made: dict[str, DataFrame]) -> None:
+def test_schemas_are_as_written(known: Known) -> None:
     """Names, order and types of every table."""
     from pyspark.sql.types import StructType
 
     from natsproxy.spark.schema import FRAMES, TABLES
+    from natsproxy.spark.tables import FROM
 
-    for name, ddl in {**TABLES, "frames": FRAMES}.items():
-        if name != "replay_diff":
-            written = [(field.name, field.dataType) for field in StructType.fromDDL(ddl)]
-            assert [(field.name, field.dataType) for field in made[name].schema] == written, name
+    made = {name: known.table(name) for name in FROM} | {"frames": known.frames}
+    assert set(TABLES) == {*FROM, "replay_diff"}
+    for name, found in made.items():
+        written = StructType.fromDDL({**TABLES, "frames": FRAMES}[name])
+        columns = [(field.name, field.dataType) for field in found.schema]
+        assert columns == [(field.name, field.dataType) for field in written], name
 
 
 REQUESTS = {  # reply: requests, deliveries, replies, status, outcome, responder, latency ms, service ms
@@ -285,11 +273,11 @@ def test_gaps(table: Callable[[str], list[Row]]) -> None:
     ]  # fmt: skip
 
 
-def test_a_replay_differs_where_it_differs(made: dict[str, DataFrame]) -> None:
+def test_a_replay_differs_where_it_differs(known: Known) -> None:
     """One service does not answer, one subject is gone; the rest is the same."""
     from natsproxy.spark.tables import replay_diff
 
-    told = made["frames"].where("subject LIKE 'svc.%' OR subject LIKE 'r.%'")
+    told = known.frames.where("subject LIKE 'svc.%' OR subject LIKE 'r.%'")
     later = told.where("NOT (subject = 'r.plain' AND dir = 1) AND subject <> 'svc.nobody'")
     rows = {row["template"]: row for row in replay_diff(told, later).toArrow().to_pylist()}
     assert {name for name, row in rows.items() if not row["same"]} == {"svc.plain", "r.plain", "svc.nobody"}

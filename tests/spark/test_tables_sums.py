@@ -6,17 +6,16 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.conftest import load
 from tests.spark.sequential import conversation, of_table
-from tests.spark.traffic import Talk, record
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from tests.spark.conftest import Known
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,95 +23,73 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-GOLDEN = sorted((Path(__file__).parents[2] / "recordings").glob("*.ncap"))
-ROUNDS = 100
-Tables = dict[str, list[dict[str, Any]]]
+Row = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def talk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Talk]:
-    """Generated traffic in many small blocks."""
-    talk = Talk(ROUNDS)
-    return record(tmp_path_factory.mktemp("talk") / "talk.ncap", talk, block=20_000), talk
-
-
-def all_tables(frames: DataFrame, items: DataFrame) -> Tables:
-    """Return the rows of every table."""
-    from natsproxy.spark.tables import TABLES, derive, exchanges
-
-    paired = exchanges(frames).persist()
-    found = {name: derive(name, frames, items, paired).toArrow().to_pylist() for name in TABLES[1:]}
-    paired.unpersist()
-    return found
-
-
-@pytest.fixture(scope="module")
-def tables(spark: SparkSession, talk: tuple[Path, Talk]) -> Tables:
-    """Every table of the golden captures and of the traffic, read as one."""
-    return all_tables(*load(spark, [*GOLDEN, talk[0]]))
-
-
-def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+def counted(rows: list[Row]) -> Counter[str]:
     """Return rows as a multiset."""
     return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
 
 
-def test_they_are_what_a_sequential_reader_finds(tables: Tables, talk: tuple[Path, Talk]) -> None:
+def test_they_are_what_a_sequential_reader_finds(known: Known) -> None:
     """Five tables, row by row, on every golden capture and the traffic."""
-    rows = {name: list(found) for name, found in tables.items()}
-    rows["subjects"] = [{**row, "minute": int(row["minute"].timestamp())} for row in rows["subjects"]]
-    rows["headers"] = [row for row in rows["headers"] if row["position"]]
-    rows["requests"] = [row for row in rows["requests"] if row["outcome"] != "pull"]
-    for name, expected, columns in conversation([*GOLDEN, talk[0]]):
+    unsettled = {"answer": "none", "answered_ns": None}
+    same: dict[str, Callable[[Row], Row | None]] = {
+        "subjects": lambda row: {**row, "minute": int(row["minute"].timestamp())},
+        "headers": lambda row: row if row["position"] else None,
+        "js_acks": lambda row: {**row, **unsettled} if row["answer"] == "wpi" else row,
+        "requests": lambda row: None if row["outcome"] == "pull" else row,
+    }
+    for name, expected, columns in conversation(known.captures):
+        rows = filter(None, map(same.get(name, dict), known.rows(name)))
         assert expected, name
-        assert of_table(rows[name], *columns) == expected, name
+        assert of_table(rows, *columns) == expected, name
 
 
-def test_generated_traffic_counts_up(tables: Tables, talk: tuple[Path, Talk]) -> None:
+def test_generated_traffic_counts_up(known: Known) -> None:
     """What the generator knows."""
-    known = talk[1].known
-    asked = [row for row in tables["requests"] if row["template"] == "svc.*"]
-    assert len(asked) == known["requests"]
-    assert Counter(row["outcome"] for row in asked)["no reply"] == known["unanswered"]
-    assert sum(row["latency_ns"] or 0 for row in asked) == known["latency_ns"]
+    counts = known.talk.known
+    asked = [row for row in known.rows("requests") if row["template"] == "svc.*"]
+    assert len(asked) == counts["requests"]
+    assert Counter(row["outcome"] for row in asked)["no reply"] == counts["unanswered"]
+    assert sum(row["latency_ns"] or 0 for row in asked) == counts["latency_ns"]
     assert {row["service_ns"] for row in asked} == {2_000, None}
-    stored = [row for row in tables["pub_acks"] if row["stream"] == "ORDERS"]
-    assert (len(stored), {row["outcome"] for row in stored}) == (known["pub_acks"], {"ack"})
-    settled = [row for row in tables["js_acks"] if row["stream"] == "ORDERS"]
-    assert (len(settled), sum(row["redelivered"] for row in settled)) == (
-        known["js_acks"],
-        known["redelivered"],
-    )
-    spread = [row for row in tables["fanout"] if row["subject"].startswith("telemetry.")]
-    assert (len(spread), {row["delay_ns"] for row in spread}) == (known["telemetry"], {50_000})
-    assert max(row["pings"] for row in tables["liveness"]) == max(known["pings"], 4)
+    stored = [row for row in known.rows("pub_acks") if row["stream"] == "ORDERS"]
+    assert (len(stored), {row["outcome"] for row in stored}) == (counts["pub_acks"], {"ack"})
+    settled = [row for row in known.rows("js_acks") if row["stream"] == "ORDERS"]
+    assert len(settled) == counts["js_acks"]
+    assert sum(row["redelivered"] for row in settled) == counts["redelivered"]
+    spread = [row for row in known.rows("fanout") if row["subject"].startswith("telemetry.")]
+    assert (len(spread), {row["delay_ns"] for row in spread}) == (counts["telemetry"], {50_000})
+    lively = [row for row in known.rows("liveness") if row["rtt_mean_ns"] == 5_000]
+    assert [row["pings"] for row in lively] == [counts["pings"]]
 
 
-def test_golden_captures(tables: Tables) -> None:
+def test_golden_captures(known: Known) -> None:
     """What `recordings/README.md` says of them is in their tables."""
     outcomes = Counter(
-        row["outcome"] for row in tables["requests"] if row["template"].startswith(("quotes", "nobody"))
+        row["outcome"] for row in known.rows("requests") if row["template"].startswith(("quotes", "nobody"))
     )
     assert outcomes == {"replied": 2, "no responders": 1}
-    demo = [row for row in tables["js_acks"] if row["stream"] == "DEMO"]
+    demo = [row for row in known.rows("js_acks") if row["stream"] == "DEMO"]
     assert Counter((row["answer"], row["delivered"]) for row in demo) == {
         ("nak", 1): 1,
         ("ack", 1): 2,
         ("ack", 2): 1,
     }
-    kept = Counter(row["stream"] for row in tables["pub_acks"])
+    kept = Counter(row["stream"] for row in known.rows("pub_acks"))
     assert (kept["DEMO"], kept["KV_settings"]) == (3, 1)
-    assert [(row["err_code"], row["error"]) for row in tables["js_api"] if row["error"]] == [
-        (10014, "consumer not found")
-    ]
-    assert {(row["rule"], row["error"]) for row in tables["faults"]} == {
+    (asked,) = (row for row in known.rows("js_api") if row["verb"] == "CONSUMER.INFO")
+    assert (asked["err_code"], asked["error"]) == (10014, "consumer not found")
+    fired = [row for row in known.rows("faults") if row["rule"].startswith("no-")]
+    assert {(row["rule"], row["error"]) for row in fired} == {
         ("no-secrets", 'Permissions Violation for Publish to "secret.plan"'), ("no-telemetry", None),
     }  # fmt: skip
-    orders = [row for row in tables["fanout"] if row["subject"] == "orders.new" and row["published"] == 1]
+    orders = [row for row in known.rows("fanout") if row["subject"] == "orders.new" and row["published"] == 1]
     assert sum(row["deliveries"] == 2 for row in orders) == 5
-    held = {(row["subject"], row["queue"]): row["delivered"] for row in tables["subscriptions"]}
+    held = {(row["subject"], row["queue"]): row["delivered"] for row in known.rows("subscriptions")}
     assert (held["orders.>", None], held["orders.new", "workers"]) == (5, 5)
-    assert {row["name"] for row in tables["connections"]} >= {
+    assert {row["name"] for row in known.rows("connections")} >= {
         "core",
         "service",
         "client",
@@ -121,38 +98,23 @@ def test_golden_captures(tables: Tables) -> None:
     }
 
 
-def test_any_split_gives_the_same(spark: SparkSession, tables: Tables, talk: tuple[Path, Talk]) -> None:
-    """Through the data source with a task for every block, and shuffled into more partitions."""
-    from natsproxy.spark.jobs import read
-    from natsproxy.spark.tables import PAYLOAD_BYTES
-
-    captures, small = [*GOLDEN, talk[0]], {"partitionBytes": "1"}
-    frames = read(spark, captures, payload=str(PAYLOAD_BYTES), **small).persist()
-    items = read(spark, captures, what="items", **small).persist()
-    assert frames.rdd.getNumPartitions() > len(captures) + 10
-    usual = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "5")
-    try:
-        split = all_tables(frames, items)
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", usual or "2")
-        frames.unpersist()
-        items.unpersist()
-    for name, rows in tables.items():
-        assert counted(split[name]) == counted(rows), name
-
-
 @pytest.mark.long
-def test_one_core_and_two_write_the_same(talk: tuple[Path, Talk], tmp_path: Path) -> None:
-    """The whole job, as a user runs it."""
+def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
+    """The whole job as a user runs it, on one core and on two, and with a task for every block."""
     import pyarrow.parquet as pq
 
     found = []
-    for cores in ("1", "2"):
-        out = tmp_path / cores
-        command = [sys.executable, "-m", "natsproxy", "analyze", *map(str, [*GOLDEN, talk[0]])]
-        subprocess.run([*command, "--out", str(out), "--cores", cores, "--quiet"], check=True, timeout=280)
+    code = (
+        "import sys; from natsproxy.spark import jobs; from natsproxy.spark.session import local_session\n"
+        "out, cores, size, *captures = sys.argv[1:]; read = jobs.read\n"
+        "jobs.read = lambda *args, **more: read(*args, partitionBytes=size, **more)\n"
+        "jobs.analyze(local_session(int(cores)), captures, out)\n"
+    )
+    for cores, size in (("1", "67108864"), ("2", "67108864"), ("2", "1")):
+        out = tmp_path / f"{cores}-{size}"
+        command = [sys.executable, "-c", code, str(out), cores, size, *map(str, known.captures)]
+        subprocess.run(command, check=True, timeout=280)
         tables = sorted(path for path in out.iterdir() if path.is_dir())
         found.append({path.name: counted(pq.read_table(path).to_pylist()) for path in tables})
-    assert found[0] == found[1]
-    assert sum(map(len, found[0].values())) > talk[1].known["frames"]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]["frames"]) > known.talk.known["frames"]

@@ -66,7 +66,7 @@ def _aggregates(own: str) -> list[Column]:
         F.expr("min_by(peer, if(leg = 3, at_ns, NULL))").alias("answered_id"),
         F.max(when(f"leg = 1 AND {own}", F.xxhash64("subject"))).alias("subject_id"),
         F.expr("min_by(status, if(leg = 4, at_ns, NULL))").alias("status"),
-        F.expr(f"count_if(leg = 1 AND {own} AND {_PULL})").alias("pulls"),
+        F.expr(f"count_if(leg = 1 AND {_PULL})").alias("pulls"),
         F.expr(f"count_if(leg = 1 AND {own})").alias("requests"),
         F.expr("count_if(leg = 2)").alias("deliveries"),
         F.expr("count_if(leg = 4)").alias("replies"),
@@ -87,8 +87,15 @@ def paired(rows: DataFrame, own: str = "true") -> DataFrame:
     others are only told apart from them.
     """
     whole = _aggregates(own)
-    once = rows.groupBy("k").agg(*whole, F.expr("count_if(leg = 1)").alias("uses"))
+    counts = {"uses": "leg = 1", "own_deliveries": f"leg = 2 AND {own}", "own_replies": f"leg = 4 AND {own}"}
+    once = rows.groupBy("k").agg(
+        *whole, *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items())
+    )
     single = once.where(f"uses = 1 OR pulls > 0 OR uses > {TURNS_MAX}")
+    # Where a row holds several requests, what is not told apart is counted when it happens.
+    single = single.withColumns(
+        {name: F.expr(f"if(uses > 1, own_{name}, {name})") for name in ("deliveries", "replies")}
+    ).drop("own_deliveries", "own_replies")
     single = single.withColumns({"turn": F.expr("1L"), "shared": F.expr("uses > 1")}).drop("uses")
     again = _turns(rows).groupBy("k", "turn").agg(*whole).withColumn("shared", F.lit(True))
     return single.unionByName(again).where("requests > 0")

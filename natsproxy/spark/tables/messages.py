@@ -62,30 +62,35 @@ def headers(frames: DataFrame) -> DataFrame:
     return shaped("headers", lines.where(kept))
 
 
-def fanout(frames: DataFrame) -> DataFrame:
+def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
     """Return one row per message that the server got: how many copies it sent, how late, how spread.
 
     Messages have no identity on the wire: they are told apart by subject, reply, headers, size and the first
     bytes of the payload that `frames` keeps.  Where several are equal they share a row (`published` > 1),
     whose counts are right and which has no times between.  delay_ns: to the first copy; spread_ns: from the
-    first to the last.  JetStream's deliveries are in `js_acks`.
+    first to the last.  JetStream's deliveries are in `js_acks`.  own: an SQL condition on `at_ns`, which
+    messages count.
     """
     rows = servers_side(frames).where(f"{MESSAGE} AND status IS NULL")
     rows = rows.where(~F.coalesce("reply", F.lit("")).startswith(ACK))
     same = F.xxhash64(F.coalesce("reply", F.lit("")), "headers", "size", "payload")
+    mine = f"dir = 0 AND {own}"
     grouped = rows.groupBy("subject", "template", same.alias("same")).agg(
-        F.max(when("dir = 0", peer())).alias("publisher_id"),
-        F.min(when("dir = 0", "at_ns")).alias("published_ns"),
-        F.expr("count_if(dir = 0)").alias("published"),
-        F.sum(when("dir = 0", "size")).alias("bytes"),
+        F.max(when(mine, peer())).alias("publisher_id"),
+        F.min(when(mine, "at_ns")).alias("published_ns"),
+        F.expr("count_if(dir = 0)").alias("sent"),
+        F.expr(f"count_if({mine})").alias("published"),
+        F.sum(when(mine, "size")).alias("bytes"),
         F.expr("count_if(dir = 1)").alias("deliveries"),
+        F.expr(f"count_if(dir = 1 AND {own})").alias("own_deliveries"),
         F.min(when("dir = 1", "at_ns")).alias("first_ns"),
         F.max(when("dir = 1", "at_ns")).alias("last_ns"),
     )
     named = with_peer(grouped.where("published > 0"), frames, "publisher_id", "recorder", "publisher")
     return shaped("fanout", named.withColumns({
-        "delay_ns": when("published = 1", "first_ns - published_ns"),
-        "spread_ns": when("published = 1", "last_ns - first_ns"),
+        "deliveries": F.expr("if(sent > 1, own_deliveries, deliveries)"),
+        "delay_ns": when("sent = 1", "first_ns - published_ns"),
+        "spread_ns": when("sent = 1", "last_ns - first_ns"),
     }))  # fmt: skip
 
 
