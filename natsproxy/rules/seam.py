@@ -39,7 +39,7 @@ class Subscription:
 
     subject: what the client asked for.  upstream: what the server was asked for (the same bytes unless
     rewritten).  max: the client's auto-unsubscribe count, 0 for none.  delivered: messages that went to the
-    client since the SUB, kept only once there is such a count.
+    client since the SUB, kept only once there is such a count.  certain: no other SUB named this sid.
     """
 
     sid: bytes
@@ -48,6 +48,7 @@ class Subscription:
     upstream: bytes = b""
     max: int = 0
     delivered: int = 0
+    certain: bool = True
 
 
 class View(Protocol):

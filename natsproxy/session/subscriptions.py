@@ -25,7 +25,11 @@ class Subscriptions(dict[bytes, Subscription]):
 
     def add(self, sid: bytes, subject: bytes, queue: bytes, upstream: bytes) -> bool:
         """Note a SUB; return whether the server takes it (valid subject, sid not live)."""
-        if not is_valid_subscribe(upstream) or (sid in self and sid not in self._late):
+        if not is_valid_subscribe(upstream):
+            return False
+        if sid in self and sid not in self._late:
+            # The server ignores it, unless it refused the first one without saying which (a limit of its own).
+            self[sid].certain = False
             return False
         self._late.discard(sid)
         self[sid] = Subscription(sid, subject, queue, upstream)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import load
-from natsproxy.wire.ops import S2C
+from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
 from natsproxy.wire.scanner import TALLIES
 from tests.session.playbook import Playbook
@@ -83,3 +83,18 @@ def test_a_refused_subscription_leaves_nothing_behind() -> None:
     assert not play.session.subs
     assert not scanner.tallies
     assert not scanner.watch_sids
+
+
+def test_what_we_send_never_goes_into_a_frame_that_is_on_its_way() -> None:
+    """A limit is reached while the client is in the middle of a large publish: our UNSUB comes behind it."""
+    play = Playbook(RuleChain(load(LOSSY, KINDS))).greeted()
+    play.client(b"SUB a.> 1\r\nUNSUB 1 1\r\n").server(b"PONG\r\n")
+    assert list(frames(play.to_server, C2S))
+    big = b"PUB b 200000\r\n" + b"x" * 200_000 + b"\r\n"
+    play.client(big[:100_000])
+    play.server(stream([(b"a.x", b"1")]))
+    play.client(big[100_000:] + b"PING\r\n").server(b"PONG\r\n" * 3)
+    assert [frame.line for frame in frames(play.to_server, C2S)] == [
+        b"PUB b 200000\r\n", b"PING\r\n", b"UNSUB 1\r\n", b"PING\r\n", b"PING\r\n",
+    ]  # fmt: skip
+    assert play.to_client == stream([(b"a.x", b"1")]) + b"PONG\r\n"

@@ -91,7 +91,7 @@ class PermissionMap(Action):
         if self.filtering:
             sub = hit.view.subs.get(frame.sid)
             queue = sub.queue if sub is not None else b""
-            routed = sub is None or matches(sub.subject, frame.subject)
+            routed = sub is None or not sub.certain or matches(sub.subject, frame.subject)
             if routed and self.permissions.delivery_denied(frame.subject, queue):
                 return Drop()
         if frame.reply and self.responses is not None:

@@ -90,3 +90,16 @@ def test_headers_that_cannot_be_judged_end_the_connection() -> None:
     assert b"HPUB" not in play.to_server
     assert play.end is not None
     assert play.end.detail == "permissions cannot judge headers that are larger than the rule buffer"
+
+
+def test_a_sid_that_two_subs_named_hides_nothing() -> None:
+    """A server that refused the first one (at max_subscriptions) has the second: its subject is not known."""
+    play = Playbook(
+        RuleChain(load('[[rules]]\nname = "r"\nkind = "deny"\nsubject = "a.secret"\n', KINDS))
+    ).greeted()
+    play.client(b"SUB x 5\r\n").server(b"-ERR 'maximum subscriptions exceeded'\r\n")
+    play.client(b"SUB a.* 5\r\n")
+    told = play.to_client
+    play.server(b"MSG a.secret 5 0\r\n\r\nMSG a.open 5 0\r\n\r\n")
+    assert b"ERR" in told
+    assert play.to_client == b"MSG a.open 5 0\r\n\r\n"
