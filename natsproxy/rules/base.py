@@ -79,6 +79,10 @@ class Action:
         """Return what becomes of a frame."""
         return None
 
+    def revokes(self, view: View) -> list[tuple[bytes, str]]:
+        """Return the live subscriptions (sids) that may not go on under it, with what the -ERR says."""
+        return []
+
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...] | None:
         """Return what the scanners look out for, None for what the selector says."""
         return None

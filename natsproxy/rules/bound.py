@@ -71,6 +71,12 @@ class RuleBound:
         self._seed = seed
         self._opened: int = before._opened if before is not None else now
         self._instances: dict[Rule, Instance] = {}
+        self.revoked = [
+            taken
+            for rule in plan.everything
+            if rule.gate.open and (before is None or rule not in before._instances)
+            for taken in rule.action.revokes(view)
+        ]
         for rule in plan.everything:
             self._adopt(rule, before, now)
         self._by_place: tuple[Sequence[Instance], Sequence[Instance]] = (

@@ -152,6 +152,8 @@ class Bound(Protocol):
     opening: what to do with a client that has just been accepted: "serve", "refuse" (RST), "close" (before
     INFO), "close-after-info".
     swift: by direction, the short way for frames that are rewritten and no more; None where there is none.
+    revoked: live subscriptions (sids) that may not go on under rules that have just come into force, and what
+    the -ERR says; the session ends them.
     fired: firings of link rules, which belong to no frame, and of the short way; the session takes them out
     after `bind`, `shape` and `due`, and after each read.
     """
@@ -160,6 +162,7 @@ class Bound(Protocol):
     alters_delivery: bool
     opening: str
     swift: tuple[Swift | None, Swift | None]
+    revoked: list[tuple[bytes, str]]
 
     @property
     def fired(self) -> list[Firing]:
@@ -209,6 +212,7 @@ class _NoRules:
     def __init__(self, interest: Interest) -> None:
         self.interest = (interest, interest)
         self.fired: list[Firing] = []
+        self.revoked: list[tuple[bytes, str]] = []
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from natsproxy.errors import NatsproxyError
 from natsproxy.events import Firing, Notice
 from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.errors import err_frame
 from natsproxy.protocol.info import Info
 from natsproxy.rules.seam import Bound, Chain, Decision, Shape, Subscription
 from natsproxy.session import causes
@@ -291,6 +292,10 @@ class Core:
             return
         for lane in self.lanes:
             lane.scanner.interest = self._bound.interest[lane.direction]
+        for sid, text in self._bound.revoked:
+            self._forget(sid)
+            self._close_sid(sid, now)
+            self._answer(self.lanes[C2S], err_frame(text), now)
         self._shape(now)
 
     def _shape(self, now: int) -> None:

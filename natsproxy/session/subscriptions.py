@@ -28,7 +28,7 @@ class Subscriptions(dict[bytes, Subscription]):
         if not is_valid_subscribe(upstream):
             return False
         if sid in self and sid not in self._late:
-            # The server ignores it, unless it refused the first one without saying which (a limit of its own).
+            # The server ignores it, unless it refused the first one without saying which (at a limit).
             self[sid].certain = False
             return False
         self._late.discard(sid)

@@ -118,6 +118,7 @@ class OneRule:
     alters_delivery: bool = False
     opening: str = "serve"
     swift: tuple[None, None] = (None, None)
+    revoked: tuple[()] = ()
     link: Shape | None = None
     bound_times: int = 0
     fired: list[Firing] = field(default_factory=list)

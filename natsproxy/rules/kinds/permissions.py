@@ -3,7 +3,8 @@
 `publish`, `subscribe` and `allow_responses` are read as in nats-server.conf (`protocol/permissions.py`).  A
 denied PUB or SUB does not reach the server; the client gets the server's `-ERR` at the frame's place, and the
 connection stays.  Once a subscription that is wider than a deny entry was taken, denied messages are filtered
-from what is delivered.
+from what is delivered.  A map that comes into force later ends the live subscriptions that it does not admit,
+as a reload of the server does.
 
 What only the server can do, and what is done instead
 - A message that permissions keep from one queue member goes to another member on the server; here it is lost.
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.errors import publish_denied, subscribe_denied
+from natsproxy.protocol.errors import publish_denied, subscribe_denied, subscription_revoked
 from natsproxy.protocol.headers import get as get_header
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
 from natsproxy.protocol.subjects import is_valid_publish, matches
@@ -97,6 +98,14 @@ class PermissionMap(Action):
         if frame.reply and self.responses is not None:
             self.responses.delivered(frame.reply, hit.now)
         return None
+
+    def revokes(self, view: View) -> list[tuple[bytes, str]]:
+        """Return the subscriptions that the map does not admit."""
+        return [
+            (sub.sid, subscription_revoked(sub.subject, sub.sid, sub.queue))
+            for sub in view.subs.values()
+            if not self.permissions.can_subscribe(sub.subject, sub.queue).allowed
+        ]
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...]:
         """Return the complement of what is allowed, and what is denied."""
