@@ -16,7 +16,8 @@ import json
 import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol import errors, headers
@@ -70,8 +71,7 @@ def parse_ignore(entries: Iterable[str]) -> Ignore:
     return Ignore(tuple(pointers), frozenset(names), tuple(subjects))
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """A frame in canonical form.
 
     group: the subject template; of an -ERR that names no subject its text.  status: of a header block, or the
@@ -91,10 +91,13 @@ class Said:
     def digest(self) -> bytes:
         """A short hash of all of it."""
         plain = isinstance(self.body, bytes)
-        rest = (self.direction, self.kind, self.group, self.reply, self.headers, self.status)
-        made = hashlib.blake2b(repr((rest, plain)).encode(), digest_size=12)
-        made.update(self.body if plain else repr(self.body).encode())
-        return made.digest()
+        body = self.body if plain else repr(self.body).encode()
+        return hashlib.blake2b(_head(self[:6], plain) + body, digest_size=12).digest()
+
+
+@lru_cache(maxsize=4096)
+def _head(fields: tuple[Any, ...], plain: bool) -> bytes:
+    return repr((fields, plain)).encode()
 
 
 def say(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -160,7 +159,7 @@ def _fetch(path: Path | str, places: set[int | None], ignore: Ignore) -> dict[in
 
 def _field(ours: Said, theirs: Said) -> str:
     """Return what differs; frames of one kind and row differ in anything but their group."""
-    return difference(ours, replace(theirs, group=ours.group) if ours.kind == theirs.kind else theirs)
+    return difference(ours, theirs._replace(group=ours.group) if ours.kind == theirs.kind else theirs)
 
 
 def _text(step: Step) -> str:

@@ -7,7 +7,6 @@ asked for (how many there are depends on how fast a client was); these are shown
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +71,7 @@ class Talk:
         if asked is None:
             return Heard(step, said)
         group, since = asked
-        said = replace(said, group=f"{group} (answer)")
+        said = said._replace(group=f"{group} (answer)")
         if sent or since is None:
             return Heard(step, said, group)
         self._requests[frame.subject] = (group, None)
