@@ -76,6 +76,7 @@ class CassetteServer:
         self._behind: dict[int, Upstream] = {}
         self._tap = tap
         self._retimed = trio.Event()
+        self._timed: int | None = None  # the deadline that the timer waits for
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.failure: NatsproxyError | None = None
@@ -241,7 +242,10 @@ class CassetteServer:
                 self._hang(live)
             else:
                 self._send(live, leg, data)
-        self._retimed.set()
+        if (
+            self.machine.deadline != self._timed
+        ):  # else the timer sleeps on: waking it costs a turn of the loop
+            self._retimed.set()
 
     def _send(self, live: int, leg: Leg, data: bytes) -> None:
         assert self._nursery is not None
@@ -293,7 +297,7 @@ class CassetteServer:
     async def _timer(self) -> None:
         while True:
             self._retimed = trio.Event()
-            deadline = self.machine.deadline
+            deadline = self._timed = self.machine.deadline
             wait = float("inf") if deadline is None else max(0, deadline - now_ns()) / 1e9
             with trio.move_on_after(wait):
                 await self._retimed.wait()
