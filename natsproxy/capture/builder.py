@@ -45,7 +45,7 @@ class BlockBuilder:
     _last: int = 0
     _conns: set[int] = field(default_factory=set)
     _tokens: FirstTokens = field(default_factory=FirstTokens)
-    _pack: Any = field(default_factory=lambda: msgpack.Packer(autoreset=True).pack)
+    _pack: Any = field(default_factory=lambda: msgpack.Packer(autoreset=True, unicode_errors="replace").pack)
 
     def begin(self, mono: int, wall: int) -> None:
         """Start a block at this moment of both clocks."""

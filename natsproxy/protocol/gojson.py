@@ -18,6 +18,7 @@ _ESCAPES: Final = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 )
 _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
+_HALVES: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 
@@ -78,7 +79,8 @@ def dumps(value: Any) -> bytes:
 def fill(raw: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
     """Return the members of the object `raw` that are in `fields` (name to type), as Go fills a struct.
 
-    Absent and `null` members are absent.  Types: bool, int, str, list (of strings), dict (any object).
+    Absent and `null` members are absent.  Types: bool, int, str, list (of strings), dict (any object).  In
+    their texts what is no Unicode (invalid UTF-8, half a surrogate pair) is U+FFFD, as in Go's.
     Raises ValueError for JSON that does not parse and for a wrong type.
     """
     found: dict[str, Any] = {}
@@ -89,8 +91,14 @@ def fill(raw: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
             continue
         if not _fits(value, wanted):
             raise ValueError(f'"{name}" is not of type {wanted.__name__}')
-        found[name] = value
+        found[name] = _clean(value)
     return found
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return _HALVES.sub("\ufffd", value)
+    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def _fits(value: Any, wanted: type) -> bool:

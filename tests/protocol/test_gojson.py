@@ -101,3 +101,9 @@ def test_members_have_the_right_spans(value: object, indent: int | None) -> None
         assert gojson.fold(json.loads("{" + text[member.start : member.end] + "}").popitem()[0]) == member.key
     assert json.loads(text[found[-1].value : found[-1].end]) == value
     assert found[-1].depth == 1
+
+
+def test_what_is_no_unicode_is_replaced_as_in_go() -> None:
+    raw = rb'{"a":"\ud800x\udfff","b":["\udc00"],"c":"' + b"\xff\xc3\xa9" + rb'","d":"\ud83d\ude00"}'
+    found = gojson.fill(raw, {"a": str, "b": list, "c": str, "d": str})
+    assert found == {"a": "\ufffdx\ufffd", "b": ["\ufffd"], "c": "\ufffdé", "d": "\U0001f600"}
