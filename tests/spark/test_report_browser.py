@@ -213,6 +213,45 @@ def test_an_empty_page_says_why(browser: Browser, tmp_path: Path) -> None:
     assert browser.complaints() == []
 
 
+SPANS = [
+    (0.0, 0.001, 1, "2023-11-14 22:13:20.000 \u2013 22:13:20.000 UTC · 0", "Frames per 1 µs"),
+    (40e3, 200.0, 201, "2023-11-14 22:13:20.000 \u2013 22:14:00.000 UTC · 40 s", "Frames per 200 ms"),
+    (3 * 3600e3, 60e3, 181, "2023-11-14 22:13:20 \u2013 2023-11-15 01:13:20 UTC · 3 h", "Frames per second"),
+    (
+        90 * 864e5,
+        432e5,
+        181,
+        "2023-11-14 22:13:20 \u2013 2024-02-12 22:13:20 UTC · 90 d",
+        "Frames per second",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "count", "heading", "chart"), SPANS, ids=[row[4] + row[3][-4:] for row in SPANS]
+)
+def test_any_span_of_time_has_its_words(
+    browser: Browser, tmp_path: Path, length: float, step: float, count: int, heading: str, chart: str
+) -> None:
+    """From one frame to months: the heading, the unit of the chart, and labels that are not too many."""
+    data = bare(axis={"t0": 1.7e12, "step": step, "count": count, "length": length}, captures=[*"abcde"])
+    data["totals"]["frames"] = 1
+    ways = {"c2s": [1] * count, "s2c": [0] * count}
+    path = tmp_path / "span.html"
+    path.write_text(render(data | {"traffic": {"frames": ways, "bytes": ways}}), encoding="utf-8")
+    browser.open(path, "light", 1000)
+
+    assert browser.run("document.querySelector('h1').textContent") == "a, b, c and 2 more"
+    assert browser.run("document.querySelector('.sub').textContent") == heading
+    assert browser.run("document.querySelector('figcaption b').textContent") == chart
+    labels = browser.run(
+        "[...document.querySelector('.plot').querySelectorAll('text')].map((t) => t.textContent)"
+    )
+    assert 1 <= sum(label[0] == "+" or ":" in label for label in labels) <= 12
+    assert len(set(labels)) == len(labels)
+    assert browser.complaints() == []
+
+
 def test_golden_captures_are_drawn(spark: SparkSession, browser: Browser, tmp_path: Path) -> None:
     """All of them in one report: each section has something to say, but for the gaps."""
     from natsproxy.spark.jobs import analyze

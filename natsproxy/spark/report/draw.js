@@ -22,9 +22,9 @@ const svg = (tag, attributes = {}, ...children) =>
 
 const plain = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
-const digits = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1).replace(/\.0$/, "") : x.toFixed(2).replace(/\.?0+$/, ""));
+const digits = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1).replace(/\.0$/, "") : x >= 1 ? x.toFixed(2).replace(/\.?0+$/, "") : String(+x.toPrecision(2)));
 const num = (x) => (x === null || x === undefined ? "–" : plain.format(x));
-const short = (x, plainly = 1e4) => (x < plainly ? plain.format(Math.round(x * 10) / 10) : compact.format(x));
+const short = (x, plainly = 1e4) => (x < 10 ? digits(x) : x < plainly ? plain.format(Math.round(x * 10) / 10) : compact.format(x));
 function unit(x, units) {
   const found = units.find(([below]) => x < below) ?? units[units.length - 1];
   return `${digits(x / found[1])} ${found[2]}`;
@@ -43,6 +43,8 @@ function clock(ms, fine = step < 1000) {
   const time = span > 1728e5 ? iso.slice(5, 16) : iso.slice(11, fine ? 23 : 19);
   return time.replace("T", " ");
 }
+// When, to a given width: below a millisecond as the time since the beginning.
+const moment = (ms, wide = step) => (wide < 1 ? `+${dur(ms)}` : clock(ms, wide < 1000));
 const TICKS = [1e-3, 1e-2, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5,
   6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 2592e6, 7776e6];
 function nice(most, parts) {
@@ -87,7 +89,7 @@ function overTime({ title, summary, height, paint, read, left = LEFT }) {
     for (let t = Math.ceil(t0 / every) * every - t0; t <= span; t += every) {
       const anchor = x(t) > width - 40 ? "end" : "middle";
       root.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 0, y2: height - BOTTOM }),
-        svg("text", { x: x(t), y: height - 5, "text-anchor": anchor }, clock(t, every < 1000)));
+        svg("text", { x: x(t), y: height - 5, "text-anchor": anchor }, moment(t, every)));
     }
     paint(root, x, width, height - BOTTOM);
     for (const gap of data.gaps?.listed ?? []) {
@@ -97,7 +99,7 @@ function overTime({ title, summary, height, paint, read, left = LEFT }) {
     root.append(line);
     chart.follow = () => {
       line.setAttribute("visibility", place === null ? "hidden" : "visible");
-      readout.textContent = place === null ? summary : `${clock(place * step)} · ${read(place)}`;
+      readout.textContent = place === null ? summary : `${moment(place * step)} · ${read(place)}`;
       if (place === null) return;
       line.setAttribute("x1", x((place + 0.5) * step));
       line.setAttribute("x2", x((place + 0.5) * step));
@@ -140,7 +142,7 @@ function mirror(title, { c2s, s2c }, format, what) {
     summary: `peak ${format(high)}${per} to the server, ${format(low)}${per} to clients`,
     read: (at) => `${format(up[at])}${per} to the server · ${format(down[at])}${per} to clients`,
     paint(root, x, width, floor) {
-      const scale = (floor - 14) / (high + low), base = 7 + high * scale, every = nice(high + low, 5);
+      const scale = (floor - 14) / (high + low), base = 7 + high * scale, every = Math.max(nice(high + low, 5), step < 1000 ? 1 : 0);
       for (let v = -Math.floor(low / every) * every; v <= high; v += every) {
         const y = base - v * scale;
         root.append(svg("line", { class: v ? "grid" : "base", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }),

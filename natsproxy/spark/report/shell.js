@@ -37,10 +37,10 @@ const sentence = (text) => text.split("`").map((piece, place) => (place % 2 ? co
 const listing = (items, most) => items.slice(0, most).join(", ") + (items.length > most ? ` and ${items.length - most} more` : "");
 
 function heading() {
-  const { totals, recorders, axis } = data, day = (ms) => new Date(t0 + ms).toISOString().slice(0, 10);
-  const end = axis.length, fine = end < 6e5, days = span > 1728e5;
-  const last = `${!days && day(end) !== day(0) ? `${day(end)} ` : ""}${clock(end, fine)}`;
-  const when = totals.frames ? `${day(0)} ${days ? "" : clock(0, fine)} – ${last} UTC · ${dur(end)}` : "no frames";
+  const { totals, recorders, axis } = data, end = axis.length;
+  const [from, until] = [0, end].map((ms) => new Date(t0 + ms).toISOString().slice(0, end < 6e5 ? 23 : 19).split("T"));
+  const last = from[0] === until[0] ? until[1] : until.join(" ");
+  const when = totals.frames ? `${from.join(" ")} – ${last} UTC · ${dur(end)}` : "no frames";
   const by = recorders.map((r) => `${r.recorder.slice(0, 8)} (${many(r.segments, "segment")}, ${many(r.frames, "frame")})`);
   return [
     el("h1", {}, listing(data.captures, 3) || "NATS traffic"),
