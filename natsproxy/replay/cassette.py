@@ -114,14 +114,15 @@ class CassetteServer:
 
         idle: seconds without any traffic after which to give up.  Raises Stalled with what was waited for.
         """
+        began = now_ns()
         while not (self.machine.done and not self.connected):
             if self.failure is not None:
                 raise self.failure
-            changed, seen = self._changed, self.last_activity
-            with trio.move_on_after(idle if idle is not None else float("inf")) as scope:
-                await changed.wait()
-            if scope.cancelled_caught and self.last_activity == seen:
+            quiet = (now_ns() - max(began, self.last_activity)) / 1e9
+            if idle is not None and quiet >= idle:
                 raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {self._waits_for()}")
+            with trio.move_on_after(float("inf") if idle is None else idle - quiet):
+                await self._changed.wait()
 
     def _waits_for(self) -> str:
         full, behind = self._full(), self._behind_full()
@@ -183,7 +184,7 @@ class CassetteServer:
             self._perform(self.machine.closed(live, now_ns()))
         except NatsproxyError as error:
             self.failure = error
-        self._touch()
+        self._tell()
 
     async def _read(self, live: int, leg: Leg) -> None:
         scanner = Scanner(C2S, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
@@ -205,8 +206,8 @@ class CassetteServer:
             if self._tap is not None:
                 for frame in frames:
                     self._tap(live, "c2s", frame.raw)
-            self._perform(self.machine.received(live, frames, now_ns()))
-            self._touch()
+            self.last_activity = now_ns()
+            self._perform(self.machine.received(live, frames, self.last_activity))
             if isinstance(wrong, Malformed):
                 leg.write(encode.err("Unknown Protocol Operation"))
                 return
@@ -242,9 +243,7 @@ class CassetteServer:
                 self._hang(live)
             else:
                 self._send(live, leg, data)
-        if (
-            self.machine.deadline != self._timed
-        ):  # else the timer sleeps on: waking it costs a turn of the loop
+        if self.machine.deadline != self._timed:
             self._retimed.set()
 
     def _send(self, live: int, leg: Leg, data: bytes) -> None:
@@ -280,16 +279,18 @@ class CassetteServer:
             scope = self._scopes.get(live)
             if scope is not None:
                 scope.cancel()
-            self._touch()
+            self._tell()
 
     def _answered(self, live: int, frame: Frame) -> None:
         try:
-            self._perform(self.machine.answered(live, frame, now_ns()))
+            self.last_activity = now_ns()
+            self._perform(self.machine.answered(live, frame, self.last_activity))
         except NatsproxyError as error:
             self.failure = error
-        self._touch()
+            self._tell()
 
-    def _touch(self) -> None:
+    def _tell(self) -> None:
+        """Wake who waits for the end: a client left, a timed frame went, something failed."""
         self.last_activity = now_ns()
         self._changed.set()
         self._changed = trio.Event()
@@ -306,7 +307,7 @@ class CassetteServer:
                 self._perform(self.machine.tick(now_ns()))
             except NatsproxyError as error:
                 self.failure = error
-            self._touch()
+            self._tell()
 
 
 def _joined(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:

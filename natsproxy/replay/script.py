@@ -126,7 +126,7 @@ def alone(frame: Frame) -> Frame:
     start, end = frame.start, frame.end
     if len(frame.buffer) < 2 * (end - start) + _OVERHEAD:
         return frame
-    return frame._replace(buffer=frame.raw, start=0, end=end - start, line_end=frame.line_end - start)
+    return Frame(frame.raw, 0, end - start, frame.line_end - start, *frame[4:])
 
 
 class Script:
