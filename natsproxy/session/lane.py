@@ -16,6 +16,7 @@ from natsproxy.session.budget import SMALL, Budget
 from natsproxy.session.outbox import PLAIN, Item, Outbox
 from natsproxy.wire.frames import Body, Frame, Run
 from natsproxy.wire.ops import Direction
+from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.scanner import Scanner
 
 UNSENT = "unsent"
@@ -276,9 +277,9 @@ class Lane:
             self.actions.append(Record(record))
 
     def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
-        """Send a frame of ours here, or behind the frame that is half sent (see `boundary_by`).
+        """Send frames of ours here, or behind the frame that is half sent (see `boundary_by`).
 
-        What is not framed has no place for it.
+        What is not framed has no place for them.
         """
         self.flush(now)
         if self.unread:
@@ -287,10 +288,18 @@ class Lane:
             self._later.append((raw, ops, cause))
             if self.boundary_by is None:
                 self.boundary_by = now + self._settings.boundary_timeout
-        elif self.outbox.active:
-            self.outbox.put(Item([raw], now, 1, ops, None, None, cause))
-        else:
-            self._send(raw, 1, ops, None, None, now, cause)
+            return
+        for each, op in self._single(raw, ops):
+            if self.outbox.active:
+                self.outbox.put(Item([each], now, 1, op, None, None, cause))
+            else:
+                self._send(each, 1, op, None, None, now, cause)
+
+    def _single(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
+        """Return frames of ours one by one, with their ops: a record says how many it holds."""
+        if not self.record:
+            return [(raw, ops)]
+        return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self.direction)]
 
     def _boundary(self, now: int) -> None:
         later, self._later, self.boundary_by = self._later, [], None
