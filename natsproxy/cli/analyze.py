@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from natsproxy.cli.table import show_table
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 @click.option("--cores", default=2, show_default=True, help="Of this machine.")
 @click.option("--master", help="Run on this cluster (spark://host:7077, ...) instead of this machine.")
 @click.option("--remote", help="Run on this Spark Connect server (sc://host:15002) instead of this machine.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; as often as needed.")
 @click.option("--spark-log", default=os.devnull, help="A file for what Spark itself says.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def analyze(
     captures: tuple[str, ...], out: str, tables: str, report: str | None, watch: bool, every: float,
-    cores: int, master: str | None, remote: str | None, spark_log: str, quiet: bool,
+    cores: int, master: str | None, remote: str | None, conf: tuple[str, ...], spark_log: str, quiet: bool,
 ) -> None:  # fmt: skip
     """Write the tables of captures as Parquet, and show request latencies.
 
@@ -59,7 +60,8 @@ def analyze(
         wanted = jobs.chosen([name for name in tables.split(",") if name] or TABLES)
         if not remote and not watch:
             paths.check(captures)  # before the seconds that Spark takes to start
-        spark = open_session(cores, master=master, remote=remote, log=spark_log)
+        settings = dict(map(_setting, conf))
+        spark = open_session(cores, master=master, remote=remote, log=spark_log, settings=settings)
         try:
             progress = _silent if quiet else _progress
             if watch:
@@ -71,6 +73,13 @@ def analyze(
             spark.stop()
     except NatsproxyError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError(f"--conf {text}: it must be NAME=VALUE, like spark.driver.memory=4g")
+    return name, value
 
 
 class _Stop:

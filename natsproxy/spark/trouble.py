@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from natsproxy.errors import CaptureError, NatsproxyError
+from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
 
 GONE = "Spark has ended; the same command begins again where that is possible"
 _OURS = re.compile(r"natsproxy\.errors\.(\w+): (.+)")
+_KINDS = {"CaptureError": CaptureError, "TruncatedCapture": CaptureError, "ConfigError": ConfigError}
 _CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): (.+)$", re.MULTILINE)
 
 
@@ -30,9 +31,7 @@ def told(place: object) -> Iterator[None]:
         ours = _OURS.findall(_whole(error))
         if ours:
             kind, text = ours[-1]
-            raise (CaptureError if kind.endswith("Capture") or kind == "CaptureError" else NatsproxyError)(
-                text.strip()
-            ) from error
+            raise _KINDS.get(kind, NatsproxyError)(text.strip()) from error
         raise NatsproxyError(f"{place}: {reason(error)}") from error
 
 

@@ -9,7 +9,7 @@ items, and ends.  Killed before that, it has lost nothing but those: they are wr
 from all there is.
 
 A stream that fails is started again, a few times, unless it is the captures that are wrong: on a busy machine
-Spark gives up on its own Python processes after ten seconds, and a network file system may come back.
+Spark gives up on its own Python processes after ten seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from natsproxy.errors import CaptureError, NatsproxyError
+from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
 from natsproxy.spark.jobs import ASKED, Progress, chosen, dated, read_stream, write_derived
 from natsproxy.spark.store import SOURCES, Store
 from natsproxy.spark.tables import TABLES
@@ -114,8 +114,10 @@ class _Stream:
         try:
             with told(self._place):
                 over = bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]  # takes fractions
-                self._tell(self._query.recentProgress)
-        except CaptureError:
+                last = self._query.lastProgress
+                if last is not None and last["batchId"] > self._batch:
+                    self._tell(self._query.recentProgress)
+        except (CaptureError, ConfigError):
             raise
         except NatsproxyError:
             self._failures += 1
@@ -128,9 +130,10 @@ class _Stream:
     def _tell(self, batches: Iterable[Any]) -> None:
         for found in batches:
             batch, rows = found["batchId"], found["numInputRows"]
-            if batch > self._batch and rows:
+            if batch > self._batch:
                 self._batch, self._failures = batch, 0
-                self._progress(self._name, rows)
+                if rows:
+                    self._progress(self._name, rows)
 
     def end(self) -> None:
         """Stop it, in the middle of a batch or not; a broken-off batch is taken again from its beginning."""

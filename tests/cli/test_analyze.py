@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from click.testing import CliRunner
 
 from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
-from natsproxy.cli.analyze import _Stop
+from natsproxy.cli.analyze import _Stop, analyze
 from natsproxy.errors import NatsproxyError
 from tests.kit.captures import write
 
@@ -90,6 +92,7 @@ def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytes
     ("options", "said"),
     [
         (["--tables", "frames,nope"], "there is no table 'nope': there are frames, requests,"),
+        (["--conf", "memory"], "--conf memory: it must be NAME=VALUE"),
         (["--master", "local[1]", "--remote", "sc://there"], "either a master or a Connect server, not both"),
     ],
 )
@@ -129,6 +132,17 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     signal.raise_signal(number)
     with pytest.raises(NatsproxyError, match="the same command takes up where this one ended"):
         stop()
+
+
+DOCUMENT = (Path(__file__).parents[2] / "deploy" / "spark.md").read_text().replace("\\\n", "")
+COMMANDS = re.findall(r"^.*?\banalyze (.*--out.*)$", DOCUMENT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_in_the_document_parse(command: str) -> None:
+    """Ours, and those behind `spark-submit`."""
+    context = analyze.make_context("analyze", shlex.split(command))
+    assert context.params["captures"]
 
 
 def test_help_has_examples() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import os
 import resource
+import runpy
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +24,8 @@ from natsproxy.capture.records import Gap, Open
 from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
+from tests.kit.process import ProxyProcess
+from tests.kit.servers import NatsServer
 from tests.spark.growing import Growing, make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
@@ -222,3 +229,79 @@ def test_a_killed_watch_takes_each_block_once(spark: SparkSession, tmp_path: Pat
     assert same(store.read("frames"), dated(whole))
     items = read(spark, [recorder.folder], what="items")
     assert same(store.read("liveness"), derive("liveness", whole, items))
+
+
+class Traffic:
+    """A client that publishes to itself through a proxy, in a thread; a context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.messages = 0
+
+    def _run(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._port)) as sock, sock.makefile("rb") as lines:
+            sock.sendall(b"CONNECT {}\r\nSUB t.* 1\r\nPING\r\n")
+            while lines.readline() != b"PONG\r\n":
+                continue
+            while not self._over.wait(0.01):
+                sock.sendall(b"".join(b"PUB t.%d 5\r\nhello\r\n" % (n % 7) for n in range(40)))
+                until = self.messages + 40
+                while self.messages < until:
+                    line = lines.readline()
+                    assert line, "the connection was closed"
+                    self.messages += line == b"hello\r\n"
+                    if line == b"PING\r\n":
+                        sock.sendall(b"PONG\r\n")
+
+    def __enter__(self) -> Traffic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.mark.long
+def test_a_recorder_and_a_watch_side_by_side(
+    nats_server: NatsServer, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Five minutes; the job is killed twice and then stopped: what it wrote equals a batch job."""
+    period = float(os.environ.get("NATSPROXY_WATCH", 100))
+    folder, out = tmp_path / "traffic", tmp_path / "out"
+    folder.mkdir()
+    faulthandler.dump_traceback_later(20 * period, exit=True)  # a later end than that of other tests
+    address = f"127.0.0.1:{nats_server.port}"
+    with ProxyProcess(address, "--record", str(folder), "--record-rotate-every", "20s") as proxy:
+        for end in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
+            job = Watching(folder, out)
+            with Traffic(proxy.port) as traffic:
+                deadline = time.monotonic() + period
+                while time.monotonic() < deadline:
+                    assert job.frames() > 0
+            assert traffic.messages > 1_000
+            if end == signal.SIGTERM:
+                assert proxy.drain() == 0
+            assert job.end(end) == (0 if end == signal.SIGTERM else -signal.SIGKILL), job._said
+    assert len(list(folder.glob("*.ncap"))) > period // 20
+    store = Store(spark, out)
+    whole = read(spark, [folder], payload="256")
+    assert same(store.read("frames"), dated(whole))
+    assert same(store.read("items"), read(spark, [folder], what="items"))
+    assert same(store.read("liveness"), derive("liveness", whole))
+
+
+def test_the_notebook_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every cell, in the session of the tests; its answers are those of the recordings."""
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr("natsproxy.spark.session.open_session", lambda cores: spark)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / "tables"))
+    found = runpy.run_path(str(root / "deploy" / "notebook.py"))
+    latency = {row["template"]: (row["requests"], row["p50"]) for row in found["slow"]}
+    assert latency.keys() >= {"quotes.acme", "quotes.umbrella", "nobody.home"}
+    assert all(ms > 0 for requests, ms in latency.values() if requests == 1)
+    assert found["busiest"].count() > 5
+    assert {row["verb"] for row in found["calls"].collect()} >= {"STREAM.CREATE"}
