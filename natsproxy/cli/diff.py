@@ -13,7 +13,7 @@ from natsproxy.errors import NatsproxyError
 from natsproxy.printable import printable
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.compare import compare
-from natsproxy.replay.report import Report, Row, Tally
+from natsproxy.replay.report import Report, Row, Sample, Tally
 
 
 @click.command()
@@ -51,7 +51,7 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
         _table(rows)
     for row in rows:
         if row.sample is not None:
-            click.echo(f"\n{printable(row.group)}: {row.sample.field} differs")
+            click.echo(f"\n{printable(row.group)}: {_what(row.sample)}")
             click.echo(f"  recorded  {printable(row.sample.recorded) or 'nothing'}")
             click.echo(f"  observed  {printable(row.sample.observed) or 'nothing'}")
     for side, count in zip(("recorded", "observed"), report.gaps, strict=True):
@@ -63,15 +63,21 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
         click.echo(f"the same: {len(report.rows)} subjects compared")
 
 
+def _what(sample: Sample) -> str:
+    if sample.field != "presence":
+        return f"{sample.field} differs"
+    return "only recorded" if sample.recorded else "only observed"
+
+
 def _table(rows: list[Row]) -> None:
-    heads = ("subject", "sent", "received", "replies", "errors", "statuses", "p50", "p99", "- / +")
+    heads = ("subject", "subs", "sent", "received", "replies", "errors", "statuses", "p50", "p99", "- / +")
     show_table(heads, map(_cells, rows))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     a, b = row.recorded, row.observed
     return (
-        row.group, _pair(a.sent, b.sent), _pair(a.received, b.received), _pair(a.replies, b.replies),
+        row.group, _pair(a.subscribed, b.subscribed), _pair(a.sent, b.sent), _pair(a.received, b.received), _pair(a.replies, b.replies),
         _pair(a.errors, b.errors), _statuses(a, b), _pair(_ms(a, 0.5), _ms(b, 0.5)),
         _pair(_ms(a, 0.99), _ms(b, 0.99)), "" if row.same else f"-{row.missing} +{row.added}",
     )  # fmt: skip

@@ -38,6 +38,13 @@ def test_a_difference_is_1_and_shown(tmp_path: Path) -> None:
     assert "1 of 1 subjects differ" in done.output
 
 
+def test_what_one_side_alone_has_is_shown_as_that(tmp_path: Path) -> None:
+    ours, theirs = pair(tmp_path, b"SUB a 1\r\n", b"PUB b 1\r\ny\r\n")
+    done = diff(ours, theirs)
+    assert "a: only recorded" in done.output
+    assert "b: only observed" in done.output
+
+
 def test_json_is_one_object(tmp_path: Path) -> None:
     both = pair(tmp_path, b'PUB a 8\r\n{"ts":1}\r\n', b'PUB a 8\r\n{"ts":2}\r\n')
     assert json.loads(diff(*both, "--json").output)["same"] is False
