@@ -77,7 +77,8 @@ def _table(rows: list[Row]) -> None:
 def _cells(row: Row) -> tuple[str, ...]:
     a, b = row.recorded, row.observed
     return (
-        row.group, _pair(a.subscribed, b.subscribed), _pair(a.sent, b.sent), _pair(a.received, b.received), _pair(a.replies, b.replies),
+        row.group, _pair(a.subscribed, b.subscribed), _pair(a.sent, b.sent),
+        _pair(a.received, b.received), _pair(a.replies, b.replies),
         _pair(a.errors, b.errors), _statuses(a, b), _pair(_ms(a, 0.5), _ms(b, 0.5)),
         _pair(_ms(a, 0.99), _ms(b, 0.99)), "" if row.same else f"-{row.missing} +{row.added}",
     )  # fmt: skip
