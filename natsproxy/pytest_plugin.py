@@ -136,9 +136,15 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
         pytest.fail(f"{complaint}\n{_RECORD_IT}" if missing else complaint, pytrace=False)
     use.tape = tape
     yield tape
-    complaints = _close(use, tape)
+    _blame(tape, _close(use, tape))
+
+
+def _blame(tape: cassette, complaints: list[str]) -> None:
+    """Fail a test for what its cassette complains of, if it does."""
+    from natsproxy.testing.cassettes import brief
+
     if complaints:
-        pytest.fail(f"{tape.path}:\n" + "\n".join(complaints), pytrace=False)
+        pytest.fail("\n".join([f"{tape.path}:", *brief(complaints)]), pytrace=False)
 
 
 def _close(use: _Use, tape: cassette) -> list[str]:
@@ -199,8 +205,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if use.tape is not None and not use.tape.recording:
         found = _sent_so_far(use.tape)
         use.judged = len(found)
-        if found:
-            pytest.fail(f"{use.tape.path}:\n" + "\n".join(found), pytrace=False)
+        _blame(use.tape, found)
     return result
 
 

@@ -22,11 +22,18 @@ from natsproxy.testing.front import Front, server_address
 from natsproxy.testing.thread import refuse_in_loop
 
 _DRAIN: Final = 2.0  # seconds for what clients have sent to be answered at the end
+_SHOWN: Final = 20  # complaints in a message
 _SETTLE: Final = 1.0  # seconds for the player to read what was sent before
 
 
 class CassetteMismatch(AssertionError, NatsproxyError):
     """The program under test sent what was never recorded; the message names the nearest recorded frames."""
+
+
+def brief(found: list[str]) -> list[str]:
+    """Return the first of many complaints, and how many more there are: one wrong turn makes a thousand."""
+    more = len(found) - _SHOWN
+    return found if more <= 0 else [*found[:_SHOWN], f"... and {more} more"]
 
 
 class cassette(Front):
@@ -144,13 +151,13 @@ class cassette(Front):
         """Raise CassetteMismatch if anything went differently."""
         found = self.complaints()
         if found:
-            raise CassetteMismatch(f"{self.path}:\n" + "\n".join(found))
+            raise CassetteMismatch("\n".join([f"{self.path}:", *brief(found)]))
 
     def story(self, count: int = 20) -> str:
         """Return what a person wants to see when a test failed: what differed, faults, the last frames."""
         end = ", recording: kept only if the test passes" if self.recording else ""
         head = f"cassette {self.path}, mode {self.mode}, seed {self.seed}{end}"
-        return "\n".join([head, *self.mismatches(), super().story(count)])
+        return "\n".join([head, *brief(self.mismatches()), super().story(count)])
 
 
 async def _settled(session: Session) -> None:

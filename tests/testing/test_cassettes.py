@@ -116,6 +116,19 @@ def test_what_was_never_recorded_is_raised_at_the_end(tmp_path: Path) -> None:
     assert "#1 s2c -ERR" in story
 
 
+def test_a_thousand_complaints_are_not_all_shown(tmp_path: Path) -> None:
+    async def wrong(url: str) -> None:
+        await asyncio.gather(*(say(url, b"wrong %d" % number) for number in range(25)))
+
+    with pytest.raises(CassetteMismatch) as caught, cassette(hand_made(tmp_path)) as tape:
+        asyncio.run(wrong(tape.url))
+    found = tape.mismatches()
+    lines = str(caught.value).splitlines()
+    assert lines[-1] == f"... and {len(found) - 20} more"
+    assert sum("never recorded" in line for line in lines) == 20
+    assert len(tape.complaints()) == len(found) > 20
+
+
 def test_strict_also_wants_everything_used(tmp_path: Path) -> None:
     path = hand_made(tmp_path)
     with cassette(path) as tape:
