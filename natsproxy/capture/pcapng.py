@@ -195,6 +195,8 @@ class _Exporter:
 def _true_length(one: Seen, item: Frames) -> int:
     """Return how long a frame was on the wire, where the record has less of it."""
     size = len(one.data)
+    if not one.flags:
+        return size
     if one.flags & Flags.TRUNCATED:
         told = (item.extra or {}).get("size")
         return max(size, told) if type(told) is int else size
