@@ -51,10 +51,8 @@ class Front:
 
     def __init__(self, *, rules: list[dict[str, Any]] | None = None, seed: int = 0) -> None:
         self.seed = seed
-        self._tables: dict[str, dict[str, Any]] = {}
-        for number, table in enumerate(rules or [], 1):
-            self._tables[str(table.get("name", f"rule {number}"))] = table
-        parse_rules(list(self._tables.values()), KINDS)  # a mistake is said here, where the test makes it
+        parse_rules(rules or [], KINDS)  # a mistake is said here, where the test makes it
+        self._tables: dict[str, dict[str, Any]] = {table["name"]: table for table in rules or []}
         self._numbers = itertools.count(1)
         self._turn = threading.Lock()
         self._seen = Seen()
@@ -123,7 +121,8 @@ class Front:
         Raises ConfigError, in a sentence, for what is no rule; then nothing changed.
         """
         fault = fault if isinstance(fault, Fault) else Fault(fault, {})
-        name = str(settings.pop("name", None) or f"{fault.kind}-{next(self._numbers)}")
+        name = settings.pop("name", None) or fault.settings.get("name")
+        name = str(name or f"{fault.kind}-{next(self._numbers)}")
         if name in self._tables:
             raise ConfigError(f"a fault named {name!r} is in force already")
         self._change(lambda tables: {**tables, name: fault.table(name, settings)})

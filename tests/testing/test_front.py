@@ -125,7 +125,7 @@ def test_a_fault_holds_for_its_with(proxy: TestProxy) -> None:
         try:
             sub = await nc.subscribe("t.fault")
             await nc.flush()
-            with proxy.fault(drop(subject="t.fault"), direction="c2s", name="loss") as name:
+            with proxy.fault(drop(subject="t.fault", name="loss"), direction="c2s") as name:
                 assert name == "loss"
                 await nc.publish("t.fault", b"lost")
                 with pytest.raises(NatsTimeout):
@@ -192,8 +192,19 @@ def test_rules_are_in_force_from_the_start(nats_server: NatsServer) -> None:
     with TestProxy(nats_server.url, rules=rules) as proxy, dial(proxy) as sock:
         sock.sendall(b"PUB t.rules 0\r\n\r\n")
         assert [frame.cause for frame in proxy.wait_for("t.rules")] == ["loss"]
-    with pytest.raises(ConfigError, match="drop"):
-        TestProxy(nats_server.url, rules=[{"name": "x", "kind": "dorp"}])
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ([{"name": "x", "kind": "dorp"}], "drop"),
+        ([{"kind": "drop"}], "name"),
+        ([{"name": "x", "kind": "drop"}, {"name": "x", "kind": "deny", "subject": ["a"]}], "x"),
+    ],
+)
+def test_bad_rules_are_refused_before_anything_starts(rules: list[dict[str, object]], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TestProxy("nats://127.0.0.1:1", rules=rules)
 
 
 # -- waiting
