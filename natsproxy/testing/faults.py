@@ -6,8 +6,8 @@ the selector (subject, op, direction, header, role, client, ...), the gate (firs
 and the rest of the settings.
 
     latency("200ms")                       frames arrive 200 ms later
-    drop(first=2, role="publish ack")      the first two publish acks are lost
-    deny()                                 the server's permissions -ERR
+    drop(first=2, role="publish-ack")      the first two publish acks are lost
+    deny(subject="secret.>")               the server's permissions -ERR
     answer(status_code=503)                no responders
     error("Authorization Violation")       an -ERR of the server
     reset()                                connections end with RST

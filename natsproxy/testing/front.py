@@ -21,7 +21,7 @@ from natsproxy.events import Event, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
+from natsproxy.rules.spec import Place, parse_rules
 from natsproxy.testing.faults import Fault
 from natsproxy.testing.seen import Seen, SeenFrame, WaitTimeout, Wanted
 from natsproxy.testing.thread import TrioThread, refuse_in_loop
@@ -42,6 +42,14 @@ def server_address(url: str) -> Address:
     if match is None or int(match[2] or 0) > 65535:
         raise ConfigError(f"{url!r} is no address of a NATS server: nats://HOST:PORT")
     return Address(match[1].strip("[]") or "127.0.0.1", int(match[2] or 4222))
+
+
+class _InTest(Place):
+    """A fault stands in a test: the traceback says where."""
+
+    def of(self, index: int, key: str | None = None) -> str:
+        """Return what the error begins with."""
+        return "fault"
 
 
 class Front:
@@ -114,7 +122,7 @@ class Front:
         """Put a fault in force for the time of a `with`, on open connections too; yields the rule's name.
 
             with proxy.fault(latency("200ms"), subject="orders.>"):
-            with proxy.fault("drop", role="publish ack", first=2):
+            with proxy.fault("drop", role="publish-ack", first=2):
 
         fault: one of `natsproxy.testing.faults`, or the name of a kind.  settings: those of `natsproxy rules
         list`; `name` names the rule.  It is in force when the block begins and gone when it has ended.
@@ -125,7 +133,9 @@ class Front:
         name = str(name or f"{fault.kind}-{next(self._numbers)}")
         if name in self._tables:
             raise ConfigError(f"a fault named {name!r} is in force already")
-        self._change(lambda tables: {**tables, name: fault.table(name, settings)})
+        table = fault.table(name, settings)
+        parse_rules([table], KINDS, place=_InTest())
+        self._change(lambda tables: {**tables, name: table})
         try:
             yield name
         finally:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
+from typing import Any
 
 import pytest
 
+from natsproxy import testing
 from natsproxy.errors import ConfigError
 from natsproxy.rules.kinds import KINDS
-from natsproxy.testing import Fault, deny, drop, faults, latency
+from natsproxy.rules.spec import parse_rules
+from natsproxy.testing import Fault, TestProxy, cassette, deny, drop, faults, latency
 
 
 def test_every_kind_of_rule_has_its_function() -> None:
@@ -43,3 +47,24 @@ def test_too_many_and_twice_given_settings_are_refused(make: object, said: str) 
 
 def test_a_fault_without_settings_is_a_rule() -> None:
     assert deny().table("no", {"subject": "a"}) == {"subject": "a", "name": "no", "kind": "deny"}
+
+
+def test_the_examples_of_the_documentation_are_faults() -> None:
+    texts = [inspect.getdoc(one) or "" for one in (faults, TestProxy.fault, TestProxy, cassette, testing)]
+    examples = [
+        *re.findall(r"^ +(\w+\(.*?\)) {2,}", texts[0], re.MULTILINE),
+        *(f"call({found})" for text in texts for found in re.findall(r"\.fault\((\w.*)\)", text)),
+    ]
+    assert len(examples) >= 9
+    for number, example in enumerate(examples):
+        made = eval(example, {**vars(faults), "call": called})
+        parse_rules([made.table(f"example {number}", {})], KINDS)
+
+
+def called(fault: Fault | str, **settings: Any) -> Fault:
+    """Do what `.fault(...)` does with its arguments."""
+    return (
+        Fault(fault, settings)
+        if isinstance(fault, str)
+        else Fault(fault.kind, {**fault.settings, **settings})
+    )

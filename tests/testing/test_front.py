@@ -169,9 +169,9 @@ def test_faults_nest_and_end_in_any_order(proxy: TestProxy) -> None:
 @pytest.mark.parametrize(
     ("fault", "settings", "said"),
     [
-        ("drop", {"probability": 1.2}, "probability"),
-        ("dorp", {}, "drop"),
-        ("latency", {"dealy": "1s"}, "delay"),
+        ("drop", {"probability": 1.2}, "^fault: rule 'drop-1': probability must be a number from 0 to 1"),
+        ("dorp", {}, "^fault: rule 'dorp-1': .* did you mean 'drop'"),
+        ("latency", {"dealy": "1s"}, "^fault: .* did you mean 'delay'"),
         ("drop", {"name": "first"}, "a fault named 'first' is in force already"),
     ],
 )
