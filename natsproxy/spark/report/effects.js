@@ -1,7 +1,7 @@
 // What came of it: JetStream, errors, faults, connections, gaps.
 
 const names = new Map((data.connections?.listed ?? []).map((c) => [c.conn, c.name]));
-const who = (conn) => (conn === null ? "–" : names.get(conn) ? `${names.get(conn)} #${conn}` : `#${conn}`);
+const who = (conn) => (conn === null ? "–" : `${names.get(conn) ?? ""} #${conn.split("#")[1]}`.trim());
 const part = (id, heading, what, draw) => [
   el("h3", { id }, heading), ...(what ? draw(what) : [el("p", { class: "empty" }, data.empty[id])]),
 ];
@@ -140,7 +140,7 @@ function lifelines(listed, total) {
       listed.forEach((c, place) => {
         const top = place * row + 3, start = x(from(c)), wide = Math.max(3, x(until(c)) - start), late = start > width * 0.7;
         root.append(svg("rect", { class: ending(c), x: start, y: top + row - 9, width: wide, height: 4, rx: 2 }),
-          svg("text", { x: 34, y: top + row - 5, "text-anchor": "end" }, `#${c.conn}`),
+          svg("text", { x: 34, y: top + row - 5, "text-anchor": "end" }, `#${c.id}`),
           svg("text", { class: "name halo", x: late ? start + wide : start, y: top + row - 11, "text-anchor": late ? "end" : "start" }, text(c)));
       });
     },
@@ -153,7 +153,7 @@ function connections({ count: total, ends, listed }) {
     el("div", { class: "chips" }, ends.map((end) => tag(`${num(end.count)} ${end.cause ?? "still open"}`, end.clean ? "" : "bad"))),
     lifelines(listed, total),
     table([
-      { label: "#", value: (c) => c.conn },
+      { label: "#", note: "The recorder's number for it", value: (c) => c.id, show: (c) => el("span", { title: c.conn }, num(c.id)) },
       { label: "name", kind: "text", value: (c) => c.name || null, show: (c) => el("span", { title: c.client }, c.name || c.client || "–") },
       { label: "library", kind: "name", value: (c) => c.lang || null, show: (c) => c.lang || "–" },
       { label: "opened", value: (c) => c.opened, show: (c) => (c.opened === null ? "before" : clock(c.opened)) },
@@ -177,6 +177,6 @@ function connections({ count: total, ends, listed }) {
 const gaps = ({ listed }) => [table([
   { label: "at", value: (row) => row.t, show: (row) => clock(row.t, true) },
   { label: "reason", kind: "text", value: (row) => row.reason, show: (row) => row.reason ?? "–" },
-  { label: "connection", kind: "name", value: (row) => row.conn_id, show: (row) => (row.conn_id === null ? "all" : who(row.conn_id)) },
+  { label: "connection", kind: "name", value: (row) => row.conn, show: (row) => (row.conn === null ? "all" : who(row.conn)) },
   tally("frames", "frames"), { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
 ], listed)];

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TEXT, Rows, cut, ms, percentiles, rows, with_whole
+from natsproxy.spark.report.traffic import TEXT, Rows, cut, ms, percentiles, rows, who, with_whole
 from natsproxy.spark.tables.base import clients_side
 
 DECADE: Final = 6
@@ -69,17 +69,27 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return the slowest requests: their four times and their frames."""
     answered = requests.where(ASKED).where("latency_ns IS NOT NULL AND requests = 1")
     slow = answered.orderBy(F.desc("latency_ns"), "t1", "reply").limit(_SLOWEST)
-    names = ("subject", "template", "reply", "requester", "responder", "status", "t1", "t2", "t3", "t4")
+    names = (
+        "subject", "template", "reply", "recorder", "requester", "responder_recorder", "responder",
+        "status", "t1", "t2", "t3", "t4",
+    )  # fmt: skip
     listed = rows(slow.select(*names, "latency_ns"))
     legs = _frames(slow, tables.get("frames")) if listed else {}
     return [
         {
             **{name: (row[name] or "")[:TEXT] for name in ("subject", "template")},
-            **{name: row[name] for name in ("requester", "responder", "status")},
+            "requester": who(row["recorder"], row["requester"]),
+            "responder": who(row["responder_recorder"], row["responder"]),
+            "status": row["status"],
             **{leg: axis.ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")},
             "latency": row["latency_ns"] / 1e6,
             "frames": [
-                {"t": axis.ms(leg.pop("at_ns")), "delay": (leg.pop("delay_ns") or 0) / 1e6, **leg}
+                {
+                    "t": axis.ms(leg.pop("at_ns")),
+                    "delay": (leg.pop("delay_ns") or 0) / 1e6,
+                    "conn": who(leg.pop("recorder"), leg.pop("conn_id")),
+                    **leg,
+                }
                 for leg in legs.get((row["reply"], row["t1"]), ())
             ],
         }
@@ -98,7 +108,7 @@ def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, int], 
         .join(F.broadcast(keys), "k")
         .where("at_ns BETWEEN start AND end")
         .select(
-            "k", "start", "at_ns", "conn_id", "dir", "op", cut("subject").alias("subject"),
+            "k", "start", "at_ns", "recorder", "conn_id", "dir", "op", cut("subject").alias("subject"),
             "size", "status", cut("cause").alias("cause"), "delay_ns",
         )
         .orderBy("at_ns", "dir")

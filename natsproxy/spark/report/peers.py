@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, rows
+from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, rows, who
 from natsproxy.spark.tables.base import CONN
 
 STRIPS: Final = 60
@@ -28,7 +28,8 @@ def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     top = table.orderBy(unclean.desc(), frames.desc(), *CONN).limit(STRIPS)
     listed = [
         {
-            "conn": row["conn_id"], "name": (row["name"] or "")[:TEXT], "client": row["client"],
+            "conn": who(row["recorder"], row["conn_id"]), "id": row["conn_id"],
+            "name": (row["name"] or "")[:TEXT], "client": row["client"],
             "lang": " ".join(filter(None, (row["lang"], row["version"])))[:TEXT],
             "cause": row["cause"], "detail": (row["detail"] or "")[:TEXT],
             "clean": row["cause"] in (*CLEAN, None),
@@ -38,7 +39,7 @@ def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         }
         for row in rows(_lively(top, tables.get("liveness")))
     ]  # fmt: skip
-    listed.sort(key=lambda row: (row["opened"] or 0, row["conn"]))
+    listed.sort(key=lambda row: (row["opened"] or 0, row["id"]))
     return {"count": sum(end["count"] for end in ends), "ends": ends, "listed": listed} if listed else {}
 
 

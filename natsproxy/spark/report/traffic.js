@@ -96,7 +96,7 @@ function slowest(rows) {
   const most = Math.max(...rows.map((row) => row.latency));
   const frames = (row) => table([
     { label: "after", value: (frame) => frame.t, show: (frame) => dur(frame.t - row.t1) },
-    { label: "connection", kind: "name", value: (frame) => frame.conn_id, show: (frame) => `${who(frame.conn_id)} ${frame.dir ? "←" : "→"}` },
+    { label: "connection", kind: "name", value: (frame) => frame.conn, show: (frame) => `${who(frame.conn)} ${frame.dir ? "←" : "→"}` },
     { label: "op", kind: "name", value: (frame) => frame.op },
     subject("subject", "subject"),
     { label: "size", value: (frame) => frame.size, show: (frame) => bytes(frame.size) },

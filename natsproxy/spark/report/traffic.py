@@ -40,6 +40,11 @@ def percentiles(column: str, name: str = "latency") -> Column:
     return F.expr(f"percentile_approx({column}, array(0.5, 0.9, 0.99, 1.0), 10000)").alias(name)
 
 
+def who(recorder: str | None, conn: int | None) -> str | None:
+    """Return a name for a connection that no other has, and that ends in `#` and its number."""
+    return None if conn is None else f"{(recorder or '')[:8]}#{conn}"
+
+
 def ms(values: list[int] | None) -> list[float] | None:
     """Return ns as ms."""
     return None if values is None else [value / 1e6 for value in values]
@@ -176,8 +181,19 @@ def gaps(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     if not total["count"]:
         return {}
     listed = table.select(
-        "t_ns", "conn_id", cut("reason").alias("reason"), frames.alias("frames"), size.alias("bytes")
+        "t_ns",
+        "recorder",
+        "conn_id",
+        cut("reason").alias("reason"),
+        frames.alias("frames"),
+        size.alias("bytes"),
     )
     top = rows(listed.orderBy(F.desc("frames"), "t_ns").limit(TOP))
     top.sort(key=lambda row: row["t_ns"])
-    return {**total, "listed": [{**row, "t": axis.ms(row.pop("t_ns"))} for row in top]}
+    return {
+        **total,
+        "listed": [
+            {"t": axis.ms(row.pop("t_ns")), "conn": who(row.pop("recorder"), row.pop("conn_id")), **row}
+            for row in top
+        ],
+    }
