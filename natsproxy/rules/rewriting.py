@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from natsproxy.protocol.mapping import Mapping, SubjectTransform
-from natsproxy.protocol.subjects import collide, compile_pattern, has_wildcard
+from natsproxy.protocol.subjects import collide, compile_pattern, has_empty_token, has_wildcard
 from natsproxy.rules.base import Action, Rule, Stage
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.rules.selector import Selector
@@ -225,8 +225,8 @@ class Subjects:
         return self._back[key]
 
     def _undo(self, subject: bytes, subscribed: bytes) -> Moved | None:
-        if not subject or subject.startswith(STATEFUL):
-            return None
+        if has_empty_token(subject) or subject.startswith(STATEFUL):
+            return None  # what is never mapped there is not mapped back
         candidates = self._two_way
         if subscribed:
             mine = [item for item in candidates if item[1].transform is not None

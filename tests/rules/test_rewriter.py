@@ -65,3 +65,12 @@ def test_headers_that_name_subjects_are_translated() -> None:
     block = b"NATS/1.0\r\nNats-Trace-Dest: traces\r\nNats-Schedule-Target: later.x\r\nX: a.b\r\n\r\n"
     (out,) = frames(Wire(TENANT).c2s(hpub(block)), C2S)
     assert out.headers == block.replace(b" traces", b" t.traces").replace(b" later.x", b" t.later.x")
+
+
+def test_subjects_that_are_never_mapped_are_not_mapped_back() -> None:
+    """A server passes any reply subject on, also one with empty tokens, which no mapping touches."""
+    wire = Wire(TENANT)
+    assert wire.s2c("MSG t.a 1 t. 0\n") == b"MSG a 1 t. 0\r\n\r\n"
+    assert wire.s2c("MSG t.a 1 t.b..c 0\n") == b"MSG a 1 t.b..c 0\r\n\r\n"
+    assert wire.s2c("MSG t. 1 0\n") == b"MSG t. 1 0\r\n\r\n"
+    assert wire.c2s("PUB a b..c 0\n") == b"PUB t.a b..c 0\r\n\r\n"
