@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +200,18 @@ def test_no_tables_and_no_place_are_one_sentence_each(spark: SparkSession, out: 
     assert not list(tmp_path.iterdir())
     with pytest.raises(NatsproxyError, match=r"cannot be written to .*nowhere/r\.html: No such file"):
         write(spark, out, tmp_path / "nowhere" / "r.html")
+
+
+def test_a_table_that_cannot_be_read_is_one_sentence(spark: SparkSession, out: Path, tmp_path: Path) -> None:
+    """It names the place; there is no page."""
+    shutil.copytree(out / "frames", tmp_path / "tables" / "frames")
+    for part in (tmp_path / "tables").rglob("part-*.parquet"):
+        part.write_bytes(b"not what it was")
+    for check in (tmp_path / "tables").rglob(".*.crc"):
+        check.unlink()
+    with pytest.raises(NatsproxyError, match=r"tables: .*Parquet"):
+        write(spark, tmp_path / "tables", tmp_path / "r.html")
+    assert [left.name for left in tmp_path.iterdir()] == ["tables"]
 
 
 @pytest.mark.parametrize("span", [0, 1, 999, 10**9, 3600 * 10**9, 10**17], ids=str)

@@ -23,15 +23,18 @@ def write(
 ) -> None:
     """Write the report of the tables under `out` to the HTML file `path`.
 
-    captures: what was analysed, for the heading.  Raises NatsproxyError where there are no tables, or where
-    the file cannot be written; a page is there whole or not at all.
+    captures: what was analysed, for the heading.  Raises NatsproxyError where there are no tables, where
+    one cannot be read, or where the file cannot be written; a page is there whole or not at all.
     """
     from natsproxy.spark.report.collect import collect
+    from natsproxy.spark.trouble import told
 
     part = Path(f"{path}.part")
     try:
         with part.open("w", encoding="utf-8") as page:  # opened before the long work
-            page.write(render(collect(spark, out, captures)))
+            with told(out):
+                data = collect(spark, out, captures)
+            page.write(render(data))
         part.replace(path)
     except OSError as error:
         raise NatsproxyError(f"the report cannot be written to {path}: {error.strerror}") from None

@@ -112,7 +112,7 @@ function lanes({ count: total, lanes: fired }) {
 function faults(found) {
   const base = data.latency?.whole.latency, p99 = (row) => row.during?.latency?.[2];
   return [lanes(found), table([
-    { ...subject("rule", "rule"), show: (row) => el("span", { title: row.example && `for example on ${row.example}` }, code(row.rule)) },
+    { ...subject("rule", "rule"), show: (row) => el("span", { title: `${clock(row.first)} to ${clock(row.last)}${row.example ? `, for example on ${row.example}` : ""}` }, code(row.rule)) },
     { label: "did", kind: "name", value: (row) => row.action, show: (row) => tag(row.action === row.kind ? row.kind : `${row.kind}: ${row.action}`, "fault") },
     tally("firings", "count"), tally("conns", "connections"),
     { label: "held p50", value: (row) => row.delay?.[0], show: (row) => dur(row.delay?.[0]) },

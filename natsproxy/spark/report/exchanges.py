@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
@@ -102,6 +102,7 @@ def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, int], 
     if frames is None:
         return {}
     keys = slow.select(F.col("reply").alias("k"), F.col("t1").alias("start"), F.col("t4").alias("end"))
+    order = Window.partitionBy("k", "start").orderBy("at_ns", "dir")
     legs = (
         clients_side(frames)
         .withColumn("k", F.explode(F.array_compact(F.array("reply", "subject"))))
@@ -111,12 +112,10 @@ def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, int], 
             "k", "start", "at_ns", "recorder", "conn_id", "dir", "op", cut("subject").alias("subject"),
             "size", "status", cut("cause").alias("cause"), "delay_ns",
         )
-        .orderBy("at_ns", "dir")
-        .limit(_SLOWEST * _FRAMES)
+        .withColumn("place", F.row_number().over(order))
+        .where(F.col("place") <= _FRAMES)
     )  # fmt: skip
     found: dict[tuple[str, int], Rows] = {}
-    for row in rows(legs):
-        mine = found.setdefault((row.pop("k"), row.pop("start")), [])
-        if len(mine) < _FRAMES:
-            mine.append(row)
+    for row in sorted(rows(legs), key=lambda row: row.pop("place")):
+        found.setdefault((row.pop("k"), row.pop("start")), []).append(row)
     return found
