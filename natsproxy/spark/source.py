@@ -1,7 +1,7 @@
 """`spark.read.format("natscap")`: captures as a Spark data source, one Arrow batch per block.
 
-    spark.read.format("natscap").load("traffic.ncap") spark.read.format("natscap").option("op",
-    "PUB,HPUB").schema("t_ns bigint, subject string").load("s3://b/captures")
+    spark.read.format("natscap").load("traffic.ncap")
+    spark.read.format("natscap").option("op", "PUB,HPUB").schema("t_ns bigint, subject string").load("s3://b/x")
     spark.readStream.format("natscap").load("captures/")          (`natsproxy/spark/stream.py`)
 
 Partitions are runs of neighbouring blocks of about 64 MiB.  Projection is the schema that is asked for:
