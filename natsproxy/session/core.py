@@ -24,7 +24,7 @@ from natsproxy.session.subscriptions import Subscriptions
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op, op_mask
-from natsproxy.wire.scanner import TALLIES, Scanner
+from natsproxy.wire.scanner import Scanner
 
 STATE_OPS = (
     op_mask(Op.CONNECT, Op.PING, Op.SUB, Op.UNSUB),
@@ -118,10 +118,7 @@ class Core:
 
     def count_sid(self, sid: bytes) -> None:
         """Count what comes on `sid` until the subscription ends, without looking at it."""
-        if TALLIES:
-            self._tallies.setdefault(sid, 0)
-        else:
-            self.watch_sid(sid, Need.LINE)
+        self._tallies.setdefault(sid, 0)
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
         """Want every message frame of exactly `subject`."""

@@ -20,7 +20,6 @@ from natsproxy.wire._line cimport Line, message_op, number, read_line
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import OPS, Op
 
-TALLIES = True
 cdef int OPS_COUNT = 12
 cdef int PUB = 0, HPUB = 1, MSG = 4, HMSG = 5, OK = 10
 cdef object _OPS = tuple(Op)

@@ -116,16 +116,12 @@ class ScannerLike(Protocol):
 
 COMPILED = False
 """Whether the compiled twin is in use."""
-TALLIES = True
-"""Whether it keeps `tallies`: a compiled twin that was built from older sources does not."""
 
 if not TYPE_CHECKING and os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
     try:
-        from natsproxy.wire import _scanner
         from natsproxy.wire._scanner import Interest, Scanner
 
         COMPILED = True
-        TALLIES = hasattr(_scanner, "TALLIES")
     except ImportError:  # not built: the pure twin serves
         from natsproxy.wire._interest_py import Interest
         from natsproxy.wire._scanner_py import Scanner
@@ -133,4 +129,4 @@ else:
     from natsproxy.wire._interest_py import Interest
     from natsproxy.wire._scanner_py import Scanner
 
-__all__ = ["COMPILED", "TALLIES", "Interest", "InterestLike", "Scanner", "ScannerLike"]
+__all__ = ["COMPILED", "Interest", "InterestLike", "Scanner", "ScannerLike"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import load
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
-from natsproxy.wire.scanner import TALLIES
 from tests.session.playbook import Playbook
 
 LOSSY = """
@@ -53,7 +51,6 @@ def test_a_late_limit_counts_what_the_client_got(
     assert (b"1" in play.session.subs) == (due.count(b"1") < limit)
 
 
-@pytest.mark.skipif(not TALLIES, reason="the compiled twin was built from older sources")
 def test_a_subscription_that_nothing_limits_is_passed_in_runs() -> None:
     play = Playbook(RuleChain(load(LOSSY, KINDS))).greeted()
     play.client(b"SUB a.> 1\r\n")

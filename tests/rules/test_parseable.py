@@ -20,7 +20,7 @@ from natsproxy.rules.spec import load
 from natsproxy.wire import _interest_py, _scanner_py
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
-from natsproxy.wire.scanner import COMPILED, TALLIES
+from natsproxy.wire.scanner import COMPILED
 from tests.rules.kit import FakeView, Wire, parse
 from tests.session.playbook import Playbook
 
@@ -102,7 +102,6 @@ def under(twin: str, text: str, seed: int, told: bytes, pieces: list[tuple[Direc
     with (
         patch("natsproxy.session.core.Scanner", scanner),
         patch("natsproxy.rules.plan.Interest", interest),
-        patch("natsproxy.session.core.TALLIES", twin == "pure" or TALLIES),
     ):
         play = Playbook(RuleChain(load(text, KINDS), seed=seed))
         play.server(INFO).client(b"CONNECT " + told + b"\r\nPING\r\n").server(b"PONG\r\n")
