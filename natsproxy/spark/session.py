@@ -77,32 +77,40 @@ def open_session(
 
     from natsproxy.spark.trouble import told
 
+    remote = remote or os.environ.get("SPARK_REMOTE")
     if master and remote:
         raise ConfigError("either a master or a Connect server, not both")
     builder = SparkSession.builder.appName("natsproxy")
     chosen = {**ALWAYS, **(settings or {})}
-    if remote or "SPARK_REMOTE" in os.environ:
+    if remote:
         if not all(find_spec(name) for name in ("grpc", "grpc_status", "pandas")):
             raise NatsproxyError(MISSING_CONNECT)
-        builder = builder.remote(remote or os.environ["SPARK_REMOTE"])
+        builder, place = builder.remote(remote), remote
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the master
         if master:
             raise ConfigError("spark-submit says where to run: give it the --master")
+        place = "spark-submit"
     else:
-        find_java()
         master = master or os.environ.get("MASTER") or f"local[{cores}]"
+        place = f"Spark does not start (with {_environment(master)})"
         builder = builder.master(master)
-        local = master.startswith("local")
-        if "PYSPARK_PYTHON" not in os.environ:
-            os.environ["PYSPARK_PYTHON"] = _launcher("python", _PYTHON) if local else sys.executable
-        if local:
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if master.startswith("local"):
             chosen = {**LOCAL, "spark.sql.warehouse.dir": _folder(), **chosen}
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    java = os.environ.get("JAVA_HOME") or shutil.which("java")
-    with told(f"Spark does not start (Java: {java})"), _stderr(log):
+    with told(place), _stderr(log):
         return builder.getOrCreate()
+
+
+def _environment(master: str) -> str:
+    """Set what a Spark that is started here finds in its environment; return its Java."""
+    find_java()
+    local = master.startswith("local")
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = _launcher("python", _PYTHON) if local else sys.executable
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return os.environ.get("JAVA_HOME") or str(shutil.which("java"))
 
 
 def local_session(cores: int = 2, **settings: str) -> SparkSession:

@@ -85,6 +85,22 @@ def test_connect_without_its_client_says_how_to_get_it(monkeypatch: pytest.Monke
         session.open_session(remote="sc://127.0.0.1:1")
 
 
+def test_a_java_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
+    """It names the Java; what that said is in the log."""
+    home = java(tmp_path / "java", "17")
+    (home / "bin" / "java").write_text("#!/bin/sh\necho out of order >&2; exit 1\n")
+    capture = Path(__file__).parents[2] / "recordings" / "requests-v1.ncap"
+    done = subprocess.run(
+        [sys.executable, "-m", "natsproxy", "analyze", str(capture), "--out", str(tmp_path / "out"),
+         "--spark-log", str(tmp_path / "log")],
+        env={**os.environ, "JAVA_HOME": str(home)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"Error: Spark does not start (with {home})")
+    assert "out of order" in (tmp_path / "log").read_text()
+
+
 def test_what_a_java_says_goes_to_a_file(tmp_path: Path) -> None:
     """And ours is as it was; a file that cannot be written is said."""
     log = tmp_path / "log"
