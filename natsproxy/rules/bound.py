@@ -10,7 +10,7 @@ from natsproxy.events import Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.base import Action, Hit, LinkAction, Rule, Stage
-from natsproxy.rules.dice import Dice, Roll, Strands, strand_of
+from natsproxy.rules.dice import Dice, Roll, Strands
 from natsproxy.rules.draft import Draft
 from natsproxy.rules.gate import Count
 from natsproxy.rules.links import Links
@@ -285,7 +285,7 @@ class RuleBound:
         if item.strands is None or not MSGS >> frame.op & 1:
             return Roll(dice, m)
         sub = self._view.subs.get(frame.sid)
-        return item.strands.roll(dice.strand(strand_of(frame.subject, sub.subject if sub else b"")))
+        return item.strands.roll(dice, frame.subject, sub.subject if sub is not None else b"")
 
     def _on_server_side(self, rule: Rule, case: Case) -> bool:
         """Tell whether the server's subject of a frame is one that a `side = "server"` rule selects."""

@@ -30,6 +30,7 @@ from natsproxy.wire.ops import Direction
 GATE: Final = 0
 ACTION: Final = 1
 STRANDS: Final = 4096
+_REMEMBERED: Final = 400  # bytes of subjects
 _NORMAL: Final = NormalDist()
 _SCALE: Final = 2.0**-53
 
@@ -80,18 +81,29 @@ class Strands:
     def __init__(self, limit: int = STRANDS) -> None:
         self._limit = limit
         self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self._known: dict[
+            tuple[bytes, bytes], tuple[bytes, Dice]
+        ] = {}  # by subjects: the strand's mark and dice
 
     def __len__(self) -> int:
         return len(self._counts)
 
-    def roll(self, dice: Dice) -> Roll:
-        """Count a match of the strand that these dice are of."""
-        mark = dice.mark
+    def roll(self, dice: Dice, subject: bytes, subscribed: bytes) -> Roll:
+        """Count a delivery and return the dice of its strand.  dice: the rule's, the same each time."""
+        mark, own = self._known.get((subject, subscribed)) or self._learn(dice, subject, subscribed)
         m = self._counts.pop(mark, 0) + 1
         self._counts[mark] = m
         if len(self._counts) > self._limit:
             self._counts.popitem(last=False)
-        return Roll(dice, m)
+        return Roll(own, m)
+
+    def _learn(self, dice: Dice, subject: bytes, subscribed: bytes) -> tuple[bytes, Dice]:
+        own = dice.strand(strand_of(subject, subscribed))
+        if len(self._known) >= self._limit:
+            self._known.clear()
+        if len(subject) + len(subscribed) <= _REMEMBERED:
+            self._known[subject, subscribed] = own.mark, own
+        return own.mark, own
 
 
 def strand_of(subject: bytes, subscribed: bytes) -> bytes:

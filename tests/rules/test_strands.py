@@ -84,11 +84,24 @@ def test_inboxes_of_another_run_have_the_same_dice() -> None:
 
 def test_strands_are_bounded_and_the_oldest_begins_anew() -> None:
     strands, dice = Strands(), Dice(1, "r", "k", S2C)
-    assert [strands.roll(dice.strand(b"kept")).m for _ in range(3)] == [1, 2, 3]
+
+    def m(subject: bytes) -> int:
+        return strands.roll(dice, subject, b">").m
+
+    assert [m(b"kept"), m(b"kept"), m(b"kept")] == [1, 2, 3]
     for number in range(STRANDS - 1):
-        strands.roll(dice.strand(b"%d" % number))
-    assert strands.roll(dice.strand(b"kept")).m == 4
-    strands.roll(dice.strand(b"one more"))
+        m(b"%d" % number)
+    assert m(b"kept") == 4
+    m(b"one more")
     assert len(strands) == STRANDS
-    assert strands.roll(dice.strand(b"kept")).m == 5
-    assert strands.roll(dice.strand(b"0")).m == 1
+    assert m(b"kept") == 5
+    assert m(b"0") == 1
+
+
+def test_inboxes_are_counted_together() -> None:
+    strands, dice = Strands(), Dice(1, "r", "k", S2C)
+    rolls = [strands.roll(dice, b"_INBOX.%s.%d" % (NUID, n), b"_INBOX.%s.*" % NUID) for n in range(3)]
+    assert [roll.m for roll in rolls] == [1, 2, 3]
+    assert {roll.dice.mark for roll in rolls} == {dice.strand(b"_INBOX.*").mark}
+    long = b"a" * 4000
+    assert [strands.roll(dice, long, b">").m for _ in range(2)] == [1, 2]
