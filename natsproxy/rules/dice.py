@@ -81,9 +81,8 @@ class Strands:
     def __init__(self, limit: int = STRANDS) -> None:
         self._limit = limit
         self._counts: OrderedDict[bytes, int] = OrderedDict()
-        self._known: dict[
-            tuple[bytes, bytes], tuple[bytes, Dice]
-        ] = {}  # by subjects: the strand's mark and dice
+        # By subject and subscription: the mark and the dice of the strand.
+        self._known: dict[tuple[bytes, bytes], tuple[bytes, Dice]] = {}
 
     def __len__(self) -> int:
         return len(self._counts)
