@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",  # to compile a plan takes longer than to run it on a few rows
+    # To compile a plan, or what Java runs of it, takes longer than to run it on a few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 
 from natsproxy.spark.tables.base import MESSAGES, clients_side
 from natsproxy.spark.tables.connections import connections, gaps, liveness, subscriptions
-from natsproxy.spark.tables.exchanges import exchanges
 from natsproxy.spark.tables.faults import faults
 from natsproxy.spark.tables.jetstream import js_acks
 from natsproxy.spark.tables.messages import errors, fanout, headers, subjects
+from natsproxy.spark.tables.pairing import exchanges
 from natsproxy.spark.tables.replays import replay_diff
 from natsproxy.spark.tables.requests import js_api, pub_acks, requests
 

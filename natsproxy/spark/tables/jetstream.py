@@ -1,7 +1,7 @@
 """JetStream's deliveries and what clients answered.
 
 A delivery carries its ack subject as its reply, and what the client answers goes to that subject: the pair is
-one aggregation on it, as a request's is (`natsproxy/spark/tables/exchanges.py`).
+one aggregation on it, as a request's is (`natsproxy/spark/tables/pairing.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.tables.base import MESSAGE, clients_side, shaped
-from natsproxy.spark.tables.exchanges import legs, timed
 from natsproxy.spark.tables.messages import errors
+from natsproxy.spark.tables.pairing import legs, timed
 
 COUNTS = (
     "published",

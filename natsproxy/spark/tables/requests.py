@@ -1,4 +1,4 @@
-"""What requests were for: selections of `exchanges` (`natsproxy/spark/tables/exchanges.py`)."""
+"""What requests were for: selections of `exchanges` (`natsproxy/spark/tables/pairing.py`)."""
 
 from __future__ import annotations
 
