@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
+PATIENCE = 120
+"""Seconds that an answer may take, on a busy machine."""
 LAUNCH = """
 import fcntl, os, sys
 pipes = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3]]
@@ -148,6 +151,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._answers], [], [], PATIENCE)
+            assert ready, "the browser says nothing"
             more = os.read(self._answers.fileno(), 1 << 20)
             assert more, "the browser ended"
             self._rest += more

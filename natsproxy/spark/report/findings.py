@@ -52,7 +52,8 @@ def _latency(data: dict[str, Any]) -> Iterator[Finding]:
     whole = data["latency"]["whole"]
     if whole["unanswered"]:
         worst = max(data["latency"]["listed"], key=lambda row: row["unanswered"])
-        where = f", {worst['unanswered']:,} of them to `{worst['template']}`" if worst["unanswered"] else ""
+        part = "all" if worst["unanswered"] == whole["unanswered"] else f"{worst['unanswered']:,}"
+        where = f", {part} of them to `{worst['template']}`" if worst["unanswered"] else ""
         yield "warn", f"{many(whole['unanswered'], 'request')} had no answer{where}.", "latency"
     if whole["no_responders"]:
         worst = max(data["latency"]["listed"], key=lambda row: row["no_responders"])
