@@ -70,7 +70,7 @@ class _Exporter:
     """The connections of one recorder at a time, and the steps that wait."""
 
     def __init__(self, query: Query, leg: Leg) -> None:
-        self._query, self._leg = query, leg
+        self._query = query
         self._arrivals = C2S if leg == "client" else S2C
         self._choosy = query.ops != ALL_OPS or bool(query.subjects)
         self._heap: list[Step] = []

@@ -92,7 +92,7 @@ class _Side:
 
     def __init__(self, here: Endpoint, there: Endpoint, ethernet: bytes, start: int) -> None:
         self.ports = here.port, there.port
-        self.start = self.sent = self.confirmed = start
+        self.sent = self.confirmed = start
         self._pair = here.address + there.address
         self._six = len(here.address) == 16
         self._ethernet = ethernet + (b"\x86\xdd" if self._six else b"\x08\x00")

@@ -42,6 +42,9 @@ def export(
 ) -> None:
     """Write the frames of a capture for other tools.  OUT is a file, or - for standard output.
 
+    The file is there when it is whole.  Packets are those of one leg, TCP around them is made up; Wireshark
+    shows NATS on port 4222, for another port say: Decode As.
+
     \b
     natsproxy capture export traffic.ncap --parquet frames.parquet
     natsproxy capture export traffic/ --jsonl - --subject 'orders.>' | jq .subject
