@@ -131,13 +131,15 @@ def _stderr(log: str | Path | None) -> Iterator[None]:
     if log is None:
         yield
         return
-    ours = os.dup(2)
     try:
-        with Path(log).open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
+        file = Path(log).open("ab")  # noqa: SIM115 - closed below
     except OSError as error:
         raise NatsproxyError(f"{log}: cannot write there: {error.strerror}") from None
+    ours = os.dup(2)
+    try:
+        with file:
+            os.dup2(file.fileno(), 2)
+        yield
     finally:
         os.dup2(ours, 2)
         os.close(ours)
