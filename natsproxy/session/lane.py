@@ -7,42 +7,18 @@ decided at its control line, its bytes follow as `Body`, its record is written w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-from natsproxy.capture.records import Flags, Frames, Opaque
-from natsproxy.session.actions import Action, Finish, Record, Send, SessionSettings
+from natsproxy.capture.records import Flags
+from natsproxy.session.actions import Finish, Send, SessionSettings
 from natsproxy.session.budget import SMALL, Budget
 from natsproxy.session.outbox import PLAIN, Item, Outbox
+from natsproxy.session.recording import UNSENT, OpenFrame, Recording
 from natsproxy.wire.frames import Body, Frame, Run
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.scanner import Scanner
 
-UNSENT = "unsent"
-"""The cause of what was read and not sent when the connection ended."""
 
-
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A frame whose payload is still coming.
-
-    head_in, head_out: its first bytes as they came and as they went (None: they did not go).
-    """
-
-    op: int
-    ordinal: int
-    head_in: bytes
-    head_out: bytes | None
-    cause: str | None
-    size: int
-    out_first: int | None
-    tail: bytearray = field(default_factory=bytearray)
-    cut: bool = False
-    item: Item | None = None
-
-
-class Lane:
+class Lane(Recording):
     """One direction of one session; `actions` is where it puts what is to be done."""
 
     def __init__(
@@ -54,11 +30,9 @@ class Lane:
         record: bool,
         budget: Budget,
     ) -> None:
-        self.direction = direction
+        super().__init__(direction, conn, record)
         self.scanner = scanner
         self.outbox = Outbox()
-        self.actions: list[Action] = []
-        self.record = record
         self.out_next = 0
         self.in_bytes = 0
         self.ended = False  # nothing more is taken from the sender
@@ -70,10 +44,9 @@ class Lane:
         self._settings = settings
         self._budget = budget
         self._charged = 0
-        self._conn = conn
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
-        self._open: _Open | None = None
+        self._open: OpenFrame | None = None
         self._later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
         self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
 
@@ -126,14 +99,8 @@ class Lane:
         of: int | None = None,
     ) -> None:
         self._write(data)
-        out_first = self.out_next
+        self._went(data, frames, ops, in_first, in_t, self.out_next, now, cause, of)
         self.out_next += frames
-        if self.record and frames:
-            extra = None if of is None else {"of": of}
-            record = Frames(
-                self._conn, self.direction, data, frames, ops, in_first, in_t, out_first, now, cause, 0, extra
-            )
-            self.actions.append(Record(record))
 
     def _write(self, data: bytes | memoryview) -> None:
         if self.outbox.bent:
@@ -143,31 +110,19 @@ class Lane:
 
     # -- frames that do not pass as they are
 
-    def note_in(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
-        """Record a whole frame that does not go on."""
-        if self.record:
-            record = Frames(
-                self._conn, self.direction, frame.raw, 1, 1 << frame.op, ordinal, now, None, None, cause
-            )
-            self.actions.append(Record(record))
-
     def lose(self, run: Run, first: int, now: int) -> None:
         """Let a run go no further (a link that swallows)."""
         self.flush(now)
-        if self.record:
-            data = memoryview(run.buffer)[run.start : run.end]
-            record = Frames(
-                self._conn, self.direction, data, run.frames, run.ops, first, now, None, None, "swallow"
-            )
-            self.actions.append(Record(record))
+        data = memoryview(run.buffer)[run.start : run.end]
+        self._stayed(data, run.frames, run.ops, first, now, "swallow")
 
     def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
         """Let a frame go no further, its missing part included."""
         self.flush(now)
         if frame.missing:
-            self._open = _Open(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
+            self._open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
         else:
-            self.note_in(frame, ordinal, now, cause)
+            self._stayed(frame.raw, 1, 1 << frame.op, ordinal, now, cause)
 
     def replace(
         self,
@@ -197,7 +152,7 @@ class Lane:
             self._begin_open(frame, out, ordinal, now, cause, until if until is not None else now, held)
             return
         if not untouched:
-            self.note_in(frame, ordinal, now, cause or "")
+            self._stayed(frame.raw, 1, 1 << frame.op, ordinal, now, cause or "")
         in_first, in_t = (ordinal, now) if untouched else (None, None)
         of = None if untouched else ordinal
         for raw in out:
@@ -220,13 +175,13 @@ class Lane:
     ) -> None:
         head = out[0]
         if held:
-            self._open = _Open(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
+            self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
             item = Item([head], due, 1, 1 << frame.op, ordinal, now, cause, open=True)
             self._open.item = item
             self.outbox.put(item)
             return
         self._write(head)
-        self._open = _Open(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, self.out_next)
+        self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, self.out_next)
         self.out_next += 1
 
     def body(self, segment: Body, now: int) -> None:
@@ -247,34 +202,9 @@ class Lane:
         if segment.last:
             self._open = None
             if opened.item is None or opened.cause is not None:
-                self._record_open(opened, now, 0)
+                self._was_open(opened, now, 0)
             if self._later:
                 self._boundary(now)
-
-    def _record_open(self, opened: _Open, now: int, flags: int) -> None:
-        if not self.record:
-            return
-        went = opened.out_first
-        whole = len(opened.head_in) + len(opened.tail) == opened.size
-        extra: dict[str, Any] = {}
-        if not whole:
-            flags |= 0 if flags else Flags.TRUNCATED
-            extra["size"] = opened.size
-        same = opened.head_out == opened.head_in
-        data = opened.head_in + opened.tail
-        op = 1 << opened.op
-        record = Frames(
-            self._conn, self.direction, data, 1, op, opened.ordinal, now, went if same else None,
-            now if same and went is not None else None, opened.cause, flags, extra or None,
-        )  # fmt: skip
-        self.actions.append(Record(record))
-        if not same and opened.head_out is not None and went is not None:
-            data = opened.head_out + opened.tail
-            extra["of"] = opened.ordinal
-            record = record._replace(
-                data=data, in_first=None, in_t=None, out_first=went, out_t=now, extra=extra
-            )
-            self.actions.append(Record(record))
 
     def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
         """Send frames of ours here, or behind the frame that is half sent (see `boundary_by`).
@@ -313,52 +243,33 @@ class Lane:
             self.outbox.put(Item([data], now, 0, 0, None, None))
         else:
             self._write(data)
-        if self.record:
-            self.actions.append(Record(Opaque(self._conn, self.direction, now, len(data))))
+        self._unread(len(data), now)
 
     def cut(self, rest: bytes, now: int) -> None:
         """The sender's stream ended, maybe inside a frame: pass what is there and record it."""
         self.flush(now)
         opened, self._open = self._open, None
         if opened is not None:
-            self._record_open(opened, now, Flags.CUT)
+            self._was_open(opened, now, Flags.CUT)
         if rest:
             if self.outbox.active:
                 self.outbox.put(Item([rest], now, 0, 0, None, None))
             else:
                 self._write(rest)
-            self._record_rest(rest, now, sent=True)
+            self._cut_short(rest, self.scanner.ordinal, self.out_next, now)
         self.ended = True
-
-    def _record_rest(self, rest: bytes, now: int, *, sent: bool) -> None:
-        if self.record and rest:
-            first = self.scanner.ordinal
-            record = Frames(
-                self._conn, self.direction, rest, 1, 0, first, now, self.out_next, now, flags=Flags.CUT
-            )
-            if not sent:
-                record = record._replace(out_first=None, out_t=None, cause=UNSENT)
-            self.actions.append(Record(record))
 
     def abandon(self, now: int) -> None:
         """The connection is gone: record what was read of it and will not be sent."""
         opened, self._open = self._open, None
         if opened is not None:
-            self._record_open(opened, now, Flags.CUT)
+            self._was_open(opened, now, Flags.CUT)
         for item in self.outbox.left():
-            if (
-                self.record
-                and item.frames
-                and item.in_first is not None
-                and item is not (opened and opened.item)
-            ):
-                record = Frames(
-                    self._conn, self.direction, b"".join(item.parts), item.frames, item.ops, item.in_first,
-                    item.in_t, None, None, item.cause or UNSENT,
-                )  # fmt: skip
-                self.actions.append(Record(record))
+            if item.frames and item.in_first is not None and item is not (opened and opened.item):
+                data = b"".join(item.parts)
+                self._stayed(data, item.frames, item.ops, item.in_first, item.in_t, item.cause or UNSENT)
         if not self.ended:
-            self._record_rest(self.scanner.rest(), now, sent=False)
+            self._cut_short(self.scanner.rest(), self.scanner.ordinal, None, now)
 
     # -- time
 
