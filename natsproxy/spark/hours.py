@@ -83,14 +83,14 @@ def _write(frames: DataFrame, out: str, tables: list[str], start: int, around: i
     if "date" in frames.columns:  # the folders that the frames stand in
         days = [datetime.fromtimestamp(t // 10**9, UTC).date() for t in (start - around, end + around)]
         seen = seen.where(F.col("date").between(*days))
+    hour = datetime.fromtimestamp(start // 10**9, UTC)
     own = f"at_ns >= {start} AND at_ns < {end}"
     paired = exchanges(seen, own).persist() if any("exchanges" in FROM[name][1] for name in tables) else None
     for name in tables:
         rows = fanout(seen, own) if name == "fanout" else derive(name, seen, paired=paired)
         begun = F.expr(BEGINS[name])
-        moment = F.timestamp_seconds(F.lit(start // 10**9))
         rows = rows.where((begun >= start) & (begun < end))
-        rows = rows.withColumns({"date": F.to_date(moment), "hour": F.hour(moment)})
+        rows = rows.withColumns({"date": F.lit(hour.date()), "hour": F.lit(hour.hour)})
         writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
         writer.partitionBy("date", "hour").parquet(f"{out}/{name}")
     if paired is not None:

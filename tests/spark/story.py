@@ -11,11 +11,10 @@ from pathlib import Path
 from natsproxy.capture.records import Close, Firing, Flags, Frames, Gap, Item, Open, Preamble
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
-from tests.kit.captures import MONO, WALL, write
+from tests.kit.captures import MONO, write
 
 MS = 1_000_000
 ASKER, FIRST, SECOND, WORKER, OLD = 1, 2, 3, 4, 5
-RECORDED = MONO - MS
 
 
 class Story:
@@ -283,6 +282,3 @@ def _goings(s: Story) -> None:
 def write_story(path: Path) -> Path:
     """Write the story as a capture of small blocks."""
     return write(path, told().items, per_block=17)
-
-
-__all__ = ["BLOCKS", "MS", "WALL", "write_story"]

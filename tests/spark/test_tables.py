@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from natsproxy.protocol import headers
-from tests.spark.story import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WALL, WORKER
+from tests.kit.captures import WALL
+from tests.spark.story import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WORKER
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Known
@@ -27,7 +28,8 @@ def table(known: Known) -> Callable[[str], list[Row]]:
     """The rows of a table that are the story's."""
     from natsproxy.capture.reader import open_capture
 
-    ((recorder, _),) = {(one.recorder.hex(), 0) for one in open_capture(known.story).segments()}
+    (segment,) = open_capture(known.story).segments()
+    recorder = segment.recorder.hex()
     return lambda name: [row for row in known.rows(name) if row.get("recorder", recorder) in (recorder, None)]
 
 
