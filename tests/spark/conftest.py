@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
-    # To compile a plan, or what Java runs of it, takes longer than to run it on a few rows.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",  # to compile a plan takes longer than to run it on a few rows
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 
