@@ -103,6 +103,8 @@ def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
     """The whole job as a user runs it, on one core and on two, and with a task for every block."""
     import pyarrow.parquet as pq
 
+    from natsproxy.spark.tables import TABLES
+
     found = []
     code = (
         "import sys; from natsproxy.spark import jobs; from natsproxy.spark.session import local_session\n"
@@ -114,7 +116,6 @@ def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
         out = tmp_path / f"{cores}-{size}"
         command = [sys.executable, "-c", code, str(out), cores, size, *map(str, known.captures)]
         subprocess.run(command, check=True, timeout=280)
-        tables = sorted(path for path in out.iterdir() if path.is_dir())
-        found.append({path.name: counted(pq.read_table(path).to_pylist()) for path in tables})
+        found.append({name: counted(pq.read_table(out / name).to_pylist()) for name in TABLES})
     assert found[0] == found[1] == found[2]
     assert len(found[0]["frames"]) > known.talk.known["frames"]
