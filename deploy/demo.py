@@ -27,6 +27,7 @@ from tests.kit.servers import NatsServer
 
 OUTPUT = Path("demo-output")
 CAPTURE = OUTPUT / "demo.ncap"
+REPORT = OUTPUT / "report.html"
 RULES = """\
 [[rules]]
 name = "no-secrets"
@@ -204,8 +205,8 @@ def act_cassette(server: NatsServer) -> None:
 
 
 def act_analyze(server: NatsServer) -> None:
-    """Request latencies of the demo's own capture, on Spark."""
-    natsproxy("analyze", str(CAPTURE), "--out", str(OUTPUT / "tables"), "--tables", "frames,requests")
+    """The tables of the demo's own capture, its request latencies, and a page that draws them."""
+    natsproxy("analyze", str(CAPTURE), "--out", str(OUTPUT / "tables"), "--report", str(REPORT))
 
 
 ACTS: list[tuple[str, Callable[[NatsServer], None]]] = [
@@ -226,7 +227,7 @@ def main() -> None:
         for number, (title, act) in enumerate(ACTS, 1):
             say(f"\n== Act {number}: {title} ==\n", "1;36")
             act(server)
-    say(f"\nThe capture is {CAPTURE}.  Three commands to try:", "1;36")
+    say(f"\nThe capture is {CAPTURE}, its report {REPORT}.  Three commands to try:", "1;36")
     say(f"  .venv/bin/natsproxy capture cat {CAPTURE} --subject 'demo.>'")
     say(f"  .venv/bin/natsproxy capture cat {CAPTURE} --json --op HMSG")
     say(f"  .venv/bin/natsproxy rules explain {OUTPUT / 'rules.toml'} --subject secret.plan")
