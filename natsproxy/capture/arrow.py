@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from natsproxy.capture.columns import FIELDS, columns
-from natsproxy.capture.reader import BlockRef, CaptureFile
+from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.capture.view import Query
 from natsproxy.errors import CaptureError
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from natsproxy.capture.reader import BlockRef, CaptureFile
 from natsproxy.capture.records import Flags, Frames
+from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.capture.view import Query, Seen, seen
 from natsproxy.protocol import headers
 from natsproxy.protocol.template import template

@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from natsproxy.capture.reader import CaptureFile, CaptureReader
+from natsproxy.capture.reader import CaptureReader
+from natsproxy.capture.segment import CaptureFile
 from natsproxy.capture.view import Query, Seen, walk
 from natsproxy.errors import CaptureError
 from natsproxy.wire.ops import Op

@@ -22,8 +22,9 @@ from typing import IO, Final, Literal, NamedTuple
 
 from natsproxy import __version__
 from natsproxy.capture.export import remarks
-from natsproxy.capture.reader import BlockRef, CaptureReader
+from natsproxy.capture.reader import CaptureReader
 from natsproxy.capture.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
+from natsproxy.capture.segment import BlockRef
 from natsproxy.capture.tcp import Conversation, Packet, endpoints
 from natsproxy.capture.view import Query, Seen, seen
 from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction

@@ -29,7 +29,7 @@ from natsproxy.capture.blocks import (
     parse_summary,
     unpack,
 )
-from natsproxy.capture.reader import segment_of
+from natsproxy.capture.segment import segment_of
 from natsproxy.capture.writer import footer
 from natsproxy.errors import CaptureError
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from natsproxy.capture.reader import BlockRef, CaptureReader
+from natsproxy.capture.reader import CaptureReader
 from natsproxy.capture.records import Flags, Frames
+from natsproxy.capture.segment import BlockRef
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.protocol.subjects import matches, tokens
 from natsproxy.wire.frames import Frame

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder
-from natsproxy.capture.reader import BlockRef, CaptureFile, open_capture
+from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Close, Frames, Item, Open, Preamble
+from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.capture.sieve import Selection, Sieve
 from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError

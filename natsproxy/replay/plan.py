@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from natsproxy.capture import records
-from natsproxy.capture.reader import BlockRef, open_capture
+from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Flags
+from natsproxy.capture.segment import BlockRef
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.wire import parse
 from natsproxy.wire.frames import Frame

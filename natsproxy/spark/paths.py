@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from natsproxy.capture.reader import CaptureFile, open_capture, segment_order
+from natsproxy.capture.reader import open_capture, segment_order
+from natsproxy.capture.segment import CaptureFile
 from natsproxy.errors import CaptureError, TruncatedCapture
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from natsproxy.capture.blocks import FOOTER, MAGIC, Block
-from natsproxy.capture.reader import BlockRef, CaptureFile
+from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError
 from natsproxy.spark.options import Options
 from natsproxy.spark.paths import PLAN_BUFFER, open_segment

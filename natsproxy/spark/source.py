@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from natsproxy.capture.reader import BlockRef, CaptureFile
 from natsproxy.capture.records import Frames, Item
+from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError
 from natsproxy.spark.options import Options, parse
 from natsproxy.spark.paths import open_segment, readable, segments

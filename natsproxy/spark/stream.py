@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from natsproxy.capture.blocks import Kind
-from natsproxy.capture.reader import BlockRef, CaptureFile
+from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError, TruncatedCapture
 from natsproxy.spark.options import Options
 from natsproxy.spark.paths import PLAN_BUFFER, listing, open_segment

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from natsproxy.capture.reader import CaptureFile
+from natsproxy.capture.segment import CaptureFile
 from tests.kit.traffic import traffic
 
 FRAMES = 2_000_000

@@ -23,8 +23,8 @@ import msgpack
 from natsproxy.capture import arrow
 from natsproxy.capture.blocks import Block, Kind, Summary
 from natsproxy.capture.columns import FIELDS
-from natsproxy.capture.reader import BlockRef, Segment, decode_items
 from natsproxy.capture.records import Item, encode
+from natsproxy.capture.segment import BlockRef, Segment, decode_items
 from natsproxy.errors import CaptureError
 from tests.capture.test_columns import QUERIES, generated, run
 from tests.kit.captures import MONO, WALL

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from natsproxy.capture import records
 from natsproxy.capture.blocks import HEADER, MAGIC, Kind, header
 from natsproxy.capture.builder import BlockBuilder
-from natsproxy.capture.reader import CaptureFile, Follower, open_capture
+from natsproxy.capture.reader import Follower, open_capture
 from natsproxy.capture.records import Close, Firing, Flags, Frames, Gap, Item, Note, Opaque, Open, Preamble
 from natsproxy.capture.recover import recover, verify
 from natsproxy.capture.redact import redacted
+from natsproxy.capture.segment import CaptureFile
 from natsproxy.capture.view import Query, legs, walk
 from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError, TruncatedCapture

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from natsproxy.capture.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.columns import FIELDS
-from natsproxy.capture.reader import BlockRef, CaptureFile, open_capture
+from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Close, Firing, Flags, Frames, Gap, Item, Note, Opaque, Open, Preamble
+from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.capture.view import Query, walk
 from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError

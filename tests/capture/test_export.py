@@ -81,7 +81,7 @@ class TestParquet:
         """The schema and the rows of the batches that Spark gets."""
         pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'natsproxy[spark]'")
         from natsproxy.capture.arrow import batch, schema
-        from natsproxy.capture.reader import CaptureFile
+        from natsproxy.capture.segment import CaptureFile
 
         with CaptureFile(path) as file:
             batches = [batch(file, ref, payload=payload) for ref in file.blocks()]

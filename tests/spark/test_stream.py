@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.blocks import MAGIC
-from natsproxy.capture.reader import CaptureFile, open_capture
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.segment import CaptureFile
 from natsproxy.capture.view import walk
 from natsproxy.errors import CaptureError
 from tests.spark.growing import Growing, make
