@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from natsproxy.capture.reader import CaptureReader
+from natsproxy.capture.records import Flags
 from natsproxy.capture.segment import CaptureFile
 from natsproxy.capture.view import Query, Seen, walk
 from natsproxy.errors import CaptureError
@@ -73,8 +74,8 @@ def jsonl(reader: CaptureReader, out: IO[bytes], query: Query) -> int:
 
 
 def json_line(one: Seen) -> str:
-    """Return a frame as a JSON object; payloads that are not UTF-8 come as hex."""
-    frame = one.frame
+    """Return a frame as a JSON object; payloads that are not UTF-8 come as hex, those cut short not."""
+    frame = one.head
     row: dict[str, Any] = {
         "time": iso(one.wall), "conn": one.conn, "direction": one.direction.label,
         "in": one.in_ordinal, "out": one.out_ordinal, "delay_ns": one.delay, "cause": one.cause,
@@ -86,10 +87,11 @@ def json_line(one: Seen) -> str:
             value = getattr(frame, name)
             if value:
                 row[name] = value.decode("utf-8", "backslashreplace")
-        if frame.headers:
+        if frame.headers and len(frame.headers) == frame.header_size:
             row["headers"] = frame.headers.decode("utf-8", "backslashreplace")
         if frame.size or frame.op in (Op.PUB, Op.MSG):
             row["size"] = frame.size
+        if one.frame is not None and (frame.size or frame.op in (Op.PUB, Op.MSG)):
             row |= _payload(frame.body)
     return json.dumps(row)
 
@@ -117,7 +119,15 @@ def remarks(one: Seen) -> list[str]:
         found.append("not passed")
     if one.delay:
         found.append(f"+{one.delay / 1e6:.1f} ms")
+    found += [text for flag, text in _NOT_WHOLE.items() if one.flags & flag]
     return found
+
+
+_NOT_WHOLE = {
+    Flags.CUT: "cut: it never ended",
+    Flags.TRUNCATED: "longer than what is recorded",
+    Flags.PAYLOAD: "payload not kept",
+}
 
 
 # -- Parquet

@@ -65,6 +65,8 @@ def analyze(
         try:
             progress = _silent if quiet else _progress
             if watch:
+                if not quiet:
+                    click.echo(f"watching {', '.join(captures)}; Ctrl-C or SIGTERM ends it", err=True)
                 watching.watch(spark, captures, out, wanted, every=every, stop=_Stop(), progress=progress)
             else:
                 jobs.analyze(spark, captures, out, wanted, progress)
@@ -119,6 +121,7 @@ def _results(
         from natsproxy.spark.report import write
 
         write(spark, out, report, captures)
+    click.echo(f"the tables are in {out}" + (f", the report is {report}" if report else ""), err=True)
 
 
 def _show(rows: list[dict[str, object]]) -> None:

@@ -110,7 +110,7 @@ def _count(
     connections: dict[int, dict[str, Any]],
     causes: Counter[str],
 ) -> None:
-    frame = one.frame
+    frame = one.head
     if one.cause:
         causes[one.cause] += 1
     if frame is None:
@@ -191,7 +191,7 @@ def text_line(one: Seen) -> str:
 
 
 def _described(one: Seen) -> str:
-    frame = one.frame
+    frame = one.head
     if frame is None:
         return f"({len(one.data)} bytes of a frame that is not whole)"
     name = click.style(f"{frame.op.label:<7}", fg=_COLOURS.get(frame.op), bold=True)
@@ -204,6 +204,8 @@ def _described(one: Seen) -> str:
         frame.reply and b"reply " + frame.reply,
     ]
     text = " ".join(_short(field, 120) for field in fields if field)
+    if one.frame is None:
+        return f"{name} {text}  {frame.size} bytes"
     if frame.headers:
         text += click.style(f"  {_short(frame.headers[8:].strip(), 80)}", dim=True)
     if frame.size > frame.header_size:
@@ -247,7 +249,7 @@ def verify(path: Path) -> None:
 def recover(source: Path, target: Path) -> None:
     """Write the whole blocks of a damaged capture file to a new one.
 
-    Exit code 0: nothing was missing; 3: something was lost; 1: nothing could be saved.
+    Exit code 0: nothing was missing; 3: something was lost; 1: without a segment header nothing can be saved.
 
     \b
     natsproxy capture recover broken.ncap mended.ncap

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from natsproxy.capture.view import Query
+from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 
 _LANES = {"c2s": C2S, "s2c": S2C}
@@ -36,13 +37,24 @@ def _ops(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> int:
     return mask or ALL_OPS
 
 
+def _subjects(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[bytes, ...]:
+    for pattern in value:
+        if not is_valid_subscribe(pattern.encode()):
+            raise click.BadParameter(f"{pattern!r} is no subject that one can subscribe to")
+    return tuple(pattern.encode() for pattern in value)
+
+
 _OPTIONS = (
     click.option("--from", "start", callback=_time, help="Not before this time."),
     click.option("--to", "end", callback=_time, help="Not after this time."),
     click.option("--conn", multiple=True, type=int, help="Only this connection (repeatable)."),
     click.option("--op", "ops", multiple=True, callback=_ops, help="Only this operation (repeatable)."),
     click.option(
-        "--subject", "subjects", multiple=True, help="Only subjects that match this pattern (repeatable)."
+        "--subject",
+        "subjects",
+        multiple=True,
+        callback=_subjects,
+        help="Only subjects that match this pattern (repeatable).",
     ),
     click.option("--direction", type=click.Choice(["c2s", "s2c"]), help="Only this direction."),
 )
@@ -58,12 +70,12 @@ def filters(command: Callable[..., None]) -> Callable[..., None]:
         end: int | None,
         conn: tuple[int, ...],
         ops: int,
-        subjects: tuple[str, ...],
+        subjects: tuple[bytes, ...],
         direction: str | None,
         **rest: Any,
     ) -> None:
         lane = _LANES[direction] if direction else None
-        query = Query(start, end, frozenset(conn), lane, ops, tuple(s.encode() for s in subjects))
+        query = Query(start, end, frozenset(conn), lane, ops, subjects)
         command(*args, query=query, **rest)
 
     found: Callable[..., None] = with_query

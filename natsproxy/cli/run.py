@@ -42,9 +42,11 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         if option.flag:
             kind = {"is_flag": True}
             name += f"/--no-{option.name}" if option.default else ""
+        if default is not None:  # None would count as a value that was given
+            kind["default"] = default
         text = option.help if default in (None, False, True) else f"{option.help}  [{option.default}]"
         command = click.option(
-            name, *short, default=default, required=option.required, help=text,
+            name, *short, required=option.required, help=text,
             envvar=f"NATSPROXY_{option.key.upper()}", **kind,
         )(command)  # fmt: skip
     return command

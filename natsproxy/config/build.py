@@ -17,7 +17,7 @@ from typing import Any
 from natsproxy.capture.sieve import Selection
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.options import OPTIONS
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.rules.base import Rule
 from natsproxy.rules.kinds import KINDS
@@ -103,7 +103,13 @@ def _line_of(name: str, text: str) -> int:
 
 
 def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
-    """Return the settings that option values (read, by their keys) mean."""
+    """Return the settings that option values (read, by their keys) mean.
+
+    Raises ConfigError where the proxy would be its own server.
+    """
+    for listen in o["listen"]:
+        if listen.port and listen.port == o["upstream"].port and _may_be_the_same(listen, o["upstream"]):
+            raise ConfigError(f"upstream {o['upstream']} is where natsproxy itself listens: name the server")
     return ProxySettings(
         listen=tuple(o["listen"]),
         upstream=o["upstream"],
@@ -120,6 +126,16 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         seed=o["seed"],
         record=_record_settings(o) if o["record"] is not None else None,
     )
+
+
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+_ANY = ("", "0.0.0.0", "::")  # noqa: S104 - read here, not bound
+
+
+def _may_be_the_same(listen: Address, upstream: Address) -> bool:
+    if listen.host in _ANY:
+        return upstream.host in _LOCAL
+    return listen.host == upstream.host or (listen.host in _LOCAL and upstream.host == "localhost")
 
 
 def _record_settings(o: Mapping[str, Any]) -> RecordSettings:

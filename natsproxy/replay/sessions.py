@@ -33,6 +33,7 @@ from natsproxy.replay.observe import observe
 
 Mode = Literal["none", "once", "new_episodes", "all", "rewrite"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
+_REACH: Final = 5.0  # seconds for a server to record from
 
 
 class Session:
@@ -87,7 +88,7 @@ async def use(
     """Play or record a cassette for the length of the block.
 
     Raises CaptureError where there is no capture to play or it is cut short, ConfigError where recording
-    needs an upstream.
+    needs an upstream, or cannot reach it.
     """
     listen = listen or Address()
     there = path.exists()  # noqa: ASYNC240 (once, before anything runs)
@@ -104,8 +105,22 @@ async def use(
         return
     if upstream is None:
         raise ConfigError(f"mode {mode} has to record {path}: say the upstream server to record from")
+    await _there(upstream, mode)
     async with _record(path, upstream, listen) as session:
         yield session
+
+
+async def _there(upstream: Address, mode: str) -> None:
+    """Raise ConfigError where nobody listens: the program under test would only be told that it failed."""
+    try:
+        with trio.fail_after(_REACH):
+            stream = await trio.open_tcp_stream(upstream.host, upstream.port)
+    except (OSError, trio.TooSlowError) as error:
+        why = getattr(error, "strerror", None) or "nobody answers"
+        raise ConfigError(
+            f"mode {mode} records from nats://{upstream}, and it cannot be reached: {why}"
+        ) from None
+    await stream.aclose()
 
 
 def _refuse_cut(path: Path) -> None:

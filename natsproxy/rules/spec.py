@@ -139,7 +139,7 @@ def _parse_rule(reader: _Reader, kinds: Mapping[str, Kind], expand: Expand | Non
     reader.title = f"rule {identity['name']!r}"
     kind = kinds.get(identity["kind"])
     if kind is None:
-        raise reader.error("kind", _unknown(identity["kind"], list(kinds), "kind"))
+        raise reader.error_about(_unknown(identity["kind"], list(kinds), "kind"), "kind")
     reader.refuse_unknown(kind, [setting.name for setting in keys_of(kind)])
     settings = reader.read(kind.settings)
     selector = _selector(reader, kind)
@@ -176,10 +176,11 @@ class _Reader:
         subject = f"{key} {text}" if key else text
         return ConfigError(f"{self.place.of(self.index, key)}: {self.title}: {subject}")
 
-    def error_about(self, text: str) -> ConfigError:
-        """Return an error at the key that its text begins with, where it begins with one."""
-        word = re.match(r"\w*", text)
-        key = word[0] if word is not None and word[0] in self.table else None
+    def error_about(self, text: str, key: str | None = None) -> ConfigError:
+        """Return an error at a key, by default at the one that its text begins with (if it does)."""
+        if key is None:
+            word = re.match(r"\w*", text)
+            key = word[0] if word is not None and word[0] in self.table else None
         return ConfigError(f"{self.place.of(self.index, key)}: {self.title}: {text}")
 
     def read(self, settings: Iterable[Setting]) -> dict[str, Any]:
@@ -203,7 +204,7 @@ class _Reader:
                 continue
             if key in everywhere:
                 raise self.error(key, f"has no meaning in a rule of kind {kind.name!r}")
-            raise self.error(key, f"is not known: {_unknown(key, known)}")
+            raise self.error_about(_unknown(key, known), key)
 
 
 def _unknown(word: str, known: list[str], what: str = "key") -> str:

@@ -17,17 +17,20 @@ import trio
 
 from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
-from natsproxy.events import Event, Firing
+from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import Place, parse_rules
+from natsproxy.session import causes
 from natsproxy.testing.faults import Fault
 from natsproxy.testing.seen import Seen, SeenFrame, WaitTimeout, Wanted
 from natsproxy.testing.thread import TrioThread, refuse_in_loop
 
 TIMEOUT = 5.0  # seconds
 _FIRINGS = 10_000  # kept
+_ENDS = 20
+_USUAL = (causes.CLIENT_CLOSED, causes.DRAINED, causes.KILLED)
 _URL = re.compile(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::(\d{1,5}))?/?")
 
 F = TypeVar("F", bound="Front")
@@ -65,6 +68,7 @@ class Front:
         self._turn = threading.Lock()
         self._seen = Seen()
         self._firings: list[Firing] = []
+        self._ends: list[str] = []  # how connections ended that did not end as they should
         self._proxy: Proxy | None = None
         self._thread = TrioThread(self._serve, type(self).__name__)
 
@@ -160,6 +164,8 @@ class Front:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Firing) and len(self._firings) < _FIRINGS:
             self._firings.append(event)
+        elif isinstance(event, Closed) and event.cause not in _USUAL and len(self._ends) < _ENDS:
+            self._ends.append(f"connection {event.conn} ended: {event.cause}: {event.detail}")
 
     # -- what happened
 
@@ -235,5 +241,6 @@ class Front:
             f"fired: {one.rule} ({one.action}) {one.direction} {one.subject} on connection {one.conn}"
             for one in self._firings[-count:]
         ]
+        lines += self._ends
         last = self._seen.last(count)
         return "\n".join([*lines, f"the last {len(last)} frames:" if last else "no frame passed", *last])

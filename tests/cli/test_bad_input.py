@@ -128,6 +128,34 @@ def test_a_url_that_is_none(url: str, tmp_path: Path) -> None:
         assert "u:p" not in done.output
 
 
+def test_a_proxy_needs_a_server_that_is_not_itself() -> None:
+    for words, says in (
+        (["run"], "--upstream"),
+        (["run", "--listen", ":14222", "--upstream", "nats://localhost:14222"], "natsproxy itself"),
+        (["run", "--listen", "127.0.0.1:14222", "--upstream", "nats://127.0.0.1:14222"], "natsproxy itself"),
+    ):
+        done = run(*words)
+        assert done.exit_code != 0
+        assert says in done.output
+
+
+def test_a_subject_that_nobody_can_subscribe_to(tmp_path: Path) -> None:
+    whole(tmp_path / "x.ncap")
+    done = run("capture", "cat", str(tmp_path / "x.ncap"), "--subject", "orders.>.x")
+    assert done.exit_code == 2
+    assert "'orders.>.x'" in done.output
+
+
+def test_a_cassette_cannot_be_recorded_from_nobody(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    words = ["cassette", "run", "--mode", "once", "--upstream", f"nats://{place}", str(tmp_path / "x.ncap")]
+    done = run(*words, "--", "true")
+    assert done.exit_code == 2
+    assert f"{place}, and it cannot be reached" in done.output
+
+
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     whole(tmp_path / "x.ncap")
     with socket.create_server(("127.0.0.1", 0)) as taken:
