@@ -1,6 +1,7 @@
 """A notebook in plain Python: what a capture tells, question by question.
 
-Open it where `# %%` begins a cell (VS Code, PyCharm, Jupyter with jupytext), or run it as it is.
+Open it where `# %%` begins a cell (VS Code, PyCharm, Jupyter with jupytext), or run it as it is, from the root
+of the repository: the captures are those of `recordings/`.
 """
 
 # %% A session: this machine, or what `spark-submit`, SPARK_REMOTE or a `master=` say.

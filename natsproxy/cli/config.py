@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from natsproxy.cli.run import run
+from natsproxy.cli.run import run, unknown_variables
 from natsproxy.config.build import inline_rules
 from natsproxy.config.options import OPTIONS
 from natsproxy.errors import ConfigError
@@ -31,6 +32,8 @@ def config(as_json: bool, options: tuple[str, ...]) -> None:
     natsproxy config --config natsproxy.toml
     natsproxy config --upstream nats://127.0.0.1:4223 --json
     """
+    for text in unknown_variables(os.environ):
+        click.echo(f"Warning: {text}", err=True)
     rows: dict[str, dict[str, Any]] = {}
     with run.make_context("natsproxy run", list(options)) as context:
         for name in [option.key for option in OPTIONS]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,8 @@ def run(config: Path | None, **values: Any) -> None:
     natsproxy run --upstream nats://127.0.0.1:4223 --record traffic.ncap --rules faults.toml
     natsproxy run --upstream nats://127.0.0.1:4223 --record traffic/ --record-payload '>=hash'
     """
+    for text in unknown_variables(os.environ):
+        click.echo(f"Warning: {text}", err=True)
     try:
         with LogFile(values["log_file"]) as file:
             service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
@@ -92,6 +96,18 @@ def run(config: Path | None, **values: Any) -> None:
             trio.run(service.run, logger(file, values["log_format"], values["log_level"]))
     except* NatsproxyError as group:
         raise click.ClickException("; ".join(str(error) for error in _leaves(group))) from None
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Return a sentence for each variable that looks like an option's and is none's."""
+    known = [f"NATSPROXY_{option.key.upper()}" for option in OPTIONS] + ["NATSPROXY_CONFIG", "NATSPROXY_PURE"]
+    said = []
+    for name in sorted(environment):
+        if name.startswith("NATSPROXY_") and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            said.append(f"{name} is set, and there is no such option{hint}")
+    return said
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

@@ -90,3 +90,13 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["config", "--config", str(tmp_path / "none.toml")])
     assert done.exit_code == 1
     assert "none.toml" in done.output
+
+
+def test_a_variable_that_is_no_option_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATSPROXY_UPSTRAEM", "nats://127.0.0.1:1")
+    done = CliRunner().invoke(main, ["config", "--upstream", "nats://127.0.0.1:2"])
+    assert done.exit_code == 0
+    assert (
+        "NATSPROXY_UPSTRAEM is set, and there is no such option; did you mean NATSPROXY_UPSTREAM?"
+        in done.stderr
+    )
