@@ -134,4 +134,6 @@ def test_analyze_works_where_no_java_is_installed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + log.read_text()
     assert "quotes.acme" in done.stdout
-    assert done.stderr.splitlines() == ["frames: 28 rows", "items: 4 rows", "requests: 3 rows"]
+    assert done.stderr.splitlines() == [
+        "frames: 28 rows", "items: 4 rows", "requests: 3 rows", f"the tables are in {tmp_path / 'out'}",
+    ]  # fmt: skip
