@@ -142,10 +142,10 @@ def test_a_full_disk_stops_the_capture_and_not_the_traffic(
                     lost = True
                     break
         assert lost is strict
-        stopped = [line for line in proxy.lines() if "the capture stopped" in line["event"]]
-        assert len(stopped) == 1
-        assert "File too large" in stopped[0]["event"]
+        said = proxy.wait_for(lambda line: "the capture stopped" in line["event"])
+        assert "File too large" in said["event"]
         assert proxy.drain() == 0
+        assert sum("the capture stopped" in line["event"] for line in proxy.lines()) == 1
     reader = open_capture(path)
     assert 0 < sum(1 for _ in walk(reader)) < 900
     assert not any(isinstance(item, Gap) for _, item in reader.items())  # there was no room to say it
