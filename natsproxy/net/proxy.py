@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import secrets
 import socket
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -32,6 +34,14 @@ from natsproxy.wire.ops import C2S, S2C
 
 _NAMES_MAX = 10_000  # remembered connection names: names are hostile
 _RETRY = 0.05  # seconds between attempts while the upstream is held
+
+
+def _where(error: Exception) -> str:
+    """Return what went wrong and where, the innermost of a group."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
 
 
 class Proxy:
@@ -160,6 +170,11 @@ class Proxy:
             relay = Relay(session, client, server, self.emit, self.record)
             self.relays[conn] = relay
             end = await relay.run()
+        except (
+            Exception
+        ) as error:  # a bug of ours met by one peer's bytes must not end everybody's connection
+            end = End(causes.INTERNAL, f"natsproxy failed, please report it: {_where(error)}")
+            self.emit(Notice(now_ns(), conn, "error", end.detail))
         finally:
             client.close()
             self._closed(conn, session, end, opened)

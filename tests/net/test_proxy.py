@@ -24,7 +24,9 @@ from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import causes
-from natsproxy.wire.ops import Op
+from natsproxy.session.actions import Action
+from natsproxy.session.session import Session
+from natsproxy.wire.ops import Direction, Op
 from tests.kit.servers import NatsServer
 
 Program = Callable[[str], Coroutine[Any, Any, None]]
@@ -275,3 +277,39 @@ def test_a_port_in_use_is_one_sentence() -> None:
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def _pong(address: object, more: bytes = b"") -> bytes:
+    stream = await trio.open_tcp_stream("127.0.0.1", int(str(address).rpartition(":")[2]))
+    async with stream:
+        await stream.send_all(b'CONNECT {"verbose":false}\r\n' + more + b"PING\r\n")
+        heard = b""
+        with trio.fail_after(10):
+            while not heard.endswith(b"PONG\r\n") and (data := await stream.receive_some()):
+                heard += data
+    return heard
+
+
+@pytest.mark.server
+async def test_a_bug_ends_one_connection_and_no_other(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds bytes that we fail on must not be able to end everybody's connection."""
+    receive = Session.receive
+
+    def failing(session: Session, direction: Direction, data: bytes, now: int) -> list[Action]:
+        if b"BOOM" in data:
+            raise ZeroDivisionError("as a bug would")
+        return receive(session, direction, data, now)
+
+    monkeypatch.setattr(Session, "receive", failing)
+    proxy = Proxy(settings_for(nats_server))
+    events: list[Event] = []
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        assert not (await _pong(address, b"PUB BOOM 0\r\n\r\n")).endswith(b"PONG\r\n")
+        assert (await _pong(address)).endswith(b"PONG\r\n")
+        await proxy.drain(5)
+    (failed,) = [e for e in events if isinstance(e, Closed) and e.cause == causes.INTERNAL]
+    assert "ZeroDivisionError: as a bug would (test_proxy.py:" in failed.detail
