@@ -1,4 +1,4 @@
-"""The errors that natsproxy raises on purpose.
+"""The errors that natsproxy raises on purpose, and the exit codes that its commands end with.
 
 One flat family.  Each message is a sentence for a person: what is wrong, where, and how to mend it.
 Any other exception that leaves the sans-I/O floors (wire, protocol, rules, session, capture) is a bug.
@@ -6,9 +6,28 @@ Any other exception that leaves the sans-I/O floors (wire, protocol, rules, sess
 
 from __future__ import annotations
 
+from enum import IntEnum
 from pathlib import Path
 
 from natsproxy.printable import printable
+
+
+class Exit(IntEnum):
+    """What the exit code of a command says: the same of every command."""
+
+    OK = 0
+    """It did what it was asked to.  A service that a signal ended in good order did."""
+    FOUND_WRONG = 1
+    """It looked, and what it looked at is not right: damage, a difference, a mistake in a rules file, clients
+    that sent what was not recorded."""
+    COULD_NOT_RUN = 2
+    """It could not do its work: usage, a file that is missing or cannot be read, nobody at the address."""
+    PARTLY = 3
+    """`capture recover`: the new file is there, and something was lost."""
+    STOPPED = 130
+    """SIGINT or SIGTERM broke the work off."""
+    NOBODY_READS = 141
+    """The reader of its output has gone."""
 
 
 class NatsproxyError(Exception):
@@ -16,6 +35,10 @@ class NatsproxyError(Exception):
 
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n")
+
+
+class Stopped(NatsproxyError):
+    """A signal broke the work off."""
 
 
 class ConfigError(NatsproxyError):
@@ -46,6 +69,10 @@ class CaptureError(NatsproxyError):
         super().__init__(f"{where}{message}{at}")
         self.path = path
         self.offset = offset
+
+
+class UnreadableCapture(CaptureError):
+    """A capture that is not there, that may not be read, or whose format is newer than this reader."""
 
 
 class TruncatedCapture(CaptureError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from natsproxy.capture import records
 from natsproxy.capture.blocks import MAGIC, Kind
 from natsproxy.capture.segment import BlockRef, CaptureFile, Segment
-from natsproxy.errors import CaptureError, TruncatedCapture
+from natsproxy.errors import TruncatedCapture, UnreadableCapture
 
 Keep = Callable[[BlockRef], bool]
 """Which blocks are wanted."""
@@ -64,19 +64,20 @@ class CaptureReader:
 def open_capture(path: Path | str) -> CaptureReader:
     """Return a reader of a file, a folder of segments, or a glob.
 
-    Raises CaptureError if there is none, or if it is of a version that this one cannot read.
+    Raises UnreadableCapture if there is none, or if it is of a version that this one cannot read, and
+    CaptureError if its first file is no capture.
     """
     where = Path(path)
     if where.is_dir():
         paths = segment_order(where.glob("*.ncap"))
         if not paths:
-            raise CaptureError("there is no capture (*.ncap) in this folder", path=where)
+            raise UnreadableCapture("there is no capture (*.ncap) in this folder", path=where)
     elif where.exists():
         paths = [where]
     else:
         paths = segment_order(Path(name) for name in glob.glob(str(path)))  # noqa: PTH207 - absolute or not
         if not paths:
-            raise CaptureError("no such file or folder", path=where)
+            raise UnreadableCapture("no such file or folder", path=where)
     reader = CaptureReader(paths)
     with CaptureFile(paths[0]):
         pass

@@ -31,7 +31,7 @@ from natsproxy.capture.blocks import (
 )
 from natsproxy.capture.segment import segment_of
 from natsproxy.capture.writer import footer
-from natsproxy.errors import CaptureError
+from natsproxy.errors import CaptureError, UnreadableCapture
 
 _WINDOW = 16 << 20  # bytes of the file that stay in memory
 
@@ -117,7 +117,7 @@ def _walk(source: Path, out: BinaryIO | None) -> Recovery:
             size = source.stat().st_size
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
     except OSError as error:
-        raise CaptureError(f"cannot read it: {error.strerror}", path=source) from None
+        raise UnreadableCapture(f"cannot read it: {error.strerror}", path=source) from None
     if data is None:
         return Recovery()
     with data:

@@ -38,7 +38,7 @@ from natsproxy.capture.blocks import (
     summary_of,
     unpack,
 )
-from natsproxy.errors import CaptureError, TruncatedCapture
+from natsproxy.errors import CaptureError, TruncatedCapture, UnreadableCapture
 
 _STEP = 1 << 20
 
@@ -84,7 +84,7 @@ class CaptureFile:
             self._file: IO[bytes] = file or Path(path).open("rb")  # noqa: SIM115 - closed by __exit__
             self._fixed = file.seek(0, os.SEEK_END) if file is not None else None
         except OSError as error:
-            raise CaptureError(f"cannot read it: {error.strerror or error}", path=path) from None
+            raise UnreadableCapture(f"cannot read it: {error.strerror or error}", path=path) from None
         try:
             self.segment = self._read_segment()
         except BaseException:
@@ -116,7 +116,7 @@ class CaptureFile:
             self._file.seek(offset)
             return self._file.read(size)
         except OSError as error:
-            raise CaptureError(f"cannot read it: {error.strerror or error}", path=self.path) from None
+            raise UnreadableCapture(f"cannot read it: {error.strerror or error}", path=self.path) from None
 
     def block_at(self, offset: int) -> Block | None:
         """Return the block whose header is at `offset`; None at the end (or where a block is cut short)."""
@@ -252,7 +252,9 @@ def segment_of(value: object, path: Path | str) -> Segment:
         raise CaptureError("a segment header without a version", path=path)
     if version[0] != VERSION[0]:
         text = f"this capture is of format {version[0]}, natsproxy {value.get('natsproxy')} wrote it; "
-        raise CaptureError(text + f"this version reads format {VERSION[0]}: upgrade natsproxy", path=path)
+        raise UnreadableCapture(
+            text + f"this version reads format {VERSION[0]}: upgrade natsproxy", path=path
+        )
     recorder, number = value.get("recorder"), value.get("segment")
     wall, mono = value.get("wall"), value.get("mono")
     if (

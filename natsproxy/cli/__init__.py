@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import click
 
 from natsproxy import __version__
+from natsproxy.cli.exits import GuardedGroup
 
 COMMANDS = {
     "run": "natsproxy.cli.run:run",
@@ -21,7 +22,7 @@ COMMANDS = {
 """Where each command lives."""
 
 
-class _Lazy(click.Group):
+class _Lazy(GuardedGroup):
     """Loads a command's module only when it is used, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -40,4 +41,12 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
-    """Stand between NATS clients and nats-server: record, replay, rules and faults."""
+    """Stand between NATS clients and nats-server: record, replay, rules and faults.
+
+    \b
+    Exit codes, of every command:
+      0    done; a service that a signal ended in good order, too
+      1    something is wrong with what it looked at: damage, a difference, a mistake in the rules
+      2    it could not run: usage, a missing file, nobody at the address
+      130  a signal broke the work off
+    """

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from natsproxy.cli.exits import failure
 from natsproxy.cli.table import show_table
-from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError, Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,7 @@ def analyze(
         finally:
             spark.stop()
     except NatsproxyError as error:
-        raise click.ClickException(str(error)) from None
+        raise failure(error) from None
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -97,7 +98,7 @@ class _Stop:
 
     def __call__(self) -> bool:
         if self._signals > 1:
-            raise NatsproxyError("stopped at once: the same command takes up where this one ended")
+            raise Stopped("stopped at once: the same command takes up where this one ended")
         return self._signals > 0
 
 

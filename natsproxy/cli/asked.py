@@ -13,12 +13,6 @@ from natsproxy.errors import ConfigError
 from natsproxy.replay import credentials as creds
 
 
-class CouldNotRun(click.ClickException):
-    """A command that could not do its work at all: exit code 2."""
-
-    exit_code = 2
-
-
 class Speed(click.ParamType[float | None]):
     """A factor, or max (None)."""
 

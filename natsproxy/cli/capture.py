@@ -19,10 +19,11 @@ from natsproxy.capture.recover import recover as mend
 from natsproxy.capture.recover import verify as check_file
 from natsproxy.capture.view import Query, Seen, seen, walk
 from natsproxy.cli.diff import diff
+from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.export import export
 from natsproxy.cli.filters import filters
 from natsproxy.cli.table import show_table
-from natsproxy.errors import CaptureError
+from natsproxy.errors import CaptureError, Exit, UnreadableCapture
 from natsproxy.printable import printable
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.template import template
@@ -52,10 +53,7 @@ def info(path: Path, as_json: bool, top: int) -> None:
     natsproxy capture info traffic.ncap
     natsproxy capture info traffic/ --json
     """
-    try:
-        facts = _facts(path, top)
-    except CaptureError as error:
-        raise click.ClickException(str(error)) from None
+    facts = _facts(path, top)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
@@ -160,14 +158,13 @@ def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
     natsproxy capture cat traffic/ --json --follow
     """
     show = json_line if as_json else text_line
+    frames = _follow(path, query) if follow else walk(open_capture(path), query)
     try:
-        frames = _follow(path, query) if follow else walk(open_capture(path), query)
         for one in frames:
             click.echo(show(one))
-    except CaptureError as error:
-        raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
-        return
+        if not follow:
+            raise
 
 
 def _follow(path: Path, query: Query) -> Iterator[Seen]:
@@ -221,7 +218,7 @@ def _short(raw: bytes, limit: int) -> str:
 @capture.command()
 @click.argument("path", type=click.Path(path_type=Path))
 def verify(path: Path) -> None:
-    """Check every block of a capture; exit code 0 whole, 1 damaged.
+    """Check every block of a capture; exit code 0 whole, 1 damaged, 2 not there.
 
     \b
     natsproxy capture verify traffic.ncap
@@ -236,11 +233,13 @@ def verify(path: Path) -> None:
             click.echo(
                 f"{file}: {state}; {result.blocks} blocks, {result.frames} frames, {result.lost} bytes lost"
             )
+    except UnreadableCapture:
+        raise
     except CaptureError as error:
-        raise click.ClickException(str(error)) from None
+        raise FoundWrong(str(error)) from None
     if not whole:
         click.echo("mend it with: natsproxy capture recover SOURCE TARGET", err=True)
-        raise SystemExit(1)
+        raise SystemExit(Exit.FOUND_WRONG)
 
 
 @capture.command()
@@ -249,19 +248,17 @@ def verify(path: Path) -> None:
 def recover(source: Path, target: Path) -> None:
     """Write the whole blocks of a damaged capture file to a new one.
 
-    Exit code 0: nothing was missing; 3: something was lost; 1: without a segment header nothing can be saved.
+    Exit code 0: nothing was missing; 3: something was lost; 1: without a segment header nothing can be saved;
+    2: it could not run.
 
     \b
     natsproxy capture recover broken.ncap mended.ncap
     """
-    try:
-        result = mend(source, target)
-    except CaptureError as error:
-        raise click.ClickException(str(error)) from None
+    result = mend(source, target)
     if not result.segment:
-        raise click.ClickException(f"{source}: there is no segment header: nothing can be saved")
+        raise FoundWrong(f"{source}: there is no segment header: nothing can be saved")
     click.echo(
         f"{source}: {result.blocks} blocks, {result.frames} frames; {result.lost} bytes lost; in {target}"
     )
     if result.lost:
-        raise SystemExit(3)
+        raise SystemExit(Exit.PARTLY)

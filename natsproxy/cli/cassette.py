@@ -10,11 +10,11 @@ from subprocess import CompletedProcess
 import click
 import trio
 
-from natsproxy.cli.asked import CouldNotRun, parse_address
-from natsproxy.cli.foreground import STOPPED, run_stoppable
+from natsproxy.cli.asked import parse_address
+from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.settings import Address
-from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.sessions import MODES, Session, parse_mode, use
 
 
@@ -45,15 +45,12 @@ def run(
     """
     outcome = _Outcome()
     command = command[1:] if command[0] == "--" else command
-    try:
-        if not command:
-            raise ConfigError("say which program to run: natsproxy cassette run x.ncap -- COMMAND")
-        address = parse_address(upstream, "--upstream") if upstream else None
-        stopped = run_stoppable(partial(_run, outcome, capture, mode, address, list(command), timeout))
-    except NatsproxyError as error:
-        raise CouldNotRun(str(error)) from None
+    if not command:
+        raise ConfigError("say which program to run: natsproxy cassette run x.ncap -- COMMAND")
+    address = parse_address(upstream, "--upstream") if upstream else None
+    stopped = run_stoppable(partial(_run, outcome, capture, mode, address, list(command), timeout))
     if stopped or outcome.code is None:
-        raise SystemExit(STOPPED)
+        raise SystemExit(Exit.STOPPED)
     session = outcome.session
     wrong = False
     if session is not None and session.discarded:
@@ -63,7 +60,7 @@ def run(
     if session is not None and session.played is not None:
         report_cassette(session.played)
         wrong = session.mismatched or (strict and bool(session.played.unused()))
-    raise SystemExit(outcome.code or (1 if wrong else 0))
+    raise SystemExit(outcome.code or (Exit.FOUND_WRONG if wrong else Exit.OK))
 
 
 class _Outcome:

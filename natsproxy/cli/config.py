@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from natsproxy.cli.run import run, unknown_variables
 from natsproxy.config.build import inline_rules
 from natsproxy.config.options import OPTIONS
-from natsproxy.errors import ConfigError
 
 _SOURCES = {
     ParameterSource.COMMANDLINE: "flag",
@@ -43,10 +42,7 @@ def config(as_json: bool, options: tuple[str, ...]) -> None:
             rows[name.replace("_", "-")] = row
         path = context.params["config"]
     if path is not None and context.params["rules"] is None:
-        try:
-            rules = inline_rules(path)
-        except ConfigError as error:
-            raise click.ClickException(str(error)) from None
+        rules = inline_rules(path)
         if rules:
             rows["rules"] = {"value": [rule.name for rule in rules], "source": "file"}
     if as_json:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from natsproxy.cli.asked import CouldNotRun
 from natsproxy.cli.table import show_table
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import Exit
 from natsproxy.printable import printable
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.compare import compare
@@ -32,12 +31,9 @@ def diff(recorded: Path, observed: Path, ignored: tuple[str, ...], as_json: bool
     natsproxy capture diff before.ncap after.ncap
     natsproxy capture diff before.ncap after.ncap --ignore json:/ts --json
     """
-    try:
-        report = compare(recorded, observed, parse_ignore(ignored))
-    except NatsproxyError as error:
-        raise CouldNotRun(str(error)) from None
+    report = compare(recorded, observed, parse_ignore(ignored))
     show(report, as_json=as_json, everything=everything)
-    raise SystemExit(0 if report.same else 1)
+    raise SystemExit(Exit.OK if report.same else Exit.FOUND_WRONG)
 
 
 def show(report: Report, *, as_json: bool, everything: bool = False) -> None:

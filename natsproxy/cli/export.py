@@ -13,7 +13,6 @@ from natsproxy.capture.pcapng import Leg, pcapng
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.view import Query
 from natsproxy.cli.filters import filters
-from natsproxy.errors import CaptureError
 
 _FORMS = "--jsonl, --parquet, --pcapng"
 
@@ -57,22 +56,19 @@ def export(
         raise click.UsageError("--payload is for --parquet")
     if leg is not None and to_pcapng is None:
         raise click.UsageError("--leg is for --pcapng")
-    try:
-        reader = open_capture(path)
+    reader = open_capture(path)
 
-        def write(out: IO[bytes]) -> int:
-            if to_jsonl is not None:
-                return jsonl(reader, out, query)
-            if to_pcapng is not None:
-                return pcapng(reader, out, query, leg or "client")
-            return parquet(reader, out, query, -1 if payload is None else payload)
+    def write(out: IO[bytes]) -> int:
+        if to_jsonl is not None:
+            return jsonl(reader, out, query)
+        if to_pcapng is not None:
+            return pcapng(reader, out, query, leg or "client")
+        return parquet(reader, out, query, -1 if payload is None else payload)
 
-        if wanted[0] == "-":
-            write(sys.stdout.buffer)
-            sys.stdout.buffer.flush()
-            return
-        with output(Path(wanted[0]), reader, force=force) as out:
-            count = write(out)
-    except CaptureError as error:
-        raise click.ClickException(str(error)) from None
+    if wanted[0] == "-":
+        write(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    with output(Path(wanted[0]), reader, force=force) as out:
+        count = write(out)
     click.echo(f"{wanted[0]}: {count} frames", err=True)

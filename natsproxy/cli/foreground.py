@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import trio
 
 from natsproxy.errors import NatsproxyError
 
-STOPPED: Final = 130
-"""The exit code of a command that a signal stopped."""
 _EVERY = 0.25  # seconds between two pictures of the progress
 
 

@@ -10,7 +10,8 @@ import click
 
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Firing, Note
-from natsproxy.config.build import rules_file
+from natsproxy.cli.exits import CouldNotRun, FoundWrong
+from natsproxy.config.build import read_text, rules_file, rules_in
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
@@ -33,21 +34,22 @@ def rules() -> None:
 
 
 def _load(file: Path) -> tuple[Rule, ...]:
-    try:
-        return RuleChain(rules_file(file)).rules
-    except NatsproxyError as error:
-        raise click.ClickException(str(error)) from None
+    return RuleChain(rules_file(file)).rules
 
 
 @rules.command()
 @_FILE
 def check(file: Path) -> None:
-    """Check a rules file; exit 1 with one sentence that names file, line and key.
+    """Check a rules file; exit code 1 with one sentence that names file, line and key of a mistake.
 
     \b
     natsproxy rules check faults.toml
     """
-    loaded = _load(file)
+    text = read_text(file, "rules")
+    try:
+        loaded = RuleChain(rules_in(text, file)).rules
+    except NatsproxyError as error:
+        raise FoundWrong(str(error)) from None
     for rule in loaded:
         click.echo(f"{rule.name}: {rule.kind}, {rule.selector.describe()}; {rule.gate.describe()}")
     click.echo(f"{len(loaded)} rule{'' if len(loaded) == 1 else 's'}, no mistake found")
@@ -95,7 +97,7 @@ def explain(
         direction, frame = sample(read_op(op), _raw(subject), queue=_raw(queue), reply=_raw(reply))
         direction = direction if way is None else read_direction(way)
     except (ValueError, NatsproxyError) as error:
-        raise click.ClickException(f"that is no frame to ask about: {error}") from None
+        raise CouldNotRun(f"that is no frame to ask about: {error}") from None
     connect = Connect(name=client_name, user=client_user, lang=client_lang, version=client_version)
     someone = Someone(connect, Info(remote_account=account), address, ordinal)
     steps = explain_frame(RuleChain(loaded), someone, direction, frame)
@@ -141,23 +143,18 @@ def from_capture(capture: Path, file: Path | None) -> None:
     natsproxy rules from-capture chaos.ncap > again.toml
     natsproxy run --rules again.toml --seed SEED
     """
-    try:
-        reader = open_capture(capture)
-        told, texts = [], [segment.rules or "" for segment in reader.segments()]
-        late = len(texts)
-        for _, item in reader.items():
-            if isinstance(item, Firing):
-                told.append(item.info)
-            elif isinstance(item, Note) and "rules" in item.info:
-                texts.append(str(item.info["rules"]))
-        if file is None and not any(texts):
-            raise click.ClickException(f"{capture} holds no rules: name them with --rules FILE")
-        chains = [load(text, KINDS, source=str(capture)) for text in texts]
-        loaded = rules_file(file) if file is not None else _all_of(chains)
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or capture}: {error.strerror}") from None
-    except NatsproxyError as error:
-        raise click.ClickException(str(error)) from None
+    reader = open_capture(capture)
+    told, texts = [], [segment.rules or "" for segment in reader.segments()]
+    late = len(texts)
+    for _, item in reader.items():
+        if isinstance(item, Firing):
+            told.append(item.info)
+        elif isinstance(item, Note) and "rules" in item.info:
+            texts.append(str(item.info["rules"]))
+    if file is None and not any(texts):
+        raise CouldNotRun(f"{capture} holds no rules: name them with --rules FILE")
+    chains = [load(text, KINDS, source=str(capture)) for text in texts]
+    loaded = rules_file(file) if file is not None else _all_of(chains)
     seed = next(reader.segments()).seed
     click.echo(f"# {len(told)} firings recorded; the same again with --seed {seed}")
     early = {rule.name for rule in _all_of(chains[:late])}
@@ -190,7 +187,7 @@ def list_kinds(kind: str | None) -> None:
         _settings("gate", GATE)
         return
     if kind not in KINDS:
-        raise click.ClickException(f"there is no kind {kind!r}; known: {', '.join(KINDS)}")
+        raise CouldNotRun(f"there is no kind {kind!r}; known: {', '.join(KINDS)}")
     _show(KINDS[kind])
 
 

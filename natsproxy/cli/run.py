@@ -12,9 +12,10 @@ from typing import Any
 import click
 import trio
 
+from natsproxy.cli.exits import CouldNotRun
 from natsproxy.config.build import inline_rules, proxy_settings, read_file, rules_file
 from natsproxy.config.options import OPTIONS, Option
-from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.errors import ConfigError, Exit, NatsproxyError
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.chain import RuleChain
@@ -57,10 +58,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
     """Take the settings of a file: above the defaults, below environment and flags."""
     if path is not None:
-        try:
-            ctx.default_map = read_file(path)
-        except ConfigError as error:
-            raise click.ClickException(str(error)) from None
+        ctx.default_map = read_file(path)
     return path
 
 
@@ -95,7 +93,9 @@ def run(config: Path | None, **values: Any) -> None:
             service.load_rules()
             trio.run(service.run, logger(file, values["log_format"], values["log_level"]))
     except* NatsproxyError as group:
-        raise click.ClickException("; ".join(str(error) for error in _leaves(group))) from None
+        raise CouldNotRun("; ".join(str(error) for error in _leaves(group))) from None
+    if service.broken_off:
+        raise SystemExit(Exit.STOPPED)
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
@@ -118,13 +118,18 @@ def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
 
 
 class Service:
-    """A proxy with a log and signals.  config, rules: where its rules come from; a rules file wins."""
+    """A proxy with a log and signals.
+
+    config, rules: where its rules come from; a rules file wins.  broken_off: whether a second signal ended it
+    before it was drained.
+    """
 
     def __init__(self, proxy: Proxy, file: LogFile, config: Path | None, rules: Path | None) -> None:
         self._proxy = proxy
         self._file = file
         self._config = config
         self._rules = rules
+        self.broken_off = False
 
     def load_rules(self) -> None:
         """Put the rules in force; a bad file changes nothing.  Raises ConfigError."""
@@ -170,6 +175,7 @@ class Service:
                         self._reload(log)
                     elif draining:
                         log.warning("stopping at once")
+                        self.broken_off = True
                         everything.cancel()
                     else:
                         draining = True

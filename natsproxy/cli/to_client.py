@@ -12,11 +12,11 @@ from typing import Any
 import click
 import trio
 
-from natsproxy.cli.asked import CouldNotRun, parse_address, show_facts
+from natsproxy.cli.asked import parse_address, show_facts
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.config.settings import Address
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.cassette import CassetteServer
@@ -69,25 +69,22 @@ def to_client(
     natsproxy replay to-client traffic.ncap --unrecorded record --upstream nats://127.0.0.1:4223
     """
     found, stalled = None, ""
-    try:
-        ignore, address = parse_ignore(ignored), parse_address(listen, "--listen")
-        behind = parse_address(upstream, "--upstream") if upstream else None
-        with TemporaryDirectory() as folder:
-            observed = record or (Path(folder) / "observed.ncap" if report else None)
-            inner = address if observed is None else Address()
-            server = CassetteServer(capture, listen=inner, upstream=behind, **options)
-            front = partial(_front, server, observed, address)
-            try:
-                stopped = run_stoppable(partial(_serve, server, front, None if stay else timeout, quiet))
-            except Stalled as error:
-                if not server.accepted:
-                    raise
-                stopped, stalled = False, str(error)
-            if report and observed is not None:
-                found = compare(capture, observed, ignore)
-        say_added(server.path, server.keep())
-    except NatsproxyError as error:
-        raise CouldNotRun(str(error)) from None
+    ignore, address = parse_ignore(ignored), parse_address(listen, "--listen")
+    behind = parse_address(upstream, "--upstream") if upstream else None
+    with TemporaryDirectory() as folder:
+        observed = record or (Path(folder) / "observed.ncap" if report else None)
+        inner = address if observed is None else Address()
+        server = CassetteServer(capture, listen=inner, upstream=behind, **options)
+        front = partial(_front, server, observed, address)
+        try:
+            stopped = run_stoppable(partial(_serve, server, front, None if stay else timeout, quiet))
+        except Stalled as error:
+            if not server.accepted:
+                raise
+            stopped, stalled = False, str(error)
+        if report and observed is not None:
+            found = compare(capture, observed, ignore)
+    say_added(server.path, server.keep())
     if found is not None:
         show(found, as_json=as_json)
     elif as_json:
@@ -96,7 +93,8 @@ def to_client(
         click.echo(stalled, err=True)
     report_cassette(server)
     differs = found is not None and not found.same
-    raise SystemExit(1 if server.mismatches or (server.unused() and not stopped) or stalled or differs else 0)
+    wrong = server.mismatches or (server.unused() and not stopped) or stalled or differs
+    raise SystemExit(Exit.FOUND_WRONG if wrong else Exit.OK)
 
 
 @asynccontextmanager

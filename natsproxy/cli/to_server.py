@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from natsproxy.cli.asked import (
-    CouldNotRun,
     Speed,
     parse_address,
     parse_connections,
@@ -18,8 +17,8 @@ from natsproxy.cli.asked import (
     show_facts,
 )
 from natsproxy.cli.diff import show
-from natsproxy.cli.foreground import STOPPED, run_stoppable, with_progress
-from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.cli.foreground import run_stoppable, with_progress
+from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.compare import compare
 from natsproxy.replay.dry import examine
@@ -55,7 +54,8 @@ def to_server(
     """Play the clients: one live connection per recorded one.
 
     Nothing that answered a message is sent before that message came.  Exit code: 0 played whole (and the
-    same, with --report), 1 when something was waited for in vain or differs, 2 when it could not run.
+    same, with --report), 1 when something was waited for in vain or differs, 2 when it could not run, 130
+    when a signal stopped it.
 
     \b
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222
@@ -63,31 +63,30 @@ def to_server(
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222 --speed max --report
     natsproxy replay to-server traffic.ncap --dry-run
     """
-    try:
-        if dry_run:
-            show_facts(examine(capture), as_json)
-            return
-        if target is None:
-            raise ConfigError("say where to play to: --to nats://HOST:PORT (or --dry-run)")
-        if report and options["loop"] > 1:
-            raise ConfigError("--report compares one lap with the capture: leave out --loop, or --report")
-        ignore = parse_ignore(ignored)
-        with TemporaryDirectory() as folder:
-            observed = record or (Path(folder) / "observed.ncap" if report else None)
-            played = Rehearsal(capture, parse_address(target, "--to"), _terms(options), observed)
-            picture = partial(_picture, f"{capture.name} -> {target}", played)
-            stopped = run_stoppable(partial(with_progress, played.run, picture, quiet))
-            found = compare(capture, observed, ignore) if report and observed is not None else None
-    except NatsproxyError as error:
-        raise CouldNotRun(str(error)) from None
+    if dry_run:
+        show_facts(examine(capture), as_json)
+        return
+    if target is None:
+        raise ConfigError("say where to play to: --to nats://HOST:PORT (or --dry-run)")
+    if report and options["loop"] > 1:
+        raise ConfigError("--report compares one lap with the capture: leave out --loop, or --report")
+    ignore = parse_ignore(ignored)
+    with TemporaryDirectory() as folder:
+        observed = record or (Path(folder) / "observed.ncap" if report else None)
+        played = Rehearsal(capture, parse_address(target, "--to"), _terms(options), observed)
+        picture = partial(_picture, f"{capture.name} -> {target}", played)
+        stopped = run_stoppable(partial(with_progress, played.run, picture, quiet))
+        found = compare(capture, observed, ignore) if report and observed is not None else None
     if found is None or not as_json:
         show_facts(played.facts(), as_json)
     if found is not None:
         show(found, as_json=as_json)
     for missing in played.missing[:20]:
         click.echo(str(missing), err=True)
+    if stopped:
+        raise SystemExit(Exit.STOPPED)
     same = not played.missing and (found is None or found.same)
-    raise SystemExit(STOPPED if stopped else 0 if same else 1)
+    raise SystemExit(Exit.OK if same else Exit.FOUND_WRONG)
 
 
 def _terms(options: dict[str, Any]) -> Terms:

@@ -60,10 +60,16 @@ def inline_rules(path: Path) -> tuple[Rule, ...]:
 
 def rules_file(path: Path) -> tuple[Rule, ...]:
     """Return the rules of a rules file.  Raises ConfigError."""
-    return load(_read(path, "rules"), KINDS, source=str(path), expand=Fitting(path.parent))
+    return rules_in(read_text(path, "rules"), path)
 
 
-def _read(path: Path, what: str) -> str:
+def rules_in(text: str, path: Path) -> tuple[Rule, ...]:
+    """Return the rules of a rules file that was read from a path.  Raises ConfigError."""
+    return load(text, KINDS, source=str(path), expand=Fitting(path.parent))
+
+
+def read_text(path: Path, what: str) -> str:
+    """Return the text of a file.  what: for the error.  Raises ConfigError where it cannot be read."""
     try:
         return path.read_text()
     except OSError as error:
@@ -73,7 +79,7 @@ def _read(path: Path, what: str) -> str:
 
 
 def _document(path: Path) -> tuple[str, dict[str, Any]]:
-    text = _read(path, "configuration")
+    text = read_text(path, "configuration")
     try:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -82,10 +82,10 @@ class Proxy:
         async with trio.open_nursery() as background:
             self._background = background
             listeners = await self._listeners()
-            if self.settings.record is not None:
-                self.start_recording(self.settings.record)
-            task_status.started(self.listen)
             try:
+                if self.settings.record is not None:
+                    self.start_recording(self.settings.record)
+                task_status.started(self.listen)
                 with self._serving:
                     async with trio.open_nursery() as connections:
                         with self._accepting:

@@ -71,7 +71,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the file; the exit code is 1; no Spark is started, nothing is written."""
+    """It names the file; the exit code is 2; no Spark is started, nothing is written."""
     monkeypatch.setattr(
         "natsproxy.spark.session.open_session", lambda *_, **__: pytest.fail("Spark was started")
     )
@@ -81,7 +81,7 @@ def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytes
     done = CliRunner().invoke(
         main, ["analyze", str(good), str(tmp_path / "bad.ncap"), "--out", str(tmp_path / "out")]
     )
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert str(named) in done.output
     assert said in done.output
     assert len(done.output.splitlines()) == 1
@@ -100,7 +100,7 @@ def test_options_that_make_no_sense(options: list[str], said: str, tmp_path: Pat
     """One sentence."""
     good = write(tmp_path / "good.ncap", [])
     done = CliRunner().invoke(main, ["analyze", str(good), "--out", str(tmp_path / "out"), *options])
-    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
     assert said in done.output
 
 
@@ -108,7 +108,7 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: py
     """In one sentence."""
     monkeypatch.setattr("natsproxy.spark.session.find_spec", lambda name: None)
     done = CliRunner().invoke(main, ["analyze", "x", "--out", str(tmp_path / "out")])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.output == "Error: this needs Spark: pip install 'natsproxy[spark]'\n"
 
 

@@ -54,7 +54,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, text: str, says: str) -> None
 
     done = CliRunner().invoke(main, ["run", "--config", str(path)])
 
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert says in done.output
     assert str(path) in done.output
 
@@ -65,7 +65,7 @@ def test_unparsed_bytes_and_a_deny_rule_do_not_go_together(tmp_path: Path) -> No
     rule = '[[rules]]\nname = "a"\nkind = "deny"\nsubject = "x"\n'
     path.write_text('upstream = "x:1"\nunparsed = "pass"\n' + rule)
     done = CliRunner().invoke(main, ["run", "--config", str(path)])
-    assert (done.exit_code, "is a way around rules" in done.output) == (1, True)
+    assert (done.exit_code, "is a way around rules" in done.output) == (2, True)
 
 
 def test_tables_and_rules_in_the_file(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_tables_and_rules_in_the_file(tmp_path: Path) -> None:
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     """The file is named."""
     done = CliRunner().invoke(main, ["config", "--config", str(tmp_path / "none.toml")])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "none.toml" in done.output
 
 

@@ -62,11 +62,11 @@ def test_packets_of_either_leg(tmp_path: Path) -> None:
         ([CAPTURE, "--jsonl", "a", "--parquet", "b"], 2, "say what to write"),
         ([CAPTURE, "--jsonl", "a", "--payload", 3], 2, "--payload is for --parquet"),
         ([CAPTURE, "--parquet", "a", "--leg", "server"], 2, "--leg is for --pcapng"),
-        (["missing.ncap", "--jsonl", "a"], 1, "missing.ncap: no such file or folder"),
-        ([__file__, "--jsonl", "a"], 1, "this is not a natsproxy capture"),
-        ([CAPTURE, "--jsonl", "/missing/a"], 1, "/missing/a: cannot write it"),
-        ([CAPTURE, "--parquet", CAPTURE], 1, "it exists already"),
-        ([CAPTURE, "--jsonl", CAPTURE, "--force"], 1, "this is the capture itself"),
+        (["missing.ncap", "--jsonl", "a"], 2, "missing.ncap: no such file or folder"),
+        ([__file__, "--jsonl", "a"], 2, "this is not a natsproxy capture"),
+        ([CAPTURE, "--jsonl", "/missing/a"], 2, "/missing/a: cannot write it"),
+        ([CAPTURE, "--parquet", CAPTURE], 2, "it exists already"),
+        ([CAPTURE, "--jsonl", CAPTURE, "--force"], 2, "this is the capture itself"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: list[object], code: int, said: str) -> None:
@@ -86,6 +86,6 @@ def test_a_damaged_capture_leaves_no_output(tmp_path: Path) -> None:
     (tmp_path / "bad.ncap").write_bytes(raw)
     for form in ("--jsonl", "--parquet", "--pcapng"):
         result = run("export", tmp_path / "bad.ncap", form, tmp_path / "out")
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert "at byte" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["bad.ncap"]

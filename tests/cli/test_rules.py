@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from natsproxy.cli.rules import rules
+from natsproxy.cli import main
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import load
 
@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> str:
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(rules, list(args))
+    return CliRunner().invoke(main, ["rules", *args])
 
 
 def test_check_names_every_rule(file: str) -> None:
@@ -65,7 +65,7 @@ def test_check_says_one_sentence_and_fails(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     result = run("check", str(tmp_path / "none.toml"))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "No such file" in result.output
 
 
@@ -103,5 +103,5 @@ def test_every_kind_is_listed_with_an_example_that_loads(name: str) -> None:
 
 def test_an_unknown_kind_is_said() -> None:
     result = run("list", "nothing")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "there is no kind 'nothing'" in result.output

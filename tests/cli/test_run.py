@@ -120,6 +120,6 @@ def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         [*command, "--log-file", "/nonexistent/log"],
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "cannot write the log /nonexistent/log" in done.stderr
     assert "Traceback" not in done.stderr

@@ -95,7 +95,7 @@ def test_a_java_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
          "--spark-log", str(tmp_path / "log")],
         env={**os.environ, "JAVA_HOME": str(home)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     (said,) = done.stderr.splitlines()
     assert said.startswith(f"Error: Spark does not start (with {home})")
     assert "out of order" in (tmp_path / "log").read_text()

@@ -1,0 +1,99 @@
+"""How commands end: one place that turns errors, signals and closed pipes into exit codes (`errors.Exit`).
+
+Commands raise; they need not catch.  What the guard does for every one of them
+1. An error of ours is one sentence on standard error and "could not run".  A command for which a finding is
+   an answer (verify, check, diff) says so itself, with `FoundWrong` or an exit code.
+2. SIGTERM is what Ctrl-C is.  A command that serves until it is stopped catches both and ends well; any other
+   is broken off, and says so in its exit code.
+3. A reader of our output that has gone (`| head`) ends the command without a word, as of any program in a
+   pipe; a full disk behind it is a sentence.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from natsproxy.errors import Exit, NatsproxyError, Stopped
+
+
+class CouldNotRun(click.ClickException):
+    """A command that could not do its work."""
+
+    exit_code = Exit.COULD_NOT_RUN
+
+
+class FoundWrong(click.ClickException):
+    """A command that looked, and found something wrong."""
+
+    exit_code = Exit.FOUND_WRONG
+
+
+class _BrokenOff(click.ClickException):
+    exit_code = Exit.STOPPED
+
+
+def failure(error: NatsproxyError) -> click.ClickException:
+    """Return the end of a command that an error of ours ended."""
+    return (_BrokenOff if isinstance(error, Stopped) else CouldNotRun)(str(error))
+
+
+class GuardedGroup(click.Group):
+    """A group whose commands end as the table says, whatever ends them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            with _terminated_as_interrupted():
+                try:
+                    return super().invoke(ctx)
+                finally:
+                    if sys.stdout is not None:
+                        sys.stdout.flush()
+        except KeyboardInterrupt:
+            raise SystemExit(Exit.STOPPED) from None
+        except NatsproxyError as error:
+            raise failure(error) from None
+        except BrokenPipeError:
+            _forget_stdout()
+            raise SystemExit(Exit.NOBODY_READS) from None
+        except OSError as error:
+            _forget_stdout()
+            place = error.filename or ("standard output" if error.errno in _OF_OUTPUT else "")
+            text = f"{os.fsdecode(place)}: {error.strerror}" if place else str(error)
+            raise CouldNotRun(text) from None
+
+
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What writing to an open file fails with."""
+
+
+def _forget_stdout() -> None:
+    """Let what is still unwritten go nowhere: the interpreter would try again at its end, and complain."""
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # no file: closed, or a test's
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
