@@ -7,8 +7,8 @@ How it goes
    identifiers are learned on the way.
 3. What it caused goes out when everything that it waits for has happened (`delivery.py`).
 4. PING is answered live, verbose clients get `+OK`.  UNSUB and answers to flow control never mismatch.
-5. Input that was not recorded: "error" answers 503 (a request) or a permissions `-ERR` (clients survive it)
-   and keeps the mismatch; "ignore" keeps quiet; "pass" hands it to a real server, which hears of all
+5. Input that was not recorded: "error" answers with an error that clients survive (`refusal.py`) and keeps
+   the mismatch; "ignore" keeps quiet; "pass" hands it to a real server, which hears of all
    subscriptions, so that it can answer; "record" does that and collects both for the cassette
    (`episodes.py`).
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from natsproxy.protocol import headers, info
+from natsproxy.protocol import info
 from natsproxy.protocol.connect import DEFAULTS, parse_connect
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.actions import Action, Forward, Hang, Mismatch, Send
@@ -29,6 +29,7 @@ from natsproxy.replay.identities import Identities, Pairs
 from natsproxy.replay.match import Matcher, Matchers
 from natsproxy.replay.near import nearest, preview
 from natsproxy.replay.plan import Event
+from natsproxy.replay.refusal import refusal
 from natsproxy.replay.script import WINDOW, Exchange, Recorded, Script, alone, is_optional, key_of
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -239,21 +240,14 @@ class ToClient:
         near = nearest(frame, client.recorded, self.script, self.matcher)
         if len(self.mismatches) < _MISMATCHES:
             self.mismatches.append(Mismatch(client.id, client.connect.name, preview(frame), near))
-        self._actions.append(Send(client.id, self._refusal(client, frame)))
+        sid = None
+        if frame.op != Op.SUB and frame.reply and client.connect.headers:
+            sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)
+        self._actions.append(Send(client.id, refusal(frame, sid)))
 
     def _pass(self, client: Client, frame: Frame) -> None:
         if self._passes:
             self._actions.append(Forward(client.id, frame.raw))
-
-    def _refusal(self, client: Client, frame: Frame) -> bytes:
-        subject, publish = frame.subject, frame.op != Op.SUB
-        if publish and frame.reply and client.connect.headers:
-            sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)
-            if sid is not None:
-                pairs = [(b"Nats-Subject", subject), (b"Natsproxy-Mismatch", b"not in the capture")]
-                return encode.msg(frame.reply, sid, headers=headers.build(pairs, code=b"503"))
-        what = b"Publish" if publish else b"Subscription"
-        return encode.err(b'Permissions Violation for %b to "%b": not in the capture' % (what, subject))
 
     def _ok(self, client: Client) -> None:
         if client.connect.verbose and client.connect is not DEFAULTS:

@@ -69,3 +69,49 @@ async def test_another_program_fails_and_what_it_sent_is_named(tmp_path: Path) -
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert done.returncode == 1
     assert b"client 'core' sent what was never recorded: PUB orders.other '?'" in done.stderr
+
+
+ASKS = """
+import asyncio, os, nats
+
+async def main():
+    told = []
+    async def heard(error):
+        told.append(str(error))
+    nc = await nats.connect(os.environ["NATS_URL"], name="a", error_cb=heard)
+    try:
+        js = nc.jetstream()
+        pull = await js.pull_subscribe_bind("C", "S")
+        for call in (
+            lambda: nc.request("svc.other", b"x"), lambda: js.stream_info("S"), lambda: pull.fetch(1),
+            lambda: js.get_msg("S", subject="a", direct=True),
+        ):
+            try:
+                print("answered:", await call())
+            except Exception as error:
+                print(type(error).__name__, error)
+        await nc.publish("orders.other", b"x")
+        await nc.flush()
+        print(nc.is_connected, [text for text in told if "_inbox" not in text])
+    finally:
+        await nc.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_never_recorded_reaches_a_program_as_an_error_that_says_so(capture: Path) -> None:
+    """And its connection stays."""
+    command = [NATSPROXY, "cassette", "run", str(capture), "--", sys.executable, "-c", ASKS]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.stdout.decode().splitlines() == [
+        "NoRespondersError nats: no responders available for request",
+        "ServerError nats: ServerError: code=500 err_code=None "
+        "description='natsproxy: $JS.API.STREAM.INFO.S is not in the capture'",
+        "APIError nats: APIError: code=400 err_code=None description='natsproxy: not in the capture'",
+        "APIError nats: APIError: code=400 err_code=None description='natsproxy: not in the capture'",
+        "True ['nats: permissions violation for publish to \"svc.other\": not in the capture', "
+        "'nats: permissions violation for publish to \"orders.other\": not in the capture']",
+    ]
+    assert done.returncode == 1
+    assert done.stderr.count(b"sent what was never recorded") == 7  # two subscriptions among them

@@ -153,13 +153,15 @@ def test_recorded_timing_holds_answers_back_too() -> None:
     assert play.got[1].endswith(b"42\r\n")
 
 
-def test_an_unrecorded_request_gets_503_and_an_unrecorded_publish_an_error() -> None:
+def test_an_unrecorded_request_gets_an_error_and_503_an_unrecorded_publish_an_error() -> None:
     play = Play(REQUEST)
     play.open(1, "a")
     play.say(1, b"SUB _INBOX.%b.* 9\r\n" % B.encode())
     said = play.say(1, b"PUB other _INBOX.%b.zz 0\r\n\r\n" % B.encode())
-    assert said.startswith(b"HMSG _INBOX.%b.zz 9 " % B.encode())
-    assert b"NATS/1.0 503\r\nNats-Subject: other\r\n" in said
+    error, _, answer = said.partition(b"\r\n")
+    assert error == b"-ERR 'Permissions Violation for Publish to \"other\": not in the capture'"
+    assert answer.startswith(b"HMSG _INBOX.%b.zz 9 " % B.encode())
+    assert b"NATS/1.0 503 natsproxy: not in the capture\r\nNats-Subject: other\r\n" in answer
     assert play.say(1, b"PUB other 0\r\n\r\n").startswith(
         b'-ERR \'Permissions Violation for Publish to "other"'
     )
