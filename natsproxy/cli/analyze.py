@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ def analyze(
     natsproxy analyze traffic/ --out tables --watch
     natsproxy analyze 's3://bucket/traffic/*.ncap' --out s3a://bucket/tables --master spark://host:7077
     """
+    logging.basicConfig(handlers=[logging.NullHandler()])  # py4j logs the traceback of a Ctrl-C
     try:
         from natsproxy.spark.session import need_pyspark, open_session
 
