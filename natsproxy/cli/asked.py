@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from natsproxy.config.options import MAX_PORT
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
+from natsproxy.protocol.redaction import mask_url
 from natsproxy.replay import credentials as creds
 
 
@@ -36,9 +38,12 @@ def parse_address(text: str, what: str) -> Address:
 
     Raises ConfigError with the shape that it must have.
     """
-    match = re.fullmatch(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::(\d{1,5}))?/?", text)
-    if match is None or text.startswith("tls://") or int(match[2] or 0) > 65535:
-        raise ConfigError(f"{what} {text!r} is no address: nats://HOST:PORT")
+    match = re.fullmatch(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::([0-9]+))?/?", text)
+    if match is None or not text or match[1].isdecimal():
+        hint = f"nats://127.0.0.1:{text}" if text.isdecimal() else "nats://HOST:PORT"
+        raise ConfigError(f"{what} {mask_url(text)!r} is no address: {hint}")
+    if int(match[2] or 0) > MAX_PORT:
+        raise ConfigError(f"{what} {mask_url(text)!r}: the port must be at most {MAX_PORT}")
     return Address(match[1].strip("[]") or "127.0.0.1", int(match[2]) if match[2] is not None else 4222)
 
 

@@ -15,15 +15,18 @@ from natsproxy.config.build import read_text, rules_file, rules_in
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
+from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.base import Kind, Rule
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.explain import SERVER_ONLY, Someone, Step, sample
 from natsproxy.rules.explain import explain as explain_frame
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.script import script, to_toml
+from natsproxy.rules.selector import SENDABLE, WITH_SUBJECT
 from natsproxy.rules.spec import GATE, IDENTITY, SELECTOR, load
 from natsproxy.rules.values import direction as read_direction
 from natsproxy.rules.values import op as read_op
+from natsproxy.wire.ops import Op
 
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 
@@ -94,8 +97,12 @@ def explain(
     """
     loaded = _load(file)
     try:
-        direction, frame = sample(read_op(op), _raw(subject), queue=_raw(queue), reply=_raw(reply))
+        asked = read_op(op)
+        _check_subject(asked, _raw(subject))
+        direction, frame = sample(asked, _raw(subject), queue=_raw(queue), reply=_raw(reply))
         direction = direction if way is None else read_direction(way)
+        if not SENDABLE[direction] >> asked & 1:
+            raise ValueError(f"{asked.label} never goes {direction.label}")
     except (ValueError, NatsproxyError) as error:
         raise CouldNotRun(f"that is no frame to ask about: {error}") from None
     connect = Connect(name=client_name, user=client_user, lang=client_lang, version=client_version)
@@ -114,6 +121,17 @@ def explain(
     if any(step.acts and step.rule.kind in ("permissions", "deny", "rewrite") for step in steps):
         for sentence in SERVER_ONLY:
             click.echo(f"Note: {sentence}")
+
+
+def _check_subject(op: Op, subject: bytes) -> None:
+    if not WITH_SUBJECT >> op & 1:
+        if subject:
+            raise ValueError(f"{op.label} has no subject")
+        return
+    if not subject:
+        raise ValueError(f"{op.label} needs a subject: --subject orders.new")
+    if len(subject.split()) != 1 or (op == Op.SUB and not is_valid_subscribe(subject)):
+        raise ValueError(f"{op.label} cannot have the subject {subject.decode(errors='replace')!r}")
 
 
 def _as_dict(step: Step) -> dict[str, object]:

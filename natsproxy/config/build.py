@@ -21,7 +21,7 @@ from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.rules.base import Rule
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import Place, load, parse_rules
+from natsproxy.rules.spec import ONE_TABLE, Place, load, parse_rules
 
 _BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -30,6 +30,8 @@ def read_file(path: Path) -> dict[str, Any]:
     """Return the option values of a configuration file by their keys, as written.  Raises ConfigError."""
     text, document = _document(path)
     found: dict[str, Any] = {}
+    if isinstance(document.get("rules"), Mapping):
+        raise ConfigError(f"{path}:{_line_of('rules', text)}: {ONE_TABLE}")
     for name, value in _flat(document):
         option = _BY_NAME.get(name)
         place = f"{path}:{_line_of(name, text)}"

@@ -47,12 +47,19 @@ class Option:
         return isinstance(self.default, bool)
 
 
+MAX_PORT: Final = 65_535
+
+
 def address(value: Any) -> Address:
     """Read HOST:PORT, [::1]:PORT or :PORT."""
     text = values.text(value)
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not host and port.isdecimal() and not colon:
+        raise ValueError(f"must be HOST:PORT, such as 127.0.0.1:{port}, not {text!r}")
+    if not colon or not (port.isascii() and port.isdigit()):
         raise ValueError(f"must be HOST:PORT (IPv6 as [::1]:4222), not {text!r}")
+    if int(port) > MAX_PORT:
+        raise ValueError(f"must have a port up to {MAX_PORT}, not {port}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
@@ -61,10 +68,11 @@ def address(value: Any) -> Address:
 
 
 def upstream(value: Any) -> Address:
-    """Read nats://HOST[:PORT] or HOST:PORT."""
+    """Read nats://HOST[:PORT] or HOST[:PORT]."""
     text = values.text(value)
     if "://" not in text:
-        return address(text)
+        alone = text and ":" not in text and not text.isdecimal()
+        return address(f"{text}:4222" if alone else text)
     shown = mask_url(text)
     try:
         url = urlsplit(text)
@@ -89,6 +97,24 @@ def duration(value: Any) -> int:
     if isinstance(value, bool) or not 0 <= seconds < float("inf"):
         raise ValueError(f'must be a duration such as "250ms" or a number of seconds, not {value!r}')
     return int(seconds * 1e9)
+
+
+_SIZES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_DURATIONS: Final = ((3_600_000_000_000, "h"), (60_000_000_000, "m"), (1_000_000_000, "s"), (1_000_000, "ms"))
+
+
+def written_size(value: int) -> str:
+    """Return a size as one writes it: the largest unit that it is a whole number of."""
+    unit, name = next(((unit, name) for unit, name in _SIZES if value and value % unit == 0), (1, ""))
+    return f"{value // unit}{name}"
+
+
+def written_duration(value: int) -> str:
+    """Return nanoseconds as one writes them: the largest unit that they are a whole number of; 0 is "0s"."""
+    if not value:
+        return "0s"
+    unit, name = next(((unit, name) for unit, name in _DURATIONS if value % unit == 0), (1, "ns"))
+    return f"{value // unit}{name}"
 
 
 def whole(value: Any) -> int:

@@ -67,6 +67,10 @@ GATE: Final = (
 )  # fmt: skip
 
 
+ONE_TABLE: Final = "each rule begins with [[rules]], in two pairs of brackets"
+"""What to say of `[rules]`."""
+
+
 class Place:
     """Where rules stand in a file: source name and text (None for JSON and settings made in code)."""
 
@@ -98,10 +102,13 @@ def load(
         raise ConfigError(f"{source}: not valid TOML: {error}") from None
     for key in document:
         if key != "rules":
-            raise ConfigError(f"{source}: {_unknown(key, ['rules'])}; a rules file holds [[rules]] tables")
+            raise ConfigError(
+                f"{source}: there is no key {key!r} here: a rules file holds [[rules]] tables only; "
+                "settings go into the file of --config, which may hold [[rules]] too"
+            )
     tables = document.get("rules", [])
     if not isinstance(tables, list):
-        raise ConfigError(f"{source}: 'rules' must be written as [[rules]]")
+        raise ConfigError(f"{source}: {ONE_TABLE}")
     return parse_rules(tables, kinds, place=Place(source, text), expand=expand)
 
 

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import main
+from natsproxy.config.options import OPTIONS, duration, upstream, written_duration, written_size
+from natsproxy.rules.values import size as read_size
 
 FILE = '# the sidecar\nupstream = "nats://file:1"\nlisten = "127.0.0.1:1"\nseed = 5\nlog-format = "json"\n'
 
@@ -27,6 +29,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
     assert rows["upstream"] == ("file:1", "file")
     assert rows["listen"] == (["127.0.0.1:2"], "environment")
     assert rows["seed"] == (7, "flag")
+    assert rows["buffers"] == (256 << 20, "default")
     assert rows["drain"] == ("30s", "default")
     assert rows["log-format"] == ("json", "file")
 
@@ -45,6 +48,9 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
         ('[record]\npayload = [">=burn"]\n', ":2: record-payload '>=burn': the action is keep"),
         ('upstream = "x:1"\n[[rules]]\nname = "a"\nkind = "dorp"\n', ":4: rule 'a'"),
         ("upstream = \n", "not valid TOML"),
+        ('upstream = "x:1"\n[rules]\nname = "a"\n', ":2: each rule begins with [[rules]], in two pairs"),
+        ('listen = "127.0.0.1:99999"\n', ":1: listen must have a port up to 65535, not 99999"),
+        ('listen = "4222"\n', ":1: listen must be HOST:PORT, such as 127.0.0.1:4222"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, text: str, says: str) -> None:
@@ -100,3 +106,54 @@ def test_a_variable_that_is_no_option_is_said(monkeypatch: pytest.MonkeyPatch) -
         "NATSPROXY_UPSTRAEM is set, and there is no such option; did you mean NATSPROXY_UPSTREAM?"
         in done.stderr
     )
+
+
+def test_without_options_it_shows_the_defaults_and_what_is_needed() -> None:
+    done = CliRunner().invoke(main, ["config"])
+    shown = {name: " ".join(rest) for name, *rest in map(str.split, done.output.splitlines())}
+    assert done.exit_code == 0
+    assert list(shown) == [option.name for option in OPTIONS]
+    assert shown["upstream"] == "- needed by natsproxy run"
+    assert shown["record-queue"] == "64MiB default"
+    assert shown["keepalive"] == "true default"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0"), (1, "1"), (1500, "1500"), (4096, "4KiB"), (3 << 20, "3MiB"), (1 << 40, "1024GiB")],
+)
+def test_a_size_is_shown_as_it_may_be_written(value: int, written: str) -> None:
+    assert written_size(value) == written
+    assert read_size(written) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0s"), (1, "1ns"), (250_000_000, "250ms"), (1_500_000_000, "1500ms"), (90_000_000_000, "90s"),
+     (7_200_000_000_000, "2h")],
+)  # fmt: skip
+def test_a_duration_is_shown_as_it_may_be_written(value: int, written: str) -> None:
+    assert written_duration(value) == written
+    assert duration(written) == value
+
+
+def test_what_config_prints_can_be_written_into_a_file(tmp_path: Path) -> None:
+    """Every default, read back from a file, is what it was."""
+    shown = [line.split() for line in CliRunner().invoke(main, ["config"]).output.splitlines()]
+    lines = [
+        f"{name} = {value if value in ('true', 'false') else json.dumps(value)}"
+        for name, value, *_ in shown
+        if value != "-"
+    ]
+    path = tmp_path / "natsproxy.toml"
+    path.write_text("\n".join(lines))
+    again = CliRunner().invoke(main, ["config", "--config", str(path)])
+    assert [line.split()[:2] for line in again.output.splitlines()] == [row[:2] for row in shown]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("localhost", "localhost:4222"), ("nats://h", "h:4222"), ("h:1", "h:1"), ("nats://[::1]", "[::1]:4222")],
+)
+def test_an_upstream_is_written_as_clients_write_it(text: str, address: str) -> None:
+    assert str(upstream(text)) == address

@@ -48,10 +48,22 @@ def test_addresses_are_read_as_clients_read_them(text: str, address: Address) ->
     assert parse_address(text, "--to") == address
 
 
-@pytest.mark.parametrize("text", ["http://x", "tls://x:1", "host:99999", "a:b:c"])
-def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--to .* is no address: nats://HOST:PORT"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("http://x", "'http://x' is no address: nats://HOST:PORT"),
+        ("tls://x:1", "'tls://x:1' is no address: nats://HOST:PORT"),
+        ("a:b:c", "'a:b:c' is no address: nats://HOST:PORT"),
+        ("", "'' is no address: nats://HOST:PORT"),
+        ("4222", "'4222' is no address: nats://127.0.0.1:4222"),
+        ("host:99999", "'host:99999': the port must be at most 65535"),
+        ("u:secret@host:99999", "'u:***@host:99999': the port must be at most 65535"),
+    ],
+)
+def test_other_addresses_are_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         parse_address(text, "--to")
+    assert str(caught.value) == f"--to {says}"
 
 
 def test_a_dry_run_looks_only(capture: Path) -> None:

@@ -88,6 +88,38 @@ def test_explain_gives_the_destinations(file: str) -> None:
     assert steps["split"]["result"] == "becomes new.1 or pay.1"
 
 
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ([], "PUB needs a subject: --subject orders.new"),
+        (["--op", "SUB", "--subject", "a.>.b"], "SUB cannot have the subject 'a.>.b'"),
+        (["--subject", "a b"], "PUB cannot have the subject 'a b'"),
+        (["--op", "PING", "--subject", "a"], "PING has no subject"),
+        (["--op", "MSG", "--subject", "a", "--direction", "c2s"], "MSG never goes c2s"),
+        (["--op", "FOO"], "must name an operation"),
+    ],
+)
+def test_a_frame_that_there_is_not(asked: list[str], says: str, file: str) -> None:
+    result = run("explain", file, *asked)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert f"Error: that is no frame to ask about: {says}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[rules]\nname = "a"\n', "each rule begins with [[rules]], in two pairs of brackets"),
+        ('upstream = "x:1"\n', "there is no key 'upstream' here: a rules file holds [[rules]] tables only"),
+    ],
+)
+def test_a_file_that_holds_something_else(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    result = run("check", str(path))
+    assert result.exit_code == 1
+    assert f"{path}: {says}" in result.output
+
+
 def test_explain_says_when_nothing_acts(file: str) -> None:
     assert "No rule acts on PUB other" in run("explain", file, "--subject", "other").output
 
