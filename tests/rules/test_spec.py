@@ -26,8 +26,8 @@ REWRITE = '[[rules]]\nname = "a"\nkind = "rewrite"\n'
 
 MISTAKES = [
     ("not toml [", r"r\.toml: not valid TOML"),
-    ("[rule]\n", r"there is no key 'rule'; did you mean 'rules'\?"),
-    ("rules = 3\n", r"'rules' must be written as \[\[rules\]\]"),
+    ("[rule]\n", r"there is no key 'rule' here: a rules file holds \[\[rules\]\] tables only"),
+    ("rules = 3\n", r"each rule begins with \[\[rules\]\]"),
     ('[[rules]]\nkind = "drop"\n', r"r\.toml:1: rule 1: it needs 'name'"),
     ('[[rules]]\nname = "a"\nkind = "drp"\n',
      r"r\.toml:3: rule 'a': there is no kind 'drp'; did you mean 'drop'\?"),
