@@ -44,9 +44,14 @@ def main() -> None:
     """Stand between NATS clients and nats-server: record, replay, rules and faults.
 
     \b
+    natsproxy run --upstream nats://127.0.0.1:4223 --record traffic.ncap
+    natsproxy capture cat traffic.ncap
+    natsproxy rules list
+
+    \b
     Exit codes, of every command:
       0    done; a service that a signal ended in good order, too
-      1    something is wrong with what it looked at: damage, a difference, a mistake in the rules
+      1    what it looked at is wrong: damage, a difference, a mistake in rules
       2    it could not run: usage, a missing file, nobody at the address
       130  a signal broke the work off
     """

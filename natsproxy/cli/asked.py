@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from natsproxy.config.options import MAX_PORT
+from natsproxy.config.options import MAX_PORT, duration
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.redaction import mask_url
 from natsproxy.replay import credentials as creds
+
+URL: Final = "nats://HOST:PORT"
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
+    """A duration ("250ms", "1m30s") or a number of seconds; seconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, or fail with both shapes."""
+        try:
+            return duration(value) / 1e9
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Speed(click.ParamType[float | None]):

@@ -45,7 +45,9 @@ capture.add_command(export)
 @capture.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--top", default=10, show_default=True, help="How many subjects.")
+@click.option(
+    "--top", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="How many subjects."
+)
 def info(path: Path, as_json: bool, top: int) -> None:
     """Show what a capture holds: statistics, connections, top subjects.
 
@@ -134,15 +136,22 @@ def _connect_name(args: bytes) -> str:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     state = "closed" if facts["closed"] else "not closed: readable to its last whole block"
-    click.echo(f"{click.style(facts['path'], bold=True)}  {facts['segments']} segment(s), {state}")
+    segments = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
+    click.echo(f"{click.style(printable(facts['path']), bold=True)}  {segments}, {state}")
+    if facts["from"] is None:
+        click.echo("nothing was recorded")
+        return
     click.echo(
-        f"{facts['frames']} frames, {facts['bytes']} bytes in {facts['seconds']:.3f} s from {facts['from']}, "
-        f"{facts['firings']} firings, {facts['gaps']} gaps"
+        f"{facts['frames']:,} frames, {facts['bytes']:,} bytes in {facts['seconds']:.3f} s "
+        f"from {facts['from']}, {facts['firings']} firings, {facts['gaps']} gaps"
     )
-    click.echo("  ".join(f"{op} {n}" for op, n in facts["ops"].items()))
-    fields = ("conn", "client", "name", "frames", "end")
-    show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), "connections")
-    show_table(("frames", "subject"), ((n, subject) for subject, n in facts["subjects"]), "top subjects")
+    if facts["ops"]:
+        click.echo("  ".join(f"{op} {n:,}" for op, n in facts["ops"].items()))
+    if facts["connections"]:
+        fields = ("conn", "client", "name", "frames", "end")
+        show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), "connections")
+    if facts["subjects"]:
+        show_table(("frames", "subject"), ((n, subject) for subject, n in facts["subjects"]), "top subjects")
 
 
 @capture.command()
@@ -152,6 +161,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Go on as the capture grows.")
 def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
     """Print the frames of a capture, one a line.
+
+    With --follow it goes on until a signal stops it, which is a good end.
 
     \b
     natsproxy capture cat traffic.ncap --subject 'orders.>' --op PUB
@@ -218,7 +229,9 @@ def _short(raw: bytes, limit: int) -> str:
 @capture.command()
 @click.argument("path", type=click.Path(path_type=Path))
 def verify(path: Path) -> None:
-    """Check every block of a capture; exit code 0 whole, 1 damaged, 2 not there.
+    """Check every block of a capture.
+
+    Exit code: 0 whole, 1 damaged, or not closed as after a kill -9, 2 not there.
 
     \b
     natsproxy capture verify traffic.ncap

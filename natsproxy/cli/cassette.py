@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import click
 import trio
 
-from natsproxy.cli.asked import parse_address
+from natsproxy.cli.asked import URL, Seconds, parse_address
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.settings import Address
@@ -25,15 +25,17 @@ def cassette() -> None:
 
 @cassette.command(context_settings={"allow_interspersed_args": False})
 @click.option("--mode", default="none", show_default=True, metavar="MODE", help=f"{', '.join(MODES)}.")
-@click.option("--upstream", help="The server to record from: nats://HOST:PORT.")
+@click.option("--upstream", metavar=URL, help="The server to record from.")
 @click.option("--strict", is_flag=True, help="Also fail when something recorded was not used.")
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds for the program.")
+@click.option("--timeout", type=Seconds(), default="600", show_default=True, help="For the program.")
 @click.argument("capture", type=click.Path(path_type=Path))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     mode: str, upstream: str | None, strict: bool, timeout: float, capture: Path, command: tuple[str, ...]
 ) -> None:
-    """Run COMMAND with NATS_URL set to a server that plays CAPTURE (or records it, as --mode says).
+    """Run a program against a capture.
+
+    COMMAND finds in NATS_URL a server that plays CAPTURE (or records it, as --mode says).
 
     Exit code: the program's; 1 when it went well but sent what was never recorded; 2 when it could not run.
     When the program failed nothing is recorded: CAPTURE stays as it was.

@@ -26,12 +26,13 @@ _AS_WRITTEN: dict[str, Callable[[int], str]] = {"DURATION": written_duration, "S
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes are bytes.")
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF RUN]")
 @click.pass_context
 def config(context: click.Context, as_json: bool, options: tuple[str, ...]) -> None:
-    """Print the settings that `natsproxy run OPTIONS` would have, with where each came from.
+    """Print the settings of natsproxy run.
 
-    Values are as one writes them in a file, texts apart from their quotes.
+    Those that it would have with the same options, and where each comes from: flag, environment, file or
+    default.  Values are as one writes them in a file, texts apart from their quotes.
 
     \b
     natsproxy config

@@ -11,6 +11,7 @@ Commands raise; they need not catch.  What the guard does for every one of them
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import signal
@@ -49,6 +50,22 @@ def failure(error: NatsproxyError) -> click.ClickException:
 class GuardedGroup(click.Group):
     """A group whose commands end as the table says, whatever ends them."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named; where there is none, name the one that may be meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and name[:1] != "-" and not ctx.resilient_parsing:
+            known = dict(_commands(self, ctx))
+            near = difflib.get_close_matches(name, known, 1)
+            hint = (
+                f"did you mean '{known[near[0]]}'?"
+                if near
+                else f"there are {', '.join(self.list_commands(ctx))}"
+            )
+            ctx.fail(f"there is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         try:
@@ -70,6 +87,16 @@ class GuardedGroup(click.Group):
             place = error.filename or ("standard output" if error.errno in _OF_OUTPUT else "")
             text = f"{os.fsdecode(place)}: {error.strerror}" if place else str(error)
             raise CouldNotRun(text) from None
+
+
+def _commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the last word of each command, and all its words; those further up come last, and win."""
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, ctx, f"{before}{name} ")
+    for name in group.list_commands(ctx):
+        yield name, before + name
 
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)

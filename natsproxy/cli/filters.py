@@ -37,6 +37,10 @@ def _ops(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> int:
     return mask or ALL_OPS
 
 
+def _op_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [token.decode() for token in BY_TOKEN if token.startswith(incomplete.upper().encode())]
+
+
 def _subjects(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[bytes, ...]:
     for pattern in value:
         if not is_valid_subscribe(pattern.encode()):
@@ -45,14 +49,31 @@ def _subjects(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
 
 
 _OPTIONS = (
-    click.option("--from", "start", callback=_time, help="Not before this time."),
-    click.option("--to", "end", callback=_time, help="Not after this time."),
-    click.option("--conn", multiple=True, type=int, help="Only this connection (repeatable)."),
-    click.option("--op", "ops", multiple=True, callback=_ops, help="Only this operation (repeatable)."),
+    click.option(
+        "--from",
+        "start",
+        callback=_time,
+        metavar="TIME",
+        help="Not before: 2026-01-31T12:00:00, or with an offset.",
+    ),
+    click.option("--to", "end", callback=_time, metavar="TIME", help="Not after."),
+    click.option(
+        "--conn", multiple=True, type=int, metavar="NUMBER", help="Only this connection (repeatable)."
+    ),
+    click.option(
+        "--op",
+        "ops",
+        multiple=True,
+        callback=_ops,
+        shell_complete=_op_names,
+        metavar="OP",
+        help="Only this operation (repeatable).",
+    ),
     click.option(
         "--subject",
         "subjects",
         multiple=True,
+        metavar="PATTERN",
         callback=_subjects,
         help="Only subjects that match this pattern (repeatable).",
     ),

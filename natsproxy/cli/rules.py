@@ -43,7 +43,9 @@ def _load(file: Path) -> tuple[Rule, ...]:
 @rules.command()
 @_FILE
 def check(file: Path) -> None:
-    """Check a rules file; exit code 1 with one sentence that names file, line and key of a mistake.
+    """Check a rules file.
+
+    Exit code: 0 all is well, 1 with one sentence that names file, line and key of a mistake, 2 no such file.
 
     \b
     natsproxy rules check faults.toml
@@ -89,7 +91,9 @@ def explain(
     ordinal: int,
     as_json: bool,
 ) -> None:
-    """Say which rules would act on a frame, on what condition, and with what result.
+    """Say which rules would act on a frame.
+
+    On what condition, and with what result; what follows from it that only the server could do better.
 
     \b
     natsproxy rules explain faults.toml --op PUB --subject orders.eu.1
@@ -152,7 +156,7 @@ def _raw(text: str) -> bytes:
 @click.argument("capture", type=click.Path(path_type=Path))
 @click.option("--rules", "file", type=click.Path(path_type=Path), help="The rules, if the capture has none.")
 def from_capture(capture: Path, file: Path | None) -> None:
-    """Print the exact script of a recorded run: its rules, each gate replaced by what fired.
+    """Print the rules of a recorded run, each gate replaced by what fired.
 
     Numbers of matches are counted from where a rule came into force: of one that came or went during the run
     the script says so, since its own count begins with each connection.
@@ -187,10 +191,14 @@ def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:
     return tuple({rule.name: rule for chain in chains for rule in chain}.values())
 
 
+def _kinds(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in KINDS if name.startswith(incomplete)]
+
+
 @rules.command("list")
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, shell_complete=_kinds)
 def list_kinds(kind: str | None) -> None:
-    """List the kinds of rules; with a KIND its settings and an example.
+    """List the kinds of rules.  With a KIND: its settings and an example.
 
     \b
     natsproxy rules list

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import trio
+from click.shell_completion import CompletionItem
 
 from natsproxy.cli.exits import CouldNotRun
 from natsproxy.config.build import inline_rules, proxy_settings, read_file, rules_file
@@ -34,6 +35,28 @@ class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 
         except (ValueError, ConfigError) as error:
             self.fail(str(error), param, ctx)
 
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Files, or the words that it may be."""
+        if self.name in ("FILE", "PATH"):
+            return [CompletionItem(incomplete, type="file")]
+        words = self.name.split("|") if "|" in self.name else []
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+class _Once(click.Command):
+    """Refuses to leave out one of two values of an option that takes one: it may be a file of rules."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(list(args))
+        for param in order:
+            if isinstance(param, click.Option) and not (
+                param.multiple or param.is_flag or order.count(param) == 1
+            ):
+                ctx.fail(f"{param.opts[0]} is given {order.count(param)} times, and takes one value")
+        return super().parse_args(ctx, args)
+
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of the table."""
@@ -47,7 +70,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             name += f"/--no-{option.name}" if option.default else ""
         if default is not None:  # None would count as a value that was given
             kind["default"] = default
-        text = option.help if default in (None, False, True) else f"{option.help}  [{option.default}]"
+        told = "on" if default is True else option.default
+        text = option.help + (f"  [{told}]" if told else "") + ("  (repeatable)" if option.many else "")
         command = click.option(
             name, *short, required=option.required, help=text,
             envvar=f"NATSPROXY_{option.key.upper()}", **kind,
@@ -62,7 +86,7 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> P
     return path
 
 
-@click.command()
+@click.command(cls=_Once)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),

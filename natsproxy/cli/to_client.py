@@ -12,7 +12,7 @@ from typing import Any
 import click
 import trio
 
-from natsproxy.cli.asked import parse_address, show_facts
+from natsproxy.cli.asked import URL, Seconds, parse_address, show_facts
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.config.settings import Address
@@ -38,7 +38,7 @@ _Front = Callable[[], AbstractAsyncContextManager[Address]]
     show_default=True,
     help="What to do with input that was not recorded; record: pass it on and add it to the capture.",
 )
-@click.option("--upstream", help="The real server for --unrecorded pass and record: nats://HOST:PORT.")
+@click.option("--upstream", metavar=URL, help="The real server for --unrecorded pass and record.")
 @click.option(
     "--timing",
     type=click.Choice(["answers", "recorded"]),
@@ -46,7 +46,13 @@ _Front = Callable[[], AbstractAsyncContextManager[Address]]
     show_default=True,
     help="Answer at once, or at the recorded distance.",
 )
-@click.option("--timeout", default=60.0, show_default=True, help="Seconds without traffic to end after.")
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    default="60",
+    show_default=True,
+    help="How long without traffic to end after.",
+)
 @click.option("--stay", is_flag=True, help="Serve until stopped, also when everything was played.")
 @click.option("--record", type=click.Path(path_type=Path), help="Record what happens, x.ncap.")
 @click.option("--report", is_flag=True, help="Compare what happens with the capture.")
@@ -57,7 +63,9 @@ def to_client(
     capture: Path, listen: str, upstream: str | None, timeout: float, stay: bool, record: Path | None,
     report: bool, ignored: tuple[str, ...], as_json: bool, quiet: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Play the server to live clients, by matching what they say with what was recorded.
+    """Play the server to live clients.
+
+    What they say is matched with what was recorded.
 
     Ends when everything was played and all clients have left, or when nothing has happened for --timeout.
     Exit code: 0 all as recorded (and the same, with --report), 1 when clients sent what was not recorded,

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from natsproxy.cli.asked import (
+    URL,
+    Seconds,
     Speed,
     parse_address,
     parse_connections,
@@ -27,7 +29,7 @@ from natsproxy.replay.rehearsal import Rehearsal, Terms
 
 @click.command("to-server")
 @click.argument("capture", type=click.Path(path_type=Path))
-@click.option("--to", "target", help="The server: nats://HOST:PORT.")
+@click.option("--to", "target", metavar=URL, help="The server.")
 @click.option("--speed", type=Speed(), default="1", show_default=True, help="Factor, or max.")
 @click.option("--user", help="USER:PASSWORD, or a token, to connect with.")
 @click.option("--creds", type=click.Path(path_type=Path), help="A .creds file to connect with.")
@@ -40,7 +42,13 @@ from natsproxy.replay.rehearsal import Rehearsal, Terms
     type=click.IntRange(1),
     help="How many times; each with inboxes and nuids of its own.",
 )
-@click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for what a frame answers.")
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    default="5",
+    show_default=True,
+    help="How long to wait for what a frame answers.",
+)
 @click.option("--dry-run", is_flag=True, help="Only look: how long, how many, what is odd.")
 @click.option("--record", type=click.Path(path_type=Path), help="Record what happens, x.ncap.")
 @click.option("--report", is_flag=True, help="Compare what happens with the capture.")

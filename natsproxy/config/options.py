@@ -164,7 +164,7 @@ OPTIONS: Final = (
     Option("buffers", _size, "256MiB", "How much all connections hold together.", metavar="SIZE"),
     Option("drain", duration, "30s", "How long connections have to end on SIGTERM.", metavar="DURATION"),
     Option("rules", path, None, "Rules to apply (TOML).", metavar="FILE"),
-    Option("seed", whole, None, "Seed of all dice.", metavar="NUMBER"),
+    Option("seed", whole, None, "Seed of all dice; the log names the one that was drawn.", metavar="NUMBER"),
     Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
     Option("record-rotate", values.size, "256MiB", "Size at which a new segment begins; 0 for never.",
            metavar="SIZE"),

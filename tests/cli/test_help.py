@@ -1,0 +1,163 @@
+"""What a stranger meets first: help, its examples, names that are nearly right, completion by the shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from natsproxy.cli import main
+from natsproxy.cli.asked import Seconds
+from tests.cli.test_bad_input import run, whole
+
+
+def leaves(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, *before, name)
+        else:
+            yield (*before, name), command
+
+
+LEAVES = dict(leaves(main))
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_each_command_has_examples_that_parse(
+    path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of its help that begin with its name."""
+    monkeypatch.chdir(tmp_path)
+    Path("natsproxy.toml").write_text('upstream = "nats://127.0.0.1:4223"\n')
+    lines = [line.strip() for line in run(*path, "--help").output.splitlines()]
+    begin = " ".join(("natsproxy", *path))
+    examples = [line for line in lines if f"{line} ".startswith(f"{begin} ")]
+    assert examples
+    for example in examples:
+        words = shlex.split(
+            example.split("|")[0].split(">")[0] if "'" not in example else example, posix=True
+        )
+        words = words[: words.index("|")] if "|" in words else words
+        LEAVES[path].make_context(begin, words[1 + len(path) :])
+
+
+@pytest.mark.parametrize("path", [(), *LEAVES], ids=" ".join)
+def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
+    """But for examples, which must stay on one line."""
+    for line in run(*path, "--help").output.splitlines():
+        assert len(line) <= 80 or "natsproxy " in line
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["captur"], "there is no command 'captur'; did you mean 'capture'?"),
+        (["cat", "x.ncap"], "there is no command 'cat'; did you mean 'capture cat'?"),
+        (["to-sever"], "there is no command 'to-sever'; did you mean 'replay to-server'?"),
+        (
+            ["zzz"],
+            "there is no command 'zzz'; there are run, config, capture, rules, replay, cassette, analyze",
+        ),
+        (["run", "--upstraem", "x"], "--upstream"),
+        (
+            ["run", "-u", "x:1", "--rules", "a", "--rules", "b"],
+            "--rules is given 2 times, and takes one value",
+        ),
+        (["config", "--seed", "1", "--seed", "1"], "--seed is given 2 times, and takes one value"),
+    ],
+)
+def test_a_name_that_is_nearly_right(words: list[str], says: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def test_an_option_that_may_be_repeated() -> None:
+    assert run("config", "-l", "a:1", "-l", "b:2").exit_code == 0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5", 5), ("0.5", 0.5), ("250ms", 0.25), ("1m30s", 90)])
+def test_waiting_times_are_durations_or_seconds(text: str, seconds: float) -> None:
+    assert Seconds().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "soon", ""])
+def test_other_waiting_times_are_refused(text: str, tmp_path: Path) -> None:
+    whole(tmp_path / "x.ncap")
+    done = run("replay", "to-client", str(tmp_path / "x.ncap"), "--timeout", text)
+    assert done.exit_code == 2
+    assert "must be a duration" in done.output
+
+
+def test_an_empty_capture_is_said_to_be_empty(tmp_path: Path) -> None:
+    from tests.replay.scripted import write
+
+    done = run("capture", "info", str(write(tmp_path / "x.ncap", [])))
+    assert done.output.splitlines() == [f"{tmp_path / 'x.ncap'}  1 segment, closed", "nothing was recorded"]
+
+
+def completed(line: str, **environment: str) -> list[str]:
+    """Return what is offered for the last word of a line."""
+    variables = {
+        "_NATSPROXY_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+    }
+    done = CliRunner().invoke(main, [], env={**variables, **environment}, prog_name="natsproxy")
+    return [offer.partition(",")[2] or offer for offer in done.output.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("natsproxy ca", ["capture", "cassette"]),
+        ("natsproxy replay to-", ["to-client", "to-server"]),
+        ("natsproxy run --record-st", ["--record-strict"]),
+        ("natsproxy run --advertise s", ["strip", "self"]),
+        ("natsproxy rules list la", ["latency"]),
+        ("natsproxy capture cat x.ncap --op P", ["PUB", "PING", "PONG"]),
+    ],
+)
+def test_the_shell_completes(line: str, offered: list[str]) -> None:
+    assert completed(line) == offered
+
+
+@pytest.mark.parametrize(
+    "line", ["natsproxy run --rules f", "natsproxy capture cat f", "natsproxy rules check f"]
+)
+def test_the_shell_completes_files(line: str) -> None:
+    variables = {"_NATSPROXY_COMPLETE": "bash_complete", "COMP_WORDS": line}
+    variables["COMP_CWORD"] = str(line.count(" "))
+    done = CliRunner().invoke(main, [], env=variables, prog_name="natsproxy")
+    assert done.output == "file,f\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_the_line_for_bash_works(tmp_path: Path) -> None:
+    """As the README has it, in a shell that finds `natsproxy`."""
+    (line,) = [line for line in README.splitlines() if "_NATSPROXY_COMPLETE=bash_source" in line]
+    script = f"{line}\ncomplete -p natsproxy\nCOMP_WORDS=(natsproxy rul)\nCOMP_CWORD=1\n"
+    script += '_natsproxy_completion natsproxy\necho "${COMPREPLY[@]}"\n'
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+        timeout=30,
+    )
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("rules", "")
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
