@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -17,6 +18,9 @@ from click.testing import CliRunner
 from natsproxy.cli import main
 from natsproxy.cli.asked import Seconds
 from tests.cli.test_bad_input import run, whole
+from tests.replay.scripted import write
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def leaves(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -45,10 +49,7 @@ def test_each_command_has_examples_that_parse(
     examples = [line for line in lines if f"{line} ".startswith(f"{begin} ")]
     assert examples
     for example in examples:
-        words = shlex.split(
-            example.split("|")[0].split(">")[0] if "'" not in example else example, posix=True
-        )
-        words = words[: words.index("|")] if "|" in words else words
+        words = list(takewhile(lambda word: word not in ("|", ">"), shlex.split(example)))
         LEAVES[path].make_context(begin, words[1 + len(path) :])
 
 
@@ -101,21 +102,19 @@ def test_other_waiting_times_are_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_capture_is_said_to_be_empty(tmp_path: Path) -> None:
-    from tests.replay.scripted import write
-
     done = run("capture", "info", str(write(tmp_path / "x.ncap", [])))
     assert done.output.splitlines() == [f"{tmp_path / 'x.ncap'}  1 segment, closed", "nothing was recorded"]
 
 
-def completed(line: str, **environment: str) -> list[str]:
+def completed(line: str) -> list[str]:
     """Return what is offered for the last word of a line."""
     variables = {
         "_NATSPROXY_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(line.split(" ")) - 1),
     }
-    done = CliRunner().invoke(main, [], env={**variables, **environment}, prog_name="natsproxy")
-    return [offer.partition(",")[2] or offer for offer in done.output.splitlines()]
+    done = CliRunner().invoke(main, [], env=variables, prog_name="natsproxy")
+    return [offer.partition(",")[2] for offer in done.output.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +157,3 @@ def test_the_line_for_bash_works(tmp_path: Path) -> None:
         timeout=30,
     )
     assert (done.stdout.splitlines()[-1], done.stderr) == ("rules", "")
-
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
