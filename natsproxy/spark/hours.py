@@ -12,39 +12,41 @@ waits for an answer at the end of a quiet stream never comes out.  So frames are
 state), and what needs state is computed from them hour by hour.
 
 Which hours are closed: those whose look-ahead is over by the newest frame.  The tables stand under `out` in
-`date=.../hour=...`, written by Spark's dynamic partition overwriting: an hour that is there is whole, and one
-that has no rows is left as it is.  Tables of whole connections (`connections`, `subscriptions`, `liveness`)
-have no hours, nor have those that need more than frames.
+`date=.../hour=...`, written by Spark's dynamic partition overwriting: an hour that is there is whole, and
+one that has no rows is left as it is.  A watch does this by itself (`derived.py`); `write_hours` does it
+for frames that something else has stored.
+
+Tables of whole connections (`connections`, `subscriptions`, `liveness`) have no hours.  What the hours see
+differently from tables of everything at once is what lies further apart than the look-ahead: a reply that
+comes later is none, pull requests on one inbox are a row per hour, and a reply subject that is used again
+hours later counts as a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from natsproxy.errors import ConfigError
 from natsproxy.rules.values import duration
+from natsproxy.spark.ledger import HOUR, HOURLY, needs
 from natsproxy.spark.schema import TABLES
 from natsproxy.spark.tables import FROM, derive, exchanges
 from natsproxy.spark.tables.messages import fanout
 
-HOUR: Final = 3_600_000_000_000
-BEGINS: Final = {
-    "requests": "t1", "js_api": "t1", "pub_acks": "t1", "js_acks": "delivered_ns", "fanout": "published_ns",
-    "headers": "t_ns", "errors": "t_ns", "subjects": "unix_seconds(minute) * 1000000000",
-}  # fmt: skip
-"""The tables that have hours, and when a row of each begins (Unix ns)."""
+BEGINS = {name: begun for name, begun in HOURLY.items() if needs(name) == {"frames"}}
+"""The tables that `write_hours` computes, from frames alone, and when a row of each begins (Unix ns)."""
 
 
 def closed_hours(frames: DataFrame, lookahead: str = "60s") -> list[datetime]:
     """Return the hours that frames are of and whose look-ahead is over by the newest of them, in order."""
     rows = frames.groupBy(F.expr(f"t_ns DIV {HOUR}").alias("hour")).agg(F.max("t_ns").alias("last")).collect()
-    upto = max((row["last"] for row in rows), default=0) - _ns(lookahead)
+    upto = max((row["last"] for row in rows), default=0) - around_ns(lookahead)
     closed = sorted(row["hour"] for row in rows if (row["hour"] + 1) * HOUR <= upto)
     return [datetime.fromtimestamp(hour * HOUR // 10**9, UTC) for hour in closed]
 
@@ -72,32 +74,60 @@ def write_hours(
     moments = closed_hours(frames, lookahead) if hours is None else hours
     starts = sorted({int(moment.timestamp()) // 3600 for moment in moments})
     for hour in starts:
-        _write(frames, str(out), wanted, hour * HOUR, _ns(lookahead))
+        _write(frames, str(out), wanted, hour * HOUR, around_ns(lookahead))
     return [datetime.fromtimestamp(hour * 3600, UTC) for hour in starts]
 
 
 def _write(frames: DataFrame, out: str, tables: list[str], start: int, around: int) -> None:
     """Replace one hour of tables, from `start` on (Unix ns)."""
-    end = start + HOUR
-    seen = frames.where(f"t_ns >= {start - around} AND t_ns < {end + around}")
     if "date" in frames.columns:  # the folders that the frames stand in
-        days = [datetime.fromtimestamp(t // 10**9, UTC).date() for t in (start - around, end + around)]
-        seen = seen.where(F.col("date").between(*days))
-    hour = datetime.fromtimestamp(start // 10**9, UTC)
+        times = (start - around, start + HOUR + around)
+        frames = frames.where(
+            F.col("date").between(*(datetime.fromtimestamp(t // 10**9, UTC).date() for t in times))
+        )
+    with hour_tables(frames, None, tables, start // HOUR, around) as made:
+        for name, rows in made:
+            writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+            writer.partitionBy("date", "hour").parquet(f"{out}/{name}")
+
+
+@contextmanager
+def hour_tables(
+    frames: DataFrame, items: DataFrame | None, tables: Iterable[str], hour: int, around: int
+) -> Iterator[Iterator[tuple[str, DataFrame]]]:
+    """Give the rows of tables that begin in an hour, with their `date` and `hour`, table by table.
+
+    frames, items: at least those of the hour and of `around` ns before and behind it.  hour: since 1970.
+    What the tables share is kept in memory until the end.
+    """
+    start, end = hour * HOUR, (hour + 1) * HOUR
+    near = f"t_ns >= {start - around} AND t_ns < {end + around}"
     own = f"at_ns >= {start} AND at_ns < {end}"
-    paired = exchanges(seen, own).persist() if any("exchanges" in FROM[name][1] for name in tables) else None
-    for name in tables:
-        rows = fanout(seen, own) if name == "fanout" else derive(name, seen, paired=paired)
-        begun = F.expr(BEGINS[name])
-        rows = rows.where((begun >= start) & (begun < end))
-        rows = rows.withColumns({"date": F.lit(hour.date()), "hour": F.lit(hour.hour)})
-        writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-        writer.partitionBy("date", "hour").parquet(f"{out}/{name}")
-    if paired is not None:
-        paired.unpersist()
+    seen, said = frames.where(near), None if items is None else items.where(near)
+    wanted = list(tables)
+    selected = any("exchanges" in FROM[name][1] for name in wanted if name != "faults")
+    paired = exchanges(seen, own).persist() if selected else None
+    began = datetime.fromtimestamp(hour * 3600, UTC)
+    keys = {"date": F.lit(began.date()), "hour": F.lit(began.hour)}
+
+    def made() -> Iterator[tuple[str, DataFrame]]:
+        for name in wanted:
+            if name == "fanout":
+                rows = fanout(seen, own)
+            else:  # a firing may be of a request that began before this hour
+                rows = derive(name, seen, said, None if name == "faults" else paired)
+            begun = F.expr(HOURLY[name])
+            yield name, rows.where((begun >= start) & (begun < end)).withColumns(keys)
+
+    try:
+        yield made()
+    finally:
+        if paired is not None:
+            paired.unpersist()
 
 
-def _ns(lookahead: str) -> int:
+def around_ns(lookahead: str) -> int:
+    """Return a look-ahead in ns.  Raises ConfigError for what is no duration."""
     try:
         return duration(lookahead)
     except ValueError as error:

@@ -81,12 +81,12 @@ def analyze(
     """
     wanted = chosen(tables)
     store = Store(spark, out)
-    with store.writing("batch"):
+    with store.writing():
         for name in SOURCES:
             rows = read(spark, captures, **ASKED[name])
             progress(name, store.write(name, dated(rows) if name == "frames" else rows))
         write_derived(store, wanted, progress)
-        store.finish("batch")
+        store.finish()
 
 
 def chosen(tables: Iterable[str]) -> list[str]:

@@ -17,8 +17,8 @@ On a file system that this process reaches (no URL, not through Connect), the ta
 removed at once, so that other readers do not take them for new ones, and a lock keeps a second run out.  A
 folder that holds something else is never touched.
 
-`frames` and `items` may also be written by a watch: a stream lists its files in `_spark_metadata`, and Spark
-reads only those, whatever a killed run left beside them.
+A watch writes the same tables while it goes on, and keeps its list itself (`book.py`): of `frames` and
+`items` the folders that count, of the others the hours.  Both are read here, by the same name.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pathlib import Path
 from typing import Literal
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from natsproxy.errors import NatsproxyError
+from natsproxy.spark import book
 from natsproxy.spark.paths import is_url
-from natsproxy.spark.schema import FRAMES, ITEMS
-from natsproxy.spark.tables import TABLES
+from natsproxy.spark.schema import FRAMES, ITEMS, TABLES
 from natsproxy.spark.trouble import told
 
 SOURCES = {"frames": f"{FRAMES}, date date", "items": ITEMS}
 """What is read from captures; everything else derives from these."""
-LIST = "analysis"
+LIST = book.LIST
 _LIST = "table string, rows bigint, written string"
 _SPARKS = ("part-", "_", ".", "date=", "hour=")
 """How the names of what Spark writes into a table begin."""
@@ -66,20 +66,25 @@ class Store:
         return f"{self.out}/{name}"
 
     @contextmanager
-    def writing(self, written: Written) -> Iterator[None]:
-        """Hold the folder while it is written; nothing in it counts as whole until `finish`.
+    def held(self, written: Written) -> Iterator[None]:
+        """Hold the folder while it is written.
 
         Raises NatsproxyError where it cannot be written, another run is writing, or the other kind of
         analysis (batch or stream) has been written there.
         """
         with _held(self.out) if self._reached else nullcontext():
-            for other in {kind for _, kind in self._list().values()} - {written}:
+            for other in {row["written"] for row in self.listed().values()} - {written}:
                 raise NatsproxyError(f"{self.out} holds the tables of {_KIND[other]}: choose another folder")
-            keep = SOURCES if written == "stream" else {}
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the folder while a batch analysis is written; nothing in it counts as whole until `finish`."""
+        with self.held("batch"):
             if self._reached:
-                _forget(self.out, {LIST, *TABLES, *SOURCES} - keep.keys())
-            self._rows = dict.fromkeys(keep)
-            self.finish(written)
+                _forget(self.out, {LIST, *TABLES, *SOURCES})
+            self._rows = {}
+            self.finish()
             yield
 
     def write(self, name: str, rows: DataFrame) -> int:
@@ -93,30 +98,40 @@ class Store:
         self._rows[name] = count
         return count
 
-    def finish(self, written: Written) -> None:
+    def finish(self) -> None:
         """Say that what has been written is whole and belongs together."""
-        rows = [(name, count, written) for name, count in {LIST: None, **self._rows}.items()]
+        rows = [(name, count, "batch") for name, count in {LIST: None, **self._rows}.items()]
         with told(self.place(LIST)):
             listed = self._spark.createDataFrame(rows, _LIST).coalesce(1)
             listed.write.mode("overwrite").json(self.place(LIST))
 
     def read(self, name: str) -> DataFrame:
         """Return a table that is whole.  Raises NatsproxyError for one that is not."""
-        if name not in self._list():
+        row = self.listed().get(name)
+        if row is None:
             raise NatsproxyError(f"there is no whole table {name} in {self.out}: run the analysis (again)")
-        return self.source(name) if name in SOURCES else self._spark.read.parquet(self.place(name))
+        return self.of(row)
+
+    def of(self, row: Row) -> DataFrame:
+        """Return the table that a row of `listed` is of, as it was then."""
+        name = row["table"]
+        schema = SOURCES.get(name) or TABLES[name]
+        if row["written"] == "stream":
+            return book.read(self._spark, self.out, row, schema)
+        return self._spark.read.schema(schema).parquet(self.place(name))
 
     def source(self, name: str) -> DataFrame:
-        """Return `frames` or `items` while an analysis is at work on the other tables."""
+        """Return `frames` or `items` while a batch analysis is at work on the other tables."""
         return self._spark.read.schema(SOURCES[name]).parquet(self.place(name))
 
-    def _list(self) -> dict[str, tuple[int | None, str]]:
+    def listed(self) -> dict[str, Row]:
+        """Return what is whole, by table (see `book.py`)."""
         with told(self.place(LIST)):
             try:
-                rows = self._spark.read.schema(_LIST).json(self.place(LIST)).collect()
+                rows = self._spark.read.schema(book.COLUMNS).json(self.place(LIST)).collect()
             except AnalysisException:  # there is none
                 return {}
-        return {row["table"]: (row["rows"], row["written"]) for row in rows}
+        return {row["table"]: row for row in book.newest(rows)}
 
 
 _KIND = {"batch": "an analysis that was not watching", "stream": "a watch"}

@@ -14,11 +14,17 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
+from natsproxy.errors import (
+    CaptureError,
+    ConfigError,
+    NatsproxyError,
+    TruncatedCapture,
+    UnreadableCapture,
+)
 
 GONE = "Spark has ended; the same command begins again where that is possible"
 _OURS = re.compile(r"natsproxy\.errors\.(\w+): (.+)")
-_KINDS = {"CaptureError": CaptureError, "TruncatedCapture": CaptureError, "ConfigError": ConfigError}
+_KINDS = {kind.__name__: kind for kind in (CaptureError, UnreadableCapture, TruncatedCapture, ConfigError)}
 _CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): (.+)$", re.MULTILINE)
 
 

@@ -1,36 +1,42 @@
 """The job that goes on: captures to tables while they are written.
 
-Two streams, `frames` and `items`, take what recorders write, block by block, each exactly once, however often
-the job is killed: how far it has got is in `DIR/_checkpoint`, which files of a table count is in the table's
-`_spark_metadata` (read them with Spark; other readers also see what a killed batch left).
+    DIR/frames, DIR/items   what recorders wrote, batch by batch, each exactly once (`arrivals.py`); many
+                            small batches become few large files (`compaction.py`)
+    DIR/<table>             what derives from them, as the hours go by (`derived.py`)
+    DIR/_open               the hours that are not over
+    DIR/analysis            the list of what counts (`book.py`)
+    DIR/_checkpoint         Spark's own: how far the streams have got
 
-When it is asked to stop, it takes what is there at that moment, writes the tables that derive from frames and
-items, and ends.  Killed before that, it has lost nothing but those: they are written at the next stop, always
-from all there is.
+`Store(spark, DIR).read(table)` gives a table as it is now, and so does the report: the same call, and the
+same rows, as for an analysis that did not watch.  To another reader a table is its folder: of those with
+hours it holds the hours that are over, each of them whole; of the others the folders that the list names
+count.
 
-A stream that fails is started again, a few times, unless it is the captures that are wrong: on a busy machine
-Spark gives up on its own Python processes after ten seconds.
+When it is asked to stop, it takes what is there at that moment, writes all tables, the hours that are not
+over too, and ends.  Killed at any moment, it goes on from there when it is started again: what it had not
+finished is done again, what is left of it is removed.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
-from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
-from natsproxy.spark.jobs import ASKED, Progress, chosen, dated, read_stream, write_derived
-from natsproxy.spark.store import SOURCES, Store
+from natsproxy.spark.arrivals import POLL, Arrivals
+from natsproxy.spark.book import Book
+from natsproxy.spark.compaction import GRACE, due, merge
+from natsproxy.spark.derived import AHEAD, Derived, Pace
+from natsproxy.spark.folder import Folder
+from natsproxy.spark.hours import around_ns
+from natsproxy.spark.jobs import Progress, chosen
+from natsproxy.spark.ledger import SOURCES
+from natsproxy.spark.store import Store
 from natsproxy.spark.tables import TABLES
 from natsproxy.spark.trouble import told
-
-POLL = 1
-"""Seconds between two looks at the streams, and at whether to stop."""
-FAILURES = 3
-"""So many times a stream is started again without a batch in between."""
 
 
 def watch(
@@ -40,104 +46,83 @@ def watch(
     tables: Iterable[str] = TABLES,
     *,
     every: float = 10.0,
+    refresh: float = 60.0,
+    lookahead: str = "60s",
     stop: Callable[[], bool],
     progress: Progress = lambda table, rows: None,
+    refreshed: Callable[[], None] = lambda: None,
 ) -> None:
     """Write tables under `out` from captures that grow, until `stop()` is true.
 
-    captures: as for `analyze`; a folder may still be empty.  every: seconds between two batches.  stop: asked
-    every second; it may raise to end at once, which loses nothing.  progress: called with the rows of each
-    batch of `frames` and `items`, and at the end with those of each table.  Raises as `analyze` does.
+    captures: as for `analyze`; a folder may still be empty.  every: seconds between two batches.  refresh:
+    at least so many seconds between two writings of what is not over (see `derived.Pace`); `refreshed` is
+    called after each.  lookahead: as of `hours.write_hours`.  stop: asked every second and between tables;
+    it may raise to end at once, which loses nothing.  progress: called with the rows of each batch of
+    `frames` and `items`, of all tables of an hour ("hour 2026-01-01T09"), and of each table without hours.
+    Raises as `analyze` does, and ConfigError through Connect.
     """
-    wanted = chosen(tables)
+    wanted, around = chosen(tables), around_ns(lookahead)
     store = Store(spark, out)
-    with store.writing("stream"):
-        streams = {name: _Stream(spark, store, name, captures, progress) for name in SOURCES}
+    folder = Folder(spark, store.out)
+    with store.held("stream"), told(store.out):
+        book = Book(folder)
+        with book.change() as ledger:
+            gone = ledger.want(wanted)
+        for name in gone:
+            folder.remove(name)
+        sweep(folder, book)
+        derived = Derived(spark, folder, book, wanted, around, stop, progress)
+        streams = [Arrivals(spark, folder, book, name, captures, around, progress) for name in SOURCES]
         try:
-            while not stop():
-                for one in streams.values():
-                    one.go_on(every)
-                    one.look(POLL / len(streams))
+            _go_on(spark, folder, book, derived, streams, every, Pace(refresh), stop, refreshed)
         finally:
-            for one in streams.values():
+            for one in streams:
                 one.end()
-        for one in streams.values():
+        for one in streams:
             one.catch_up(stop)
-        write_derived(store, wanted, progress)
-        store.finish("stream")
+        derived.finish()
+        sweep(folder, book)
 
 
-class _Stream:
-    """One of the two streams: captures to one table."""
+def _go_on(
+    spark: SparkSession, folder: Folder, book: Book, derived: Derived, streams: list[Arrivals],
+    every: float, pace: Pace, stop: Callable[[], bool], refreshed: Callable[[], None],
+) -> None:  # fmt: skip
+    old: deque[tuple[float, str]] = deque()  # what counts no more, and since when
+    while not stop():
+        for one in streams:
+            one.go_on(every)
+            one.look(POLL / len(streams))
+        gone: list[str] = []
+        if not derived.close_one() and pace.due():
+            with pace.work():
+                gone += derived.refresh()
+                refreshed()
+        for source in SOURCES:
+            with book.look() as ledger:
+                runs = due(ledger.runs[source])
+            if runs:
+                gone += merge(spark, folder, book, source, runs)
+        now = time.monotonic()
+        old.extend((now, place) for place in gone)
+        while old and old[0][0] < now - GRACE:
+            folder.remove(old.popleft()[1])
 
-    def __init__(
-        self, spark: SparkSession, store: Store, name: str, captures: Sequence[str | Path], progress: Progress
-    ) -> None:
-        self._name = name
-        self._place = store.place(name)
-        self._checkpoint = f"{store.out}/_checkpoint/{name}"
-        self._progress = progress
-        self._spark = spark
-        self._captures = captures
-        self._query: StreamingQuery | None = None
-        self._batch = -1
-        self._failures = 0
 
-    def go_on(self, every: float) -> None:
-        """Take what comes, a batch every so many seconds."""
-        if self._query is None:
-            self._start(processingTime=f"{round(every * 1000)} milliseconds")
-
-    def catch_up(self, stop: Callable[[], bool]) -> None:
-        """Take what is there now, and end."""
-        try:
-            over = False
-            while not over:
-                if self._query is None:
-                    self._start(availableNow=True)
-                stop()  # which raises when it is asked to end at once
-                over = self.look(POLL)
-        finally:
-            self.end()
-
-    def _start(self, **trigger: Any) -> None:
-        with told(self._place):
-            rows = read_stream(self._spark, self._captures, **ASKED[self._name])
-            rows = dated(rows) if self._name == "frames" else rows
-            writer = rows.writeStream.format("parquet").option("checkpointLocation", self._checkpoint)
-            writer = writer.partitionBy("date") if self._name == "frames" else writer
-            self._query = writer.trigger(**trigger).start(self._place)
-
-    def look(self, seconds: float) -> bool:
-        """Wait a while; tell what has come; return whether it has ended.  Raises what has gone wrong."""
-        assert self._query is not None
-        try:
-            with told(self._place):
-                over = bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]  # takes fractions
-                last = self._query.lastProgress
-                if last is not None and last["batchId"] > self._batch:
-                    self._tell(self._query.recentProgress)
-        except (CaptureError, ConfigError):
-            raise
-        except NatsproxyError:
-            self._failures += 1
-            if self._failures > FAILURES:
-                raise
-            self._query = None
-            return False
-        return over
-
-    def _tell(self, batches: Iterable[Any]) -> None:
-        for found in batches:
-            batch, rows = found["batchId"], found["numInputRows"]
-            if batch > self._batch:
-                self._batch, self._failures = batch, 0
-                if rows:
-                    self._progress(self._name, rows)
-
-    def end(self) -> None:
-        """Stop it, in the middle of a batch or not; a broken-off batch is taken again from its beginning."""
-        query, self._query = self._query, None
-        if query is not None:
-            with told(self._place):
-                query.stop()
+def sweep(folder: Folder, book: Book) -> None:
+    """Remove what no list names: what a killed watch was at work on, and what has been merged."""
+    with book.look() as ledger:
+        for source in SOURCES:
+            named = {place.rpartition("/")[2] for place in ledger.places(source)}
+            for name in folder.names(source):
+                if name.startswith("batches=") and name not in named:
+                    folder.remove(f"{source}/{name}")
+        for table, whole in ledger.whole.items():
+            for name in folder.names(table):
+                if name.startswith("version=") and f"{table}/{name}" != whole.place:
+                    folder.remove(f"{table}/{name}")
+        for table in folder.names(AHEAD):
+            hours = ledger.hours.get(table)
+            for name in folder.names(f"{AHEAD}/{table}"):
+                if hours is None or not hours.ahead_of or f"{AHEAD}/{table}/{name}" != hours.ahead:
+                    folder.remove(f"{AHEAD}/{table}/{name}")

@@ -170,7 +170,7 @@ def test_a_watch_that_is_stopped_has_taken_all(spark: SparkSession, tmp_path: Pa
 
     with pytest.raises(NatsproxyError, match="holds the tables of a watch: choose another folder"):
         analyze(spark, [folder], out, ["gaps"])
-    with Store(spark, tmp_path / "batch").writing("batch"):
+    with Store(spark, tmp_path / "batch").writing():
         pass  # an empty analysis
     with pytest.raises(NatsproxyError, match="holds the tables of an analysis that was not watching"):
         watch(spark, [folder], tmp_path / "batch", stop=lambda: True)

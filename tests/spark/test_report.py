@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,24 +170,16 @@ def test_a_table_that_was_not_written_is_a_sentence(data: Data) -> None:
     assert all(data[name] is None for name in missing)
 
 
-def test_a_table_that_is_not_whole_or_not_of_this_analysis_is_not_read(
-    spark: SparkSession, out: Path
-) -> None:
-    """Half of a table and one that an earlier run left behind are told apart from one that is missing."""
+def test_a_table_that_is_not_of_this_analysis_is_not_read(spark: SparkSession, out: Path) -> None:
+    """What an earlier run left behind, whole or half, is in no list."""
     from natsproxy.spark.report.tables import Tables
 
-    (out / "half").mkdir()
-    whole = (out / "frames" / "_SUCCESS").stat().st_mtime
-    (out / "old").mkdir()
-    (out / "old" / "_SUCCESS").touch()
-    os.utime(out / "old" / "_SUCCESS", (whole - 10, whole - 10))
+    shutil.copytree(out / "errors", out / "subjects")
     tables = Tables(spark, out)
 
-    assert [tables.get(name) for name in ("half", "old")] == [None, None]
-    assert tables.why == {
-        "half": "The table “half” is not whole: run the analysis again.",
-        "old": "The table “old” is of an earlier analysis: run it again with this table.",
-    }
+    assert tables.get("subjects") is None
+    assert tables.why == {"subjects": "The table “subjects” was not written by this analysis."}
+    assert tables.get("errors") is not None
 
 
 def test_no_tables_and_no_place_are_one_sentence_each(spark: SparkSession, out: Path, tmp_path: Path) -> None:
@@ -204,7 +195,7 @@ def test_no_tables_and_no_place_are_one_sentence_each(spark: SparkSession, out: 
 
 def test_a_table_that_cannot_be_read_is_one_sentence(spark: SparkSession, out: Path, tmp_path: Path) -> None:
     """It names the place; there is no page."""
-    shutil.copytree(out / "frames", tmp_path / "tables" / "frames")
+    shutil.copytree(out, tmp_path / "tables")
     for part in (tmp_path / "tables").rglob("part-*.parquet"):
         part.write_bytes(b"not what it was")
     for check in (tmp_path / "tables").rglob(".*.crc"):

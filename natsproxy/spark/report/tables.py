@@ -1,28 +1,23 @@
 """The tables under a folder, as far as they are there and whole, and the time axis that all charts share.
 
 A table that was not asked for, that a broken run left half-written or that an earlier analysis left behind is
-no reason for a report to fail: its section says so in a sentence.  Spark puts `_SUCCESS` into a table that is
-whole, a stream keeps `_spark_metadata` in it instead.  Schemas are the written ones: to ask Parquet for them
-would take a job for each table.
+not in the list of the analysis, and no reason for a report to fail: its section says so in a sentence.  The
+list is read once, so all sections are of one moment, also where a watch is still writing.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from natsproxy.spark.schema import FRAMES, TABLES
+from natsproxy.spark.store import Store
 
 BUCKETS: Final = 240
 """How many steps the time axis has at most."""
-_SCHEMAS: Final = {"frames": FRAMES, **TABLES}
-_MARKS: Final = ("_SUCCESS", "_spark_metadata")
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 _STEPS: Final = tuple(
     unit * step
@@ -37,38 +32,22 @@ _STEPS: Final = tuple(
 
 
 class Tables:
-    """The Parquet tables under `out`; `why` tells, of one that is not to be read, what is the matter."""
+    """The tables under `out`; `why` tells, of one that is not to be read, what is the matter."""
 
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
-        self._spark = spark
-        self._out = str(out).rstrip("/")
+        self._store = Store(spark, out)
+        self._listed = self._store.listed()
         self._open: dict[str, DataFrame | None] = {}
         self.why: dict[str, str] = {}
 
     def get(self, name: str) -> DataFrame | None:
         """Return a table, None (and a reason in `why`) where it is missing or not whole."""
         if name not in self._open:
-            self._open[name] = self._read(name)
-        return self._open[name]
-
-    def _read(self, name: str) -> DataFrame | None:
-        folder = Path(self._out, name)
-        if folder.exists() and not any((folder / mark).exists() for mark in _MARKS):
-            self.why[name] = f"The table “{name}” is not whole: run the analysis again."
-        elif _written(folder, math.inf) < _written(Path(self._out, "frames"), -math.inf):
-            self.why[name] = f"The table “{name}” is of an earlier analysis: run it again with this table."
-        else:
-            try:
-                return self._spark.read.schema(_SCHEMAS[name]).parquet(f"{self._out}/{name}")
-            except AnalysisException:
+            row = self._listed.get(name)
+            self._open[name] = None if row is None else self._store.of(row)
+            if row is None:
                 self.why[name] = f"The table “{name}” was not written by this analysis."
-        return None
-
-
-def _written(folder: Path, unknown: float) -> float:
-    """Return when a local table was whole, `unknown` where nothing tells."""
-    done = folder / "_SUCCESS"
-    return done.stat().st_mtime if done.exists() else unknown
+        return self._open[name]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""A folder as Spark sees it: of this machine, of HDFS, of an object store; with Spark's own credentials.
+
+Spark writes tables; what it has no words for (to list, to remove, to write one small file) is asked of the
+Hadoop file system beneath it, in its Java process.  A client of a Connect server has no such process.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from natsproxy.errors import ConfigError
+
+
+class Folder:
+    """A folder; places are paths below it."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        """Raises ConfigError through Connect."""
+        if type(spark).__module__.startswith("pyspark.sql.connect."):
+            raise ConfigError("a watch keeps its own Spark: use --master or spark-submit, not --remote")
+        self.root = root
+        self._jvm: Any = spark._jvm
+        settings = spark._jsc.hadoopConfiguration()
+        self._fs: Any = self._path("").getFileSystem(settings)
+
+    def _path(self, place: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{place}" if place else self.root)
+
+    def names(self, place: str = "") -> list[str]:
+        """Return what is in a folder, in order; nothing where there is none."""
+        if not self._fs.exists(self._path(place)):
+            return []
+        return sorted(status.getPath().getName() for status in self._fs.listStatus(self._path(place)))
+
+    def make(self, place: str) -> None:
+        """Make a folder, if it is not there."""
+        self._fs.mkdirs(self._path(place))
+
+    def size(self, place: str) -> int:
+        """Return the bytes of all files in a folder."""
+        return int(self._fs.getContentSummary(self._path(place)).getLength())
+
+    def remove(self, place: str) -> None:
+        """Remove a file, or a folder with all that is in it; what is not there is no error."""
+        with suppress(Py4JJavaError):  # it stays, is in no list, and is tried again at the next start
+            self._fs.delete(self._path(place), True)
+
+    def read(self, place: str) -> str:
+        """Return a text."""
+        stream = self._fs.open(self._path(place))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, place: str, text: str) -> None:
+        """Write a text into a new file, which is there whole or not at all."""
+        folder, _, name = place.rpartition("/")
+        part = self._path(f"{folder}/.{name}.part")
+        stream = self._fs.create(part, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self._fs.rename(part, self._path(place))
