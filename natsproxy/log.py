@@ -20,7 +20,7 @@ import structlog
 
 from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Firing, Gap, Greeted, Notice, Opened
-from natsproxy.printable import printable
+from natsproxy.printable import printable, wants_plain
 
 QUEUE: Final = 1 << 20
 """How many bytes of lines wait for whoever reads the log."""
@@ -139,7 +139,7 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
     """Return a structlog logger.  form: "console", "json" or "auto"; level: the least to be said."""
     if form != "auto":
         file.json = form == "json"
-    last: list[Any] = [_safe, structlog.dev.ConsoleRenderer(colors=file.person)]
+    last: list[Any] = [_safe, structlog.dev.ConsoleRenderer(colors=file.person and not wants_plain())]
     if file.json:
         last = [structlog.processors.JSONRenderer()]
     structlog.configure(
@@ -151,8 +151,12 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
 
 
 def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Write out control characters: clients name themselves, and subjects are theirs too."""
-    return {key: printable(value) if isinstance(value, str) else value for key, value in line.items()}
+    """Write out control characters (clients name themselves, and subjects are theirs too); leave out None."""
+    return {
+        key: printable(value) if isinstance(value, str) else value
+        for key, value in line.items()
+        if value is not None
+    }
 
 
 def log_event(log: Any, event: Event) -> None:

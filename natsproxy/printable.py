@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 def printable(text: str | bytes, keep: str = "") -> str:
     """Return text with every character that does not print written out (`\\x1b`), but for those in `keep`."""
@@ -10,6 +12,11 @@ def printable(text: str | bytes, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else _written(char) for char in text)
+
+
+def wants_plain() -> bool:
+    """Tell whether the user wants no colours: NO_COLOR is set, or the terminal is a dumb one."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def _written(char: str) -> str:

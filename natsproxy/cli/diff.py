@@ -66,8 +66,21 @@ def _what(sample: Sample) -> str:
 
 
 def _table(rows: list[Row]) -> None:
-    heads = ("subject", "subs", "sent", "received", "replies", "errors", "statuses", "p50", "p99", "- / +")
-    show_table(heads, map(_cells, rows))
+    heads = (
+        "subject",
+        "subs",
+        "sent",
+        "received",
+        "replies",
+        "errors",
+        "statuses",
+        "p50 ms",
+        "p99 ms",
+        "-/+",
+    )
+    cells = list(map(_cells, rows))
+    told = [place for place in range(len(heads)) if any(row[place] not in ("", "0") for row in cells)]
+    show_table([heads[place] for place in told], [[row[place] for place in told] for row in cells])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -81,7 +94,11 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _pair(ours: object, theirs: object) -> str:
-    return str(ours) if ours == theirs else f"{ours} -> {theirs}"
+    return str(ours) if ours == theirs else f"{_or_dash(ours)}→{_or_dash(theirs)}"
+
+
+def _or_dash(value: object) -> object:
+    return "-" if value == "" else value
 
 
 def _statuses(ours: Tally, theirs: Tally) -> str:
@@ -99,4 +116,4 @@ def _code(name: str) -> str:
 
 def _ms(tally: Tally, share: float) -> str:
     value = tally.percentile(share)
-    return "" if value is None else f"{value / 1e6:.1f} ms"
+    return "" if value is None else f"{value / 1e6:.1f}"

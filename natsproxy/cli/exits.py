@@ -19,11 +19,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
 from natsproxy.errors import Exit, NatsproxyError, Stopped
+from natsproxy.printable import wants_plain
 
 
 class CouldNotRun(click.ClickException):
@@ -68,6 +70,10 @@ class GuardedGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
+        if wants_plain():
+            ctx.color = False
+        if isinstance(sys.stdout, TextIOWrapper):  # an arrow where the locale has none is no reason to end
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             with _terminated_as_interrupted():
                 try:

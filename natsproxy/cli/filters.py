@@ -42,10 +42,11 @@ def _op_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 
 def _subjects(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[bytes, ...]:
-    for pattern in value:
-        if not is_valid_subscribe(pattern.encode()):
-            raise click.BadParameter(f"{pattern!r} is no subject that one can subscribe to")
-    return tuple(pattern.encode() for pattern in value)
+    patterns = tuple(text.encode("utf-8", "surrogateescape") for text in value)
+    for text, pattern in zip(value, patterns, strict=True):
+        if not is_valid_subscribe(pattern):
+            raise click.BadParameter(f"{text!r} is no subject that one can subscribe to")
+    return patterns
 
 
 _OPTIONS = (

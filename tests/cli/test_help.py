@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from natsproxy.cli import main
 from natsproxy.cli.asked import Seconds
+from natsproxy.cli.table import show_table
 from tests.cli.test_bad_input import run, whole
-from tests.replay.scripted import write
+from tests.replay.scripted import hello, write
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -157,3 +158,57 @@ def test_the_line_for_bash_works(tmp_path: Path) -> None:
         timeout=30,
     )
     assert (done.stdout.splitlines()[-1], done.stderr) == ("rules", "")
+
+
+def test_a_terminal_that_wants_no_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By NO_COLOR, or because it is a dumb one; an empty NO_COLOR says nothing."""
+    whole(tmp_path / "x.ncap")
+    words = ["capture", "cat", str(tmp_path / "x.ncap")]
+    for name, value, coloured in (
+        ("NO_COLOR", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False), ("TERM", "xterm", True),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.delenv("NO_COLOR", raising=False)
+            patch.setenv("TERM", "xterm")
+            patch.setenv(name, value)
+            assert ("\x1b[" in CliRunner().invoke(main, words, color=True).output) is coloured
+
+
+@pytest.mark.parametrize("command", [["cat", "x.ncap"], ["diff", "x.ncap", "y.ncap"]])
+def test_a_terminal_that_has_no_arrows(command: list[str], tmp_path: Path) -> None:
+    write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"PUB a 0\r\n\r\n")])
+    write(tmp_path / "y.ncap", hello(1, "a"))
+    done = subprocess.run(
+        [sys.executable, "-m", "natsproxy", "capture", *command], capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, timeout=30,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0 if command[0] == "cat" else 1, "")
+    assert "\\u2192" in done.stdout
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """Of a file, or a subject: bytes as any other."""
+    name = b"\xff.ncap"
+    whole(tmp_path / os.fsdecode(name))
+    for command in (["info"], ["verify"], ["cat", "--subject", b"a.\xff"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "natsproxy", "capture", *command, name],
+            capture_output=True, cwd=tmp_path, timeout=30,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_table_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short columns stay whole, the long one is folded."""
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with CliRunner().isolation(color=False) as (out, *_):
+        show_table(("subject", "sent", "received"), [("orders." + "x" * 40, "1→2", None)])
+    lines = out.getvalue().decode().splitlines()
+    assert lines[0].split() == ["subject", "sent", "received"]
+    assert all(len(line) <= 40 for line in lines)
+    words = " ".join(lines[1:]).split()
+    words.remove("1→2")
+    assert "".join(words) == "orders." + "x" * 40
