@@ -68,11 +68,10 @@ def address(value: Any) -> Address:
 
 
 def upstream(value: Any) -> Address:
-    """Read nats://HOST[:PORT] or HOST[:PORT]."""
+    """Read nats://HOST[:PORT] or HOST:PORT."""
     text = values.text(value)
     if "://" not in text:
-        alone = text and ":" not in text and not text.isdecimal()
-        return address(f"{text}:4222" if alone else text)
+        return address(text)
     shown = mask_url(text)
     try:
         url = urlsplit(text)
