@@ -6,7 +6,8 @@ None where an event belongs to the proxy.  Events never carry payloads or secret
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,10 @@ class Firing:
     m: how many frames (or connections) the rule's selector had matched, this one included.
     action: what was done ("deny", "drop", "hold", ...).  delay: ns given, 0 where none.
     key: the connection key of the dice.  subject: the client's subject, for logs (at most 256 bytes).
-    count: how many frames of one read it speaks for (plain rewrites by one rule); all else is the first's.
+    count: how many frames of one read it speaks for (rewrites, constant delays, drops); all else is the
+    first's.
+    also: the ordinal, `m` and subject of the other frames it speaks for, where they are told (drops); `each`
+    takes them apart.
     """
 
     t: int
@@ -77,6 +81,16 @@ class Firing:
     subject: str = ""
     detail: str = ""
     count: int = 1
+    also: tuple[tuple[int, int, str], ...] = ()
+
+    def each(self) -> Iterator[Firing]:
+        """Yield the firings that it stands for: itself, where none are told apart."""
+        if not self.also:
+            yield self
+            return
+        yield replace(self, count=1, also=())
+        for ordinal, m, subject in self.also:
+            yield replace(self, ordinal=ordinal, m=m, subject=subject, count=1, also=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C
 
 _NAMES_MAX = 10_000  # remembered connection names: names are hostile
+_FIRING = tuple(name for name in Firing.__slots__ if name != "also")
 _RETRY = 0.05  # seconds between attempts while the upstream is held
 
 
@@ -236,9 +237,10 @@ class Proxy:
 
     def emit(self, event: Event) -> None:
         """Tell the subscribers; a firing also goes into the capture."""
-        if isinstance(event, Firing):
-            info: dict[str, Any] = {name: getattr(event, name) for name in event.__slots__}
-            self.record(records.Firing(event.conn, event.t, info))
+        if self._recording and isinstance(event, Firing):
+            for firing in event.each():
+                info: dict[str, Any] = {name: getattr(firing, name) for name in _FIRING}
+                self.record(records.Firing(event.conn, event.t, info))
         for subscriber in tuple(self._subscribers):
             subscriber(event)
 

@@ -16,7 +16,7 @@ import trio
 
 RECEIVE_SIZE = 65536
 RECEIVE_MOST = 262144
-_PARTS = 512  # pieces of one system call; the kernel's limit is 1,024
+_PARTS = 64  # pieces of one system call; of more it is cheaper to make one
 
 
 class LegLost(Exception):
@@ -74,7 +74,9 @@ class Leg:
 
     def write_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces with one call; the same as `write` for each in turn."""
-        if self._backlog or len(parts) == 1 or len(parts) > _PARTS:
+        if len(parts) > _PARTS:
+            parts = [b"".join(parts)]
+        if self._backlog or len(parts) == 1:
             for part in parts:
                 self.write(part)
             return

@@ -31,7 +31,7 @@ from natsproxy.rules.values import Convert
 from natsproxy.rules.verdicts import Bend, Close, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
-from natsproxy.wire.ops import ALL_OPS, Direction
+from natsproxy.wire.ops import ALL_OPS, Direction, Op
 
 
 class Stage(IntEnum):
@@ -56,6 +56,18 @@ class Hit(NamedTuple):
         return self.roll.u(ACTION + k)
 
 
+class Blanket(NamedTuple):
+    """What an action does to every frame of one op and subject (s2c: and sid), decided at once.
+
+    drop: it drops them.  delay: it holds them for so long (ns), in order.  Neither: it leaves them alone.
+    unless: a frame with these bytes in its headers is judged by itself; `b""` for none.
+    """
+
+    drop: bool = False
+    delay: int = 0
+    unless: bytes = b""
+
+
 class Action:
     """What a rule does to frames.  Immutable but for what `bind` makes."""
 
@@ -77,6 +89,13 @@ class Action:
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Return what becomes of a frame."""
+        return None
+
+    def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
+        """Return what it does to all whole frames of a subject; None: it must see each.
+
+        Asked anew for each read.  For a judge (`Stage.PERMISSION`) only "leaves them alone" is an answer.
+        """
         return None
 
     def revokes(self, view: View) -> list[tuple[bytes, str]]:

@@ -17,7 +17,7 @@ from natsproxy.rules.links import Links
 from natsproxy.rules.plan import Plan
 from natsproxy.rules.roles import MSGS, PUBS, History
 from natsproxy.rules.seam import Bound, Decision, Shape, Swift, View
-from natsproxy.rules.shuttle import Shuttle, Streak
+from natsproxy.rules.shuttle import Shuttle
 from natsproxy.rules.turn import Turn, text
 from natsproxy.rules.verdicts import Bend, Close, Deny, Verdict
 from natsproxy.wire.frames import Frame, Need
@@ -65,7 +65,7 @@ class RuleBound:
 
     def __init__(self, seed: int, plan: Plan, view: View, previous: Bound | None, now: int) -> None:
         before = previous if isinstance(previous, RuleBound) else None
-        self._view = view
+        self.view = view
         self.conn = view.conn
         self.plan: Plan = plan
         self._seed = seed
@@ -79,18 +79,14 @@ class RuleBound:
         ]
         for rule in plan.everything:
             self._adopt(rule, before, now)
-        self._by_place: tuple[Sequence[Instance], Sequence[Instance]] = (
+        self.by_place: tuple[Sequence[Instance], Sequence[Instance]] = (
             [self._instances[rule] for rule in plan.rules[C2S]],
             [self._instances[rule] for rule in plan.rules[S2C]],
         )
-        self._history: History = before._history if before is not None else History()
+        self.history: History = before.history if before is not None else History()
         self._fired: list[Firing] = before.fired if before is not None else []
-        self._shuttle: Shuttle | None = None
-        self.swift: tuple[Swift | None, Swift | None] = (None, None)
-        if plan.rewriter is not None:
-            self._shuttle = Shuttle(plan.rewriter, view, self._history)
-            back = not (plan.judges[S2C] or plan.alters_delivery)
-            self.swift = None if plan.judges[C2S] else self._shuttle.out, self._shuttle.back if back else None
+        self._shuttle = Shuttle(self)
+        self.swift: tuple[Swift | None, Swift | None] = (self._shuttle.swift(C2S), self._shuttle.swift(S2C))
         self._links: Links = Links(self, before._links if before is not None else None, now)
         self.interest = plan.interest
         self.alters_delivery = plan.alters_delivery
@@ -103,9 +99,9 @@ class RuleBound:
                 rule.shared.since = now
             since = self._opened if isinstance(rule.action, LinkAction) and before is None else now
             counts = (Count(since=since), Count(since=since))
-            found = Instance(rule, rule.action.bind(self._view), counts, self._view.key)
-        elif found.key != self._view.key:
-            found.key, found.dice = self._view.key, [None, None]
+            found = Instance(rule, rule.action.bind(self.view), counts, self.view.key)
+        elif found.key != self.view.key:
+            found.key, found.dice = self.view.key, [None, None]
             found.strands = None if found.strands is None else Strands()
         self._instances[rule] = found
 
@@ -116,7 +112,7 @@ class RuleBound:
         rewriter = self.plan.rewriter
         if direction == C2S:
             if frame.op == Op.SUB and self.alters_delivery and self.plan.alters(frame.subject):
-                self._view.count_sid(frame.sid)
+                self.view.count_sid(frame.sid)
             if rewriter is not None or self.plan.asked_need:
                 self._ask(frame)
             draft = self._judge(C2S, frame, now)
@@ -131,7 +127,7 @@ class RuleBound:
             draft = self._judge(S2C, frame, now, frame)
             return draft.decision() if draft is not None else None
         turn = Turn(self, S2C, frame.subject, now)
-        seen = rewriter.back(frame, self._view, self._history, turn)
+        seen = rewriter.back(frame, self.view, self.history, turn)
         draft = self._judge(S2C, seen, now, frame)
         if draft is None and seen is frame:
             return None
@@ -143,22 +139,8 @@ class RuleBound:
     @property
     def fired(self) -> list[Firing]:
         """Firings that belong to no frame, or to several; the session takes them out."""
-        if self._shuttle is not None:
-            self._fired += [self._streak(rule, streak) for rule, streak in self._shuttle.collect()]
+        self._fired += self._shuttle.collect()
         return self._fired
-
-    def _streak(self, rule: Rule, streak: Streak) -> Firing:
-        item = self._instances[rule]
-        count = item.counts[streak.direction]
-        m = count.matched + 1
-        count.matched += streak.count
-        rule.shared.matched += streak.count
-        client = streak.after if streak.direction else streak.before
-        return Firing(
-            streak.now, self._view.conn, rule.name, rule.kind, streak.direction.label, streak.ordinal, m,
-            item.action.label, 0, item.key, text(client), f"{text(streak.before)} -> {text(streak.after)}",
-            streak.count,
-        )  # fmt: skip
 
     def shape(self, direction: Direction, now: int) -> tuple[Shape | None, int | None]:
         """Return how the link is bent now, and when to ask again."""
@@ -170,7 +152,7 @@ class RuleBound:
 
     def close(self, now: int) -> None:
         """Forget the connection."""
-        self._history.close(self._view)
+        self.history.close(self.view)
         self._instances.clear()
 
     # -- how a frame is judged
@@ -186,15 +168,15 @@ class RuleBound:
             waiters, need = waiters | {rewriter}, Need.PAYLOAD
         if waiters:
             upstream = frame.reply if rewriter is None else rewriter.reply(frame.reply)
-            self._history.ask(frame.reply, upstream, waiters, need, self._view)
+            self.history.ask(frame.reply, upstream, waiters, need, self.view)
 
     def _judge(self, direction: Direction, frame: Frame, now: int, raw: Frame | None = None) -> Draft | None:
         """Run the rules over a frame; None when none of them did anything."""
         plan = self.plan
-        instances = self._by_place[direction]
+        instances = self.by_place[direction]
         places: Iterable[int] = plan.candidates(direction, frame.op, frame.subject)
-        if direction == S2C and len(self._history):
-            waiting = self._history.waiting(frame.subject)
+        if direction == S2C and len(self.history):
+            waiting = self.history.waiting(frame.subject)
             if waiting:
                 asked = {place for place, item in enumerate(instances) if item.rule in waiting}
                 places = sorted({*places, *asked})
@@ -216,19 +198,19 @@ class RuleBound:
         verdict: Verdict | None = None
         if judges:
             uncounted = Roll(self.dice(item, direction), 0)
-            verdict = action.act(frame, Hit(direction, now, 0, uncounted, self._view))
+            verdict = action.act(frame, Hit(direction, now, 0, uncounted, self.view))
             if verdict is None:
                 return draft
         count = item.counts[direction]
         m = self._count(item, count)
-        roll = self._roll(item, case, m)
+        roll = self.roll(item, direction, frame, m)
         gate = rule.gate
         counted = rule.shared if gate.per_proxy else count
         if item.gated and not gate.admits(counted, m, item.key, now, roll.u, direction.label):
             return draft
         if draft is not None and draft.over:
             return draft
-        hit = Hit(direction, now, m, roll, self._view)
+        hit = Hit(direction, now, m, roll, self.view)
         if not judges:
             current = frame if draft is None else draft.frame
             if current.missing and action.need > _there(current):
@@ -241,7 +223,7 @@ class RuleBound:
         selector = item.rule.selector
         if selector.side == "server" and not self._on_server_side(item.rule, case):
             return False
-        return not item.dynamic or selector.admits(case.frame, self._view)
+        return not item.dynamic or selector.admits(case.frame, self.view)
 
     def _carry(self, item: Instance, case: Case, hit: Hit, verdict: Verdict, draft: Draft | None) -> Draft:
         """Add a verdict to the draft, and its firing."""
@@ -261,7 +243,7 @@ class RuleBound:
     def match(self, item: Instance, direction: Direction, now: int) -> Hit:
         """Count a match and return it with its dice."""
         m = self._count(item, item.counts[direction])
-        return Hit(direction, now, m, Roll(self.dice(item, direction), m), self._view)
+        return Hit(direction, now, m, Roll(self.dice(item, direction), m), self.view)
 
     def count(self, item: Instance, direction: Direction) -> int:
         """Count a match and return its number."""
@@ -279,12 +261,12 @@ class RuleBound:
             dice = item.dice[direction] = Dice(self._seed, item.rule.name, item.key, direction)
         return dice
 
-    def _roll(self, item: Instance, case: Case, m: int) -> Roll:
+    def roll(self, item: Instance, direction: Direction, frame: Frame, m: int) -> Roll:
         """Return the dice of one match: by its number, or by its strand where a server's order is chance."""
-        dice, frame = self.dice(item, case.direction), case.frame
+        dice = self.dice(item, direction)
         if item.strands is None or not MSGS >> frame.op & 1:
             return Roll(dice, m)
-        sub = self._view.subs.get(frame.sid)
+        sub = self.view.subs.get(frame.sid)
         return item.strands.roll(dice, frame.subject, sub.subject if sub is not None else b"")
 
     def _on_server_side(self, rule: Rule, case: Case) -> bool:
@@ -298,7 +280,7 @@ class RuleBound:
 
     def _pedantic(self, frame: Frame) -> bytes:
         """Return the -ERR that a pedantic client gets before a denial, as the server checks in that order."""
-        if self._view.pedantic and PUBS >> frame.op & 1 and not is_valid_publish(frame.subject):
+        if self.view.pedantic and PUBS >> frame.op & 1 and not is_valid_publish(frame.subject):
             return err_frame(INVALID_PUBLISH_SUBJECT.text)
         return b""
 
@@ -330,7 +312,7 @@ class RuleBound:
         """Return the event of one firing."""
         subject = "" if frame is None else text(frame.subject)
         return Firing(
-            now, self._view.conn, item.rule.name, item.rule.kind, direction.label, None, m,
+            now, self.view.conn, item.rule.name, item.rule.kind, direction.label, None, m,
             label or item.action.label or item.rule.kind, delay, item.key, subject, detail,
         )  # fmt: skip
 

@@ -17,9 +17,10 @@ Theory
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 from statistics import NormalDist
 from typing import Final, NamedTuple
@@ -51,6 +52,17 @@ class Dice:
         state.update(b"%d.%d" % (m, k))
         return ((int.from_bytes(state.digest(), "big") >> 11) + 0.5) * _SCALE
 
+    def below(self, first: int, count: int, probability: float) -> list[int]:
+        """Return which of `count` matches, from number `first` on, draw less than `probability`."""
+        edge = _edge(probability)
+        copy, hits = self._base.copy, []
+        for m in range(first, first + count):
+            state = copy()
+            state.update(b"%d.0" % m)
+            if state.digest() < edge:
+                hits.append(m)
+        return hits
+
     def strand(self, name: bytes) -> Dice:
         """Return the dice of one strand."""
         made = Dice.__new__(Dice)
@@ -62,6 +74,13 @@ class Dice:
     def mark(self) -> bytes:
         """Eight bytes that these dice alone have."""
         return self._base.digest()
+
+
+@lru_cache(64)
+def _edge(probability: float) -> bytes:
+    """Return the bytes that a digest must be less than for its number to be below a probability."""
+    first = bisect_left(range(1 << 53), probability, key=lambda top: (top + 0.5) * _SCALE)
+    return (first << 11).to_bytes(9, "big")[1:] if first >> 53 == 0 else b"\xff" * 9
 
 
 class Roll(NamedTuple):

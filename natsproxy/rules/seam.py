@@ -18,7 +18,7 @@ Guarantees of the session to the rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -140,8 +140,22 @@ class Decision:
     bent: bool = False
 
 
-Swift = Callable[["Frame", int, int], bytes | None]
-"""From a frame, its ordinal and the time to the bytes in its place; None to ask `decide`."""
+class Stretch(NamedTuple):
+    """What becomes of neighbouring frames of a list that are treated alike.
+
+    stop: the index behind the last of them.  out: None for the frames as received, else what goes on in their
+    place, one for each; empty for none.  until: hold them to that time (ns).  cause: the rule, for records.
+    """
+
+    stop: int
+    out: Sequence[bytes] | None = None
+    until: int | None = None
+    cause: str = ""
+
+
+Swift = Callable[[Sequence["Frame"], int, int, int], list[Stretch]]
+"""From neighbouring whole message frames, the index and the ordinal of the first and the time to what becomes
+of them, as far as the short way reaches: the frame behind the last stretch goes to `decide`."""
 
 
 class Bound(Protocol):
@@ -151,7 +165,8 @@ class Bound(Protocol):
     alters_delivery: some rule may drop or add deliveries, so UNSUB max is the session's to count.
     opening: what to do with a client that has just been accepted: "serve", "refuse" (RST), "close" (before
     INFO), "close-after-info".
-    swift: by direction, the short way for frames that are rewritten and no more; None where there is none.
+    swift: by direction, the short way for frames that one rule does one simple thing to; None where there is
+    none.  Not for a sid whose messages the session counts toward a limit, nor for dropping what earns +OK.
     revoked: live subscriptions (sids) that may not go on under rules that have just come into force, and what
     the -ERR says; the session ends them.
     fired: firings of link rules, which belong to no frame, and of the short way; the session takes them out

@@ -1,30 +1,38 @@
-"""The shuttle: the short way through rewriting, for plain messages that nothing but rewriting is about.
+"""The shuttle: the short way for plain messages to which one rule does one simple thing.
 
 Theory
-1. A PUB or MSG whose subject moves for certain and whose reply stays needs two things of the long way: the
-   new head of its line, and to be counted.  Both depend on its subject alone (s2c: and its sid), so they are
-   looked up once per read and subject; all behind the subject is copied as it stood.
-2. What is looked up holds for one read, since SUBs, reloads and open API calls may change it in between.
-3. The frames of one read that one rule moves are one firing: ordinal, `m`, subject and detail are those of
-   the first, `count` says how many they were.  A capture has each, with its ordinal, before and after.
+1. What becomes of most messages depends on op and subject alone (s2c: and sid): they move to another subject,
+   one rule drops them or holds them for a fixed time, or nobody minds them.  Such a *way* is looked up once
+   per read; neighbours on the same way are dealt with together.  Whatever else there may be to a frame takes
+   the long way (`RuleBound.decide`), which knows all cases; the two agree byte for byte, count for count.
+2. What is looked up holds for one read, since SUBs, reloads and open requests may change it in between.
+3. The frames of one read that one rule moves or holds are one firing: ordinal, `m`, subject and detail are
+   those of the first, `count` says how many they were.  Drops are one event too, which tells each of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from natsproxy.rules.base import Rule
-from natsproxy.rules.rewriter import Rewriter, asked_for
+from natsproxy.events import Firing
+from natsproxy.rules.base import Rule, Stage
+from natsproxy.rules.lot import Lot
+from natsproxy.rules.rewriter import asked_for
 from natsproxy.rules.rewriting import Moved
-from natsproxy.rules.roles import History
-from natsproxy.rules.seam import View
+from natsproxy.rules.seam import Stretch, Swift
+from natsproxy.rules.turn import text
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
-_PUB: Final = Op.PUB
-_MSG: Final = Op.MSG
-_SUBJECT_AT: Final = 4  # behind "PUB " and "MSG "
+if TYPE_CHECKING:
+    from natsproxy.rules.bound import RuleBound
+
+_WITH_HEADERS: Final = (Op.HPUB, Op.HMSG)
+_NAMING: Final = b"Nats-"
+"""What all headers begin with whose values are subjects."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,91 +48,240 @@ class Streak:
 
 
 class Lift(NamedTuple):
-    """What a frame of one subject (s2c: and sid) gets: its new head in place of the first `cut` bytes."""
+    """The way of frames that move: their new head in place of the first `cut` bytes.
+
+    at: where their subject stands.  unless: bytes in the headers that send a frame the long way.
+    """
 
     head: bytes
     cut: int
+    at: int
+    before: bytes
     after: bytes
     streak: Streak
+    unless: bytes
+
+
+class Stay(NamedTuple):
+    """The way of frames that go on as they are."""
+
+    unless: bytes
+
+
+Way = Lift | Stay | Lot | None
+"""None: the long way."""
+Moves = Callable[[bytes], bool]
+"""Whether rewriting moves a reply subject."""
+_LIFTS: Final = Lift(b"", 0, 0, b"", b"", Streak(C2S, 0), b"")
+"""What all lifts are alike in, for grouping."""
+
+
+def _group(way: Way) -> Way:
+    return _LIFTS if type(way) is Lift else way
 
 
 class Shuttle:
-    """The short way of one connection.  `out` and `back` return what goes on, None for the long way."""
+    """The short way of one connection."""
 
-    def __init__(self, rewriter: Rewriter, view: View, history: History) -> None:
-        self._rewriter = rewriter
-        self._view = view
-        self._history = history
-        self._outs: dict[bytes, Lift | None] = {}
-        self._backs: dict[tuple[bytes, bytes], Lift | None] = {}
+    def __init__(self, bound: RuleBound) -> None:
+        self._bound = bound
+        self._plan = bound.plan
+        self._rewriter = bound.plan.rewriter
+        self._ways: tuple[dict[tuple[Op, bytes, bytes], Way], ...] = ({}, {})
         self._streaks: dict[tuple[Direction, Rule], Streak] = {}
+        self._lots: dict[tuple[Direction, Rule], Lot] = {}
+        self._moves: tuple[Moves | None, Moves | None] = (None, None)
+        if (rewriter := self._rewriter) is not None and rewriter.replies:
+            self._moves = (
+                lambda reply: rewriter.reply(reply) != reply,
+                lambda reply: rewriter.undone(reply) is not None,
+            )
 
-    def out(self, frame: Frame, ordinal: int, now: int) -> bytes | None:
-        """Return the bytes that go to the server in a PUB's place."""
-        buffer, start, end, _, op, subject, reply, _, _, _, _, _, _, _ = frame
-        lift = self._outs.get(subject)
-        if lift is None or op is not _PUB:
-            if op is not _PUB or subject in self._outs:
-                return None
-            lift = self._outs[subject] = self._lift_out(subject, now)
-            if lift is None:
-                return None
-        if reply and self._rewriter.replies and self._rewriter.reply(reply) != reply:
+    def swift(self, direction: Direction) -> Swift | None:
+        """Return the short way of a direction, None where no frame would take it."""
+        if self._rewriter is None and not self._plan.rules[direction]:
             return None
-        if not buffer.startswith(subject, start + _SUBJECT_AT):
-            return None  # odd spacing: the long way knows it
-        head, cut, after, streak = lift
-        if not streak.count:
-            streak.ordinal, streak.before, streak.after = ordinal, subject, after
-        streak.count += 1
-        return head + buffer[start + cut : end]
+        return self._out if direction == C2S else self._back
 
-    def _lift_out(self, subject: bytes, now: int) -> Lift | None:
-        moved = self._rewriter.destination(subject)
-        if not isinstance(moved, Moved) or moved.subject in (b"", subject) or self._rewriter.answers(subject):
-            return None
-        return self._lift(C2S, b"PUB ", subject, moved, now)
+    def _out(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[Stretch]:
+        return self._go(C2S, frames, at, first - at, now)
 
-    def back(self, frame: Frame, ordinal: int, now: int) -> bytes | None:
-        """Return the bytes that go to the client in a MSG's place."""
-        buffer, start, end, _, op, subject, reply, sid, _, _, _, _, _, _ = frame
-        key = (subject, sid)
-        lift = self._backs.get(key)
-        if lift is None or op is not _MSG:
-            if op is not _MSG or key in self._backs:
-                return None
-            lift = self._backs[key] = self._lift_back(subject, sid, now)
-            if lift is None:
-                return None
-        if reply and self._rewriter.replies and self._rewriter.undone(reply) is not None:
-            return None
-        if not buffer.startswith(subject, start + _SUBJECT_AT):
-            return None
-        head, cut, after, streak = lift
-        if not streak.count:
-            streak.ordinal, streak.before, streak.after = ordinal, subject, after
-        streak.count += 1
-        return head + buffer[start + cut : end]
+    def _back(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[Stretch]:
+        return self._go(S2C, frames, at, first - at, now)
 
-    def _lift_back(self, subject: bytes, sid: bytes, now: int) -> Lift | None:
-        sub = self._view.subs.get(sid)
-        moved = self._rewriter.undone(subject, asked_for(self._view, sid))
-        if moved is None or (sub is not None and sub.max) or self._history.waiting(moved.subject):
-            return None
-        return self._lift(S2C, b"MSG ", subject, moved, now)
+    def _go(
+        self, direction: Direction, frames: Sequence[Frame], at: int, base: int, now: int
+    ) -> list[Stretch]:
+        """base: the ordinal of the frame with the index 0."""
+        known = self._ways[direction]
+        ways = []
+        for frame in frames[at:] if at else frames:
+            key = (frame[4], frame[5], frame[7])
+            if key not in known:
+                known[key] = self._find(direction, frame, now)
+            ways.append(known[key])
+        found: list[Stretch] = []
+        for group, members in groupby(ways, _group):
+            neighbours = list(members)
+            stop = at + len(neighbours)
+            if group is None:
+                break
+            if isinstance(group, Lift):
+                at = self._lift(direction, frames, cast("list[Lift]", neighbours), at, base, found)
+            elif isinstance(group, Lot):
+                group.take(frames, at, stop, base, found)
+                at = stop
+            else:
+                at = self._stay(direction, frames, at, stop, group.unless, found)
+            if at < stop:
+                break
+        return found
 
-    def _lift(self, direction: Direction, verb: bytes, subject: bytes, moved: Moved, now: int) -> Lift:
+    def _stay(
+        self,
+        direction: Direction,
+        frames: Sequence[Frame],
+        at: int,
+        stop: int,
+        unless: bytes,
+        found: list[Stretch],
+    ) -> int:
+        """Let neighbours pass; return the index of the first that must take the long way."""
+        moves = self._moves[direction]
+        start = at
+        if not unless and moves is None:
+            at = stop
+        while at < stop:
+            frame = frames[at]
+            if (unless and unless in frame.headers) or (moves is not None and frame[6] and moves(frame[6])):
+                break
+            at += 1
+        if at > start:
+            found.append(Stretch(at))
+        return at
+
+    def _lift(
+        self,
+        direction: Direction,
+        frames: Sequence[Frame],
+        ways: Sequence[Lift],
+        start: int,
+        base: int,
+        found: list[Stretch],
+    ) -> int:
+        """Move neighbours; return the index of the first that must take the long way."""
+        moves = self._moves[direction]
+        out: list[bytes] = []
+        at = start
+        for head, cut, place, before, after, streak, unless in ways:
+            frame = frames[at]
+            buffer, begin, end, reply = frame[0], frame[1], frame[2], frame[6]
+            if reply and moves is not None and moves(reply):
+                break
+            if not buffer.startswith(before, begin + place):
+                break  # odd spacing: the long way knows it
+            if unless and unless in frame.headers:
+                break
+            if not streak.count:
+                streak.ordinal, streak.before, streak.after = base + at, before, after
+            streak.count += 1
+            out.append(head + buffer[begin + cut : end])
+            at += 1
+        if out:
+            found.append(Stretch(at, out, None, "rewrite"))
+        return at
+
+    # -- which way
+
+    def _find(self, direction: Direction, frame: Frame, now: int) -> Way:
+        """Return the way of the frames of one op and subject (s2c: and sid)."""
+        if direction == S2C:
+            return self._find_back(frame, now)
+        subject, rewriter = frame.subject, self._rewriter
+        if self._plan.asking(subject):
+            return None
+        rules = self._rules(C2S, frame, subject, now)
+        if rewriter is None or rules is None:
+            return rules
+        moved = rewriter.destination(subject)
+        if rewriter.answers(subject) or not (moved is None or isinstance(moved, Moved)):
+            return None
+        return self._both(C2S, frame, rules, moved, now)
+
+    def _find_back(self, frame: Frame, now: int) -> Way:
+        sub = self._bound.view.subs.get(frame.sid)
+        if sub is not None and sub.max:
+            return None  # the session counts them
+        moved = None
+        subject = frame.subject
+        if self._rewriter is not None:
+            moved = self._rewriter.undone(subject, asked_for(self._bound.view, frame.sid))
+            subject = subject if moved is None else moved.subject
+        if self._bound.history.waiting(subject):
+            return None
+        rules = self._rules(S2C, frame, subject, now)
+        return rules if self._rewriter is None else self._both(S2C, frame, rules, moved, now)
+
+    def _both(self, direction: Direction, frame: Frame, rules: Way, moved: Moved | None, now: int) -> Way:
+        """Return the way of frames that rules leave alone, with what rewriting does to them."""
+        if type(rules) is not Stay:
+            return None
+        unless = _NAMING if frame.op in _WITH_HEADERS else b""  # what rules mind begins like that, too
+        if moved is None or moved.subject == frame.subject:
+            return Stay(unless)
+        if not moved.subject:
+            return None
         streak = self._streaks.get((direction, moved.by))
         if streak is None:
             streak = self._streaks[direction, moved.by] = Streak(direction, now)
-        return Lift(verb + moved.subject, _SUBJECT_AT + len(subject), moved.subject, streak)
+        verb = frame.op.label.encode() + b" "
+        at = len(verb)
+        return Lift(
+            verb + moved.subject, at + len(frame.subject), at, frame.subject, moved.subject, streak, unless
+        )
 
-    def collect(self) -> list[tuple[Rule, Streak]]:
+    def _rules(self, direction: Direction, frame: Frame, subject: bytes, now: int) -> Way:
+        """Return what the rules other than rewriting do to the frames of a subject."""
+        acting: Lot | None = None
+        unless = b""
+        for place in self._plan.candidates(direction, frame.op, subject):
+            item = self._bound.by_place[direction][place]
+            blanket = item.action.blanket(frame.op, subject, frame.sid, self._bound.view)
+            if blanket is None or item.dynamic or item.rule.selector.side == "server":
+                return None
+            if frame.op in _WITH_HEADERS:
+                unless = unless or blanket.unless
+            if item.action.stage == Stage.PERMISSION:
+                continue  # a judge that lets them be does not count them
+            if acting is not None or (direction == C2S and self._bound.view.verbose):
+                return None
+            acting = self._lots.get((direction, item.rule))
+            if acting is None:
+                acting = self._lots[direction, item.rule] = Lot(self._bound, item, direction, blanket, now)
+        if acting is None:
+            return Stay(unless)
+        return None if unless else acting
+
+    def collect(self) -> Iterable[Firing]:
         """Take out what went this way since the last time."""
-        self._outs.clear()
-        self._backs.clear()
-        if not self._streaks:
-            return []
-        found = [(rule, streak) for (_, rule), streak in self._streaks.items() if streak.count]
+        for known in self._ways:
+            known.clear()
+        if not self._streaks and not self._lots:
+            return ()
+        found = [self._moved(rule, streak) for (_, rule), streak in self._streaks.items() if streak.count]
+        found += [firing for lot in self._lots.values() if (firing := lot.firing()) is not None]
         self._streaks.clear()
+        self._lots.clear()
         return found
+
+    def _moved(self, rule: Rule, streak: Streak) -> Firing:
+        bound = self._bound
+        item = bound.instance(rule)
+        count = item.counts[streak.direction]
+        m = count.matched + 1
+        count.matched += streak.count
+        rule.shared.matched += streak.count
+        client = streak.after if streak.direction else streak.before
+        firing = bound.firing(item, streak.direction, streak.now, m, None, 0, "",
+                              f"{text(streak.before)} -> {text(streak.after)}")  # fmt: skip
+        return replace(firing, ordinal=streak.ordinal, subject=text(client), count=streak.count)

@@ -134,15 +134,18 @@ class Core:
             return None  # it is here for the session's sake; no rule asked for it
         try:
             return self._bound.decide(lane.direction, frame, now)
-        except Exception as error:  # a rule that fails closes this connection and no other
-            detail = f"a rule failed on {frame.op.label}: {type(error).__name__}: {error}"
-            self.actions.append(Emit(Notice(now, self.conn, "error", detail)))
-            self._end(causes.RULE_FAILED, detail)
+        except Exception as error:
+            self._failed(frame, error, now)
             return None
 
+    def _failed(self, frame: Frame, error: Exception, now: int) -> None:
+        """A rule that fails closes this connection and no other."""
+        detail = f"a rule failed on {frame.op.label}: {type(error).__name__}: {error}"
+        self.actions.append(Emit(Notice(now, self.conn, "error", detail)))
+        self._end(causes.RULE_FAILED, detail)
+
     def _carry_out(self, lane: Lane, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
-        for firing in decision.firings:
-            f = firing  # a new one by position: dataclasses.replace costs more than all else here
+        for f in decision.firings:  # a new one by position: dataclasses.replace costs more than all else here
             numbered = Firing(f.t, f.conn, f.rule, f.kind, f.direction, ordinal, f.m, f.action, f.delay,
                               f.key, f.subject, f.detail)  # fmt: skip
             self.actions.append(Emit(numbered))

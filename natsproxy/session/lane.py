@@ -7,6 +7,8 @@ decided at its control line, its bytes follow as `Body`, its record is written w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from natsproxy.capture.records import Flags
 from natsproxy.session.actions import Finish, Send, SessionSettings
 from natsproxy.session.budget import SMALL, Budget
@@ -109,6 +111,22 @@ class Lane(Recording):
             self.actions.append(Send(self.direction, data))
 
     # -- frames that do not pass as they are
+
+    def hold(self, run: Run, first: int, now: int, until: int, cause: str) -> None:
+        """Send neighbouring frames as they are, at `until` and not before."""
+        self.flush(now)
+        data = run.buffer[run.start : run.end]
+        self.outbox.put(Item([data], until, run.frames, run.ops, first, now, cause))
+
+    def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
+        """Send other frames in the place of neighbouring ones, one for each."""
+        if self.record or self.outbox.active:
+            for place, (frame, raw) in enumerate(zip(frames, out, strict=True)):
+                self.replace(frame, (raw,), first + place, now, cause=cause)
+            return
+        if self._frames:
+            self.flush(now)
+        self._changed += out
 
     def lose(self, run: Run, first: int, now: int) -> None:
         """Let a run go no further (a link that swallows)."""

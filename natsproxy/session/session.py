@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from natsproxy.events import Notice
-from natsproxy.rules.seam import Chain
+from natsproxy.rules.seam import Chain, Stretch, Swift
 from natsproxy.session import causes
 from natsproxy.session.actions import Action, Emit
 from natsproxy.session.greeting import other_protocol
@@ -24,6 +24,8 @@ from natsproxy.session.lane import Lane
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Opaque, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
+
+MOST = 1024  # neighbouring frames that are dealt with together
 
 _ANSWERS = {
     Fault.UNKNOWN_OP: "Unknown Protocol Operation",
@@ -64,14 +66,11 @@ class Session(Handlers):
                     if direction == C2S:
                         self._last_fence = None
             elif isinstance(segment, Frame):
-                swift = self._bound.swift[direction]
-                raw = None if swift is None or lane.swallowing else swift(segment, first, now)
-                if raw is None:
+                swift = self._swift(lane)
+                if swift is None or segment.op not in MESSAGE_OPS or segment.missing:
                     self._frame(lane, segment, first, now)
                 else:
-                    lane.replace(segment, (raw,), first, now, cause="rewrite")
-                    if direction == C2S:
-                        self._last_fence = None
+                    self._neighbours(lane, [segment, *scanner.more(MOST)], first, now)
             elif isinstance(segment, Body):
                 lane.body(segment, now)
             elif isinstance(segment, Malformed):
@@ -177,6 +176,55 @@ class Session(Handlers):
             lane.abandon(now)
             lane.refund()
         return self._done()
+
+    def _swift(self, lane: Lane) -> Swift | None:
+        """Return the rules' short way, None where each frame must be looked at for our own sake."""
+        if lane.swallowing or (lane.direction == S2C and self._closed_sids):
+            return None
+        return self._bound.swift[lane.direction]
+
+    def _neighbours(self, lane: Lane, frames: list[Frame], first: int, now: int) -> None:
+        """Deal with whole message frames that stand side by side; first is the ordinal of the first."""
+        at = 0
+        while at < len(frames) and not self._stopped(lane):
+            for stretch in self._stretches(lane, frames, at, first, now):
+                self._stretch(lane, frames[at : stretch.stop], stretch, first + at, now)
+                at = stretch.stop
+            if at < len(frames) and not self.over:
+                self._frame(lane, frames[at], first + at, now)
+                at += 1
+        lane.scanner.untake(frames[at:])
+
+    def _stretches(self, lane: Lane, frames: list[Frame], at: int, first: int, now: int) -> list[Stretch]:
+        swift = self._swift(lane)
+        if swift is None:
+            return []
+        try:
+            return swift(frames, at, first + at, now)
+        except Exception as error:  # as in `_decide`
+            self._failed(frames[at], error, now)
+            return []
+
+    def _stretch(self, lane: Lane, frames: list[Frame], stretch: Stretch, first: int, now: int) -> None:
+        """Carry out what the rules' short way says of neighbours."""
+        out = stretch.out
+        if out is None:
+            ops = 0
+            for frame in frames:
+                ops |= 1 << frame[4]
+            run = Run(frames[0].buffer, frames[0].start, frames[-1].end, len(frames), ops)
+            if stretch.until is None:
+                lane.pass_(run, first, now)
+            else:
+                lane.hold(run, first, now, stretch.until, stretch.cause)
+        elif out:
+            lane.change(frames, out, first, now, stretch.cause)
+        else:
+            for place, frame in enumerate(frames):
+                self._settle(lane, frame, False, None, now)
+                lane.drop(frame, first + place, now, stretch.cause)
+        if lane.direction == C2S and out != ():
+            self._last_fence = None
 
     def _frame(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> None:
         handler = HANDLERS.get((lane.direction, frame.op))

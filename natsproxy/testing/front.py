@@ -163,7 +163,7 @@ class Front:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Firing) and len(self._firings) < _FIRINGS:
-            self._firings.append(event)
+            self._firings.extend(event.each())
         elif isinstance(event, Closed) and event.cause not in _USUAL and len(self._ends) < _ENDS:
             self._ends.append(f"connection {event.conn} ended: {event.cause}: {event.detail}")
 

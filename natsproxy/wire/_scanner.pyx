@@ -276,71 +276,84 @@ class Scanner(_scanner_py.Scanner):
     """The scanner of one direction of one connection."""
 
     def _fast(self, Py_ssize_t at):
-        cdef bytes buf = self._buf
-        cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(buf)
-        cdef Py_ssize_t length = PyBytes_GET_SIZE(buf), limit = self._limit, end, size, head, frames = 0
-        cdef bint s2c = self.direction
-        cdef Interest interest = self.interest
-        cdef dict sids = self.watch_sids, subjects = self.watch_subjects, tallies = self.tallies
-        cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects), tallied = s2c and bool(tallies)
-        cdef int watch_ops = self.watch_ops, found, op, first_size, ops = 0, fields
-        cdef Py_ssize_t[12] counted
-        cdef Line line
-        for op in range(12):
-            counted[op] = 0
-        wanted = None
-        while at < length:
-            if s2c and p[at] == 43 and length - at >= 5 and not watch_ops & 1024:
-                if p[at + 1] == 79 and p[at + 2] == 75 and p[at + 3] == 13 and p[at + 4] == 10 and not interest.by_op[OK]:
-                    counted[OK] += 1
-                    frames += 1
-                    at += 5
-                    continue
-                break
-            found = message_op(p, at, length, s2c)
-            if found < 0:
-                break
-            op = found & 15
-            read_line(p, at + (found >> 4), length, limit, &line)
-            # fields: subject, sid (s2c), then reply perhaps, then one size or two
-            first_size = line.count - (2 if op == HPUB or op == HMSG else 1)
-            fields = first_size - (2 if s2c else 1)
-            if line.end == 0 or fields < 0 or fields > 1:
-                break
-            size = number(p, line.start[line.count - 1], line.stop[line.count - 1])
-            head = 0
-            if op == HPUB or op == HMSG:
-                head = number(p, line.start[first_size], line.stop[first_size])
-            end = line.end + size + 2
-            if size < 0 or head < 0 or head > size or end > length or p[end - 2] != 13 or p[end - 1] != 10:
-                break
-            if tallied and not (op == HMSG and not fields and head >= 12 and memcmp(&p[line.end + 8], b" 503", 4) == 0):
-                sid = piece(p, line.start[1], line.stop[1])
-                if sid in tallies:
-                    tallies[sid] += 1
-            if (
-                watch_ops >> op & 1
-                or interest._need(op, &p[line.start[0]], line.stop[0] - line.start[0])
-                or (by_sid and piece(p, line.start[1], line.stop[1]) in sids)
-                or (by_subject and piece(p, line.start[0], line.stop[0]) in subjects)
-            ):
+        return _walk(self, at, None, 0)
+
+    def _wanted(self, Py_ssize_t at, list into, Py_ssize_t most):
+        return _walk(self, at, into, most)[0]
+
+
+cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
+    """Pass over frames that nobody wants; with `into`: over `most` frames that are wanted, and put them there."""
+    cdef bytes buf = self._buf
+    cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(buf)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(buf), limit = self._limit, end, size, head, frames = 0
+    cdef bint s2c = self.direction
+    cdef Interest interest = self.interest
+    cdef dict sids = self.watch_sids, subjects = self.watch_subjects, tallies = self.tallies
+    cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects), tallied = s2c and bool(tallies), want
+    cdef int watch_ops = self.watch_ops, found, op, first_size, ops = 0, fields
+    cdef Py_ssize_t[12] counted
+    cdef Line line
+    for op in range(12):
+        counted[op] = 0
+    wanted = None
+    while at < length and (into is None or frames < most):
+        if into is None and s2c and p[at] == 43 and length - at >= 5 and not watch_ops & 1024:
+            if p[at + 1] == 79 and p[at + 2] == 75 and p[at + 3] == 13 and p[at + 4] == 10 and not interest.by_op[OK]:
+                counted[OK] += 1
+                frames += 1
+                at += 5
+                continue
+            break
+        found = message_op(p, at, length, s2c)
+        if found < 0:
+            break
+        op = found & 15
+        read_line(p, at + (found >> 4), length, limit, &line)
+        # fields: subject, sid (s2c), then reply perhaps, then one size or two
+        first_size = line.count - (2 if op == HPUB or op == HMSG else 1)
+        fields = first_size - (2 if s2c else 1)
+        if line.end == 0 or fields < 0 or fields > 1:
+            break
+        size = number(p, line.start[line.count - 1], line.stop[line.count - 1])
+        head = 0
+        if op == HPUB or op == HMSG:
+            head = number(p, line.start[first_size], line.stop[first_size])
+        end = line.end + size + 2
+        if size < 0 or head < 0 or head > size or end > length or p[end - 2] != 13 or p[end - 1] != 10:
+            break
+        want = (
+            watch_ops >> op & 1
+            or interest._need(op, &p[line.start[0]], line.stop[0] - line.start[0])
+            or (by_sid and piece(p, line.start[1], line.stop[1]) in sids)
+            or (by_subject and piece(p, line.start[0], line.stop[0]) in subjects)
+        )
+        if into is not None and not want:
+            break
+        if tallied and not (op == HMSG and not fields and head >= 12 and memcmp(&p[line.end + 8], b" 503", 4) == 0):
+            sid = piece(p, line.start[1], line.stop[1])
+            if sid in tallies:
+                tallies[sid] += 1
+        if want:
+            wanted = _new(_Frame, (
+                buf, at, end, line.end, _OPS[op],
+                piece(p, line.start[0], line.stop[0]),
+                piece(p, line.start[first_size - 1], line.stop[first_size - 1]) if fields else b"",
+                piece(p, line.start[1], line.stop[1]) if s2c else b"",
+                b"", b"", head, size, 0, False,
+            ))
+            if into is None:
                 counted[op] += 1
-                wanted = _new(_Frame, (
-                    buf, at, end, line.end, _OPS[op],
-                    piece(p, line.start[0], line.stop[0]),
-                    piece(p, line.start[first_size - 1], line.stop[first_size - 1]) if fields else b"",
-                    piece(p, line.start[1], line.stop[1]) if s2c else b"",
-                    b"", b"", head, size, 0, False,
-                ))
                 break
-            counted[op] += 1
-            frames += 1
-            ops |= 1 << op
-            at = end
-        counts = self.counts
-        for op in range(12):
-            if counted[op]:
-                counts[op] += counted[op]
-        if counted[OK]:
-            ops |= 1024
-        return at, frames, ops, wanted
+            into.append(wanted)
+        counted[op] += 1
+        frames += 1
+        ops |= 1 << op
+        at = end
+    counts = self.counts
+    for op in range(12):
+        if counted[op]:
+            counts[op] += counted[op]
+    if counted[OK]:
+        ops |= 1024
+    return at, frames, ops, wanted

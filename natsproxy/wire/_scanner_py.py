@@ -187,6 +187,22 @@ class Scanner:
             return self._body()
         return self._walk()
 
+    def more(self, most: int) -> list[Frame]:
+        """Return the whole message frames that follow at once and are wanted, `most` at most."""
+        found: list[Frame] = []
+        if self._queued is None and not (self._dead or self._chunks or self._opaque or self._missing):
+            self._pos = self._wanted(self._pos, found, most)
+            self.ordinal += len(found)
+        return found
+
+    def untake(self, frames: list[Frame]) -> None:
+        """Take back the last frames of `more`: nobody has dealt with them."""
+        if frames:
+            self._pos = frames[0].start
+            self.ordinal -= len(frames)
+            for frame in frames:
+                self.counts[frame.op] -= 1
+
     def _take(self, frame: Frame) -> Frame:
         self._pos = frame.end
         self._missing = frame.missing
@@ -252,6 +268,29 @@ class Scanner:
             at = end
         self.counts[op] += frames
         return at, frames, 1 << op if frames else 0, None
+
+    def _wanted(self, at: int, into: list[Frame], most: int) -> int:
+        """Put whole ordinary frames from `at` on into a list while they are wanted; return the end."""
+        buf, length, limit = self._buf, len(self._buf), self._limit
+        fast = (_FAST_S2C if self.direction else _FAST_C2S).match
+        op = Op.MSG if self.direction else Op.PUB
+        while at < length and len(into) < most:
+            match = fast(buf, at)
+            if match is None or match.end() - at > limit:
+                break
+            subject, *sids, reply, size = match.groups(b"")
+            sid = sids[0] if sids else b""
+            end = match.end() + int(size) + 2
+            if end > length or buf[end - 2 : end] != b"\r\n":
+                break
+            if not (self.interest.need(op, subject) or self._watched(op, subject, sid)):
+                break
+            if sid in self.tallies:
+                self.tallies[sid] += 1
+            self.counts[op] += 1
+            into.append(Frame(buf, at, end, match.end(), op, subject, reply, sid, size=int(size)))
+            at = end
+        return at
 
     def _watched(self, op: Op, subject: bytes, sid: bytes) -> Need:
         if self.watch_ops >> op & 1:

@@ -27,7 +27,10 @@ Rules of the scanner
    of blanks, LF alone ends a control line, CRLF alone ends a payload.  A wrong byte in an op is found as it
    arrives, not at the end of the line.
 6. After `Malformed` the scanner is dead: `next()` returns None, `feed` ignores its argument.
-7. c2s: an unknown op is `Malformed`.  s2c: from an unknown op on, everything is `Opaque`.
+7. `more`, just after a whole message `Frame`, returns the frames that follow at once and would be returned
+   alone as well, as far as they are whole and ordinary: many for the price of one call.  It may return fewer
+   than there are.  They are wanted by what was in force at the call.
+8. c2s: an unknown op is `Malformed`.  s2c: from an unknown op on, everything is `Opaque`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from natsproxy.wire.frames import Need, Segment
+from natsproxy.wire.frames import Frame, Need, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import Direction
 
@@ -92,6 +95,14 @@ class ScannerLike(Protocol):
 
     def next(self) -> Segment | None:
         """Return the next segment, or None when more bytes are needed."""
+        ...
+
+    def more(self, most: int) -> list[Frame]:
+        """Return the whole message frames that follow at once and are wanted, `most` at most."""
+        ...
+
+    def untake(self, frames: list[Frame]) -> None:
+        """Take back the last frames of `more`: nobody has dealt with them."""
         ...
 
     @property

@@ -47,3 +47,10 @@ def test_weights_leave_the_rest_to_nobody() -> None:
 
 def test_one_measured_value_is_a_constant() -> None:
     assert {dice.empirical((5.0,)).sample(u) for u in (0.01, 0.5, 0.99)} == {5.0}
+
+
+def test_dice_thrown_together_are_those_thrown_one_by_one() -> None:
+    throw = Dice(9, "r", "k", C2S)
+    for probability in (0.0, 0.01, 0.5, throw.u(7), 0.999999, 1.0):
+        singly = [m for m in range(5, 400) if throw.u(m) < probability]
+        assert throw.below(5, 395, probability) == singly

@@ -61,13 +61,16 @@ async def test_swallowed_messages_are_gone_and_the_link_goes_on(nats_server: Nat
     await through(nats_server.port, text, program)
 
 
-async def test_a_rule_that_fails_ends_its_connection_only(nats_server: NatsServer, tmp_path: Path) -> None:
-    loaded = load(rule("drop", 'op = "PUB"', 'subject = "bad"'), KINDS)
+@pytest.mark.parametrize(("kind", "asked"), [("duplicate", "act"), ("drop", "blanket")])
+async def test_a_rule_that_fails_ends_its_connection_only(
+    nats_server: NatsServer, tmp_path: Path, kind: str, asked: str
+) -> None:
+    loaded = load(rule(kind, 'op = "PUB"', 'subject = "bad"'), KINDS)
 
-    def broken(frame: Any, hit: Any) -> Any:
+    def broken(*about: Any) -> Any:
         raise RuntimeError("out of ideas")
 
-    loaded[0].action.act = broken  # type: ignore[method-assign]
+    setattr(loaded[0].action, asked, broken)
 
     async def program(url: str) -> None:
         gone = asyncio.Event()

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from collections.abc import Iterator
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from natsproxy.capture.records import Frames, Item
 from natsproxy.events import Firing
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import load
-from natsproxy.session.actions import Emit, Record, Send, SessionSettings
+from natsproxy.session.actions import Action, Emit, Record, Send, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
+from natsproxy.wire.parse import frames as parse_frames
 
 RENAME = '[[rules]]\nname = "r"\nkind = "rewrite"\nfrom = "o.*.*"\nto = "s.$2.$1"\n'
-NEVER = '[[rules]]\nname = "n"\nkind = "latency"\nsubject = ">"\ndelay = "1s"\nprobability = 0.0\n'
-"""A rule that is asked about every message and does nothing: with it there is no short way."""
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"name":"app"}\r\nPING\r\n'
 
@@ -23,7 +25,7 @@ CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"name":"app
 class Running:
     """A session past its greeting, what it sent and what it told."""
 
-    def __init__(self, text: str, *, record: bool = False) -> None:
+    def __init__(self, text: str, *, record: bool = False, short: bool = True) -> None:
         chain = RuleChain(load(text, KINDS), seed=1)
         self.session = Session(
             SessionSettings(), chain, conn=1, ordinal=1, address="127.0.0.1:1", record=record, now=0
@@ -31,50 +33,113 @@ class Running:
         self.sent = (bytearray(), bytearray())
         self.told: list[Firing] = []
         self.causes: list[str | None] = []
+        self.records: list[tuple[object, ...]] = []
         for direction, data in ((S2C, INFO), (C2S, CONNECT), (S2C, b"PONG\r\n")):
             self.feed(direction, data)
         for sent in self.sent:
             sent.clear()
+        if not short:
+            self.session._bound.swift = (None, None)
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
-        for action in self.session.receive(direction, data, now):
+        self.note(self.session.receive(direction, data, now))
+
+    def note(self, actions: list[Action]) -> None:
+        for action in actions:
             if isinstance(action, Send):
                 self.sent[action.direction].extend(action.data)
             elif isinstance(action, Emit) and isinstance(action.event, Firing):
                 self.told.append(action.event)
             elif isinstance(action, Record):
                 self.causes.append(getattr(action.item, "cause", None))
+                self.records += frame_by_frame(action.item)
+
+
+def frame_by_frame(item: Item) -> Iterator[tuple[object, ...]]:
+    """Yield what a record says of each of its frames: runs may be cut differently."""
+    if not isinstance(item, Frames) or item.flags:
+        return
+    for place, frame in enumerate(parse_frames(bytes(item.data), item.direction)):
+        came = None if item.in_first is None else item.in_first + place
+        went = None if item.out_first is None else item.out_first + place
+        yield item.direction, bytes(frame.raw), came, item.in_t, went, item.out_t, item.cause
 
 
 SUBJECTS = st.sampled_from(["o.a.b", "o.b.a", "s.a.b", "o.a", "x", "_INBOX.q.1", "o..b", "o.a.*"])
 REPLIES = st.sampled_from(["", " _INBOX.r.1", " o.r.s", " s.r.s", " $JS.ACK.S.C.1.2.3.4.5"])
+HEADS = st.sampled_from(["", "", "", "NATS/1.0\r\nA: b\r\n\r\n", "NATS/1.0\r\nNats-Trace-Dest: o.z\r\n\r\n",
+                         "NATS/1.0\r\nNats-Subject: s.a.b\r\n\r\n", "NATS/1.0 503\r\n\r\n"])  # fmt: skip
+CONTROL = ["SUB o.*.* 2\r\n", "UNSUB 2 1\r\n", "SUB x 3\r\n", "SUB o.> q 1\r\n", "UNSUB 3 4\r\n", "PING\r\n"]
+RULES = {
+    "drop": 'op = ["PUB", "MSG"]',
+    "drop some": "probability = 0.4",
+    "drop an x": 'subject = ["x", "o.a"]\nevery = 2',
+    "drop a few": 'first = 3\nper = "proxy"',
+    "latency": 'op = "PUB"\ndelay = "10ms"',
+    "latency at times": 'direction = "s2c"\nop = ["MSG", "HMSG"]\ndelay = "10ms"\nprobability = 0.5',
+    "permissions": 'publish = { deny = ["x", "o.z"] }\nsubscribe = { deny = "o.b.*" }',
+    "deny": 'subject = "o.a"',
+    "headers": 'subject = "x"\nset = { A = "1" }',
+    "rewrite": 'from = "o.*.*"\nto = "s.$2.$1"',
+    "rewrite pure": 'from = "o.a"\nto = "s.a"\nreplies = false',
+    "rewrite out": 'from = "x"\nto = "y"\ntwo_way = false',
+}
+
+
+def rules_of(names: list[str]) -> str:
+    return "".join(
+        f'[[rules]]\nname = "{name}"\nkind = "{name.split()[0]}"\n{RULES[name]}\n' for name in names
+    )
 
 
 @st.composite
 def frames(draw: st.DrawFn) -> tuple[Direction, bytes]:
     direction = draw(st.sampled_from([C2S, S2C]))
+    if draw(st.integers(0, 9)) == 0:
+        return C2S, draw(st.sampled_from(CONTROL)).encode()
     subject, reply, body = draw(SUBJECTS), draw(REPLIES), draw(st.sampled_from(["", "x", "PUB o.a.b 1"]))
-    blank = draw(st.sampled_from([" ", " ", "  ", "\t"]))
+    head, blank = draw(HEADS), draw(st.sampled_from([" ", " ", "  ", "\t"]))
     verb = draw(st.sampled_from([("PUB", "MSG"), ("pub", "msg")]))[direction]
     sid = f" {draw(st.integers(1, 3))}" if direction else ""
-    line = f"{verb}{blank}{subject}{sid}{reply} {len(body)}\r\n{body}\r\n"
-    if draw(st.integers(0, 9)) == 0:
-        direction, line = C2S, draw(st.sampled_from(["SUB o.*.* 2\r\n", "UNSUB 2 1\r\n", "SUB x 3\r\n"]))
+    sizes = f"{len(head)} {len(head + body)}" if head else f"{len(body)}"
+    line = f"{'H' if head else ''}{verb}{blank}{subject}{sid}{reply} {sizes}\r\n{head}{body}\r\n"
     return direction, line.encode()
 
 
-@given(st.lists(st.lists(frames(), max_size=8), max_size=4), st.booleans())
-def test_the_short_way_is_the_long_one(reads: list[list[tuple[Direction, bytes]]], record: bool) -> None:
-    short, long = Running(RENAME, record=record), Running(NEVER + RENAME, record=record)
-    for read in reads:
+def told(firings: list[Firing]) -> list[tuple[object, ...]]:
+    """Return what is told of each single frame, drops above all; of a count the sum."""
+    singly = [one for firing in firings for one in firing.each() if one.kind != "rewrite" and one.count == 1]
+    return sorted((one.rule, one.direction, one.m, one.ordinal, one.subject, one.delay) for one in singly)
+
+
+@given(
+    st.lists(st.sampled_from(sorted(RULES)), min_size=1, max_size=3, unique=True),
+    st.lists(st.lists(frames(), max_size=8), max_size=5),
+    st.booleans(),
+)
+@settings(max_examples=150)
+def test_the_short_way_is_the_long_one(
+    names: list[str], reads: list[list[tuple[Direction, bytes]]], record: bool
+) -> None:
+    text = rules_of(names)
+    short, long = Running(text, record=record), Running(text, record=record, short=False)
+    for now, read in enumerate(reads):
         for direction in Direction:
             data = b"".join(raw for way, raw in read if way == direction)
-            if data:
-                short.feed(direction, data)
-                long.feed(direction, data)
+            for running in (short, long) if data else ():
+                running.feed(direction, data, now * 6_000_000)
+                running.note(running.session.tick(now * 6_000_000))
+    for running in (short, long):
+        running.note(running.session.tick(10**9))
+        running.note(running.session.closed(10**9))
     assert [sent.upper() for sent in short.sent] == [sent.upper() for sent in long.sent]
-    assert sum(firing.count for firing in short.told) == len(long.told)
-    assert {firing.detail for firing in short.told} <= {firing.detail for firing in long.told}
+    assert sorted(short.records, key=repr) == sorted(long.records, key=repr)
+    assert sum(one.count for one in short.told) == sum(one.count for one in long.told)
+    assert {one.detail for one in short.told} <= {one.detail for one in long.told}
+    if not any(one.count > 1 and not one.also for one in short.told):
+        assert told(short.told) == told(long.told)
+    else:
+        assert set(told(short.told)) <= set(told(long.told))
 
 
 def test_one_firing_speaks_for_the_frames_of_one_read() -> None:
@@ -110,3 +175,31 @@ def test_a_limit_of_deliveries_is_counted() -> None:
         run.feed(S2C, b"MSG s.b.a 1 0\r\n\r\n")
     assert not run.session.subs
     assert bytes(run.sent[S2C]) == b"MSG o.a.b 1 0\r\n\r\n" * 2
+
+
+def test_drops_of_one_read_are_one_event_that_tells_each() -> None:
+    run = Running('[[rules]]\nname = "r"\nkind = "drop"\nsubject = "o.*"\nevery = 2\n')
+    run.feed(C2S, b"PUB o.a 0\r\n\r\nPUB o.b 0\r\n\r\nPUB x 0\r\n\r\nPUB o.c 0\r\n\r\nPUB o.d 0\r\n\r\n")
+    assert bytes(run.sent[C2S]) == b"PUB o.a 0\r\n\r\nPUB x 0\r\n\r\nPUB o.c 0\r\n\r\n"
+    (event,) = run.told
+    assert (event.count, event.action) == (2, "drop")
+    each = list(event.each())
+    assert [(one.ordinal, one.m, one.subject, one.count) for one in each] == [
+        (3, 2, "o.b", 1),
+        (6, 4, "o.d", 1),
+    ]
+    assert list(each[0].each()) == [each[0]]
+
+
+def test_frames_held_together_go_together_and_are_one_firing() -> None:
+    run = Running('[[rules]]\nname = "r"\nkind = "latency"\nop = "PUB"\ndelay = "1ms"\n', record=True)
+    run.records.clear()
+    three = b"PUB o.a 1\r\nx\r\n" * 3
+    run.feed(C2S, three + b"SUB x 1\r\n" + three)
+    run.feed(C2S, b"PING\r\n", 5)
+    assert not run.sent[C2S]
+    run.note(run.session.tick(1_000_000))
+    assert bytes(run.sent[C2S]) == three + b"SUB x 1\r\n" + three + b"PING\r\n"
+    (event,) = run.told
+    assert (event.count, event.m, event.ordinal, event.delay, event.also) == (6, 1, 2, 1_000_000, ())
+    assert [record[-1] for record in run.records] == ["r", "r", "r", None, "r", "r", "r", None]

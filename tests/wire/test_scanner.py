@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from natsproxy.wire import _interest_py, _scanner_py
 from natsproxy.wire.frames import Body, Frame, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.interest import Clause
-from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction, Op, op_mask
+from natsproxy.wire.ops import ALL_OPS, C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import COMPILED
 from tests.wire.cases import BAD, GOOD, Bad, Good
 
@@ -274,6 +274,51 @@ def test_twins_agree_on_any_bytes_however_cut(
             results.append((normal(segments), scanner.counts, scanner.ordinal, scanner.offset))
 
     assert all(result == results[0] for result in results)
+
+
+@given(st.lists(_PIECES, max_size=8), _CLAUSES, st.integers(0, 2**32), st.sampled_from([C2S, S2C]))
+def test_frames_taken_together_are_those_that_come_one_by_one(
+    pieces: list[bytes], clauses: tuple[Clause, ...], seed: int, direction: Direction
+) -> None:
+    data = b"".join(pieces)
+    for twin, (interest, scanner_type) in TWINS.items():
+        rng = random.Random(seed)
+        scanner = scanner_type(direction, interest(clauses))
+        scanner.tallies[b"9"] = 0
+        found: list[Segment] = []
+        for piece in cut(data, rng):
+            scanner.feed(piece)
+            while (segment := scanner.next()) is not None:
+                found.append(segment)
+                if isinstance(segment, Frame) and segment.op in MESSAGE_OPS and not segment.missing:
+                    more = scanner.more(rng.randint(0, 3))
+                    kept = rng.randint(0, len(more))
+                    scanner.untake(more[kept:])
+                    found += more[:kept]
+        single, expected = scan(twin, direction, cut(data, random.Random(seed)), clauses)
+        assert normal(found) == normal(expected)
+        assert (scanner.counts, scanner.ordinal, scanner.offset) == (
+            single.counts,
+            single.ordinal,
+            single.offset,
+        )
+
+
+@twins
+def test_neighbours_that_are_wanted_come_at_once_and_others_do_not(twin: str) -> None:
+    interest, scanner_type = TWINS[twin]
+    scanner = scanner_type(S2C, interest((Clause(op_mask(Op.MSG), Need.LINE, (b"a", b"b")),)))
+    scanner.tallies[b"1"] = 0
+    wanted = b"MSG a 1 1\r\nx\r\nMSG b 2 r 1\r\ny\r\nmsg a  1 0\r\n\r\n"
+    scanner.feed(wanted + b"MSG c 1 1\r\nz\r\n" + wanted + b"MSG a 1 5\r\nx")
+    first = scanner.next()
+    assert normal([first, *scanner.more(9)]) == normal(scan(twin, S2C, [wanted], ALL)[1])
+    assert scanner.tallies == {b"1": 2}
+    assert scanner.more(9) == []
+    assert isinstance(scanner.next(), Run)
+    assert isinstance(scanner.next(), Frame)
+    assert len(scanner.more(1)) == 1
+    assert (scanner.ordinal, scanner.counts[Op.MSG]) == (6, 6)
 
 
 @pytest.mark.parametrize("direction", [C2S, S2C])

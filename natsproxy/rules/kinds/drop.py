@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules.base import Action, Hit, Kind
+from natsproxy.rules.base import Action, Blanket, Hit, Kind
+from natsproxy.rules.seam import View
 from natsproxy.rules.selector import Selector
 from natsproxy.rules.verdicts import Drop, Verdict
 from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
 
 
 class Dropping(Action):
@@ -25,6 +27,10 @@ class Dropping(Action):
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Drop the frame."""
         return Drop()
+
+    def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
+        """Drop them all."""
+        return Blanket(drop=True)
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

@@ -4,7 +4,8 @@ The deadline is absolute, from when the frame arrived: a burst is delayed, not s
 delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.  Delays of
 several rules add up.  What is held is bounded in bytes; above that the sender is no longer read.
 
-A constant delay of everything is done on the link, run by run, and fires once per connection.
+A constant delay of everything is done on the link, run by run, and fires once per connection.  A constant
+delay of some frames holds neighbours together: those of one read are one firing, whose `count` says how many.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from natsproxy.rules import values
-from natsproxy.rules.base import REQUIRED, Action, Hit, Kind, LinkAction, Setting
+from natsproxy.rules.base import REQUIRED, Action, Blanket, Hit, Kind, LinkAction, Setting
 from natsproxy.rules.dice import Distribution
-from natsproxy.rules.seam import Shape
+from natsproxy.rules.seam import Shape, View
 from natsproxy.rules.selector import Selector
 from natsproxy.rules.verdicts import Hold, Verdict
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import ALL_OPS
+from natsproxy.wire.ops import ALL_OPS, Op
 
 
 class Latency(Action):
@@ -36,6 +37,11 @@ class Latency(Action):
         """Hold the frame; a delay of zero is none."""
         delay = round(self.delay.sample(hit.u()))
         return Hold(hit.now + delay, self.overtake) if delay > 0 else None
+
+    def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
+        """Hold them all for the same time, where that is the same and none may overtake."""
+        delay = 0 if self.draws or self.overtake else round(self.delay.sample(0.5))
+        return Blanket(delay=delay) if delay > 0 else None
 
     def describe(self) -> str:
         """Return the median delay and the distribution's name."""

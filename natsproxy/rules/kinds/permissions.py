@@ -24,7 +24,7 @@ from natsproxy.protocol.errors import publish_denied, subscribe_denied, subscrip
 from natsproxy.protocol.headers import get as get_header
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
 from natsproxy.protocol.subjects import is_valid_publish, matches
-from natsproxy.rules.base import Action, Hit, Kind, Setting, Stage
+from natsproxy.rules.base import Action, Blanket, Hit, Kind, Setting, Stage
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.rules.seam import View
 from natsproxy.rules.selector import Selector
@@ -98,6 +98,16 @@ class PermissionMap(Action):
         if frame.reply and self.responses is not None:
             self.responses.delivered(frame.reply, hit.now)
         return None
+
+    def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
+        """Leave alone what the map admits whatever else is in the frame."""
+        if PUBS >> op & 1:
+            return Blanket(unless=TRACE) if self.permissions.can_publish(subject) else None
+        if self.permissions.responses is not None:
+            return None
+        sub = view.subs.get(sid)
+        denied = self.filtering and self.permissions.delivery_denied(subject, sub.queue if sub else b"")
+        return None if denied else Blanket()
 
     def revokes(self, view: View) -> list[tuple[bytes, str]]:
         """Return the subscriptions that the map does not admit."""
