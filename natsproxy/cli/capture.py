@@ -15,6 +15,7 @@ import click
 from natsproxy.capture.export import iso, json_line, remarks
 from natsproxy.capture.reader import Follower, open_capture
 from natsproxy.capture.records import Close, Firing, Frames, Gap, Open
+from natsproxy.capture.recover import Recovery
 from natsproxy.capture.recover import recover as mend
 from natsproxy.capture.recover import verify as check_file
 from natsproxy.capture.view import Query, Seen, seen, walk
@@ -228,37 +229,43 @@ def _short(raw: bytes, limit: int) -> str:
 
 @capture.command()
 @click.argument("path", type=click.Path(path_type=Path))
-def verify(path: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def verify(path: Path, as_json: bool) -> None:
     """Check every block of a capture.
 
-    Exit code: 0 whole, 1 damaged, or not closed as after a kill -9, 2 not there.
+    Exit code: 0 whole, 1 damaged or not closed (it is still written, or its writer was killed), 2 not there.
 
     \b
     natsproxy capture verify traffic.ncap
+    natsproxy capture verify traffic/ --json
     """
     try:
-        files = open_capture(path).paths
-        whole = True
-        for file in files:
-            result = check_file(file)
-            whole = whole and result.whole
-            state = "whole" if result.whole else "not closed" if not result.lost else "damaged"
-            click.echo(
-                f"{file}: {state}; {result.blocks} blocks, {result.frames} frames, {result.lost} bytes lost"
-            )
+        found = [(file, check_file(file)) for file in open_capture(path).paths]
     except UnreadableCapture:
         raise
     except CaptureError as error:
         raise FoundWrong(str(error)) from None
-    if not whole:
-        click.echo("mend it with: natsproxy capture recover SOURCE TARGET", err=True)
-        raise SystemExit(Exit.FOUND_WRONG)
+    whole = all(result.whole for _, result in found)
+    if as_json:
+        segments = [{"path": str(file), "state": _state(result), **_counts(result)} for file, result in found]
+        click.echo(json.dumps({"whole": whole, "segments": segments}))
+    else:
+        for file, result in found:
+            click.echo(f"{printable(str(file))}: {_state(result)}; {_described_counts(result)}")
+    if whole:
+        return
+    if all(not result.lost for _, result in found):
+        click.echo("it is still written, or its writer was killed; every block in it is whole", err=True)
+    else:
+        click.echo("save what is whole with: natsproxy capture recover SOURCE TARGET", err=True)
+    raise SystemExit(Exit.FOUND_WRONG)
 
 
 @capture.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
-def recover(source: Path, target: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def recover(source: Path, target: Path, as_json: bool) -> None:
     """Write the whole blocks of a damaged capture file to a new one.
 
     Exit code 0: nothing was missing; 3: something was lost; 1: without a segment header nothing can be saved;
@@ -270,8 +277,24 @@ def recover(source: Path, target: Path) -> None:
     result = mend(source, target)
     if not result.segment:
         raise FoundWrong(f"{source}: there is no segment header: nothing can be saved")
-    click.echo(
-        f"{source}: {result.blocks} blocks, {result.frames} frames; {result.lost} bytes lost; in {target}"
-    )
+    if as_json:
+        click.echo(json.dumps({"source": str(source), "target": str(target), **_counts(result)}))
+    else:
+        said = _described_counts(result)
+        click.echo(f"{printable(str(source))}: {said}; in {printable(str(target))}")
     if result.lost:
         raise SystemExit(Exit.PARTLY)
+
+
+def _state(result: Recovery) -> str:
+    return "whole" if result.whole else "not closed" if not result.lost else "damaged"
+
+
+def _counts(result: Recovery) -> dict[str, int]:
+    return {"blocks": result.blocks, "frames": result.frames, "lost_bytes": result.lost}
+
+
+def _described_counts(result: Recovery) -> str:
+    blocks = "1 block" if result.blocks == 1 else f"{result.blocks:,} blocks"
+    frames = "1 frame" if result.frames == 1 else f"{result.frames:,} frames"
+    return f"{blocks}, {frames}, {result.lost:,} bytes lost"

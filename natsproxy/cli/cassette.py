@@ -47,6 +47,8 @@ def run(
     """
     outcome = _Outcome()
     command = command[1:] if command[0] == "--" else command
+    if command and command[0].startswith("-"):
+        raise ConfigError(f"{command[0]} stands after CAPTURE, where COMMAND begins: options stand before it")
     if not command:
         raise ConfigError("say which program to run: natsproxy cassette run x.ncap -- COMMAND")
     address = parse_address(upstream, "--upstream") if upstream else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Firing, Note
 from natsproxy.cli.exits import CouldNotRun, FoundWrong
 from natsproxy.config.build import read_text, rules_file, rules_in
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.protocol.subjects import is_valid_subscribe
@@ -28,7 +29,7 @@ from natsproxy.rules.values import direction as read_direction
 from natsproxy.rules.values import op as read_op
 from natsproxy.wire.ops import Op
 
-_FILE = click.argument("file", type=click.Path(path_type=Path))
+_FILE = click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 
 
 @click.group()
@@ -36,25 +37,43 @@ def rules() -> None:
     """Check rules files, ask what they would do, list what rules can do."""
 
 
+def _text(file: Path) -> tuple[str, Path]:
+    """Return the text of a file, or of standard input for `-`, and what to call it."""
+    if file != Path("-"):
+        return read_text(file, "rules"), file
+    try:
+        return (sys.stdin.buffer.read().decode() if sys.stdin is not None else ""), Path("standard input")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input: not valid TOML: {error}") from None
+
+
 def _load(file: Path) -> tuple[Rule, ...]:
-    return RuleChain(rules_file(file)).rules
+    return RuleChain(rules_in(*_text(file))).rules
 
 
 @rules.command()
 @_FILE
-def check(file: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
+def check(file: Path, as_json: bool) -> None:
     """Check a rules file.
 
     Exit code: 0 all is well, 1 with one sentence that names file, line and key of a mistake, 2 no such file.
 
     \b
     natsproxy rules check faults.toml
+    generate-faults | natsproxy rules check -
     """
-    text = read_text(file, "rules")
+    text, place = _text(file)
     try:
-        loaded = RuleChain(rules_in(text, file)).rules
+        loaded = RuleChain(rules_in(text, place)).rules
     except NatsproxyError as error:
         raise FoundWrong(str(error)) from None
+    if as_json:
+        for rule in loaded:
+            gate = rule.gate.describe()
+            facts = {"rule": rule.name, "kind": rule.kind, "selector": rule.selector.describe(), "gate": gate}
+            click.echo(json.dumps(facts))
+        return
     for rule in loaded:
         click.echo(f"{rule.name}: {rule.kind}, {rule.selector.describe()}; {rule.gate.describe()}")
     click.echo(f"{len(loaded)} rule{'' if len(loaded) == 1 else 's'}, no mistake found")

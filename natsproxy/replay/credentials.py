@@ -50,8 +50,10 @@ def from_creds(path: Path) -> Credentials:
     """
     try:
         found = _PEM.findall(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the credentials {path}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read the credentials {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no credentials file: it is no text") from None
     if len(found) < 2:
         raise ConfigError(f"{path} is no credentials file: it holds no JWT and seed")
     return Credentials(jwt=found[0], seed=found[1])

@@ -153,7 +153,12 @@ class ToClient:
         if left:
             first, name = left[0], self.script.connections[left[0].conn].name
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            return f"{preview(first.frame)} from client {name!r} (recorded connection {first.conn}){more}"
+            who = (
+                f"client {name!r} (recorded connection {first.conn})"
+                if name
+                else f"recorded connection {first.conn}"
+            )
+            return f"{preview(first.frame)} from {who}{more}"
         return "the last server frames to be due" if not self.done else "nothing"
 
     def unused(self) -> list[Exchange]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -12,7 +13,7 @@ import msgpack
 import pytest
 from click.testing import CliRunner, Result
 
-from natsproxy.capture.blocks import MAGIC, Kind, header
+from natsproxy.capture.blocks import MAGIC, SYNC, Kind, header
 from natsproxy.cli import main
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write
@@ -188,3 +189,32 @@ def test_a_capture_that_may_not_be_read(tmp_path: Path) -> None:
         done = run(*(str(capture) if word == "CAPTURE" else word for word in command))
         assert done.exit_code == 2
         assert "bad.ncap" in done.output
+
+
+def test_verify_tells_damaged_from_not_closed(tmp_path: Path) -> None:
+    """A capture that is still written is no reason to mend anything."""
+    whole(tmp_path / "whole.ncap")
+    raw = (tmp_path / "whole.ncap").read_bytes()
+    index = raw.rindex(SYNC)
+    (tmp_path / "open.ncap").write_bytes(raw[:index])
+    flipped(tmp_path / "flipped.ncap")
+    for name, state, says in (
+        ("whole", "whole", ""),
+        ("open", "not closed", "still written, or its writer was killed"),
+        ("flipped", "damaged", "natsproxy capture recover"),
+    ):
+        path = str(tmp_path / f"{name}.ncap")
+        done = run("capture", "verify", path)
+        assert (done.exit_code, f"{path}: {state}; " in done.stdout) == (0 if state == "whole" else 1, True)
+        assert says in done.stderr
+        facts = json.loads(run("capture", "verify", path, "--json").stdout)
+        (segment,) = facts["segments"]
+        assert (facts["whole"], segment["state"]) == (state == "whole", state)
+        assert (segment["lost_bytes"] > 0) is (state == "damaged")
+
+
+def test_what_was_saved_is_told_to_a_script(tmp_path: Path) -> None:
+    whole(tmp_path / "x.ncap")
+    done = run("capture", "recover", str(tmp_path / "x.ncap"), str(tmp_path / "y.ncap"), "--json")
+    facts = json.loads(done.stdout)
+    assert (facts["frames"], facts["lost_bytes"]) == (3, 0)

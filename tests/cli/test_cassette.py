@@ -25,6 +25,7 @@ def capture(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
+        (["{x}", "--mode", "once", "--", "true"], 2, "--mode stands after CAPTURE, where COMMAND begins"),
         (["{x}", "--", "/no/such/program"], 2, "cannot run /no/such/program"),
         (["--mode", "sometimes", "{x}", "--", "true"], 2, "one of none, once"),
         (["{x}.not", "--", "true"], 2, "there is no such cassette"),

@@ -105,6 +105,24 @@ def test_a_frame_that_there_is_not(asked: list[str], says: str, file: str) -> No
     assert f"Error: that is no frame to ask about: {says}" in result.output
 
 
+def test_rules_from_standard_input() -> None:
+    """For both commands that read a file of rules; not text is a sentence."""
+    runner = CliRunner()
+    assert runner.invoke(main, ["rules", "check", "-"], input=TEXT).exit_code == 0
+    asked = runner.invoke(main, ["rules", "explain", "-", "--subject", "admin.x"], input=TEXT)
+    assert "* no admin (deny)" in asked.output
+    wrong = runner.invoke(main, ["rules", "check", "-"], input=TEXT.replace("0.5", "1.2"))
+    assert (wrong.exit_code, "Error: standard input:6: rule 'slow'" in wrong.output) == (1, True)
+    done = runner.invoke(main, ["rules", "check", "-"], input=b"\xff")
+    assert (done.exit_code, "standard input: not valid TOML" in done.output) == (2, True)
+
+
+def test_check_for_a_script(file: str) -> None:
+    rows = list(map(json.loads, run("check", file, "--json").output.splitlines()))
+    assert [row["rule"] for row in rows] == ["slow", "no admin", "split"]
+    assert rows[0]["gate"] == "with probability 0.5"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
