@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 
 import click
@@ -79,6 +82,14 @@ def check(file: Path, as_json: bool) -> None:
     click.echo(f"{len(loaded)} rule{'' if len(loaded) == 1 else 's'}, no mistake found")
 
 
+def _ip(_: click.Context, __: click.Parameter, value: str) -> str:
+    for text in (value, value.rpartition(":")[0]):
+        with suppress(ValueError):
+            shown = ip_address(text.strip("[]"))
+            return value if text != value else f"[{shown}]:0" if shown.version == 6 else f"{shown}:0"
+    raise click.BadParameter(f"{value!r} is no IP address, nor one with a port ([::1]:4222)")
+
+
 @rules.command()
 @_FILE
 @click.option("--op", default="PUB", show_default=True, help="The operation of the frame.")
@@ -91,8 +102,12 @@ def check(file: Path, as_json: bool) -> None:
 @click.option("--client-lang", default="", help="The language in CONNECT.")
 @click.option("--client-version", default="", help="The version in CONNECT.")
 @click.option("--account", default="", help="The account that the server tells.")
-@click.option("--address", default="127.0.0.1:0", help="The client's address.")
-@click.option("--ordinal", default=1, help="Which accepted connection it is.")
+@click.option(
+    "--address", default="127.0.0.1", metavar="IP[:PORT]", callback=_ip, help="The client's address."
+)
+@click.option(
+    "--ordinal", default=1, type=click.IntRange(1), metavar="N", help="Which accepted connection it is."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
 def explain(
     file: Path,
@@ -232,7 +247,9 @@ def list_kinds(kind: str | None) -> None:
         _settings("gate", GATE)
         return
     if kind not in KINDS:
-        raise CouldNotRun(f"there is no kind {kind!r}; known: {', '.join(KINDS)}")
+        near = difflib.get_close_matches(kind.lower(), KINDS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
+        raise CouldNotRun(f"there is no kind {kind!r}; {hint}")
     _show(KINDS[kind])
 
 

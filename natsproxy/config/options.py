@@ -73,6 +73,8 @@ def upstream(value: Any) -> Address:
     if "://" not in text:
         return address(text)
     shown = mask_url(text)
+    if "," in text:
+        raise ValueError(f"must be one server, not {shown!r}")
     try:
         url = urlsplit(text)
         host, port = url.hostname, url.port
@@ -117,16 +119,23 @@ def written_duration(value: int) -> str:
 
 
 def whole(value: Any) -> int:
-    """Read a whole number."""
+    """Read a whole number of at most 64 bits, as captures can hold it."""
     try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"must be a whole number, not {value!r}") from None
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if not isinstance(number, int) or isinstance(number, bool) or not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"must be a whole number of at most 64 bits, not {value!r}")
+    return number
 
 
 def path(value: Any) -> Path:
     """Read a path."""
-    return value if isinstance(value, Path) else Path(values.text(value)).expanduser()
+    if isinstance(value, Path):
+        return value
+    if not values.text(value).strip():  # an empty one would be the folder that one is in
+        raise ValueError(f"must be the name of a file, not {value!r}")
+    return Path(value).expanduser()
 
 
 def pattern(value: Any) -> bytes:

@@ -50,6 +50,10 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
         ("upstream = \n", "not valid TOML"),
         ('upstream = "x:1"\n[rules]\nname = "a"\n', ":2: each rule begins with [[rules]], in two pairs"),
         ('listen = "127.0.0.1:99999"\n', ":1: listen must have a port up to 65535, not 99999"),
+        ('rules = ""\n', ":1: rules must be the name of a file, not ''"),
+        ("seed = 1.5\n", ":1: seed must be a whole number of at most 64 bits, not 1.5"),
+        ("seed = 9223372036854775808\n", ":1: seed must be a whole number of at most 64 bits"),
+        ('upstream = "nats://a:1,nats://b:1"\n', ":1: upstream must be one server"),
         ('listen = "4222"\n', ":1: listen must be HOST:PORT, such as 127.0.0.1:4222"),
     ],
 )

@@ -97,6 +97,7 @@ def test_explain_gives_the_destinations(file: str) -> None:
         (["--op", "PING", "--subject", "a"], "PING has no subject"),
         (["--op", "MSG", "--subject", "a", "--direction", "c2s"], "MSG never goes c2s"),
         (["--op", "FOO"], "must name an operation"),
+        (["--op", "UNSUB", "--subject", "a"], "UNSUB has no subject"),
     ],
 )
 def test_a_frame_that_there_is_not(asked: list[str], says: str, file: str) -> None:
@@ -149,6 +150,29 @@ def test_every_kind_is_listed_with_an_example_that_loads(name: str) -> None:
     assert result.exit_code == 0
     example = result.output.split("example:\n", 1)[1]
     assert {rule.kind for rule in load(example, KINDS)} == {name}
+
+
+@pytest.mark.parametrize(
+    ("address", "acts"),
+    [("10.1.2.3", True), ("10.1.2.3:4222", True), ("[::1]:4222", False), ("::1", False), ("11.0.0.1", False)],
+)
+def test_explain_for_an_address(address: str, acts: bool, tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(
+        '[[rules]]\nname = "a"\nkind = "deny"\nsubject = "x"\nclient = { address = "10.0.0.0/8" }\n'
+    )
+    result = run("explain", str(path), "--subject", "x", "--address", address)
+    assert (result.exit_code, "* a (deny)" in result.output) == (0, acts)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "", "10.0.0.0/8", "localhost:1"])
+def test_explain_for_what_is_no_address(address: str, file: str) -> None:
+    result = run("explain", file, "--subject", "x", "--address", address)
+    assert (result.exit_code, f"{address!r} is no IP address" in result.output) == (2, True)
+
+
+def test_a_kind_that_is_nearly_right() -> None:
+    assert "there is no kind 'Latncy'; did you mean 'latency'?" in run("list", "Latncy").output
 
 
 def test_an_unknown_kind_is_said() -> None:
