@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from natsproxy.events import Firing
-from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
+from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame, subscription_revoked
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.base import Action, Hit, LinkAction, Rule, Stage
 from natsproxy.rules.dice import Dice, Roll, Strands
@@ -15,6 +15,7 @@ from natsproxy.rules.draft import Draft
 from natsproxy.rules.gate import Count
 from natsproxy.rules.links import Links
 from natsproxy.rules.plan import Plan
+from natsproxy.rules.rewriting import Refused
 from natsproxy.rules.roles import MSGS, PUBS, History
 from natsproxy.rules.seam import Bound, Decision, Shape, Swift, View
 from natsproxy.rules.shuttle import Shuttle
@@ -77,6 +78,7 @@ class RuleBound:
             if rule.gate.open and (before is None or rule not in before._instances)
             for taken in rule.action.revokes(view)
         ]
+        self.remade = self._remade({sid for sid, _ in self.revoked})
         for rule in plan.everything:
             self._adopt(rule, before, now)
         self.by_place: tuple[Sequence[Instance], Sequence[Instance]] = (
@@ -91,6 +93,21 @@ class RuleBound:
         self.interest = plan.interest
         self.alters_delivery = plan.alters_delivery
         self.opening = self._links.opening
+
+    def _remade(self, gone: set[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return the subscriptions that these rules send elsewhere; what cannot go whole is revoked."""
+        found: list[tuple[bytes, bytes]] = []
+        rewriter = self.plan.rewriter
+        for sub in self.view.subs.values():
+            to = rewriter.subscribe(sub.subject) if rewriter is not None else None
+            subject = sub.subject if to is None or isinstance(to, Refused) else to.subject
+            if sub.sid in gone or (subject == sub.upstream and not isinstance(to, Refused)):
+                continue
+            if isinstance(to, Refused) or not sub.certain:
+                self.revoked.append((sub.sid, subscription_revoked(sub.subject, sub.sid, sub.queue)))
+            else:
+                found.append((sub.sid, subject))
+        return found
 
     def _adopt(self, rule: Rule, before: RuleBound | None, now: int) -> None:
         found = before._instances.get(rule) if before is not None else None

@@ -15,7 +15,9 @@ Theory
 5. A MSG is translated by its sid where that SUB was rewritten, else by the inverse of the first mapping that
    has one for it (JetStream and inboxes deliver subjects that nobody subscribed to).
 6. With `jetstream = true`, subjects in the JetStream API are translated too (`jsbody.py`).
-7. Rewriting is not isolation: inboxes and the names of streams are shared by all clients.
+7. Rules that change at run time take open subscriptions along: they are made anew under the server's new
+   subject, or end with a permissions -ERR where that cannot be (`session/moving.py`).
+8. Rewriting is not isolation: inboxes and the names of streams are shared by all clients.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class Subscription:
     subject: what the client asked for.  upstream: what the server was asked for (the same bytes unless
     rewritten).  max: the client's auto-unsubscribe count, 0 for none.  delivered: messages that went to the
     client since the SUB, kept only once there is such a count.  certain: no other SUB named this sid.
+    ours: the server does not know that count, or has lost its own: the session ends the subscription.
     """
 
     sid: bytes
@@ -49,6 +50,7 @@ class Subscription:
     max: int = 0
     delivered: int = 0
     certain: bool = True
+    ours: bool = False
 
 
 class View(Protocol):
@@ -169,6 +171,8 @@ class Bound(Protocol):
     none.  Not for a sid whose messages the session counts toward a limit, nor for dropping what earns +OK.
     revoked: live subscriptions (sids) that may not go on under rules that have just come into force, and what
     the -ERR says; the session ends them.
+    remade: live subscriptions (sids) that the server has under another subject than these rules say, and that
+    subject; the session makes them anew.
     fired: firings of link rules, which belong to no frame, and of the short way; the session takes them out
     after `bind`, `shape` and `due`, and after each read.
     """
@@ -178,6 +182,7 @@ class Bound(Protocol):
     opening: str
     swift: tuple[Swift | None, Swift | None]
     revoked: list[tuple[bytes, str]]
+    remade: list[tuple[bytes, bytes]]
 
     @property
     def fired(self) -> list[Firing]:
@@ -228,6 +233,7 @@ class _NoRules:
         self.interest = (interest, interest)
         self.fired: list[Firing] = []
         self.revoked: list[tuple[bytes, str]] = []
+        self.remade: list[tuple[bytes, bytes]] = []
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         return None

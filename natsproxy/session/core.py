@@ -6,6 +6,7 @@ means.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from natsproxy.errors import NatsproxyError
@@ -20,7 +21,7 @@ from natsproxy.session.budget import UNLIMITED, Budget
 from natsproxy.session.fences import Fence, Ledger
 from natsproxy.session.lane import Lane
 from natsproxy.session.outbox import PLAIN
-from natsproxy.session.subscriptions import Subscriptions
+from natsproxy.session.subscriptions import Move, Subscriptions
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op, op_mask
@@ -69,6 +70,7 @@ class Core:
         self._client_ready = False  # the client has had its first PONG
         self._held_infos: list[tuple[Frame, int]] = []
         self._closed_sids: set[bytes] = set()
+        self._moving: dict[bytes, deque[Move]] = {}  # by sid (`moving.py`)
         self._tallies: dict[bytes, int] = {}  # what went to the client on sids that are counted, not watched
         self._swallow_ok = 0  # how many +OK of the server answer frames of ours
         self._rule_tick: int | None = None
@@ -133,10 +135,13 @@ class Core:
         if state_only and not lane.scanner.interest.need(frame.op, frame.subject):
             return None  # it is here for the session's sake; no rule asked for it
         try:
-            return self._bound.decide(lane.direction, frame, now)
+            return self._consult(lane.direction, frame, now)
         except Exception as error:
             self._failed(frame, error, now)
             return None
+
+    def _consult(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return self._bound.decide(direction, frame, now)
 
     def _failed(self, frame: Frame, error: Exception, now: int) -> None:
         """A rule that fails closes this connection and no other."""
@@ -206,7 +211,7 @@ class Core:
         if not sub.max or sub.delivered < sub.max:
             return
         self._forget(frame.sid)
-        if self._bound.alters_delivery:
+        if sub.ours or self._bound.alters_delivery:
             self._close_sid(frame.sid, now)
 
     def _forget(self, sid: bytes) -> None:

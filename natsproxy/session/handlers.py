@@ -21,9 +21,9 @@ from natsproxy.protocol.info import parse_info
 from natsproxy.rules.seam import Subscription
 from natsproxy.session import causes
 from natsproxy.session.actions import Emit
-from natsproxy.session.core import Core
 from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
 from natsproxy.session.lane import Lane
+from natsproxy.session.moving import Moving
 from natsproxy.session.subscriptions import unsub_max
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
@@ -32,7 +32,7 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op
 _NO_LIMIT = 999_999_999  # the largest number that the server reads
 
 
-class Handlers(Core):
+class Handlers(Moving):
     """The handlers by op."""
 
     def _on_connect(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
@@ -89,9 +89,10 @@ class Handlers(Core):
             return True
         counted = frame.sid in self._tallies or frame.sid in self.lanes[S2C].scanner.watch_sids
         sub.delivered = self._tallies.pop(frame.sid, sub.delivered)  # each is looked at from here on
-        if self._bound.alters_delivery:
+        if sub.ours or self._bound.alters_delivery:
             # The server would count what a rule takes away: the limit is ours to keep.  It holds from this
             # place of the stream, and what the server sent before has not arrived yet: hence the fence.
+            sub.ours = True
             self.watch_sid(frame.sid, Need.LINE)
             self._fence(now).then.append(lambda at: self._limit(sub, maximum, counted, at))
             raw = encode.unsub(frame.sid, _NO_LIMIT)
@@ -117,7 +118,7 @@ class Handlers(Core):
 
     def _on_ok(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
         if self._swallow_ok > 0:
-            self._expect_ok(0)
+            self._expect_ok(self._swallow_ok - 1)
             lane.drop(frame, ordinal, now, "proxy")
             return False
         return True

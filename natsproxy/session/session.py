@@ -153,6 +153,8 @@ class Session(Handlers):
         """Put another chain in force, between frames."""
         self._chain = chain
         self._bind(now)
+        if self.lanes[S2C].unread:
+            self._refuse_unread()
         return self._done()
 
     def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
@@ -179,7 +181,7 @@ class Session(Handlers):
 
     def _swift(self, lane: Lane) -> Swift | None:
         """Return the rules' short way, None where each frame must be looked at for our own sake."""
-        if lane.swallowing or (lane.direction == S2C and self._closed_sids):
+        if lane.swallowing or (lane.direction == S2C and (self._closed_sids or self._moving)):
             return None
         return self._bound.swift[lane.direction]
 
@@ -271,9 +273,15 @@ class Session(Handlers):
     def _fence_end_at_server(self, now: int, where: str) -> None:
         self.actions.append(Emit(Notice(now, self.conn, "warning", where)))
 
-    def _opaque(self, lane: Lane, segment: Opaque, now: int) -> None:
-        if self._chain.guards or self._bound.interest[S2C].clauses:
+    def _refuse_unread(self) -> bool:
+        """End the connection if a rule needs the server's stream, which is no longer framed."""
+        needed = self._chain.guards or bool(self._bound.interest[S2C].clauses)
+        if needed:
             self._end(causes.SERVER_PROTOCOL, "the server sent an operation that no rule can judge")
+        return needed
+
+    def _opaque(self, lane: Lane, segment: Opaque, now: int) -> None:
+        if self._refuse_unread():
             return
         text = "the server sent an operation that natsproxy does not know: passing its stream unread"
         self.actions.append(Emit(Notice(now, self.conn, "warning", text)))

@@ -7,13 +7,22 @@ entry may outlive the server's: `late` says so, and a new SUB of that sid replac
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from natsproxy.protocol.subjects import is_valid_subscribe
-from natsproxy.rules.seam import Subscription
+from natsproxy.rules.seam import Bound, Subscription
 
 
 def unsub_max(args: bytes) -> int:
     """Return the max of an UNSUB as the server reads it: 0, meaning at once, for whatever is no number."""
     return int(args) if args.isdigit() and len(args) <= 9 else 0
+
+
+class Move(NamedTuple):
+    """Where a subscription is moving from: the rules before, and its subject on the server."""
+
+    bound: Bound
+    upstream: bytes
 
 
 class Subscriptions(dict[bytes, Subscription]):

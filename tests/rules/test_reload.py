@@ -11,7 +11,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import load
-from natsproxy.wire.ops import S2C
+from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import frames
 from tests.differential.wirelog import settings_before
 from tests.kit.servers import NatsServer
@@ -84,4 +84,119 @@ async def test_a_denial_that_is_loaded_later_holds_before_a_real_server(
             heard = await say(b"PUB a.secret 1\r\nx\r\nPUB a.open 1\r\ny\r\n")
             assert [raw for raw in heard if raw not in ok] == [b"MSG a.open 2 1\r\ny\r\n"]
             assert len(heard) == 1 + 2 * verbose
+        nursery.cancel_scope.cancel()
+
+
+A, B = (f'[[rules]]\nname = "{name}"\nkind = "rewrite"\nprefix = "{name}"\n' for name in "ab")
+PART = '[[rules]]\nname = "part"\nkind = "rewrite"\nfrom = "o.*"\nto = "p.o.$1"\n'
+
+
+def lines(raw: bytes) -> list[bytes]:
+    """Return lines without blanks at their ends."""
+    return raw.split(b"\r\n")[:-1]
+
+
+def test_open_subscriptions_follow_their_mapping() -> None:
+    play = Playbook().greeted()
+    play.do(play.session.swap(chain(A), 0))
+    play.client(b"SUB o.x 1\r\nSUB o.y q 2\r\nSUB _INBOX.z 3\r\n")
+    assert lines(play.to_server) == [b"SUB a.o.x 1", b"SUB a.o.y q 2", b"SUB _INBOX.z 3"]
+    play.do(play.session.swap(chain(B), 0))
+    moved = [b"UNSUB 1", b"UNSUB 2", b"PING", b"SUB b.o.x 1", b"SUB b.o.y q 2"]
+    assert lines(play.to_server) == moved
+    # What the server sent before it knew comes under the old subject, and is told as ever.
+    play.server(b"MSG a.o.x 1 0\r\n\r\nPONG\r\nMSG b.o.y 2 0\r\n\r\n")
+    assert play.to_client == b"MSG o.x 1 0\r\n\r\nMSG o.y 2 0\r\n\r\n"
+    play.do(play.session.swap(chain(B + DENY), 0))
+    assert play.to_server == b""
+    play.do(play.session.swap(chain(""), 0))
+    assert lines(play.to_server) == [b"UNSUB 1", b"UNSUB 2", b"PING", b"SUB o.x 1", b"SUB o.y q 2"]
+    assert not any(lane.scanner.watch_sids for lane in play.server(b"PONG\r\n").session.lanes)
+
+
+def test_changes_that_follow_closely_are_told_apart() -> None:
+    play = Playbook().greeted()
+    play.client(b"SUB o.x 1\r\n")
+    for text in (A, B, A):
+        play.do(play.session.swap(chain(text), 0))
+    assert lines(play.to_server) == [
+        b"SUB o.x 1", b"UNSUB 1", b"PING", b"SUB a.o.x 1", b"UNSUB 1", b"PING", b"SUB b.o.x 1", b"UNSUB 1",
+        b"PING", b"SUB a.o.x 1",
+    ]  # fmt: skip
+    for subject in (b"o.x", b"a.o.x", b"b.o.x", b"a.o.x"):
+        assert play.server(b"MSG %s 1 0\r\n\r\n" % subject).to_client == b"MSG o.x 1 0\r\n\r\n"
+        play.server(b"PONG\r\n")
+
+
+def test_a_subscription_that_cannot_follow_ends_and_its_client_is_told() -> None:
+    play = Playbook().greeted()
+    play.client(b"SUB > 1\r\nSUB o.x 2\r\nSUB o.y 3\r\nSUB o.z 3\r\n")
+    play.do(play.session.swap(chain(PART), 0))
+    assert list(play.session.subs) == [b"2"]
+    play.server(b"PONG\r\n" * 9)
+    assert [frame.raw for frame in frames(play.to_client, S2C) if frame.op != Op.PONG] == [
+        b'-ERR \'Permissions Violation for Subscription to ">" (sid "1")\'\r\n',
+        b'-ERR \'Permissions Violation for Subscription to "o.y" (sid "3")\'\r\n',
+    ]
+
+
+def test_a_limit_survives_the_move() -> None:
+    play = Playbook().greeted()
+    play.client(b"SUB o.x 1\r\nUNSUB 1 3\r\n")
+    play.server(b"MSG o.x 1 0\r\n\r\n")
+    play.do(play.session.swap(chain(A), 0))
+    assert play.to_server
+    play.server(b"MSG o.x 1 0\r\n\r\nPONG\r\n" + b"MSG a.o.x 1 0\r\n\r\n" * 3)
+    assert play.to_client == b"MSG o.x 1 0\r\n\r\n" * 3
+    assert b"UNSUB 1\r\n" in play.to_server
+    assert not play.session.subs
+
+
+def test_a_limit_that_the_session_keeps_outlives_the_rule_that_made_it_do_so() -> None:
+    play = Playbook().greeted()
+    play.do(play.session.swap(chain('[[rules]]\nname = "d"\nkind = "drop"\nsubject = "o.*"\n'), 0))
+    play.client(b"SUB o.x 1\r\nUNSUB 1 2\r\n")
+    play.server(b"PONG\r\n")
+    play.do(play.session.swap(chain(""), 0))
+    assert play.to_server
+    play.server(b"MSG o.x 1 0\r\n\r\n" * 3)
+    assert play.to_client == b"MSG o.x 1 0\r\n\r\n" * 2
+    assert b"UNSUB 1\r\n" in play.to_server
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("verbose", [False, True])
+async def test_a_subscription_follows_before_a_real_server(nats_server: NatsServer, verbose: bool) -> None:
+    proxy = Proxy(settings_before(nats_server.port), chain(A))
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+
+        async def say(stream: trio.SocketStream, data: bytes) -> list[bytes]:
+            heard = b""
+            await stream.send_all(data + b"PING\r\n")
+            while b"PONG\r\n" not in heard:
+                heard += await stream.receive_some(65536)
+            return [frame.raw for frame in frames(heard, S2C) if frame.raw[:4] not in (b"INFO", b"PONG")]
+
+        told = json.dumps({"verbose": verbose, "pedantic": False, "headers": True}).encode()
+        ok = [b"+OK\r\n"] * verbose
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", address.port) as inside,
+            await trio.open_tcp_stream("127.0.0.1", nats_server.port) as outside,
+        ):
+            await say(outside, b'CONNECT {"verbose":false}\r\n')
+            asked = b"CONNECT " + told + b"\r\nSUB o.x 1\r\nSUB o.x q 2\r\nUNSUB 2 2\r\n"
+            assert await say(inside, asked) == ok * 4
+            await say(outside, b"PUB a.o.x 1\r\n1\r\n")
+            first = await say(inside, b"")
+            assert sorted(first) == [b"MSG o.x 1 1\r\n1\r\n", b"MSG o.x 2 1\r\n1\r\n"]
+            proxy.swap(chain(B))
+            assert await say(inside, b"") == []
+            await say(outside, b"PUB a.o.x 1\r\n2\r\n" + b"PUB b.o.x 1\r\n3\r\n" * 2)
+            assert sorted(await say(inside, b"")) == [
+                b"MSG o.x 1 1\r\n3\r\n", b"MSG o.x 1 1\r\n3\r\n", b"MSG o.x 2 1\r\n3\r\n",
+            ]  # fmt: skip
+            assert (
+                await say(inside, b"PUB o.x 1\r\n4\r\n") == [b"MSG o.x 1 1\r\n4\r\n", *ok][:: 1 - 2 * verbose]
+            )
         nursery.cancel_scope.cancel()

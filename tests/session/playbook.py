@@ -119,6 +119,7 @@ class OneRule:
     opening: str = "serve"
     swift: tuple[None, None] = (None, None)
     revoked: tuple[()] = ()
+    remade: tuple[()] = ()
     link: Shape | None = None
     bound_times: int = 0
     fired: list[Firing] = field(default_factory=list)
