@@ -6,12 +6,12 @@ serving.  Draining cancels the first and gives the second a deadline.
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +161,8 @@ class Proxy:
                 client.reset() if opening == "refuse" else client.close()
                 return
             server = await self._dial()
-            if server is None:
-                end = End(causes.UPSTREAM_DOWN, f"cannot connect to {upstream}")
+            if isinstance(server, str):
+                end = End(causes.UPSTREAM_DOWN, f"cannot connect to {upstream}: {server}")
                 return
             self.emit(Opened(opened, conn, peer, upstream, str(Address(*local)), ordinal))
             self.record(
@@ -211,16 +211,20 @@ class Proxy:
         self.emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, **counts))
         self._quiet.set()
 
-    async def _dial(self) -> Leg | None:
-        """Connect to the upstream; None when it cannot be reached (in time)."""
+    async def _dial(self) -> Leg | str:
+        """Connect to the upstream; return the reason when it cannot be reached (in time)."""
         settings = self.settings
         deadline = trio.current_time() + settings.upstream_hold / 1e9
         while True:
-            with trio.move_on_after(settings.connect_timeout / 1e9), suppress(OSError):
-                stream = await trio.open_tcp_stream(settings.upstream.host, settings.upstream.port)
-                return Leg(_taken(stream), keepalive=settings.keepalive)
+            reason = "no answer in time"
+            with trio.move_on_after(settings.connect_timeout / 1e9):
+                try:
+                    stream = await trio.open_tcp_stream(settings.upstream.host, settings.upstream.port)
+                    return Leg(_taken(stream), keepalive=settings.keepalive)
+                except OSError as error:
+                    reason = _reason(error)
             if trio.current_time() >= deadline:
-                return None
+                return reason
             await trio.sleep(_RETRY)
 
     # -- events and records
@@ -350,3 +354,15 @@ class Proxy:
 def _taken(stream: trio.SocketStream) -> socket.socket:
     """Take the plain socket out of a trio stream."""
     return socket.socket(fileno=stream.socket.detach())
+
+
+def _reason(error: OSError) -> str:
+    """Return why a connection cannot be made: of several addresses tried, what the first one said."""
+    cause: BaseException | None = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    first = cause if isinstance(cause, OSError) else error
+    known = (
+        first.errno is not None and first.errno > 0
+    )  # a name that is not resolved has another kind of number
+    return os.strerror(first.errno) if known else first.strerror or str(first)

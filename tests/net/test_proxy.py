@@ -154,7 +154,7 @@ async def test_secrets_never_reach_the_disk(tmp_path: Path) -> None:
 
 
 async def test_upstream_down_closes_like_a_dead_server(tmp_path: Path) -> None:
-    """Nothing is invented: the client sees the end of the stream."""
+    """Nothing is invented: the client sees the end of the stream.  The reason is told to who looks on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -168,7 +168,9 @@ async def test_upstream_down_closes_like_a_dead_server(tmp_path: Path) -> None:
             assert await stream.receive_some(100) == b""
         await stream.aclose()
         await proxy.drain(1)
-    assert [event.cause for event in events if isinstance(event, Closed)] == [causes.UPSTREAM_DOWN]
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert closed.cause == causes.UPSTREAM_DOWN
+    assert closed.detail == f"cannot connect to 127.0.0.1:{port}: Connection refused"
 
 
 @pytest.mark.server
