@@ -362,7 +362,5 @@ def _reason(error: OSError) -> str:
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     first = cause if isinstance(cause, OSError) else error
-    known = (
-        first.errno is not None and first.errno > 0
-    )  # a name that is not resolved has another kind of number
-    return os.strerror(first.errno) if known else first.strerror or str(first)
+    number = first.errno or 0  # below zero: a name that is not resolved, which has numbers of its own
+    return os.strerror(number) if number > 0 else first.strerror or str(first)
