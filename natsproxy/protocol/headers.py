@@ -122,6 +122,12 @@ def get(block: bytes, name: bytes) -> bytes | None:
     name: its exact bytes; case counts.  Only the first occurrence counts, spaces before the value are
     skipped, TABs are not, and a line that does not start after CRLF is invisible (`server/client.go`).
     """
+    found = span(block, name)
+    return None if found is None else block[found[0] : found[1]]
+
+
+def span(block: bytes, name: bytes) -> tuple[int, int] | None:
+    """Return where the value stands that nats-server would see for `name` (see `get`), None without one."""
     at = block.find(CRLF + name + b":")
     if at < 0:
         return None
@@ -129,7 +135,35 @@ def get(block: bytes, name: bytes) -> bytes | None:
     while block[start : start + 1] == b" ":
         start += 1
     end = block.find(CRLF, start)
-    return block[start:] if end < 0 else block[start:end]
+    return start, len(block) if end < 0 else end
+
+
+TRACE_DEST: Final = b"Nats-Trace-Dest"
+
+
+def trace_span(block: bytes) -> tuple[int, int] | None:
+    """Return where the subject stands to which nats-server publishes what it traces, None for none.
+
+    The server reads this header otherwise than its others (`server/msgtrace.go`): only behind a bare version
+    line; a name is all up to the next colon; values that are empty without their blanks do not count.
+    """
+    at = len(VERSION_LINE + CRLF)
+    if TRACE_DEST not in block or not block.startswith(VERSION_LINE + CRLF):
+        return None
+    while True:
+        colon = block.find(b":", at)
+        end = -1
+        if colon >= 0:
+            start = colon + 1
+            while block[start : start + 1] in (b" ", b"\t"):
+                start += 1
+            end = block.find(CRLF, start)
+        if end < 0:
+            return None
+        stop = start + len(block[start:end].rstrip(BLANKS))
+        if stop > start and block[at:colon] == TRACE_DEST:
+            return start, stop
+        at = end + 2
 
 
 def build(

@@ -11,11 +11,12 @@ Theory
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from natsproxy.protocol import errors
 from natsproxy.protocol.headers import get as get_header
-from natsproxy.protocol.headers import set_header
+from natsproxy.protocol.headers import set_header, span, trace_span
 from natsproxy.rules.jsbody import is_api, translate_api_subject, translate_body
 from natsproxy.rules.rewriting import Moved, Refused, Subjects
 from natsproxy.rules.roles import MSGS, PUBS, History
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from natsproxy.rules.turn import Turn
 
 SAID: Final = b"Nats-Subject"
-NAMING: Final = (
-    b"Nats-Expected-Last-Subject-Sequence-Subject", b"Nats-Trace-Dest", b"Nats-Schedule-Target",
-    b"Nats-Schedule-Source",
-)  # fmt: skip
-"""Headers of a publish whose values are subjects."""
+NAMING: Final[tuple[Callable[[bytes], tuple[int, int] | None], ...]] = (
+    trace_span,
+    lambda block: span(block, b"Nats-Expected-Last-Subject-Sequence-Subject"),
+    lambda block: span(block, b"Nats-Schedule-Target"),
+    lambda block: span(block, b"Nats-Schedule-Source"),
+)
+"""Where the headers of a publish name subjects."""
 
 
 class Rewriter(Subjects):
@@ -101,11 +104,12 @@ class Rewriter(Subjects):
         headers = frame.headers
         if b"Nats-" not in headers or len(headers) < frame.header_size:
             return headers
-        for name in NAMING:
-            named = get_header(headers, name)
-            to = self._there(named, turn) if named else named
-            if to is not None and to != named:
-                headers = set_header(headers, name, to)
+        for where in NAMING:
+            # In place: what the server reads is what is translated, whatever else there is of that name.
+            found = where(headers)
+            if found is not None and found[0] < found[1]:
+                start, stop = found
+                headers = headers[:start] + self._there(headers[start:stop], turn) + headers[stop:]
         return headers
 
     def _api_call(self, frame: Frame, subject: bytes, reply: bytes, turn: Turn) -> bytes | None:

@@ -29,8 +29,10 @@ MAP = {
 }
 
 
-def traced(*lines: bytes, subject: bytes = b"ok") -> bytes:
-    block = b"\r\n".join([b"NATS/1.0", *lines, b"", b""])
+def traced(
+    *lines: bytes, subject: bytes = b"ok", head: bytes = b"NATS/1.0", end: bytes = b"\r\n\r\n"
+) -> bytes:
+    block = b"\r\n".join([head, *lines]) + end
     return b"HPUB %s %d %d\r\n%sx\r\n" % (subject, len(block), len(block) + 1, block)
 
 
@@ -68,6 +70,25 @@ TRICKS: dict[str, bytes] = {
     "traced to, behind the end": traced(b"A: b", b"", b"Nats-Trace-Dest: secret.t"),
     "traced to, LF alone": traced(b"A: b\nNats-Trace-Dest: secret.t"),
     "traced to from a denied subject": traced(b"Nats-Trace-Dest: secret.t", subject=b"secret.x"),
+    "traced to, second of two": traced(b"Nats-Trace-Dest: ", b"Nats-Trace-Dest: secret.t"),
+    "traced to, third of three": traced(
+        b"Nats-Trace-Dest:", b"Nats-Trace-Dest:\t", b"Nats-Trace-Dest: secret.t"
+    ),
+    "traced to, behind a line without a colon": traced(b"junk", b"Nats-Trace-Dest: secret.t"),
+    "traced to, behind an empty value": traced(b"A:", b"Nats-Trace-Dest: secret.t"),
+    "traced to, behind an empty name": traced(b": b", b"Nats-Trace-Dest: secret.t"),
+    "traced to, a blank before the colon": traced(b"Nats-Trace-Dest : secret.t"),
+    "traced to, a blank before the name": traced(b" Nats-Trace-Dest: secret.t"),
+    "traced to, in a value": traced(b"A: b:\nNats-Trace-Dest: secret.t"),
+    "traced to, no last line": traced(b"Nats-Trace-Dest: secret.t", end=b"\r\n"),
+    "traced to, nothing behind": traced(b"Nats-Trace-Dest: secret.t", end=b""),
+    "traced to, another version": traced(b"Nats-Trace-Dest: secret.t", head=b"NATS/1.1"),
+    "traced to, a status": traced(b"Nats-Trace-Dest: secret.t", head=b"NATS/1.0 503"),
+    "traced to, a blank behind the version": traced(b"Nats-Trace-Dest: secret.t", head=b"NATS/1.0 "),
+    "traced to, no version": traced(b"Nats-Trace-Dest: secret.t", head=b""),
+    "neighbours": b"PUB ok 1\r\nx\r\nPUB secret.x 1\r\nx\r\nPUB ok r 1\r\nx\r\nPUB secret 0\r\n\r\n" * 3,
+    "neighbours with headers": (traced(b"A: b") + traced(b"Nats-Trace-Dest: secret.t")
+                                + traced(b"A: b", subject=b"secret.x") + traced(b"A: c")) * 3,
     "UNSUB and a number": b"SUB *.x 9\r\nUNSUB 9 1\r\nPUB work.x 1\r\nx\r\nSUB secret.x 9\r\n",
     "CONNECT again": b'CONNECT {"verbose":true,"name":"other"}\r\nPUB secret.x 1\r\nx\r\nSUB secret.x 9\r\n',
     "an operation of servers": b"MSG secret.x 1 1\r\nx\r\n",

@@ -67,6 +67,16 @@ def test_headers_that_name_subjects_are_translated() -> None:
     assert out.headers == block.replace(b" traces", b" t.traces").replace(b" later.x", b" t.later.x")
 
 
+def test_what_the_server_reads_of_a_name_is_what_is_translated() -> None:
+    """Of the trace's target the first that is not empty, of others the first, and only after CRLF."""
+    block = (
+        b"NATS/1.0\r\nNats-Trace-Dest: \r\nNats-Trace-Dest: a\r\nNats-Schedule-Target:\r\n"
+        b"A: b\nNats-Schedule-Source: x\r\nNats-Schedule-Source: y\r\n\r\n"
+    )
+    (out,) = frames(Wire(TENANT).c2s(hpub(block)), C2S)
+    assert out.headers == block.replace(b": a", b": t.a").replace(b": y", b": t.y")
+
+
 def test_subjects_that_are_never_mapped_are_not_mapped_back() -> None:
     """A server passes any reply subject on, also one with empty tokens, which no mapping touches."""
     wire = Wire(TENANT)

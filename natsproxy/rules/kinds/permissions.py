@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.errors import publish_denied, subscribe_denied, subscription_revoked
-from natsproxy.protocol.headers import get as get_header
+from natsproxy.protocol.headers import TRACE_DEST, trace_span
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
 from natsproxy.protocol.subjects import is_valid_publish, matches
 from natsproxy.rules.base import Action, Blanket, Hit, Kind, Setting, Stage
@@ -34,7 +34,6 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 SUBS: Final = op_mask(Op.SUB)
-TRACE: Final = b"Nats-Trace-Dest"
 
 
 class PermissionMap(Action):
@@ -102,7 +101,7 @@ class PermissionMap(Action):
     def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
         """Leave alone what the map admits whatever else is in the frame."""
         if PUBS >> op & 1:
-            return Blanket(unless=TRACE) if self.permissions.can_publish(subject) else None
+            return Blanket(unless=TRACE_DEST) if self.permissions.can_publish(subject) else None
         if self.permissions.responses is not None:
             return None
         sub = view.subs.get(sid)
@@ -141,12 +140,10 @@ class PermissionMap(Action):
 def traced_to(headers: bytes) -> bytes:
     """Return the subject to which the server will publish what it traced of a message, `b""` for none.
 
-    The server reads this header otherwise than its others: up to the first blank line, without the blanks
-    around it.  It asks about this subject before it asks about the message's own.
+    It asks about this subject before it asks about the message's own.
     """
-    if TRACE not in headers:
-        return b""
-    return (get_header(headers.partition(b"\r\n\r\n")[0], TRACE) or b"").strip(b" \t")
+    found = trace_span(headers)
+    return b"" if found is None else headers[found[0] : found[1]]
 
 
 KEYS: Final = ("publish", "subscribe", "allow_responses")
