@@ -60,39 +60,48 @@ class GuardedGroup(click.Group):
         if self.get_command(ctx, name) is None and name[:1] != "-" and not ctx.resilient_parsing:
             known = dict(_commands(self, ctx))
             near = difflib.get_close_matches(name, known, 1)
-            hint = (
-                f"did you mean '{known[near[0]]}'?"
-                if near
-                else f"there are {', '.join(self.list_commands(ctx))}"
-            )
+            there = f"there are {', '.join(self.list_commands(ctx))}"
+            hint = f"did you mean '{known[near[0]]}'?" if near else there
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the command line; `--help` and `--version` print here."""
+        with _guarded():
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         if wants_plain():
             ctx.color = False
-        if isinstance(sys.stdout, TextIOWrapper):  # an arrow where the locale has none is no reason to end
-            sys.stdout.reconfigure(errors="backslashreplace")
+        with _guarded(), _terminated_as_interrupted():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Turn whatever comes out into an exit code, and into a sentence where there is one to say."""
+    if isinstance(sys.stdout, TextIOWrapper):  # an arrow where the locale has none is no reason to end
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
         try:
-            with _terminated_as_interrupted():
-                try:
-                    return super().invoke(ctx)
-                finally:
-                    if sys.stdout is not None:
-                        sys.stdout.flush()
-        except KeyboardInterrupt:
-            raise SystemExit(Exit.STOPPED) from None
-        except NatsproxyError as error:
-            raise failure(error) from None
-        except BrokenPipeError:
-            _forget_stdout()
-            raise SystemExit(Exit.NOBODY_READS) from None
-        except OSError as error:
-            _forget_stdout()
-            place = error.filename or ("standard output" if error.errno in _OF_OUTPUT else "")
-            text = f"{os.fsdecode(place)}: {error.strerror}" if place else str(error)
-            raise CouldNotRun(text) from None
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise SystemExit(Exit.STOPPED) from None
+    except NatsproxyError as error:
+        raise failure(error) from None
+    except BrokenPipeError:
+        _forget_stdout()
+        raise SystemExit(Exit.NOBODY_READS) from None
+    except OSError as error:
+        _forget_stdout()
+        place = error.filename or ("standard output" if error.errno in _OF_OUTPUT else "")
+        raise CouldNotRun(f"{os.fsdecode(place)}: {error.strerror}" if place else str(error)) from None
 
 
 def _commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, str]]:
