@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
 @click.option("--report", help="Also write a report, one HTML page, to this file.")
 @click.option("--watch", is_flag=True, help="Go on while the captures are written, until stopped.")
 @click.option("--every", default=10.0, show_default=True, help="With --watch: seconds between two batches.")
+@click.option(
+    "--refresh",
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: at least so long between two writings of the hour that is not over.",
+)
 @click.option("--cores", default=2, show_default=True, help="Of this machine.")
 @click.option("--master", help="Run on this cluster (spark://host:7077, ...) instead of this machine.")
 @click.option("--remote", help="Run on this Spark Connect server (sc://host:15002) instead of this machine.")
@@ -34,7 +43,8 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No progress.")
 def analyze(
     captures: tuple[str, ...], out: str, tables: str, report: str | None, watch: bool, every: float,
-    cores: int, master: str | None, remote: str | None, conf: tuple[str, ...], spark_log: str, quiet: bool,
+    refresh: float, cores: int, master: str | None, remote: str | None, conf: tuple[str, ...],
+    spark_log: str, quiet: bool,
 ) -> None:  # fmt: skip
     """Write the tables of captures as Parquet, and show request latencies.
 
@@ -42,14 +52,16 @@ def analyze(
     tables; a run that was broken off leaves none that counts as whole.
 
     With --watch the folders may still be empty.  What recorders write is taken in batches, each block exactly
-    once, however often this is killed and started again.  SIGINT or SIGTERM: it takes what is there, writes
-    the tables that derive from it, and ends; a second one ends it at once.
+    once, however often this is killed and started again.  The tables are written by the hour when an hour is
+    over; what is not over, and the report, now and then.  SIGINT or SIGTERM: it takes what is there, writes
+    the tables of everything, and ends; a second one ends it at once.
 
     \b
     natsproxy analyze traffic.ncap --out tables
     natsproxy analyze traffic/ --out tables --tables frames,requests
     natsproxy analyze traffic/ --out tables --report report.html
     natsproxy analyze traffic/ --out tables --watch
+    natsproxy analyze traffic/ --out tables --watch --every 30 --refresh 300 --report report.html
     natsproxy analyze 's3://bucket/traffic/*.ncap' --out s3a://bucket/tables --master spark://host:7077
     """
     logging.basicConfig(handlers=[logging.NullHandler()])  # py4j logs the traceback of a Ctrl-C
@@ -57,7 +69,7 @@ def analyze(
         from natsproxy.spark.session import need_pyspark, open_session
 
         need_pyspark()
-        from natsproxy.spark import jobs, paths, watching
+        from natsproxy.spark import jobs, paths
         from natsproxy.spark.tables import TABLES
 
         wanted = jobs.chosen([name for name in tables.split(",") if name] or TABLES)
@@ -66,13 +78,10 @@ def analyze(
         settings = dict(map(_setting, conf))
         spark = open_session(cores, master=master, remote=remote, log=spark_log, settings=settings)
         try:
-            progress = _silent if quiet else _progress
             if watch:
-                if not quiet:
-                    click.echo(f"watching {', '.join(captures)}; Ctrl-C or SIGTERM ends it", err=True)
-                watching.watch(spark, captures, out, wanted, every=every, stop=_Stop(), progress=progress)
+                _watch(spark, captures, out, wanted, every, refresh, report, quiet)
             else:
-                jobs.analyze(spark, captures, out, wanted, progress)
+                jobs.analyze(spark, captures, out, wanted, _silent if quiet else _progress)
             _results(spark, out, wanted, report, captures)
         finally:
             spark.stop()
@@ -110,6 +119,66 @@ def _silent(table: str, rows: int) -> None:
 
 def _progress(table: str, rows: int) -> None:
     click.echo(f"{table}: {rows} rows", err=True)
+
+
+def _watch(
+    spark: SparkSession, captures: Sequence[str], out: str, tables: list[str],
+    every: float, refresh: float, report: str | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Watch until a signal comes; the report is written each time that the tables are."""
+    from natsproxy.spark import watching
+    from natsproxy.spark.report import write
+
+    def refreshed() -> None:
+        if report is not None:
+            write(spark, out, report, captures)
+
+    with nullcontext(_silent) if quiet else _Watching(captures) as progress:
+        watching.watch(
+            spark, captures, out, tables, every=every, refresh=refresh,
+            stop=_Stop(), progress=progress, refreshed=refreshed,
+        )  # fmt: skip
+
+
+class _Watching:
+    """What a watch says: on a terminal one line that changes, else a line for each batch; and a summary."""
+
+    def __init__(self, captures: Sequence[str]) -> None:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        self._captures = ", ".join(captures)
+        self._status = console.status("", spinner="line") if console.is_terminal else None
+        self._rows: Counter[str] = Counter()
+        self._batches: Counter[str] = Counter()
+        self._last = "-"
+
+    def __enter__(self) -> _Watching:
+        click.echo(f"watching {self._captures}; Ctrl-C or SIGTERM ends it", err=True)
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __call__(self, table: str, rows: int) -> None:
+        if table in ("frames", "items"):
+            self._rows[table] += rows
+            self._batches[table] += 1
+        else:
+            self._last = table
+        if self._status is None:
+            _progress(table, rows)
+        else:
+            self._status.update(f"{self._sums()}, last written: {self._last}")
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+        click.echo(f"taken: {self._sums()}", err=True)
+
+    def _sums(self) -> str:
+        return ", ".join(
+            f"{self._rows[name]} {name} in {self._batches[name]} batches" for name in ("frames", "items")
+        )
 
 
 def _results(

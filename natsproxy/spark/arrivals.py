@@ -104,9 +104,9 @@ class Arrivals:
             writer = rows.writeStream.option(
                 "checkpointLocation", f"{self._folder.root}/_checkpoint/{self._name}"
             )
-            self._query = writer.foreachBatch(self._take).trigger(**trigger).start()
+            self._query = writer.foreachBatch(self.take).trigger(**trigger).start()
 
-    def _take(self, rows: DataFrame, batch: int) -> None:
+    def take(self, rows: DataFrame, batch: int) -> None:
         """Write a batch; Spark calls it, in a thread of its own."""
         with self._one:  # a query that was stopped may still be in here when the next one begins
             with self._book.look() as ledger:

@@ -9,9 +9,9 @@
     open                            those whose rows stand in `places`, since they are not over
     stale                           those of both to which frames have come since they were written
 
-The file's name has its version, and the last `KEPT` stay: whoever has listed the folder still finds what he
-goes on to read.  The newest one counts.  A line of its own has the ledger itself, for the watch that takes
-up.
+The file's name has its version, and the newest one counts.  The last `KEPT` stay: whoever has listed the
+folder still finds what was the newest then.  A line of its own has the ledger itself, for the watch that
+takes up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from natsproxy.spark.ledger import HOURLY, SOURCES, Hours, Ledger, spans
 LIST: Final = "analysis"
 COLUMNS: Final = (
     "table string, rows bigint, written string, version bigint, places array<string>, hours array<string>, "
-    "open array<string>"
+    "open array<string>, stale array<string>"
 )
 KEPT: Final = 8
 """So many versions of the list stay."""

@@ -184,8 +184,8 @@ class Ledger:
         return self._by_hour(lambda table, hour: True)
 
     def open(self, around: int) -> dict[int, list[str]]:
-        """Return the hours that are not over, of the tables of which one is stale."""
-        found = self._by_hour(lambda table, hour: not self.over(hour, around))
+        """Return the hours that are not over, if one of them is stale; with those that stand beside them."""
+        found = self._by_hour(lambda table, hour: hour in table.ahead_of or not self.over(hour, around))
         fresh = {hour for hour in found for table in self.hours.values() if hour in table.stale}
         return found if fresh else {}
 

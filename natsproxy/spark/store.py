@@ -128,7 +128,9 @@ class Store:
         """Return what is whole, by table (see `book.py`)."""
         with told(self.place(LIST)):
             try:
-                rows = self._spark.read.schema(book.COLUMNS).json(self.place(LIST)).collect()
+                # A watch removes old versions of its list; the newest stays for a while.
+                reader = self._spark.read.schema(book.COLUMNS).option("ignoreMissingFiles", "true")
+                rows = reader.json(self.place(LIST)).collect()
             except AnalysisException:  # there is none
                 return {}
         return {row["table"]: row for row in book.newest(rows)}
