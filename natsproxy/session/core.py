@@ -119,8 +119,12 @@ class Core:
         watches[sid] = max(need, watches.get(sid, Need.NONE))
 
     def count_sid(self, sid: bytes) -> None:
-        """Count what comes on `sid` until the subscription ends, without looking at it."""
-        self._tallies.setdefault(sid, 0)
+        """Count what comes on `sid` until the subscription ends, without looking at it.
+
+        Only of a subscription that the server will know: refused ones would pile up here.
+        """
+        if sid in self._subs:
+            self._tallies.setdefault(sid, 0)
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
         """Want every message frame of exactly `subject`."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 
 from natsproxy.rules.seam import Shape
 
 PLAIN = Shape()
+OVERHEAD = 400
+"""What an item takes beside its bytes: a frame of ten bytes must not be held for the price of ten."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +37,8 @@ class Item:
     defer: int = 0
     open: bool = False
     finish: bool = False
-    size: int = field(default=0)
+    gone: bool = False
+    size: int = 0
 
 
 class Outbox:
@@ -43,7 +48,11 @@ class Outbox:
         self.shape = PLAIN
         self.bytes = 0
         self._queue: deque[Item] = deque()
-        self._aside: list[Item] = []  # may be overtaken: sent when due, wherever the queue is
+        self._aside = 0  # how many may be overtaken: sent when due, wherever the queue is
+        self._numbered = count()
+        self._by_time: list[tuple[int, int, Item]] = []  # heaps of them; an item may be in both
+        self._by_count: list[tuple[int, int, Item]] = []
+        self._went = 0  # how many frames went by: what deferred items count
         self._carry: deque[memoryview] = deque()  # released frames that the bent link has not taken yet
         self._credit_at = 0  # when the link is free for the next slice
 
@@ -54,10 +63,17 @@ class Outbox:
 
     def put(self, item: Item) -> None:
         """Queue an item behind the others."""
-        item.size = sum(map(len, item.parts))
+        item.size = sum(map(len, item.parts)) + OVERHEAD
         item.due += self.shape.delay
         self.bytes += item.size
-        (self._aside if item.overtake or item.defer else self._queue).append(item)
+        if not (item.overtake or item.defer):
+            self._queue.append(item)
+            return
+        self._aside += 1
+        number = next(self._numbered)
+        heappush(self._by_time, (item.due, number, item))
+        if item.defer:
+            heappush(self._by_count, (self._went + item.defer, number, item))
 
     def grow(self, item: Item, data: bytes, *, last: bool) -> None:
         """Add bytes to the open item."""
@@ -66,31 +82,46 @@ class Outbox:
         self.bytes += len(data)
         item.open = not last
 
-    def passed(self, frames: int) -> None:
-        """Note that frames went by: deferred items count them."""
-        for item in self._aside:
-            if item.defer > 0:
-                item.defer -= frames
-                if item.defer <= 0:
-                    item.due = 0
-
     def release(self, now: int) -> Iterator[Item]:
         """Yield the items whose time has come, in the order in which they leave."""
         if self.shape.paused:
             return
-        for item in sorted((item for item in self._aside if item.due <= now), key=lambda item: item.due):
-            if item.open:
-                continue
-            self._aside.remove(item)
-            yield self._gone(item)
+        yield from self._overtaking(now)
         while self._queue and self._queue[0].due <= now and not self._queue[0].open:
             item = self._queue.popleft()
-            yield self._gone(item)
-            self.passed(item.frames)
+            self.bytes -= item.size
+            yield item
+            self._went += item.frames
+            if self._by_count and self._by_count[0][0] <= self._went:
+                self._ripen()
+                yield from self._overtaking(now)
 
-    def _gone(self, item: Item) -> Item:
-        self.bytes -= item.size
-        return item
+    def _ripen(self) -> None:
+        """Make deferred items due that have waited for their count of frames."""
+        while self._by_count and self._by_count[0][0] <= self._went:
+            _, number, item = heappop(self._by_count)
+            if not item.gone:
+                heappush(self._by_time, (0, number, item))
+
+    def _overtaking(self, now: int) -> Iterator[Item]:
+        waiting = []
+        while self._by_time and (self._by_time[0][0] <= now or self._by_time[0][2].gone):
+            entry = heappop(self._by_time)
+            item = entry[2]
+            if item.gone:
+                continue
+            if item.open:
+                waiting.append(entry)
+                continue
+            item.gone = True
+            self._aside -= 1
+            self.bytes -= item.size
+            yield item
+            item.parts = []  # another heap may still know it
+        for entry in waiting:
+            heappush(self._by_time, entry)
+        if not self._aside:
+            self._by_count.clear()
 
     def bend(self, data: bytes | memoryview) -> None:
         """Give released bytes to the link's slicer and rate limit."""
@@ -120,9 +151,12 @@ class Outbox:
 
     def left(self) -> list[Item]:
         """Take out all items that have not been released."""
-        items = [*self._queue, *self._aside]
+        aside = {entry[1]: entry[2] for entry in sorted(self._by_time, key=lambda entry: entry[1])}
+        items = [*self._queue, *(item for item in aside.values() if not item.gone)]
         self._queue.clear()
-        self._aside.clear()
+        self._by_time.clear()
+        self._by_count.clear()
+        self._aside = 0
         self.bytes = sum(map(len, self._carry))
         return items
 
@@ -130,7 +164,10 @@ class Outbox:
         """When (ns) something here may go next; None for nothing."""
         if self.shape.paused:
             return None
-        times = [item.due for item in self._aside if not item.open]
+        ahead = self._by_time[:1]
+        if ahead and (ahead[0][2].open or ahead[0][2].gone):
+            ahead = [entry for entry in self._by_time if not (entry[2].open or entry[2].gone)]
+        times = [due for due, _, _ in ahead]
         if self._queue and not self._queue[0].open:
             times.append(self._queue[0].due)
         if self._carry:

@@ -11,6 +11,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.spec import load
+from natsproxy.session import causes
 from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import frames
 from tests.differential.wirelog import settings_before
@@ -162,6 +163,27 @@ def test_a_limit_that_the_session_keeps_outlives_the_rule_that_made_it_do_so() -
     play.server(b"MSG o.x 1 0\r\n\r\n" * 3)
     assert play.to_client == b"MSG o.x 1 0\r\n\r\n" * 2
     assert b"UNSUB 1\r\n" in play.to_server
+
+
+def test_a_stream_that_is_not_read_any_more_ends_when_a_rule_comes_that_needs_it() -> None:
+    play = Playbook().greeted()
+    play.server(b"WHAT 1\r\n")
+    play.do(
+        play.session.swap(chain('[[rules]]\nname = "c"\nkind = "latency"\nop = "PUB"\ndelay = "1s"\n'), 0)
+    )
+    assert play.end is None
+    play.do(play.session.swap(chain(DENY), 0))
+    assert play.end is not None
+    assert play.end.cause == causes.SERVER_PROTOCOL
+
+
+def test_subscriptions_that_the_server_refuses_leave_nothing_behind() -> None:
+    play = Playbook(chain('[[rules]]\nname = "d"\nkind = "drop"\n')).greeted()
+    for sid in range(50):
+        play.client(b"SUB a..b %d\r\n" % sid)
+    assert not play.session.lanes[S2C].scanner.tallies
+    play.client(b"SUB a.b 7\r\n")
+    assert play.session.lanes[S2C].scanner.tallies == {b"7": 0}
 
 
 @pytest.mark.server
