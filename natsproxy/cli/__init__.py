@@ -6,36 +6,47 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import click
+from click.shell_completion import CompletionItem
 
 from natsproxy import __version__
 from natsproxy.cli.exits import GuardedGroup
 
 COMMANDS = {
-    "run": "natsproxy.cli.run:run",
-    "config": "natsproxy.cli.config:config",
-    "capture": "natsproxy.cli.capture:capture",
-    "rules": "natsproxy.cli.rules:rules",
-    "replay": "natsproxy.cli.replay:replay",
-    "cassette": "natsproxy.cli.cassette:cassette",
-    "analyze": "natsproxy.cli.analyze:analyze",
+    "run": ("natsproxy.cli.run:run", "Relay between clients and a server."),
+    "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
+    "capture": ("natsproxy.cli.capture:capture", "Look into captures, check and mend them."),
+    "rules": ("natsproxy.cli.rules:rules", "Check rules, ask what they would do, list what they can."),
+    "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),
+    "cassette": ("natsproxy.cli.cassette:cassette", "Run programs against captures in place of a server."),
+    "analyze": ("natsproxy.cli.analyze:analyze", "Write the tables of captures as Parquet, with Spark."),
 }
-"""Where each command lives."""
+"""Where each command lives, and what it is for: help and completion load none of them."""
 
 
 class _Lazy(GuardedGroup):
     """Loads a command's module only when it is used, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, place in COMMANDS.items() if find_spec(place.partition(":")[0])]
+        return [name for name, (place, _) in COMMANDS.items() if find_spec(place.partition(":")[0])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = COMMANDS.get(cmd_name)
-        module, _, name = (place or "").partition(":")
+        place, _ = COMMANDS.get(cmd_name, ("", ""))
+        module, _, name = place.partition(":")
         if not module or find_spec(module) is None:
             return None
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands, or of the few options that stand before them."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

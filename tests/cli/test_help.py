@@ -15,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from natsproxy.cli import main
+from natsproxy.cli import COMMANDS, main
 from natsproxy.cli.asked import Seconds
 from natsproxy.cli.table import show_table
 from tests.cli.test_bad_input import run, whole
@@ -212,3 +212,36 @@ def test_a_table_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     words = " ".join(lines[1:]).split()
     words.remove("1→2")
     assert "".join(words) == "orders." + "x" * 40
+
+
+def test_help_and_completion_load_no_command() -> None:
+    """Nor what commands need."""
+    script = (
+        "import sys\nfrom natsproxy.cli import COMMANDS, main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "wanted = {place.partition(':')[0] for place, _ in COMMANDS.values()} | {'trio', 'rich', 'pyspark'}\n"
+        "print(sorted(wanted & set(sys.modules)))"
+    )
+    variables = {"_NATSPROXY_COMPLETE": "bash_complete", "COMP_WORDS": "natsproxy r", "COMP_CWORD": "1"}
+    for words, more in ((["--help"], {}), ([], variables)):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.argv = ['natsproxy', *{words}]\n{script}"],
+            capture_output=True, text=True, env={**os.environ, **more}, timeout=30, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert "replay" in done.stdout
+
+
+def test_what_help_says_of_a_command_is_what_the_command_says() -> None:
+    """In other words perhaps, where one line is to hold it; a new command needs its line."""
+    assert main.list_commands(click.Context(main)) == list(COMMANDS)
+    for name, (_, text) in COMMANDS.items():
+        assert f"  {name:<9} {text}" in run("--help").output
+        assert len(text) <= 64
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_script_for_each_shell_of_the_readme(shell: str) -> None:
+    assert f"{shell}_source" in README
+    done = CliRunner().invoke(main, [], env={"_NATSPROXY_COMPLETE": f"{shell}_source"}, prog_name="natsproxy")
+    assert (done.exit_code, f"_NATSPROXY_COMPLETE={shell}_complete" in done.output) == (0, True)
