@@ -15,19 +15,16 @@ Theory
 
 from __future__ import annotations
 
-from typing import Final
-
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, compile_pattern
 from natsproxy.rules.base import LinkAction, Rule
+from natsproxy.rules.memo import remember
 from natsproxy.rules.rewriter import Rewriter
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import Interest
-
-CACHE: Final = 8192
 
 
 class _Table:
@@ -101,9 +98,7 @@ class Plan:
         cache = self._caches[direction]
         found = cache.get((op, subject))
         if found is None:
-            if len(cache) >= CACHE:
-                cache.clear()
-            found = cache[op, subject] = self._tables[direction][op].find(subject)
+            found = remember(cache, (op, subject), self._tables[direction][op].find(subject), len(subject))
         return found
 
     def asking(self, subject: bytes) -> frozenset[object]:
@@ -112,10 +107,8 @@ class Plan:
             return frozenset()
         found = self._asker_cache.get(subject)
         if found is None:
-            if len(self._asker_cache) >= CACHE:
-                self._asker_cache.clear()
-            found = frozenset(self._asking[place] for place in self._askers.find(subject))
-            self._asker_cache[subject] = found
+            asking = frozenset[object](self._asking[place] for place in self._askers.find(subject))
+            found = remember(self._asker_cache, subject, asking, len(subject))
         return found
 
     def alters(self, subject: bytes) -> bool:

@@ -23,11 +23,12 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from natsproxy.protocol.mapping import Mapping, SubjectTransform
 from natsproxy.protocol.subjects import collide, compile_pattern, has_empty_token, has_wildcard
 from natsproxy.rules.base import Action, Rule, Stage
+from natsproxy.rules.memo import remember
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.rules.selector import Selector
 from natsproxy.wire.frames import Need
@@ -36,10 +37,7 @@ from natsproxy.wire.ops import C2S, Direction, Op, op_mask
 
 RESERVED: Final = frozenset({b"_INBOX", b"$JS", b"$SYS", b"$SRV"})
 STATEFUL: Final = (b"$JS.ACK.", b"$JS.FC.", b"_R_.", b"_GR_.")
-CACHE: Final = 8192
 Draws = Callable[[Rule], float]
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Rewriting(Action):
@@ -157,9 +155,9 @@ class Subjects:
 
     def destination(self, subject: bytes) -> Rule | Moved | None:
         """Return the destination of a publish where it is certain, else the rule that must throw dice."""
-        if subject not in self._publish:
-            _remember(self._publish, subject, self._destination(subject))
-        return self._publish[subject]
+        if subject in self._publish:
+            return self._publish[subject]
+        return remember(self._publish, subject, self._destination(subject), len(subject))
 
     def deciding(self, subject: bytes) -> Rule | None:
         """Return the rule that decides for the subject of a publish."""
@@ -182,9 +180,9 @@ class Subjects:
         """Return what a SUB becomes: None for itself."""
         if subject.startswith(self._spared):
             return None
-        if subject not in self._subscribe:
-            _remember(self._subscribe, subject, self._subscription(subject))
-        return self._subscribe[subject]
+        if subject in self._subscribe:
+            return self._subscribe[subject]
+        return remember(self._subscribe, subject, self._subscription(subject), len(subject))
 
     def _subscription(self, subject: bytes) -> Moved | Refused | None:
         wild = has_wildcard(subject)
@@ -222,9 +220,9 @@ class Subjects:
         if not subject.startswith(self._moved_from):
             return None
         key = (subscribed, subject)
-        if key not in self._back:
-            _remember(self._back, key, self._undo(subject, subscribed))
-        return self._back[key]
+        if key in self._back:
+            return self._back[key]
+        return remember(self._back, key, self._undo(subject, subscribed), len(subject) + len(subscribed))
 
     def _undo(self, subject: bytes, subscribed: bytes) -> Moved | None:
         if has_empty_token(subject) or subject.startswith(STATEFUL):
@@ -248,11 +246,5 @@ class Subjects:
             found = not any(compile_pattern(pattern)(subject) for pattern in selector.unless) and (
                 selector.subjects is None or any(compile_pattern(p)(subject) for p in selector.subjects)
             )
-            _remember(self._sides, key, found)
+            remember(self._sides, key, found, len(subject))
         return found
-
-
-def _remember(cache: dict[K, V], key: K, value: V) -> None:
-    if len(cache) >= CACHE:
-        cache.clear()
-    cache[key] = value

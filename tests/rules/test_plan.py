@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.rules import plan as plan_module
+from natsproxy.rules import memo
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.plan import Plan, joined
@@ -60,9 +60,12 @@ def test_joining_keeps_what_differs() -> None:
 
 def test_caches_are_bounded() -> None:
     plan = planned({"subject": "a.*"})
-    for n in range(2 * plan_module.CACHE + 5):
+    for n in range(2 * memo.MOST + 5):
         plan.candidates(C2S, Op.PUB, b"a.%d" % n)
-    assert len(plan._caches[C2S]) <= plan_module.CACHE
+    assert len(plan._caches[C2S]) <= memo.MOST
+    known = len(plan._caches[C2S])
+    assert plan.candidates(C2S, Op.PUB, b"a." + b"x" * memo.LONGEST) == (0,)
+    assert len(plan._caches[C2S]) == known
 
 
 def test_subscriptions_that_a_rule_can_touch_are_counted() -> None:
