@@ -61,7 +61,11 @@ class CaptureWriter:
         self.info = info or self.info
         self.segment += 1
         if not self.single:
-            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                reason = f"cannot create the folder of the capture: {error.strerror}"
+                raise CaptureError(reason, path=self.path) from None
         self.file, self._fd = self._create()
         self.size = 0
         self._index = []

@@ -23,6 +23,7 @@ from natsproxy.cli.diff import diff
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.export import export
 from natsproxy.cli.filters import filters
+from natsproxy.cli.paths import FilePath
 from natsproxy.cli.table import show_table
 from natsproxy.errors import CaptureError, Exit, UnreadableCapture
 from natsproxy.printable import printable
@@ -44,7 +45,7 @@ capture.add_command(export)
 
 
 @capture.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="How many subjects."
@@ -156,7 +157,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 @capture.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each frame.")
 @filters
 @click.option("--follow", "-f", is_flag=True, help="Go on as the capture grows.")
@@ -228,7 +229,7 @@ def _short(raw: bytes, limit: int) -> str:
 
 
 @capture.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify(path: Path, as_json: bool) -> None:
     """Check every block of a capture.
@@ -262,8 +263,8 @@ def verify(path: Path, as_json: bool) -> None:
 
 
 @capture.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=FilePath())
+@click.argument("target", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def recover(source: Path, target: Path, as_json: bool) -> None:
     """Write the whole blocks of a damaged capture file to a new one.

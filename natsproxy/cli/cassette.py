@@ -12,6 +12,7 @@ import trio
 
 from natsproxy.cli.asked import URL, Seconds, parse_address
 from natsproxy.cli.foreground import run_stoppable
+from natsproxy.cli.paths import FilePath
 from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError, Exit
@@ -28,7 +29,7 @@ def cassette() -> None:
 @click.option("--upstream", metavar=URL, help="The server to record from.")
 @click.option("--strict", is_flag=True, help="Also fail when something recorded was not used.")
 @click.option("--timeout", type=Seconds(), default="600", show_default=True, help="For the program.")
-@click.argument("capture", type=click.Path(path_type=Path))
+@click.argument("capture", type=FilePath())
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     mode: str, upstream: str | None, strict: bool, timeout: float, capture: Path, command: tuple[str, ...]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from natsproxy.cli.paths import FilePath
 from natsproxy.cli.table import show_table
 from natsproxy.errors import Exit
 from natsproxy.printable import printable
@@ -16,8 +17,8 @@ from natsproxy.replay.report import Report, Row, Sample, Tally
 
 
 @click.command()
-@click.argument("recorded", type=click.Path(path_type=Path))
-@click.argument("observed", type=click.Path(path_type=Path))
+@click.argument("recorded", type=FilePath())
+@click.argument("observed", type=FilePath())
 @click.option("--ignore", "ignored", multiple=True, metavar="WHAT",
               help="json:/member, header:Name or subject:pattern; may be given often.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

@@ -91,17 +91,42 @@ def _guarded() -> Iterator[None]:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except KeyboardInterrupt:
-        raise SystemExit(Exit.STOPPED) from None
-    except NatsproxyError as error:
-        raise failure(error) from None
-    except BrokenPipeError:
-        _forget_stdout()
-        raise SystemExit(Exit.NOBODY_READS) from None
-    except OSError as error:
-        _forget_stdout()
-        place = error.filename or ("standard output" if error.errno in _OF_OUTPUT else "")
-        raise CouldNotRun(f"{os.fsdecode(place)}: {error.strerror}" if place else str(error)) from None
+    except (KeyboardInterrupt, NatsproxyError, OSError, BaseExceptionGroup) as error:
+        ending = _ending(list(_leaves(error)))
+        if ending is None:
+            raise
+        if any(isinstance(leaf, OSError) for leaf in _leaves(error)):
+            _forget_stdout()
+        raise ending from None
+
+
+def _ending(leaves: list[BaseException]) -> BaseException | None:
+    """Return how errors end a command; None where one of them is a bug."""
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return SystemExit(Exit.STOPPED)
+    if any(isinstance(leaf, BrokenPipeError) for leaf in leaves):
+        return SystemExit(Exit.NOBODY_READS)
+    ours = [leaf for leaf in leaves if isinstance(leaf, NatsproxyError | OSError)]
+    if len(ours) < len(leaves):
+        return None
+    stopped = any(isinstance(leaf, Stopped) for leaf in ours)
+    return (_BrokenOff if stopped else CouldNotRun)("; ".join(map(_sentence, ours)))
+
+
+def _sentence(error: NatsproxyError | OSError) -> str:
+    if isinstance(error, NatsproxyError):
+        return str(error)
+    place = error.filename or ("standard output" if error.errno in _OF_OUTPUT else "")
+    return f"{os.fsdecode(place)}: {error.strerror}" if place else str(error)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in a group of them, as nurseries raise."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def _commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, str]]:

@@ -13,12 +13,13 @@ from natsproxy.capture.pcapng import Leg, pcapng
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.view import Query
 from natsproxy.cli.filters import filters
+from natsproxy.cli.paths import FilePath
 
 _FORMS = "--jsonl, --parquet, --pcapng"
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FilePath())
 @click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object a line, as capture cat --json.")
 @click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as Spark's.")
 @click.option(

@@ -15,6 +15,7 @@ import click
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Firing, Note
 from natsproxy.cli.exits import CouldNotRun, FoundWrong
+from natsproxy.cli.paths import FilePath
 from natsproxy.config.build import read_text, rules_file, rules_in
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.protocol.connect import Connect
@@ -32,7 +33,7 @@ from natsproxy.rules.values import direction as read_direction
 from natsproxy.rules.values import op as read_op
 from natsproxy.wire.ops import Op
 
-_FILE = click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+_FILE = click.argument("file", type=FilePath())
 
 
 @click.group()
@@ -187,8 +188,8 @@ def _raw(text: str) -> bytes:
 
 
 @rules.command("from-capture")
-@click.argument("capture", type=click.Path(path_type=Path))
-@click.option("--rules", "file", type=click.Path(path_type=Path), help="The rules, if the capture has none.")
+@click.argument("capture", type=FilePath())
+@click.option("--rules", "file", type=FilePath(), help="The rules, if the capture has none.")
 def from_capture(capture: Path, file: Path | None) -> None:
     """Print the rules of a recorded run, each gate replaced by what fired.
 

@@ -13,7 +13,7 @@ import click
 import trio
 from click.shell_completion import CompletionItem
 
-from natsproxy.cli.exits import CouldNotRun
+from natsproxy.cli.paths import FilePath
 from natsproxy.config.build import inline_rules, proxy_settings, read_file, rules_file
 from natsproxy.config.options import OPTIONS, Option
 from natsproxy.errors import ConfigError, Exit, NatsproxyError
@@ -89,7 +89,7 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> P
 @click.command(cls=_Once)
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     envvar="NATSPROXY_CONFIG",
     is_eager=True,
     callback=_load_config,
@@ -111,13 +111,10 @@ def run(config: Path | None, **values: Any) -> None:
     """
     for text in unknown_variables(os.environ):
         click.echo(f"Warning: {text}", err=True)
-    try:
-        with LogFile(values["log_file"]) as file:
-            service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
-            service.load_rules()
-            trio.run(service.run, logger(file, values["log_format"], values["log_level"]))
-    except* NatsproxyError as group:
-        raise CouldNotRun("; ".join(str(error) for error in _leaves(group))) from None
+    with LogFile(values["log_file"]) as file:
+        service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
+        service.load_rules()
+        trio.run(service.run, logger(file, values["log_format"], values["log_level"]))
     if service.broken_off:
         raise SystemExit(Exit.STOPPED)
 
@@ -132,13 +129,6 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
             hint = f"; did you mean {near[0]}?" if near else ""
             said.append(f"{name} is set, and there is no such option{hint}")
     return said
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
-    leaves: list[BaseException] = []
-    for error in group.exceptions:
-        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return leaves
 
 
 class Service:

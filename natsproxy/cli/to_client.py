@@ -15,6 +15,7 @@ import trio
 from natsproxy.cli.asked import URL, Seconds, parse_address, show_facts
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
+from natsproxy.cli.paths import FilePath
 from natsproxy.config.settings import Address
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
@@ -29,7 +30,7 @@ _Front = Callable[[], AbstractAsyncContextManager[Address]]
 
 
 @click.command("to-client")
-@click.argument("capture", type=click.Path(path_type=Path))
+@click.argument("capture", type=FilePath())
 @click.option("--listen", default="127.0.0.1:4222", show_default=True, metavar="HOST:PORT", help="Where.")
 @click.option(
     "--unrecorded",
@@ -54,7 +55,7 @@ _Front = Callable[[], AbstractAsyncContextManager[Address]]
     help="How long without traffic to end after.",
 )
 @click.option("--stay", is_flag=True, help="Serve until stopped, also when everything was played.")
-@click.option("--record", type=click.Path(path_type=Path), help="Record what happens, x.ncap.")
+@click.option("--record", type=FilePath(), help="Record what happens, x.ncap.")
 @click.option("--report", is_flag=True, help="Compare what happens with the capture.")
 @click.option("--ignore", "ignored", multiple=True, metavar="WHAT", help="For --report: see capture diff.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")

@@ -20,6 +20,7 @@ from natsproxy.cli.asked import (
 )
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
+from natsproxy.cli.paths import FilePath
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.canonical import parse_ignore
 from natsproxy.replay.compare import compare
@@ -28,11 +29,11 @@ from natsproxy.replay.rehearsal import Rehearsal, Terms
 
 
 @click.command("to-server")
-@click.argument("capture", type=click.Path(path_type=Path))
+@click.argument("capture", type=FilePath())
 @click.option("--to", "target", metavar=URL, help="The server.")
 @click.option("--speed", type=Speed(), default="1", show_default=True, help="Factor, or max.")
 @click.option("--user", help="USER:PASSWORD, or a token, to connect with.")
-@click.option("--creds", type=click.Path(path_type=Path), help="A .creds file to connect with.")
+@click.option("--creds", type=FilePath(), help="A .creds file to connect with.")
 @click.option("--map-user", multiple=True, metavar="RECORDED=USER:PASSWORD", help="For one recorded user.")
 @click.option("--connections", default="", metavar="N[,N...]", help="Only these recorded connections.")
 @click.option(
@@ -50,7 +51,7 @@ from natsproxy.replay.rehearsal import Rehearsal, Terms
     help="How long to wait for what a frame answers.",
 )
 @click.option("--dry-run", is_flag=True, help="Only look: how long, how many, what is odd.")
-@click.option("--record", type=click.Path(path_type=Path), help="Record what happens, x.ncap.")
+@click.option("--record", type=FilePath(), help="Record what happens, x.ncap.")
 @click.option("--report", is_flag=True, help="Compare what happens with the capture.")
 @click.option("--ignore", "ignored", multiple=True, metavar="WHAT", help="For --report: see capture diff.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")

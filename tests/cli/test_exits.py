@@ -35,6 +35,7 @@ TABLE: list[tuple[str, int]] = [
     ("run -u nats://127.0.0.1:1 --rules mistake.toml", COULD_NOT),
     ("run -u nats://127.0.0.1:1 --listen TAKEN", COULD_NOT),
     ("run -u nats://127.0.0.1:1 --listen 127.0.0.1:0 --record none/x.ncap", COULD_NOT),
+    ("run -u nats://127.0.0.1:1 --listen 127.0.0.1:0 --record whole.ncap/folder/", COULD_NOT),
     ("config -u nats://127.0.0.1:1", OK),
     ("config", OK),
     ("config --listen nowhere", COULD_NOT),
@@ -135,6 +136,13 @@ def test_each_command_is_in_the_table() -> None:
         (BrokenPipeError(), Exit.NOBODY_READS, ""),
         (OSError(28, "No space left"), Exit.COULD_NOT_RUN, "Error: standard output: No space left\n"),
         (OSError(13, "Denied", "x.toml"), Exit.COULD_NOT_RUN, "Error: x.toml: Denied\n"),
+        (ExceptionGroup("", [ConfigError("a"), ConfigError("b")]), Exit.COULD_NOT_RUN, "Error: a; b\n"),
+        (
+            ExceptionGroup("", [ExceptionGroup("", [OSError(13, "No", "x")])]),
+            Exit.COULD_NOT_RUN,
+            "Error: x: No\n",
+        ),
+        (BaseExceptionGroup("", [KeyboardInterrupt(), ConfigError("a")]), Exit.STOPPED, ""),
     ],
 )
 def test_whatever_ends_a_command(error: BaseException, code: int, said: str) -> None:
@@ -151,7 +159,8 @@ def test_whatever_ends_a_command(error: BaseException, code: int, said: str) -> 
     assert (done.exit_code, done.output) == (code, said)
 
 
-def test_a_bug_is_no_sentence() -> None:
+@pytest.mark.parametrize("bug", [KeyError("x"), ExceptionGroup("", [ConfigError("a"), KeyError("x")])])
+def test_a_bug_is_no_sentence(bug: Exception) -> None:
     """It keeps its traceback."""
 
     @click.group(cls=GuardedGroup)
@@ -159,9 +168,9 @@ def test_a_bug_is_no_sentence() -> None:
 
     @group.command()
     def fails() -> None:
-        raise KeyError("x")
+        raise bug
 
-    assert isinstance(CliRunner().invoke(group, ["fails"]).exception, KeyError)
+    assert CliRunner().invoke(group, ["fails"]).exception is bug
 
 
 def long_capture(path: Path) -> Path:

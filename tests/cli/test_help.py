@@ -245,3 +245,18 @@ def test_there_is_a_script_for_each_shell_of_the_readme(shell: str) -> None:
     assert f"{shell}_source" in README
     done = CliRunner().invoke(main, [], env={"_NATSPROXY_COMPLETE": f"{shell}_source"}, prog_name="natsproxy")
     assert (done.exit_code, f"_NATSPROXY_COMPLETE={shell}_complete" in done.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["capture", "info", ""], ["rules", "check", ""], ["run", "-u", "x:1", "--record", ""],
+        ["run", "--config", ""], ["replay", "to-server", "x", "--record", ""],
+        ["cassette", "run", "", "true"],
+    ],
+)  # fmt: skip
+def test_an_empty_name_is_not_the_folder_one_is_in(words: list[str]) -> None:
+    """As of a variable that is not set."""
+    done = run(*words)
+    assert done.exit_code == 2
+    assert "the name of a file" in done.output
