@@ -278,13 +278,16 @@ class RuleBound:
             dice = item.dice[direction] = Dice(self._seed, item.rule.name, item.key, direction)
         return dice
 
-    def roll(self, item: Instance, direction: Direction, frame: Frame, m: int) -> Roll:
-        """Return the dice of one match: by its number, or by its strand where a server's order is chance."""
+    def roll(self, item: Instance, direction: Direction, frame: Frame, m: int, count: int = 1) -> Roll:
+        """Return the dice of one match: by its number, or by its strand where a server's order is chance.
+
+        count: how many frames of one strand are counted, if this is the first of neighbours.
+        """
         dice = self.dice(item, direction)
         if item.strands is None or not MSGS >> frame.op & 1:
             return Roll(dice, m)
         sub = self.view.subs.get(frame.sid)
-        return item.strands.roll(dice, frame.subject, sub.subject if sub is not None else b"")
+        return item.strands.roll(dice, frame.subject, sub.subject if sub is not None else b"", count)
 
     def _on_server_side(self, rule: Rule, case: Case) -> bool:
         """Tell whether the server's subject of a frame is one that a `side = "server"` rule selects."""

@@ -106,14 +106,14 @@ class Strands:
     def __len__(self) -> int:
         return len(self._counts)
 
-    def roll(self, dice: Dice, subject: bytes, subscribed: bytes) -> Roll:
-        """Count a delivery and return the dice of its strand.  dice: the rule's, the same each time."""
+    def roll(self, dice: Dice, subject: bytes, subscribed: bytes, count: int = 1) -> Roll:
+        """Count deliveries side by side; return the dice of the first.  dice: the rule's, always the same."""
         mark, own = self._known.get((subject, subscribed)) or self._learn(dice, subject, subscribed)
-        m = self._counts.pop(mark, 0) + 1
-        self._counts[mark] = m
+        before = self._counts.pop(mark, 0)
+        self._counts[mark] = before + count
         if len(self._counts) > self._limit:
             self._counts.popitem(last=False)
-        return Roll(own, m)
+        return Roll(own, before + 1)
 
     def _learn(self, dice: Dice, subject: bytes, subscribed: bytes) -> tuple[bytes, Dice]:
         own = dice.strand(strand_of(subject, subscribed))

@@ -36,6 +36,7 @@ class Lot:
         "_item",
         "_name",
         "_now",
+        "_probability",
         "_told",
     )
 
@@ -49,6 +50,7 @@ class Lot:
         self._now = now
         self._name = item.rule.name
         gate = item.rule.gate
+        self._probability = gate.probability or 0.0
         self._drawn = gate.probability is not None and gate == Gate(probability=gate.probability)
         self._count = 0
         self._told: list[tuple[int, int, str]] = []  # ordinal, m and subject
@@ -84,7 +86,7 @@ class Lot:
     def _fired(self, frames: Sequence[Frame], at: int, stop: int) -> Sequence[int]:
         """Count matches and return the indices of those that the gate lets through."""
         item, size = self._item, stop - at
-        if item.gated and not (self._drawn and self._direction == C2S):
+        if item.gated and not self._drawn:
             return [place for place in range(at, stop) if self._opens(frames[place])]
         count = item.counts[self._direction]
         m = count.matched + 1
@@ -92,10 +94,26 @@ class Lot:
         item.rule.shared.matched += size
         if not item.gated:
             return range(at, stop)
-        dice = self._bound.dice(item, self._direction)
-        hits = dice.below(m, size, item.rule.gate.probability or 0.0)
-        count.fired += len(hits)
-        return [at + hit - m for hit in hits]
+        fired: list[int] = []
+        if self._direction == C2S:
+            dice = self._bound.dice(item, C2S)
+            fired += [at + hit - m for hit in dice.below(m, size, self._probability)]
+        else:
+            while at < stop:
+                end = self._alike(frames, at, stop)
+                roll = self._bound.roll(item, self._direction, frames[at], m, end - at)
+                fired += [at + hit - roll.m for hit in roll.dice.below(roll.m, end - at, self._probability)]
+                at = end
+        count.fired += len(fired)
+        return fired
+
+    @staticmethod
+    def _alike(frames: Sequence[Frame], at: int, stop: int) -> int:
+        """Return the index behind the neighbours of one subject and sid."""
+        subject, sid = frames[at][5], frames[at][7]
+        while at < stop and frames[at][5] == subject and frames[at][7] == sid:
+            at += 1
+        return at
 
     def _opens(self, frame: Frame) -> bool:
         """Count one match and ask the gate about it."""

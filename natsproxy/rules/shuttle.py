@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from natsproxy.events import Firing
 from natsproxy.rules.base import Rule, Stage
@@ -72,12 +71,8 @@ Way = Lift | Stay | Lot | None
 """None: the long way."""
 Moves = Callable[[bytes], bool]
 """Whether rewriting moves a reply subject."""
-_LIFTS: Final = Lift(b"", 0, 0, b"", b"", Streak(C2S, 0), b"")
-"""What all lifts are alike in, for grouping."""
-
-
-def _group(way: Way) -> Way:
-    return _LIFTS if type(way) is Lift else way
+MOVED: Final = "rewrite"
+"""The cause of what moves, in records."""
 
 
 class Shuttle:
@@ -113,29 +108,42 @@ class Shuttle:
         self, direction: Direction, frames: Sequence[Frame], at: int, base: int, now: int
     ) -> list[Stretch]:
         """base: the ordinal of the frame with the index 0."""
-        known = self._ways[direction]
-        ways = []
-        for frame in frames[at:] if at else frames:
-            key = (frame[4], frame[5], frame[7])
-            if key not in known:
-                known[key] = self._find(direction, frame, now)
-            ways.append(known[key])
         found: list[Stretch] = []
-        for group, members in groupby(ways, _group):
-            neighbours = list(members)
-            stop = at + len(neighbours)
-            if group is None:
+        size = len(frames)
+        while at < size:
+            way = self._way(direction, frames[at], now)
+            if way is None:
                 break
-            if isinstance(group, Lift):
-                at = self._lift(direction, frames, cast("list[Lift]", neighbours), at, base, found)
-            elif isinstance(group, Lot):
-                group.take(frames, at, stop, base, found)
-                at = stop
+            stop = self._reach(direction, frames, at, way, now)
+            if isinstance(way, Lift):
+                reached = self._lift(direction, frames, at, stop, way, base, found)
+            elif isinstance(way, Lot):
+                way.take(frames, at, stop, base, found)
+                reached = stop
             else:
-                at = self._stay(direction, frames, at, stop, group.unless, found)
-            if at < stop:
+                reached = self._stay(direction, frames, at, stop, way.unless, found)
+            at = reached
+            if reached < stop:
                 break
         return found
+
+    def _way(self, direction: Direction, frame: Frame, now: int) -> Way:
+        known, key = self._ways[direction], (frame[4], frame[5], frame[7])
+        if key not in known:
+            known[key] = self._find(direction, frame, now)
+        return known[key]
+
+    def _reach(self, direction: Direction, frames: Sequence[Frame], at: int, way: Way, now: int) -> int:
+        """Return the index behind the neighbours that go the same way."""
+        op, subject, sid = frames[at][4], frames[at][5], frames[at][7]
+        for stop in range(at + 1, len(frames)):
+            frame = frames[stop]
+            if frame[5] is subject and frame[7] is sid and frame[4] is op:
+                continue  # the scanner gives neighbours the same objects
+            if self._way(direction, frame, now) is not way:
+                return stop
+            op, subject, sid = frame[4], frame[5], frame[7]
+        return len(frames)
 
     def _stay(
         self,
@@ -164,16 +172,18 @@ class Shuttle:
         self,
         direction: Direction,
         frames: Sequence[Frame],
-        ways: Sequence[Lift],
         start: int,
+        stop: int,
+        way: Lift,
         base: int,
         found: list[Stretch],
     ) -> int:
         """Move neighbours; return the index of the first that must take the long way."""
+        head, cut, place, before, after, streak, unless = way
         moves = self._moves[direction]
         out: list[bytes] = []
         at = start
-        for head, cut, place, before, after, streak, unless in ways:
+        while at < stop:
             frame = frames[at]
             buffer, begin, end, reply = frame[0], frame[1], frame[2], frame[6]
             if reply and moves is not None and moves(reply):
@@ -182,13 +192,19 @@ class Shuttle:
                 break  # odd spacing: the long way knows it
             if unless and unless in frame.headers:
                 break
-            if not streak.count:
-                streak.ordinal, streak.before, streak.after = base + at, before, after
-            streak.count += 1
             out.append(head + buffer[begin + cut : end])
             at += 1
-        if out:
-            found.append(Stretch(at, out, None, "rewrite"))
+        if not out:
+            return at
+        if not streak.count:
+            streak.ordinal, streak.before, streak.after = base + start, before, after
+        streak.count += len(out)
+        if found and found[-1].cause == MOVED:
+            former = found.pop().out
+            assert isinstance(former, list)
+            former += out
+            out = former
+        found.append(Stretch(at, out, None, MOVED))
         return at
 
     # -- which way

@@ -272,6 +272,13 @@ cdef inline bytes piece(const unsigned char *p, Py_ssize_t start, Py_ssize_t sto
     return PyBytes_FromStringAndSize(<const char *>&p[start], stop - start)
 
 
+cdef inline bytes again(bytes last, const unsigned char *p, Py_ssize_t start, Py_ssize_t stop):
+    """Return a piece: the last one itself where that is the same."""
+    if PyBytes_GET_SIZE(last) == stop - start and memcmp(PyBytes_AS_STRING(last), &p[start], stop - start) == 0:
+        return last
+    return piece(p, start, stop)
+
+
 class Scanner(_scanner_py.Scanner):
     """The scanner of one direction of one connection."""
 
@@ -294,6 +301,7 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
     cdef int watch_ops = self.watch_ops, found, op, first_size, ops = 0, fields
     cdef Py_ssize_t[12] counted
     cdef Line line
+    cdef bytes subject = b"", sid = b""
     for op in range(12):
         counted[op] = 0
     wanted = None
@@ -331,16 +339,18 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
         if into is not None and not want:
             break
         if tallied and not (op == HMSG and not fields and head >= 12 and memcmp(&p[line.end + 8], b" 503", 4) == 0):
-            sid = piece(p, line.start[1], line.stop[1])
+            sid = again(sid, p, line.start[1], line.stop[1])
             if sid in tallies:
                 tallies[sid] += 1
         if want:
+            # Neighbours mostly share subject and sid: then they share the objects, which hash but once.
+            subject = again(subject, p, line.start[0], line.stop[0])
+            if s2c:
+                sid = again(sid, p, line.start[1], line.stop[1])
             wanted = _new(_Frame, (
-                buf, at, end, line.end, _OPS[op],
-                piece(p, line.start[0], line.stop[0]),
+                buf, at, end, line.end, _OPS[op], subject,
                 piece(p, line.start[first_size - 1], line.stop[first_size - 1]) if fields else b"",
-                piece(p, line.start[1], line.stop[1]) if s2c else b"",
-                b"", b"", head, size, 0, False,
+                sid, b"", b"", head, size, 0, False,
             ))
             if into is None:
                 counted[op] += 1
