@@ -10,10 +10,10 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from natsproxy.capture.reader import CaptureReader
 from natsproxy.capture.records import Flags
@@ -22,9 +22,9 @@ from natsproxy.capture.view import Query, Seen, walk
 from natsproxy.errors import CaptureError
 from natsproxy.wire.ops import Op
 
-GROUP_ROWS: Final = 1 << 18
-GROUP_BYTES: Final = 64 << 20
-"""A row group of Parquet is written when it has so many rows, or so many bytes in memory."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 NO_ARROW: Final = "Parquet needs pyarrow: pip install 'natsproxy[spark]'"
 
 
@@ -139,29 +139,18 @@ def parquet(reader: CaptureReader, out: IO[bytes], query: Query, payload: int = 
     payload: bytes of each (0 none, -1 all).  Raises CaptureError where pyarrow is not installed.
     """
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from natsproxy.capture import arrow
+        from natsproxy.capture.parquet import FramesFile
     except ImportError:
         raise CaptureError(NO_ARROW) from None
-    group: list[Any] = []
-    rows = size = count = 0
-    with pq.ParquetWriter(out, arrow.schema(), compression="zstd") as writer:
-        for made in _batches(reader, query, payload, arrow.batch):
-            group.append(made)
-            rows += made.num_rows
-            size += made.nbytes
-            if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(group), rows)
-                count += rows
-                group, rows, size = [], 0, 0
-        if rows:
-            writer.write_table(pa.Table.from_batches(group), rows)
-    return count + rows
+    with FramesFile(out) as file:
+        for made in _batches(reader, query, payload):
+            file.add(made)
+    return file.rows
 
 
-def _batches(reader: CaptureReader, query: Query, payload: int, batch: Callable[..., Any]) -> Iterator[Any]:
+def _batches(reader: CaptureReader, query: Query, payload: int) -> Iterator[pa.RecordBatch]:
+    from natsproxy.capture.arrow import batch
+
     for path in reader.paths:
         with CaptureFile(path) as file:
             for ref in file.blocks():

@@ -82,9 +82,12 @@ def analyze(
     wanted = chosen(tables)
     store = Store(spark, out)
     with store.writing():
-        for name in SOURCES:
-            rows = read(spark, captures, **ASKED[name])
-            progress(name, store.write(name, dated(rows) if name == "frames" else rows))
+        frames, items = (read(spark, captures, **ASKED[name]) for name in SOURCES)
+        if store.near:
+            progress("frames", store.write_parts({**ASKED["frames"], "paths": _list(captures)}))
+        else:
+            progress("frames", store.write("frames", dated(frames)))
+        progress("items", store.write("items", items))
         write_derived(store, wanted, progress)
         store.finish()
 

@@ -80,28 +80,32 @@ class NatscapReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one Arrow batch per block."""
-        return read_run(partition, self._schema, self._options)
+        return read_run(partition, arrow_schema(self._schema), self._options)
 
 
-def read_run(partition: InputPartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a run of blocks, in the columns of `schema`; on a worker, for batch and stream."""
-    if not isinstance(partition, BlockRun):
-        return  # Spark's stand-in where there are no partitions
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the columns that Spark asks for as Arrow has them."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def read_run(partition: InputPartition, schema: pa.Schema, options: Options) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a run of blocks, in the columns of `schema`; on a worker."""
+    if not isinstance(partition, BlockRun):
+        return  # Spark's stand-in where there are no partitions
     with open_segment(partition.name) as file:
         for offset in partition.offsets:
             try:
                 ref = next(file.blocks(offset))
-                found = _frames_or_items(file, ref, arrow, options)
+                found = _frames_or_items(file, ref, schema, options)
             except CaptureError as error:
                 if options.mode == "FAILFAST":
                     raise
-                found = _batch(_corrupt(file, Damage(offset, offset, str(error)), options), arrow)
+                found = _batch(_corrupt(file, Damage(offset, offset, str(error)), options), schema)
             yield found
         for damage in partition.damage:
-            yield _batch(_corrupt(file, damage, options), arrow)
+            yield _batch(_corrupt(file, damage, options), schema)
 
 
 def _frames_or_items(file: CaptureFile, ref: BlockRef, schema: pa.Schema, options: Options) -> pa.RecordBatch:

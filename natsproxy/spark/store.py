@@ -27,7 +27,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
@@ -36,7 +36,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark import book
+from natsproxy.spark import book, parts
 from natsproxy.spark.paths import is_url
 from natsproxy.spark.schema import FRAMES, ITEMS, TABLES
 from natsproxy.spark.trouble import told
@@ -59,6 +59,7 @@ class Store:
         self.out = str(out).rstrip("/") or "/"
         connect = type(spark).__module__.startswith("pyspark.sql.connect.")
         self._reached = not is_url(self.out) and not connect
+        self.near = self._reached and str(spark.conf.get("spark.master")).startswith("local")
         self._rows: dict[str, int | None] = {}
 
     def place(self, name: str) -> str:
@@ -96,6 +97,15 @@ class Store:
             writer.parquet(self.place(name))
             count = self._spark.read.schema(rows.schema).parquet(self.place(name)).count()
         self._rows[name] = count
+        return count
+
+    def write_parts(self, source: Mapping[str, str]) -> int:
+        """Write `frames` whole, from the source with these options; return how many rows it has.
+
+        Only where the tasks are `near`: on this machine.
+        """
+        with told(self.place("frames")):
+            self._rows["frames"] = count = parts.write(self._spark, source, Path(self.place("frames")))
         return count
 
     def finish(self) -> None:

@@ -42,7 +42,7 @@ from natsproxy.errors import CaptureError, TruncatedCapture
 from natsproxy.spark.options import Options
 from natsproxy.spark.paths import PLAN_BUFFER, listing, open_segment
 from natsproxy.spark.plan import START, Damage, Found, runs, walk
-from natsproxy.spark.source import read_run
+from natsproxy.spark.source import arrow_schema, read_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one Arrow batch per block."""
-        return read_run(partition, self._schema, self._options)
+        return read_run(partition, arrow_schema(self._schema), self._options)
 
     # -- what is there
 

@@ -93,7 +93,7 @@ class TestParquet:
         """Are one table, in the order of the capture."""
         whole = open_capture(write(tmp_path / "a.ncap", items, per_block=50))
         once = self.read(whole)
-        monkeypatch.setattr(export, "GROUP_ROWS", 120)
+        monkeypatch.setattr("natsproxy.capture.parquet.GROUP_ROWS", 120)
         assert self.read(whole).equals(once)
         one = self.read(whole, Query(subjects=(b"orders.17",)))
         assert one.column("payload").to_pylist() == [b"a\xff7"]
@@ -109,6 +109,7 @@ class TestParquet:
     ) -> None:
         """In a sentence."""
         monkeypatch.setitem(sys.modules, "pyarrow", None)
+        monkeypatch.delitem(sys.modules, "natsproxy.capture.parquet", raising=False)
         with pytest.raises(CaptureError, match="pip install"):
             export.parquet(open_capture(write(tmp_path / "a.ncap", [])), io.BytesIO(), Query())
 

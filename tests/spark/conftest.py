@@ -45,13 +45,12 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
     Decoded here as the data source decodes them on a worker: its processes cost more than a test's work.
     """
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     from natsproxy.spark.options import parse
     from natsproxy.spark.plan import runs
     from natsproxy.spark.schema import FRAMES, ITEMS
-    from natsproxy.spark.source import read_run
+    from natsproxy.spark.source import arrow_schema, read_run
     from natsproxy.spark.tables import PAYLOAD_BYTES
 
     found = []
@@ -59,13 +58,13 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
         schema = StructType.fromDDL(ddl)
         given = {"paths": json.dumps(list(map(str, captures))), "what": what, "payload": str(PAYLOAD_BYTES)}
         options = parse(given)
+        arrow = arrow_schema(schema)
         batches = [
             batch
             for path in options.paths
             for run in runs(path, options)
-            for batch in read_run(run, schema, options)
+            for batch in read_run(run, arrow, options)
         ]
-        arrow = to_arrow_schema(schema, timezone="UTC")
         # As one batch: from a table of several, Spark stops at the first that is empty.
         table = pa.Table.from_batches(batches, arrow).combine_chunks()
         found.append(spark.createDataFrame(table, schema))

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,15 +135,22 @@ def test_what_is_wrong_with_a_capture_is_one_sentence(spark: SparkSession, tmp_p
 
 @contextmanager
 def _largest_file(spark: SparkSession, size: int) -> Iterator[None]:
-    """Let the JVM write no file larger than so many bytes: a disk that is full, for one test."""
-    jvm: Any = spark._jvm  # type: ignore[attr-defined]
-    pid = int(jvm.java.lang.ProcessHandle.current().pid())
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, before[1]))
+    """Let Spark's processes write no file larger than so many bytes: a disk that is full, for one test."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    _limit_files(spark, size)
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        _limit_files(spark, before[0])
+
+
+def _limit_files(spark: SparkSession, size: int) -> None:
+    jvm: Any = spark._jvm  # type: ignore[attr-defined]
+    java = jvm.java.lang.ProcessHandle.current()
+    below = java.descendants().toArray()  # its Python workers, and the one that makes them
+    for pid in [int(java.pid()), *(int(below[place].pid()) for place in range(len(below)))]:
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def test_a_full_disk_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ def test_a_full_disk_is_one_sentence(spark: SparkSession, tmp_path: Path) -> Non
     out = tmp_path / "out"
     with _largest_file(spark, 8 << 10), pytest.raises(NatsproxyError) as said:
         analyze(spark, [capture], out, ["gaps"])
-    assert str(said.value) == f"{out}/frames: File too large"
+    assert str(said.value) == f"{out}/frames: cannot write there: File too large"
     with pytest.raises(NatsproxyError, match="no whole table frames"):
         Store(spark, out).read("frames")
 
