@@ -98,18 +98,18 @@ class PartsReader(NatscapReader):
         """Write the frames of a run of blocks; yield the files."""
         from natsproxy.capture.arrow import schema
 
-        days = _Days(self._folder / _TEMPORARY)
+        days = Days(self._folder / _TEMPORARY)
         try:
             for batch in read_run(partition, schema(), self._options):
                 for day, rows in by_day(batch):
                     days.file(day).add(rows)
-            days.close(0)
+            days.close(most=0)
         except OSError as error:
             raise _refused(self._folder, error) from None
         yield from days.parts
 
 
-class _Days:
+class Days:
     """The files of one task that are being written."""
 
     def __init__(self, folder: Path) -> None:
@@ -122,12 +122,17 @@ class _Days:
         from natsproxy.capture.parquet import FramesFile
 
         if day not in self._open:
-            self.close(FILES_OPEN - 1)
+            self.close(most=FILES_OPEN - 1)
             name = f"part-{uuid.uuid4()}.zstd.parquet"
             self._open[day] = name, FramesFile(self._folder / name)
         return self._open[day][1]
 
-    def close(self, most: int) -> None:
+    @property
+    def open(self) -> int:
+        """How many files are being written."""
+        return len(self._open)
+
+    def close(self, *, most: int) -> None:
         """End the oldest files until no more than `most` are open."""
         while len(self._open) > most:
             day = next(iter(self._open))
