@@ -375,13 +375,7 @@ cdef class Walk:
         self.flush()
 
     cdef object item(self, Py_ssize_t start, Py_ssize_t stop):
-        try:
-            fields = msgpack.unpackb(
-                self.whole[start:stop], raw=False, strict_map_key=False, unicode_errors="replace", max_ext_len=0
-            )
-        except (ValueError, TypeError, msgpack.UnpackException):
-            raise Unsure from None
-        return records.decode(fields, self.ref.summary.mono0)
+        return _item(self.whole[start:stop], self.ref)
 
     cdef bint passes_over(self, Record *record):
         """Whether the query rules the whole record out: `columns.passes_over`."""
@@ -569,6 +563,38 @@ cdef class Walk:
         found = headers.parse(PyBytes_FromStringAndSize(<const char *>s, length)).status
         value[0] = 0 if found is None else found
         return found is not None
+
+
+cdef object _item(bytes raw, ref):
+    try:
+        fields = msgpack.unpackb(
+            raw, raw=False, strict_map_key=False, unicode_errors="replace", max_ext_len=0
+        )
+    except (ValueError, TypeError, msgpack.UnpackException):
+        raise Unsure from None
+    return records.decode(fields, ref.summary.mono0)
+
+
+def others(bytes body, ref):
+    """Return the items of a block that are no plain frames, None where the pure twin has to look at it."""
+    cdef Body whole
+    cdef Record record
+    cdef Py_ssize_t at = 0, start
+    whole.p, whole.length = <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
+    found = []
+    try:
+        while at < whole.length:
+            start = at
+            if not read_record(&whole, &at, &record):
+                at = skip(&whole, start, DEPTH)
+                if at < 0:
+                    return None
+                item = _item(body[start:at], ref)
+                if item is not None:
+                    found.append(item)
+    except (Unsure, CaptureError, OverflowError):
+        return None
+    return found
 
 
 def buffers(bytes body, ref, names, payload=0, query=None):

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from natsproxy.capture.columns import FIELDS, columns
+from natsproxy.capture.records import Frames, Item
 from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.capture.view import Query
 from natsproxy.errors import CaptureError
@@ -81,6 +82,14 @@ def batch(
         for field in fields
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def others(file: CaptureFile, ref: BlockRef) -> list[Item]:
+    """Return the items of a block that are no frames.  Raises CaptureError as `CaptureFile.items` does."""
+    found = None if _native is None else _native.others(file.body(ref), ref)
+    if found is None:
+        found = file.items(ref)
+    return [item for item in found if not isinstance(item, Frames)]
 
 
 def _array(kind: pa.DataType, rows: int, nulls: int, bits: Any, offsets: Any, data: Any) -> pa.Array:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from natsproxy.capture.records import Frames, Item
+from natsproxy.capture.records import Item
 from natsproxy.capture.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError
 from natsproxy.spark.options import Options, parse
@@ -129,7 +129,9 @@ _ITEM_NAMES = [part.split()[0] for part in ITEMS.split(", ")]
 
 
 def _items(file: CaptureFile, ref: BlockRef) -> dict[str, list[Any]]:
-    rows = [_item(ref, item) for item in file.items(ref) if not isinstance(item, Frames)]
+    from natsproxy.capture.arrow import others
+
+    rows = [_item(ref, item) for item in others(file, ref)]
     return {name: [row[place] for row in rows] for place, name in enumerate(_ITEM_NAMES)}
 
 

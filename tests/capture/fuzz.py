@@ -26,7 +26,7 @@ from natsproxy.capture.columns import FIELDS
 from natsproxy.capture.records import Item, encode
 from natsproxy.capture.segment import BlockRef, Segment, decode_items
 from natsproxy.errors import CaptureError
-from tests.capture.test_columns import QUERIES, generated, run
+from tests.capture.test_columns import QUERIES, generated, others, pure_others, run
 from tests.kit.captures import MONO, WALL
 
 SEGMENT = Segment("fuzz.ncap", bytes(16), 0, WALL, MONO, None, None, "", {})
@@ -120,6 +120,7 @@ def differ(seed: int, count: int) -> Counter[str]:
         one = told(arrow.batch, body, names, payload, query)
         other = told(arrow.pure_batch, body, names, payload, query)
         same = one == other if isinstance(one, str) or isinstance(other, str) else one.equals(other)
+        same &= others(arrow.others, body, body.ref) == others(pure_others, body, body.ref)
         if not same:
             sys.exit(f"mutation {number} is different to the two decoders:\n{one}\n{other}")
         seen["errors" if isinstance(one, str) else "rows" if one.num_rows else "nothing"] += 1
