@@ -30,7 +30,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
             self.fail(str(error), param, ctx)
 
 
-class Speed(click.ParamType[float | None]):
+class Speed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
     """A factor, or max (None)."""
 
     name = "FACTOR|max"
