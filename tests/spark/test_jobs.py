@@ -187,10 +187,10 @@ def test_a_watch_that_is_stopped_has_taken_all(spark: SparkSession, tmp_path: Pa
 class Watching:
     """`analyze --watch` as a process; what it says is read line by line."""
 
-    def __init__(self, folder: Path, out: Path) -> None:
+    def __init__(self, folder: Path, out: Path, tables: str = "liveness") -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "natsproxy", "analyze", str(folder), "--out", str(out), "--watch",
-             "--every", "0.3", "--tables", "liveness", "--conf", "spark.sql.codegen.wholeStage=false",
+             "--every", "0.3", "--tables", tables, "--conf", "spark.sql.codegen.wholeStage=false",
              "--conf", "spark.sql.shuffle.partitions=1"],
             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
@@ -264,8 +264,9 @@ class Traffic:
             while lines.readline() != b"PONG\r\n":
                 continue
             while not self._over.wait(0.01):
-                sock.sendall(b"".join(b"PUB t.%d 5\r\nhello\r\n" % (n % 7) for n in range(40)))
                 until = self.messages + 40
+                asked = (b"t.%d _INBOX.%d" % (n % 7, n) for n in range(self.messages, until))
+                sock.sendall(b"".join(b"PUB %s 5\r\nhello\r\n" % one for one in asked))
                 while self.messages < until:
                     line = lines.readline()
                     assert line, "the connection was closed"
@@ -294,7 +295,7 @@ def test_a_recorder_and_a_watch_side_by_side(
     address = f"127.0.0.1:{nats_server.port}"
     with ProxyProcess(address, "--record", str(folder), "--record-rotate-every", "20s") as proxy:
         for end in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
-            job = Watching(folder, out)
+            job = Watching(folder, out, "requests,subjects,liveness")
             with Traffic(proxy.port) as traffic:
                 deadline = time.monotonic() + period
                 while time.monotonic() < deadline:
@@ -308,7 +309,10 @@ def test_a_recorder_and_a_watch_side_by_side(
     whole = read(spark, [folder], payload="256")
     assert same_on_disk(store.read("frames"), dated(whole))
     assert same_on_disk(store.read("items"), read(spark, [folder], what="items"))
-    assert same_on_disk(store.read("liveness"), derive("liveness", whole))
+    for name in ("requests", "subjects", "liveness"):
+        table = derive(name, whole)
+        assert same_on_disk(table, store.read(name)), name
+    assert len(list((out / "frames").glob("batches=*"))) < 100  # they were merged
 
 
 def test_the_notebook_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
