@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from natsproxy.cli.exits import failure
 from natsproxy.cli.table import show_table
-from natsproxy.errors import ConfigError, NatsproxyError, Stopped
+from natsproxy.errors import ConfigError, Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,28 +64,25 @@ def analyze(
     natsproxy analyze 's3://bucket/traffic/*.ncap' --out s3a://bucket/tables --master spark://host:7077
     """
     logging.basicConfig(handlers=[logging.NullHandler()])  # py4j logs the traceback of a Ctrl-C
+    from natsproxy.spark.session import need_pyspark, open_session
+
+    need_pyspark()
+    from natsproxy.spark import jobs, paths
+    from natsproxy.spark.tables import TABLES
+
+    wanted = jobs.chosen([name for name in tables.split(",") if name] or TABLES)
+    if not remote and not watch:
+        paths.check(captures)  # before the seconds that Spark takes to start
+    settings = dict(map(_setting, conf))
+    spark = open_session(cores, master=master, remote=remote, log=spark_log, settings=settings)
     try:
-        from natsproxy.spark.session import need_pyspark, open_session
-
-        need_pyspark()
-        from natsproxy.spark import jobs, paths
-        from natsproxy.spark.tables import TABLES
-
-        wanted = jobs.chosen([name for name in tables.split(",") if name] or TABLES)
-        if not remote and not watch:
-            paths.check(captures)  # before the seconds that Spark takes to start
-        settings = dict(map(_setting, conf))
-        spark = open_session(cores, master=master, remote=remote, log=spark_log, settings=settings)
-        try:
-            if watch:
-                _watch(spark, captures, out, wanted, every, refresh, report, quiet)
-            else:
-                jobs.analyze(spark, captures, out, wanted, _silent if quiet else _progress)
-            _results(spark, out, wanted, report, captures)
-        finally:
-            spark.stop()
-    except NatsproxyError as error:
-        raise failure(error) from None
+        if watch:
+            _watch(spark, captures, out, wanted, every, refresh, report, quiet)
+        else:
+            jobs.analyze(spark, captures, out, wanted, _silent if quiet else _progress)
+        _results(spark, out, wanted, report, captures)
+    finally:
+        spark.stop()
 
 
 def _setting(text: str) -> tuple[str, str]:

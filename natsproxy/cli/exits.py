@@ -44,11 +44,6 @@ class _BrokenOff(click.ClickException):
     exit_code = Exit.STOPPED
 
 
-def failure(error: NatsproxyError) -> click.ClickException:
-    """Return the end of a command that an error of ours ended."""
-    return (_BrokenOff if isinstance(error, Stopped) else CouldNotRun)(str(error))
-
-
 class GuardedGroup(click.Group):
     """A group whose commands end as the table says, whatever ends them."""
 
