@@ -111,6 +111,8 @@ def run(config: Path | None, **values: Any) -> None:
     """
     for text in unknown_variables(os.environ):
         click.echo(f"Warning: {text}", err=True)
+    if config is not None and values["rules"] is not None and inline_rules(config):
+        click.echo(f"Warning: {values['rules']} replaces the [[rules]] of {config}", err=True)
     with LogFile(values["log_file"]) as file:
         service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
         service.load_rules()

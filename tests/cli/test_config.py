@@ -95,6 +95,16 @@ def test_tables_and_rules_in_the_file(tmp_path: Path) -> None:
     assert rows["rules"] == (["slow"], "file")
 
 
+def test_rules_that_are_replaced_are_named(tmp_path: Path) -> None:
+    """A rules file wins over the rules of the configuration; nobody must think that both are in force."""
+    path = tmp_path / "natsproxy.toml"
+    path.write_text('upstream = "x:1"\n[[rules]]\nname = "a"\nkind = "deny"\nsubject = "x"\n')
+    words = ["run", "--config", str(path), "--listen", "127.0.0.1:0", "--rules", str(tmp_path / "none.toml")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert f"Warning: {tmp_path / 'none.toml'} replaces the [[rules]] of {path}\n" in done.stderr
+
+
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     """The file is named."""
     done = CliRunner().invoke(main, ["config", "--config", str(tmp_path / "none.toml")])
