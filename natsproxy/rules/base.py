@@ -94,7 +94,8 @@ class Action:
     def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
         """Return what it does to all whole frames of a subject; None: it must see each.
 
-        Asked anew for each read.  For a judge (`Stage.PERMISSION`) only "leaves them alone" is an answer.
+        Holds c2s as long as the rules are bound, s2c until a subscription comes or goes.  For a judge
+        (`Stage.PERMISSION`) only "leaves them alone" is an answer.
         """
         return None
 

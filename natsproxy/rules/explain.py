@@ -48,6 +48,7 @@ class Someone:
     verbose: bool = False
     pedantic: bool = False
     subs: dict[bytes, Subscription] = field(default_factory=dict)
+    subs_version: int = 0
 
     def count_sid(self, sid: bytes) -> None:
         """Nothing is counted."""

@@ -40,14 +40,12 @@ class Lot:
         "_told",
     )
 
-    def __init__(
-        self, bound: RuleBound, item: Instance, direction: Direction, blanket: Blanket, now: int
-    ) -> None:
+    def __init__(self, bound: RuleBound, item: Instance, direction: Direction, blanket: Blanket) -> None:
         self._bound = bound
         self._item = item
         self._direction = direction
         self._blanket = blanket
-        self._now = now
+        self._now = 0
         self._name = item.rule.name
         gate = item.rule.gate
         self._probability = gate.probability or 0.0
@@ -55,8 +53,11 @@ class Lot:
         self._count = 0
         self._told: list[tuple[int, int, str]] = []  # ordinal, m and subject
 
-    def take(self, frames: Sequence[Frame], at: int, stop: int, base: int, found: list[Stretch]) -> None:
+    def take(
+        self, frames: Sequence[Frame], at: int, stop: int, base: int, now: int, found: list[Stretch]
+    ) -> None:
         """Deal with the frames from index `at` to `stop`; base: the ordinal of the frame at index 0."""
+        self._now = now
         ahead = self._item.counts[self._direction].matched + 1 - at  # what makes an index a match's number
         fired = self._fired(frames, at, stop)
         if self._blanket.drop or self._item.gated:  # each counts: to see what followed, to do it again
@@ -129,5 +130,6 @@ class Lot:
         if not self._told:
             return None
         (ordinal, m, subject), *also = self._told
+        count, self._count, self._told = self._count, 0, []
         firing = self._bound.firing(self._item, self._direction, self._now, m, None, self._blanket.delay)
-        return replace(firing, ordinal=ordinal, subject=subject, count=self._count, also=tuple(also))
+        return replace(firing, ordinal=ordinal, subject=subject, count=count, also=tuple(also))

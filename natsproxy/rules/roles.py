@@ -133,6 +133,7 @@ class History:
     """
 
     def __init__(self, limit: int = 4096) -> None:
+        self.asked = 0  # how many requests so far
         self._limit = limit
         self._open: OrderedDict[bytes, tuple[bytes, frozenset[object]]] = OrderedDict()
 
@@ -141,6 +142,7 @@ class History:
 
     def ask(self, reply: bytes, upstream: bytes, waiters: frozenset[object], need: Need, view: View) -> None:
         """Note a request, and watch for answers on `upstream`, the reply subject as the server knows it."""
+        self.asked += 1
         _, before = self._open.pop(reply, (b"", frozenset()))
         self._open[reply] = (upstream, before | waiters)
         view.watch_subject(S2C, upstream, need)

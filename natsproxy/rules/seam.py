@@ -69,6 +69,11 @@ class View(Protocol):
         ...
 
     @property
+    def subs_version(self) -> int:
+        """A number that is another one whenever a live subscription came, went or got a limit."""
+        ...
+
+    @property
     def verbose(self) -> bool:
         """Whether the client asked for (or left on) verbose mode."""
         ...

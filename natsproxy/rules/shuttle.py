@@ -2,10 +2,10 @@
 
 Theory
 1. What becomes of most messages depends on op and subject alone (s2c: and sid): they move to another subject,
-   one rule drops them or holds them for a fixed time, or nobody minds them.  Such a *way* is looked up once
-   per read; neighbours on the same way are dealt with together.  Whatever else there may be to a frame takes
+   one rule drops them or holds them for a fixed time, or nobody minds them.  Such a *way* is remembered;
+   neighbours on the same way are dealt with together.  Whatever else there may be to a frame takes
    the long way (`RuleBound.decide`), which knows all cases; the two agree byte for byte, count for count.
-2. What is looked up holds for one read, since SUBs, reloads and open requests may change it in between.
+2. C2s a way holds as long as the rules are bound; s2c until a subscription or a request comes or goes.
 3. The frames of one read that one rule moves or holds are one firing: ordinal, `m`, subject and detail are
    those of the first, `count` says how many they were.  Drops are one event too, which tells each of them.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from natsproxy.events import Firing
@@ -39,7 +40,7 @@ class Streak:
     """The frames of one read that a rule moves: how many so far, and what is to be said of the first."""
 
     direction: Direction
-    now: int
+    now: int = 0
     count: int = 0
     ordinal: int = 0
     before: bytes = b""
@@ -67,10 +68,18 @@ class Stay(NamedTuple):
     unless: bytes
 
 
+@cache
+def stay(unless: bytes) -> Stay:
+    """Return the one way of all frames that go on unless their headers say so."""
+    return Stay(unless)
+
+
 Way = Lift | Stay | Lot | None
 """None: the long way."""
 Moves = Callable[[bytes], bool]
 """Whether rewriting moves a reply subject."""
+WAYS: Final = 1024
+"""How many ways a connection remembers between reads."""
 MOVED: Final = "rewrite"
 """The cause of what moves, in records."""
 
@@ -83,6 +92,7 @@ class Shuttle:
         self._plan = bound.plan
         self._rewriter = bound.plan.rewriter
         self._ways: tuple[dict[tuple[Op, bytes, bytes], Way], ...] = ({}, {})
+        self._known = (0, 0)
         self._streaks: dict[tuple[Direction, Rule], Streak] = {}
         self._lots: dict[tuple[Direction, Rule], Lot] = {}
         self._moves: tuple[Moves | None, Moves | None] = (None, None)
@@ -102,6 +112,10 @@ class Shuttle:
         return self._go(C2S, frames, at, first - at, now)
 
     def _back(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[Stretch]:
+        now_known = (self._bound.view.subs_version, self._bound.history.asked)
+        if now_known != self._known:
+            self._known = now_known
+            self._ways[S2C].clear()
         return self._go(S2C, frames, at, first - at, now)
 
     def _go(
@@ -109,41 +123,38 @@ class Shuttle:
     ) -> list[Stretch]:
         """base: the ordinal of the frame with the index 0."""
         found: list[Stretch] = []
-        size = len(frames)
-        while at < size:
-            way = self._way(direction, frames[at], now)
-            if way is None:
-                break
-            stop = self._reach(direction, frames, at, way, now)
+        way: Way = self._way(direction, frames[at])
+        while way is not None:
             if isinstance(way, Lift):
-                reached = self._lift(direction, frames, at, stop, way, base, found)
-            elif isinstance(way, Lot):
-                way.take(frames, at, stop, base, found)
-                reached = stop
+                at, way = self._lift(direction, frames, at, way, base, now, found)
+                continue
+            stop, following = self._reach(direction, frames, at, way)
+            if isinstance(way, Lot):
+                way.take(frames, at, stop, base, now, found)
+                at = stop
             else:
-                reached = self._stay(direction, frames, at, stop, way.unless, found)
-            at = reached
-            if reached < stop:
-                break
+                at = self._stay(direction, frames, at, stop, way.unless, found)
+            way = following if at == stop else None
         return found
 
-    def _way(self, direction: Direction, frame: Frame, now: int) -> Way:
+    def _way(self, direction: Direction, frame: Frame) -> Way:
         known, key = self._ways[direction], (frame[4], frame[5], frame[7])
         if key not in known:
-            known[key] = self._find(direction, frame, now)
+            known[key] = self._find(direction, frame)
         return known[key]
 
-    def _reach(self, direction: Direction, frames: Sequence[Frame], at: int, way: Way, now: int) -> int:
-        """Return the index behind the neighbours that go the same way."""
+    def _reach(self, direction: Direction, frames: Sequence[Frame], at: int, way: Way) -> tuple[int, Way]:
+        """Return the index behind the neighbours that go the same way, and the way of the next."""
         op, subject, sid = frames[at][4], frames[at][5], frames[at][7]
         for stop in range(at + 1, len(frames)):
             frame = frames[stop]
             if frame[5] is subject and frame[7] is sid and frame[4] is op:
                 continue  # the scanner gives neighbours the same objects
-            if self._way(direction, frame, now) is not way:
-                return stop
+            following = self._way(direction, frame)
+            if following is not way:
+                return stop, following
             op, subject, sid = frame[4], frame[5], frame[7]
-        return len(frames)
+        return len(frames), None
 
     def _stay(
         self,
@@ -172,59 +183,57 @@ class Shuttle:
         self,
         direction: Direction,
         frames: Sequence[Frame],
-        start: int,
-        stop: int,
-        way: Lift,
+        at: int,
+        way: Way,
         base: int,
+        now: int,
         found: list[Stretch],
-    ) -> int:
-        """Move neighbours; return the index of the first that must take the long way."""
-        head, cut, place, before, after, streak, unless = way
-        moves = self._moves[direction]
-        out: list[bytes] = []
-        at = start
-        while at < stop:
-            frame = frames[at]
-            buffer, begin, end, reply = frame[0], frame[1], frame[2], frame[6]
-            if reply and moves is not None and moves(reply):
+    ) -> tuple[int, Way]:
+        """Move neighbours, each its own way; return the index behind them and the way of the next.
+
+        None: there is none, or the next frame must take the long way.
+        """
+        moves, out, size = self._moves[direction], [], len(frames)
+        while isinstance(way, Lift):
+            head, cut, place, before, after, streak, unless = way
+            buffer, begin, end, _, op, subject, reply, sid, _, _, _, _, _, _ = frame = frames[at]
+            odd = not buffer.startswith(before, begin + place)  # in its spacing: the long way knows it
+            if odd or (reply and moves is not None and moves(reply)) or (unless and unless in frame.headers):
+                way = None
                 break
-            if not buffer.startswith(before, begin + place):
-                break  # odd spacing: the long way knows it
-            if unless and unless in frame.headers:
-                break
+            if not streak.count:
+                streak.now, streak.ordinal, streak.before, streak.after = now, base + at, before, after
+            streak.count += 1
             out.append(head + buffer[begin + cut : end])
             at += 1
-        if not out:
-            return at
-        if not streak.count:
-            streak.ordinal, streak.before, streak.after = base + start, before, after
-        streak.count += len(out)
-        if found and found[-1].cause == MOVED:
-            former = found.pop().out
-            assert isinstance(former, list)
-            former += out
-            out = former
-        found.append(Stretch(at, out, None, MOVED))
-        return at
+            if at == size:
+                way = None
+                break
+            following = frames[at]
+            if not (following[5] is subject and following[7] is sid and following[4] is op):
+                way = self._way(direction, following)
+        if out:
+            found.append(Stretch(at, out, None, MOVED))
+        return at, way
 
     # -- which way
 
-    def _find(self, direction: Direction, frame: Frame, now: int) -> Way:
+    def _find(self, direction: Direction, frame: Frame) -> Way:
         """Return the way of the frames of one op and subject (s2c: and sid)."""
         if direction == S2C:
-            return self._find_back(frame, now)
+            return self._find_back(frame)
         subject, rewriter = frame.subject, self._rewriter
         if self._plan.asking(subject):
             return None
-        rules = self._rules(C2S, frame, subject, now)
+        rules = self._rules(C2S, frame, subject)
         if rewriter is None or rules is None:
             return rules
         moved = rewriter.destination(subject)
         if rewriter.answers(subject) or not (moved is None or isinstance(moved, Moved)):
             return None
-        return self._both(C2S, frame, rules, moved, now)
+        return self._both(C2S, frame, rules, moved)
 
-    def _find_back(self, frame: Frame, now: int) -> Way:
+    def _find_back(self, frame: Frame) -> Way:
         sub = self._bound.view.subs.get(frame.sid)
         if sub is not None and sub.max:
             return None  # the session counts them
@@ -235,28 +244,28 @@ class Shuttle:
             subject = subject if moved is None else moved.subject
         if self._bound.history.waiting(subject):
             return None
-        rules = self._rules(S2C, frame, subject, now)
-        return rules if self._rewriter is None else self._both(S2C, frame, rules, moved, now)
+        rules = self._rules(S2C, frame, subject)
+        return rules if self._rewriter is None else self._both(S2C, frame, rules, moved)
 
-    def _both(self, direction: Direction, frame: Frame, rules: Way, moved: Moved | None, now: int) -> Way:
+    def _both(self, direction: Direction, frame: Frame, rules: Way, moved: Moved | None) -> Way:
         """Return the way of frames that rules leave alone, with what rewriting does to them."""
         if type(rules) is not Stay:
             return None
         unless = _NAMING if frame.op in _WITH_HEADERS else b""  # what rules mind begins like that, too
         if moved is None or moved.subject == frame.subject:
-            return Stay(unless)
+            return stay(unless)
         if not moved.subject:
             return None
         streak = self._streaks.get((direction, moved.by))
         if streak is None:
-            streak = self._streaks[direction, moved.by] = Streak(direction, now)
+            streak = self._streaks[direction, moved.by] = Streak(direction)
         verb = frame.op.label.encode() + b" "
         at = len(verb)
         return Lift(
             verb + moved.subject, at + len(frame.subject), at, frame.subject, moved.subject, streak, unless
         )
 
-    def _rules(self, direction: Direction, frame: Frame, subject: bytes, now: int) -> Way:
+    def _rules(self, direction: Direction, frame: Frame, subject: bytes) -> Way:
         """Return what the rules other than rewriting do to the frames of a subject."""
         acting: Lot | None = None
         unless = b""
@@ -273,21 +282,18 @@ class Shuttle:
                 return None
             acting = self._lots.get((direction, item.rule))
             if acting is None:
-                acting = self._lots[direction, item.rule] = Lot(self._bound, item, direction, blanket, now)
+                acting = self._lots[direction, item.rule] = Lot(self._bound, item, direction, blanket)
         if acting is None:
-            return Stay(unless)
+            return stay(unless)
         return None if unless else acting
 
     def collect(self) -> Iterable[Firing]:
         """Take out what went this way since the last time."""
         for known in self._ways:
-            known.clear()
-        if not self._streaks and not self._lots:
-            return ()
+            if len(known) > WAYS:
+                known.clear()
         found = [self._moved(rule, streak) for (_, rule), streak in self._streaks.items() if streak.count]
         found += [firing for lot in self._lots.values() if (firing := lot.firing()) is not None]
-        self._streaks.clear()
-        self._lots.clear()
         return found
 
     def _moved(self, rule: Rule, streak: Streak) -> Firing:
@@ -300,4 +306,5 @@ class Shuttle:
         client = streak.after if streak.direction else streak.before
         firing = bound.firing(item, streak.direction, streak.now, m, None, 0, "",
                               f"{text(streak.before)} -> {text(streak.after)}")  # fmt: skip
-        return replace(firing, ordinal=streak.ordinal, subject=text(client), count=streak.count)
+        told, streak.count = streak.count, 0
+        return replace(firing, ordinal=streak.ordinal, subject=text(client), count=told)

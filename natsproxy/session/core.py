@@ -104,6 +104,11 @@ class Core:
         return self._subs
 
     @property
+    def subs_version(self) -> int:
+        """A number that is another one whenever a live subscription came, went or got a limit."""
+        return self._subs.version
+
+    @property
     def verbose(self) -> bool:
         """Whether the client asked for (or left on) verbose mode."""
         return self.connect.verbose

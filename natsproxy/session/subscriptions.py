@@ -30,6 +30,7 @@ class Subscriptions(dict[bytes, Subscription]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.version = 0  # another one with each change
         self._late: set[bytes] = set()
 
     def add(self, sid: bytes, subject: bytes, queue: bytes, upstream: bytes) -> bool:
@@ -39,13 +40,16 @@ class Subscriptions(dict[bytes, Subscription]):
         if sid in self and sid not in self._late:
             # The server ignores it, unless it refused the first one without saying which (at a limit).
             self[sid].certain = False
+            self.version += 1
             return False
         self._late.discard(sid)
+        self.version += 1
         self[sid] = Subscription(sid, subject, queue, upstream)
         return True
 
     def remove(self, sid: bytes) -> None:
         """Note that a sid is free again."""
+        self.version += 1
         self.pop(sid, None)
         self._late.discard(sid)
 
@@ -58,6 +62,7 @@ class Subscriptions(dict[bytes, Subscription]):
             self.remove(sid)
             return False
         sub.max = maximum
+        self.version += 1
         if not counted:
             self._late.add(sid)
         return True
@@ -73,5 +78,6 @@ class Subscriptions(dict[bytes, Subscription]):
 
     def clear(self) -> None:
         """Forget all (a second CONNECT on newer servers)."""
+        self.version += 1
         super().clear()
         self._late.clear()

@@ -50,6 +50,7 @@ def chunks(subjects: Iterable[bytes], form: bytes) -> Iterator[bytes]:
 
 
 PUB = b"PUB %s 16\r\n0123456789abcdef\r\n"
+HPUB = b"HPUB %s 18 34\r\nNATS/1.0\r\nA: b\r\n\r\n0123456789abcdef\r\n"
 MSG = b"MSG %s 1 16\r\n0123456789abcdef\r\n"
 
 
@@ -126,11 +127,16 @@ def main() -> None:
     prefix = rule("rewrite", 'prefix = "tenant-a"')
     report("every PUB rewritten, one subject", rate(rules(prefix), same), base)
     report("every PUB rewritten, 1 M subjects", rate(rules(prefix), many), base_many)
+    thousand_subjects = [b"orders.eu.%d.x" % (n % 1000) for n in range(FRAMES)]
+    report("every PUB rewritten, 1,000 subjects", rate(rules(prefix), thousand_subjects), base)
     back = [b"tenant-a.orders.eu.new.1"] * FRAMES
     report("every MSG rewritten back, one subject", rate(rules(prefix), back, S2C, MSG), base)
     report("every PUB dropped with probability 0.01",
            rate(rules(rule("drop", 'op = "PUB"', "probability = 0.01")), same), base)  # fmt: skip
+    report("every MSG dropped with probability 0.01",
+           rate(rules(rule("drop", 'op = "MSG"', "probability = 0.01")), same, S2C, MSG), base)  # fmt: skip
     allow = rule("permissions", 'publish = "orders.>"')
+    report("permissions that allow everything, HPUB", rate(rules(allow), same, C2S, HPUB), base)
     report("permissions that allow everything", rate(rules(allow), many), base_many)
     report("permissions that deny everything", rate(rules(rule("deny", 'subject = "orders.>"')), same), base)
     latency(base)

@@ -124,6 +124,8 @@ ROWS: tuple[tuple[str, str, int, Subjects], ...] = (
      lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x"),
     ("a body damaged on 1 % of frames", rule("corrupt", HIT, 'op = "PUB"'), 500_000,
      lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x"),
+    ("a drop with probability 0.01, one subject", rule("drop", 'op = "PUB"', "probability = 0.01"), 200_000,
+     lambda n: b"b.eu.new.x"),
     ("every PUB and MSG rewritten, one subject", rule("rewrite", 'prefix = "t"'), 200_000,
      lambda n: b"b.eu.new.x"),
     ("every PUB and MSG rewritten, 1,000 subjects", rule("rewrite", 'prefix = "t"'), 200_000,
@@ -175,15 +177,19 @@ def main() -> None:
             load = blocks([subject(n) for n in range(count)])
             with ProxyProcess(server.url, "--rules", str(file)) as ruled:
                 compare(plain, ruled, name, load, count)
-        file = Path(folder, "slow.toml")
-        file.write_text(rule("latency", 'delay = "100ms"', 'direction = "c2s"'))
-        with ProxyProcess(server.url, "--rules", str(file)) as slow:
-            _, usual, _ = delays(plain.port, server.port)
-            lost, late, rate = delays(slow.port, server.port)
-            print(
-                f"100 ms on everything at {rate / 1e3:.0f} k/s: {lost} lost, p50 of the added delay "
-                f"{late - usual:.1f} ms (without the rule {usual:.1f} ms), {slow.memory('VmHWM') >> 20} MiB"
-            )
+        for what, selected in (("everything", 'direction = "c2s"'), ("PUB alone", 'op = "PUB"')):
+            file = Path(folder, "slow.toml")
+            file.write_text(rule("latency", 'delay = "100ms"', selected))
+            with ProxyProcess(server.url, "--rules", str(file)) as slow:
+                _, usual, _ = delays(plain.port, server.port)
+                before = processor(slow)
+                lost, late, rate = delays(slow.port, server.port)
+                print(
+                    f"100 ms on {what} at {rate / 1e3:.0f} k/s: {lost} lost, p50 of the added delay "
+                    f"{late - usual:.1f} ms (without the rule {usual:.1f} ms), "
+                    f"{(processor(slow) - before) / (RATE * SECONDS) * 1e6:.2f} µs a message, "
+                    f"{slow.memory('VmHWM') >> 20} MiB"
+                )
 
 
 if __name__ == "__main__":

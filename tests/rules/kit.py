@@ -34,6 +34,10 @@ class FakeView:
     watched: dict[tuple[Direction, bytes], Need] = field(default_factory=dict)
 
     @property
+    def subs_version(self) -> int:
+        return 0
+
+    @property
     def verbose(self) -> bool:
         return self.connect.verbose
 

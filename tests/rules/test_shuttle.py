@@ -203,3 +203,16 @@ def test_frames_held_together_go_together_and_are_one_firing() -> None:
     (event,) = run.told
     assert (event.count, event.m, event.ordinal, event.delay, event.also) == (6, 1, 2, 1_000_000, ())
     assert [record[-1] for record in run.records] == ["r", "r", "r", None, "r", "r", "r", None]
+
+
+def test_what_is_remembered_of_a_subject_ends_with_what_it_hung_on() -> None:
+    run = Running('[[rules]]\nname = "d"\nkind = "deny"\nsubject = "a.secret"\n')
+    secret = b"MSG a.secret 1 0\r\n\r\n"
+    run.feed(C2S, b"SUB a.x 1\r\n")
+    run.feed(S2C, secret)
+    assert bytes(run.sent[S2C]) == secret  # it was routed otherwise: nobody asked for it by a wider subject
+    for more in (b"UNSUB 1\r\nSUB a.* 1\r\n", b"SUB a.* 1\r\n"):  # anew, and once more of a live sid
+        run.sent[S2C].clear()
+        run.feed(C2S, more)
+        run.feed(S2C, secret + b"MSG a.open 1 0\r\n\r\n")
+        assert bytes(run.sent[S2C]) == b"MSG a.open 1 0\r\n\r\n"
