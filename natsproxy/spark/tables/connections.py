@@ -66,7 +66,7 @@ def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
     """
     control = _control(frames, items)
     starts = control.where("start").drop("start")
-    reused = starts.where("turn > 1").select(*CONN, "sid").distinct()
+    reused = F.broadcast(starts.where("turn > 1").select(*CONN, "sid").distinct())
     rows = _touching(frames)
     counts = [
         F.max(when("op = 'UNSUB'", "at_ns")).alias("unsub_ns"),

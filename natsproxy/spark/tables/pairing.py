@@ -23,10 +23,8 @@ from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, when, 
 TURNS_MAX = 100_000
 """Requests on one reply subject that are still told apart."""
 _PULL = r"subject LIKE '$JS.%API.CONSUMER.MSG.NEXT.%'"
-_LEGS = (
-    "inline(if(reply IS NULL, array(named_struct('k', subject, 'leg', 3 + dir)), "
-    "array(named_struct('k', reply, 'leg', 1 + dir), named_struct('k', subject, 'leg', 3 + dir))))"
-)
+_SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
+"""Of which exchanges a message is a leg: 1 of the one that it opens, 3 of the one that it may answer."""
 _FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
 _ERRED = "body LIKE '%err_code%'"
 _IS_ACK = """(body LIKE '{"stream"%"seq"%' OR body LIKE '{"error"%"stream"%"seq"%')"""
@@ -44,15 +42,22 @@ def _said(condition: str, value: str | Column) -> Column:
     return F.max(when(f"leg = 4 AND body IS NOT NULL AND {condition}", value))
 
 
+def asking(frames: DataFrame) -> DataFrame:
+    """Return the messages of requesters."""
+    rows = clients_side(frames).where(f"{MESSAGE} AND dir = 0 AND reply IS NOT NULL")
+    return rows.where(~F.col("reply").startswith(ACK))
+
+
 def legs(frames: DataFrame) -> DataFrame:
     """Return one row per message and exchange: `k`, `leg`; body is the text of a payload that is JSON."""
-    rows = clients_side(frames).where(MESSAGE)
-    return rows.select(
-        "at_ns", "in_ordinal", "subject", "status", peer().alias("peer"),
+    rows = clients_side(frames).where(MESSAGE).select(
+        "at_ns", "in_ordinal", "dir", "subject", "reply", "status", peer().alias("peer"),
         F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
-        F.expr("if(substr(payload, 1, 1) = X'7B', CAST(payload AS string), NULL)").alias("body"),
-        F.expr(_LEGS),
-    ).where(~F.col("k").startswith(ACK))  # fmt: skip
+        F.expr("if(startswith(payload, X'7B'), CAST(payload AS string), NULL)").alias("body"),
+        F.expr(_SIDES).alias("side"),
+    )  # fmt: skip
+    rows = rows.withColumns({"k": F.expr("if(side = 1, reply, subject)"), "leg": F.expr("side + dir")})
+    return rows.where(~F.col("k").startswith(ACK)).drop("side", "dir", "reply")
 
 
 def _aggregates(own: str) -> list[Column]:
@@ -80,16 +85,18 @@ def _aggregates(own: str) -> list[Column]:
     ]
 
 
-def paired(rows: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per request (`k`, `turn`) of legs, in numbers only: see `base`.
+def paired(frames: DataFrame, own: str = "true") -> DataFrame:
+    """Return one row per request (`k`, `turn`), in numbers only: see `base`.
 
     shared: other requests have the same reply subject.  own: an SQL condition, which requests count; the
     others are only told apart from them.
     """
     whole = _aggregates(own)
     counts = {"uses": "leg = 1", "own_deliveries": f"leg = 2 AND {own}", "own_replies": f"leg = 4 AND {own}"}
-    once = rows.groupBy("k").agg(
-        *whole, *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items())
+    once = (
+        legs(frames)
+        .groupBy("k")
+        .agg(*whole, *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items()))
     )
     single = once.where(f"uses = 1 OR pulls > 0 OR uses > {TURNS_MAX}")
     # Where a row holds several requests, what is not told apart is counted when it happens.
@@ -97,30 +104,31 @@ def paired(rows: DataFrame, own: str = "true") -> DataFrame:
         {name: F.expr(f"if(uses > 1, own_{name}, {name})") for name in ("deliveries", "replies")}
     ).drop("own_deliveries", "own_replies")
     single = single.withColumns({"turn": F.expr("1L"), "shared": F.expr("uses > 1")}).drop("uses")
-    again = _turns(rows).groupBy("k", "turn").agg(*whole).withColumn("shared", F.lit(True))
+    again = _turns(frames).groupBy("k", "turn").agg(*whole).withColumn("shared", F.lit(True))
     return single.unionByName(again).where("requests > 0")
 
 
-def _turns(rows: DataFrame) -> DataFrame:
+def _turns(frames: DataFrame) -> DataFrame:
     """Return the legs of reply subjects that several requests use, each with the number of its request."""
-    asked = rows.where("leg = 1").groupBy("k").agg(
+    asked = asking(frames).groupBy(F.col("reply").alias("k")).agg(
         F.count("*").alias("uses"), F.expr(f"count_if({_PULL})").alias("pulls")
     )  # fmt: skip
     reused = asked.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select("k")
     order = Window.partitionBy("k").orderBy("at_ns", "leg", "in_ordinal")
-    return rows.join(F.broadcast(reused), "k", "left_semi").withColumn(
-        "turn", F.sum(F.expr("if(leg = 1, 1, 0)")).over(order)
+    return (
+        legs(frames)
+        .join(F.broadcast(reused), "k", "left_semi")
+        .withColumn("turn", F.sum(F.expr("if(leg = 1, 1, 0)")).over(order))
     )
 
 
-def timed(rows: DataFrame, frames: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per request of the legs of `frames`: its subject, what became of it, how long it took.
+def timed(frames: DataFrame, own: str = "true") -> DataFrame:
+    """Return one row per request: its subject, what became of it, how long it took.
 
     own: an SQL condition on `at_ns`, which requests count.
     """
-    asked = clients_side(frames).where(f"{MESSAGE} AND dir = 0 AND reply IS NOT NULL")
     alone = "requests = 1 AND pulls = 0"
-    return with_text(paired(rows, own), asked, "subject_id", "subject", "template").withColumns({
+    return with_text(paired(frames, own), asking(frames), "subject_id", "subject", "template").withColumns({
         "outcome": F.expr(
             "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
             "WHEN status = 503 THEN 'no responders' ELSE 'replied' END"
@@ -135,13 +143,15 @@ def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
 
     own: an SQL condition on `at_ns`, which requests count (see `natsproxy/spark/hours.py`).
     """
-    rows = legs(frames)
-    found = timed(rows, frames, own)
-    replies = rows.where("leg = 4 AND body IS NOT NULL")
-    errors = replies.where(_ERRED).select(F.expr(_ERROR).alias("error"))
-    streams = replies.where(_IS_ACK).select(F.expr(_STREAM).alias("stream"))
-    found = with_text(found, errors, "error_id", "error", few=True)
-    found = with_text(found, streams, "stream_id", "stream", few=True)
+    said = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
+    texts = (
+        legs(frames)
+        .where("leg = 4 AND body IS NOT NULL")
+        .select(F.explode(F.array_compact(said)).alias("text"))
+    )
+    found = timed(frames, own)
+    for number, name in (("error_id", "error"), ("stream_id", "stream")):
+        found = with_text(found, texts.withColumnRenamed("text", name), number, name, few=True)
     found = with_peer(found, frames, "requester_id", "recorder", "requester")
     found = found.withColumn("responder_id", F.coalesce("answered_id", "reached_id"))
     found = with_peer(found, frames, "responder_id", "responder_recorder", "responder")

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from natsproxy.spark.tables.base import MESSAGE, clients_side, shaped
 from natsproxy.spark.tables.messages import errors
-from natsproxy.spark.tables.pairing import legs, timed
+from natsproxy.spark.tables.pairing import timed
 
 COUNTS = (
     "published",
@@ -44,7 +44,7 @@ def _tally(frames: DataFrame) -> DataFrame:
         F.expr("count_if(op IN ('MSG', 'HMSG'))").alias("delivered"),
         F.expr("count_if(op = 'SUB')").alias("subscribed"),
     )
-    asked = timed(legs(frames), frames).groupBy("template").agg(
+    asked = timed(frames).groupBy("template").agg(
         F.sum("requests").alias("requests"), F.sum("replies").alias("replies"),
         F.expr("count_if(outcome = 'no responders')").alias("no_responders"),
         F.expr("count_if(outcome = 'no reply')").alias("unanswered"),
