@@ -71,10 +71,11 @@ def analyze(
     from natsproxy.spark.tables import TABLES
 
     wanted = jobs.chosen([name for name in tables.split(",") if name] or TABLES)
+    size = 0
     if not remote and not watch:
-        paths.check(captures)  # before the seconds that Spark takes to start
+        size = paths.check(captures)  # before the seconds that Spark takes to start
     settings = dict(map(_setting, conf))
-    spark = open_session(cores, master=master, remote=remote, log=spark_log, settings=settings)
+    spark = open_session(cores, size=size, master=master, remote=remote, log=spark_log, settings=settings)
     try:
         if watch:
             _watch(spark, captures, out, wanted, every, refresh, report, quiet)

@@ -83,16 +83,23 @@ def open_segment(place: str, buffer: int = READ_BUFFER) -> CaptureFile:
         raise CaptureError(f"cannot read it: {_reason(error)}", path=place) from None
 
 
-def check(places: Iterable[str]) -> None:
+def check(places: Iterable[str]) -> int:
     """Open every segment of all places once, so that what is no capture is said before any work is done.
 
-    Raises CaptureError: nothing there, not a capture, a newer version (of any of them), no permission.  A
-    last segment whose header is not written yet is passed over, unless it is all there is.
+    Returns how large they are, bytes.  Raises CaptureError: nothing there, not a capture, a newer version (of
+    any of them), no permission.  A last segment whose header is not written yet is passed over, unless it is
+    all there is.
     """
+    total = 0
     for place in places:
         names = segments(place)
-        if not list(readable(names)):
+        begun = list(readable(names))
+        if not begun:
             open_segment(names[0]).__exit__()
+        for name in begun:
+            with open_segment(name, PLAN_BUFFER) as file:
+                total += file.size()
+    return total
 
 
 def readable(names: Iterable[str]) -> Iterator[str]:

@@ -47,11 +47,18 @@ LOCAL = {
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "4",
-    # Java's second compiler costs more than it saves below some 2 M frames.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.maxConcurrentOutputFileWriters": "16",  # the days of frames: without it they are sorted first
 }
 """Settings of a local session."""
+FOR_MUCH = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.files.maxPartitionBytes": "32m",
+}
+"""What is better for a local session with `MUCH` to read: Java's second compiler, and smaller tasks."""
+MUCH = 200 << 20
+"""Bytes of captures.  Below (some 4 M short messages) the second compiler costs more than it saves."""
 
 MISSING = "this needs Spark: pip install 'natsproxy[spark]'"
 MISSING_CONNECT = "a Spark Connect server needs its client: pip install 'natsproxy[connect]'"
@@ -62,6 +69,7 @@ JAVA = 17
 def open_session(
     cores: int = 2,
     *,
+    size: int = 0,
     master: str | None = None,
     remote: str | None = None,
     log: str | Path | None = None,
@@ -69,7 +77,8 @@ def open_session(
 ) -> SparkSession:
     """Return the session to work in.
 
-    cores: of this machine, where nothing else is asked for.  master: `spark://host:7077`, `yarn`, `local[4]`.
+    cores: of this machine, where nothing else is asked for; size: about how much there is to read, bytes (for
+    its Java).  master: `spark://host:7077`, `yarn`, `local[4]`.
     remote: of a Connect server, `sc://host:15002`.  log: a file for what a Java that is started here says on
     stderr (each failure is pages of stack traces); our own stderr if not given.  settings: Spark's, by name.
     Raises NatsproxyError, in a sentence, without pyspark or a Java, or where Spark does not start.
@@ -97,7 +106,7 @@ def open_session(
         place = f"Spark does not start (with {_environment(master)})"
         builder = builder.master(master)
         if master.startswith("local"):
-            chosen = {**LOCAL, "spark.sql.warehouse.dir": _folder(), **chosen}
+            chosen = {**local_settings(size), "spark.sql.warehouse.dir": _folder(), **chosen}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     with told(place), _stderr(log):
@@ -113,6 +122,11 @@ def _environment(master: str) -> str:
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return os.environ.get("JAVA_HOME") or str(shutil.which("java"))
+
+
+def local_settings(size: int) -> dict[str, str]:
+    """Return the settings of a local session that reads so many bytes of captures."""
+    return {**LOCAL, **(FOR_MUCH if size >= MUCH else {})}
 
 
 def local_session(cores: int = 2, **settings: str) -> SparkSession:

@@ -45,9 +45,9 @@ def decode(path: Path, cores: int, *, pure: bool) -> dict[str, Any]:
 def source(path: Path, cores: int) -> dict[str, Any]:
     """The data source into nothing, the better of two."""
     from natsproxy.spark.jobs import read
-    from natsproxy.spark.session import local_session
+    from natsproxy.spark.session import open_session
 
-    spark = local_session(cores)
+    spark = open_session(cores, size=path.stat().st_size)
     found = []
     for _ in range(2):
         with Watch() as watch:
@@ -60,9 +60,9 @@ def source(path: Path, cores: int) -> dict[str, Any]:
 def tables(path: Path, cores: int) -> dict[str, Any]:
     """All tables, from a cold start; and the seconds of each."""
     from natsproxy.spark.jobs import analyze
-    from natsproxy.spark.session import local_session
+    from natsproxy.spark.session import open_session
 
-    spark = local_session(cores)
+    spark = open_session(cores, size=path.stat().st_size)
     marks: list[tuple[str, float]] = []
     with tempfile.TemporaryDirectory() as out, Watch() as watch:
         analyze(spark, [path], out, progress=lambda table, rows: marks.append((table, watch.seconds)))

@@ -118,7 +118,7 @@ def test_a_last_segment_that_has_not_begun_is_passed_over(tmp_path: Path) -> Non
     """Unless there is nothing else."""
     make(tmp_path / "a", b"a", [[1]])
     (tmp_path / "a" / f"{'61' * 16}-1.ncap").write_bytes(b"")
-    check([str(tmp_path / "a")])
+    assert check([str(tmp_path / "a")]) == sum(path.stat().st_size for path in (tmp_path / "a").iterdir())
     assert len(segments(str(tmp_path / "a"))) == 2
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x-0.ncap").write_bytes(b"")

@@ -71,6 +71,14 @@ def test_without_any_java_it_says_what_to_install(
         session.find_java()
 
 
+def test_much_to_read_gets_the_second_compiler() -> None:
+    """And only that: for a small capture it costs more than it saves."""
+    java, much = "spark.driver.extraJavaOptions", session.local_settings(session.MUCH)
+    assert "TieredStopAtLevel=1" in session.local_settings(session.MUCH - 1)[java]
+    assert "TieredStopAtLevel" not in much[java]
+    assert much.keys() > session.LOCAL.keys() - {java}
+
+
 def test_spark_submit_decides_where_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A master of our own beside it would win over the cluster's, silently."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")

@@ -70,11 +70,11 @@ def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
     Messages have no identity on the wire: they are told apart by subject, reply, headers, size and the first
     bytes of the payload that `frames` keeps.  Where several are equal they share a row (`published` > 1),
     whose counts are right and which has no times between.  delay_ns: to the first copy; spread_ns: from the
-    first to the last.  JetStream's deliveries are in `js_acks`.  own: an SQL condition on `at_ns`, which
-    messages count.
+    first to the last.  JetStream's deliveries and their acks are in `js_acks`.  own: an SQL condition on
+    `at_ns`, which messages count.
     """
     rows = servers_side(frames).where(f"{MESSAGE} AND status IS NULL")
-    rows = rows.where(~F.coalesce("reply", F.lit("")).startswith(ACK))
+    rows = rows.where(~(F.coalesce("reply", F.lit("")).startswith(ACK) | F.col("subject").startswith(ACK)))
     same = F.xxhash64(F.coalesce("reply", F.lit("")), "headers", "size", "payload")
     mine = f"dir = 0 AND {own}"
     grouped = rows.groupBy("subject", "template", same.alias("same")).agg(
