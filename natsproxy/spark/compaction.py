@@ -51,7 +51,9 @@ def merge(spark: SparkSession, folder: Folder, book: Book, source: str, runs: li
     with told(f"{folder.root}/{place}"):
         rows = stored(spark, folder.root, source, [run.place for run in runs], SOURCES[source])
         writer = (
-            rows.coalesce(-(-size // FULL)).write.mode("overwrite").option("partitionOverwriteMode", "static")
+            rows.coalesce(max(1, size // FULL))
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "static")
         )
         (writer.partitionBy("date") if source == "frames" else writer).parquet(f"{folder.root}/{place}")
         made = Run(

@@ -9,6 +9,9 @@ The first is due by the captures; the others, by the clock, are worth a tenth of
 computed anew each time, and how long that takes depends on the traffic.  So who reads while the watch goes on
 sees the hours that are over, whole, and the rest as it was a while ago; the list says what is what.
 
+Where a folder is replaced, a query that is open at that moment may miss a file, and fails; asked again, it is
+right.
+
 A frame is late where its recorder was cut off, or catches up, or is simply behind the others: hours are over
 by the newest frame of *any* recorder, since one that is gone for ever would hold them open for ever.
 """
