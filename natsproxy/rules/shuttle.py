@@ -5,7 +5,8 @@ Theory
    one rule drops them or holds them for a fixed time, or nobody minds them.  Such a *way* is remembered;
    neighbours on the same way are dealt with together.  Whatever else there may be to a frame takes
    the long way (`RuleBound.decide`), which knows all cases; the two agree byte for byte, count for count.
-2. C2s a way holds as long as the rules are bound; s2c until a subscription or a request comes or goes.
+2. C2s a way holds as long as the rules are bound; s2c until a subscription or a request comes or goes.  A
+   connection remembers no more ways than its last read had frames: one that is idle holds next to nothing.
 3. The frames of one read that one rule moves or holds are one firing: ordinal, `m`, subject and detail are
    those of the first, `count` says how many they were.  Drops are one event too, which tells each of them.
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from natsproxy.events import Firing
 from natsproxy.rules.base import Rule, Stage
 from natsproxy.rules.lot import Lot
+from natsproxy.rules.memo import remember
 from natsproxy.rules.rewriter import asked_for
 from natsproxy.rules.rewriting import Moved
 from natsproxy.rules.seam import Stretch, Swift
@@ -78,8 +80,9 @@ Way = Lift | Stay | Lot | None
 """None: the long way."""
 Moves = Callable[[bytes], bool]
 """Whether rewriting moves a reply subject."""
-WAYS: Final = 1024
-"""How many ways a connection remembers between reads."""
+WAYS: Final = 32
+MOST: Final = 1024
+"""How many ways a connection remembers: WAYS, and one for each frame of the last read, MOST at most."""
 MOVED: Final = "rewrite"
 """The cause of what moves, in records."""
 
@@ -92,6 +95,7 @@ class Shuttle:
         self._plan = bound.plan
         self._rewriter = bound.plan.rewriter
         self._ways: tuple[dict[tuple[Op, bytes, bytes], Way], ...] = ({}, {})
+        self._seen = [0, 0]  # frames of this read, by direction
         self._known = (0, 0)
         self._streaks: dict[tuple[Direction, Rule], Streak] = {}
         self._lots: dict[tuple[Direction, Rule], Lot] = {}
@@ -123,6 +127,7 @@ class Shuttle:
     ) -> list[Stretch]:
         """base: the ordinal of the frame with the index 0."""
         found: list[Stretch] = []
+        self._seen[direction] += len(frames) - at
         way: Way = self._way(direction, frames[at])
         while way is not None:
             if isinstance(way, Lift):
@@ -139,9 +144,9 @@ class Shuttle:
 
     def _way(self, direction: Direction, frame: Frame) -> Way:
         known, key = self._ways[direction], (frame[4], frame[5], frame[7])
-        if key not in known:
-            known[key] = self._find(direction, frame)
-        return known[key]
+        if key in known:
+            return known[key]
+        return remember(known, key, self._find(direction, frame), len(frame[5]))
 
     def _reach(self, direction: Direction, frames: Sequence[Frame], at: int, way: Way) -> tuple[int, Way]:
         """Return the index behind the neighbours that go the same way, and the way of the next."""
@@ -289,9 +294,10 @@ class Shuttle:
 
     def collect(self) -> Iterable[Firing]:
         """Take out what went this way since the last time."""
-        for known in self._ways:
-            if len(known) > WAYS:
-                known.clear()
+        for direction, seen in enumerate(self._seen):
+            if seen and len(self._ways[direction]) > WAYS + min(seen, MOST):
+                self._ways[direction].clear()
+            self._seen[direction] = 0
         found = [self._moved(rule, streak) for (_, rule), streak in self._streaks.items() if streak.count]
         found += [firing for lot in self._lots.values() if (firing := lot.firing()) is not None]
         return found

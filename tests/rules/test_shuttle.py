@@ -11,6 +11,7 @@ from natsproxy.capture.records import Frames, Item
 from natsproxy.events import Firing
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.shuttle import MOST, WAYS
 from natsproxy.rules.spec import load
 from natsproxy.session.actions import Action, Emit, Record, Send, SessionSettings
 from natsproxy.session.session import Session
@@ -216,3 +217,16 @@ def test_what_is_remembered_of_a_subject_ends_with_what_it_hung_on() -> None:
         run.feed(C2S, more)
         run.feed(S2C, secret + b"MSG a.open 1 0\r\n\r\n")
         assert bytes(run.sent[S2C]) == b"MSG a.open 1 0\r\n\r\n"
+
+
+def test_a_quiet_connection_remembers_next_to_nothing() -> None:
+    run = Running('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nprobability = 0.5\n')
+    many = [b"PUB o.%d 0\r\n\r\n" % n for n in range(3000)]
+    known = run.session._bound._shuttle._ways[C2S]  # type: ignore[attr-defined]
+    run.feed(C2S, b"".join(many[:700]))
+    assert len(known) > WAYS
+    run.feed(C2S, b"".join(many))
+    assert len(known) <= WAYS + MOST
+    run.feed(C2S, b"PUB x 0\r\n\r\nPUB " + b"y" * 1000 + b" 0\r\n\r\n")
+    assert len(known) <= WAYS
+    assert all(len(subject) < 1000 for _, subject, _ in known)
