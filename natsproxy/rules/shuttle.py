@@ -240,7 +240,7 @@ class Shuttle:
 
     def _find_back(self, frame: Frame) -> Way:
         sub = self._bound.view.subs.get(frame.sid)
-        if sub is not None and sub.max:
+        if sub is not None and (sub.max or sub.counted):
             return None  # the session counts them
         moved = None
         subject = frame.subject

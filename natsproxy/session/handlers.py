@@ -88,7 +88,8 @@ class Handlers(Moving):
             self._forget(frame.sid)
             return True
         counted = frame.sid in self._tallies or frame.sid in self.lanes[S2C].scanner.watch_sids
-        sub.delivered = self._tallies.pop(frame.sid, sub.delivered)  # each is looked at from here on
+        sub.delivered = self._tallies.pop(frame.sid, sub.delivered)
+        self._subs.count(sub)
         if sub.ours or self._bound.alters_delivery:
             # The server would count what a rule takes away: the limit is ours to keep.  It holds from this
             # place of the stream, and what the server sent before has not arrived yet: hence the fence.

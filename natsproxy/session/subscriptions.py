@@ -53,6 +53,11 @@ class Subscriptions(dict[bytes, Subscription]):
         self.pop(sid, None)
         self._late.discard(sid)
 
+    def count(self, sub: Subscription) -> None:
+        """Look at each delivery of a subscription from here on."""
+        sub.counted = True
+        self.version += 1
+
     def limit(self, sid: bytes, maximum: int, *, counted: bool) -> bool:
         """Note an UNSUB with a max; return whether the subscription lives on (and is to be watched)."""
         sub = self.get(sid)

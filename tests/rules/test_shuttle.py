@@ -97,7 +97,7 @@ def rules_of(names: list[str]) -> str:
 def frames(draw: st.DrawFn) -> tuple[Direction, bytes]:
     direction = draw(st.sampled_from([C2S, S2C]))
     if draw(st.integers(0, 9)) == 0:
-        return C2S, draw(st.sampled_from(CONTROL)).encode()
+        return (S2C, b"PONG\r\n") if direction else (C2S, draw(st.sampled_from(CONTROL)).encode())
     subject, reply, body = draw(SUBJECTS), draw(REPLIES), draw(st.sampled_from(["", "x", "PUB o.a.b 1"]))
     head, blank = draw(HEADS), draw(st.sampled_from([" ", " ", "  ", "\t"]))
     verb = draw(st.sampled_from([("PUB", "MSG"), ("pub", "msg")]))[direction]
@@ -217,6 +217,14 @@ def test_what_is_remembered_of_a_subject_ends_with_what_it_hung_on() -> None:
         run.feed(C2S, more)
         run.feed(S2C, secret + b"MSG a.open 1 0\r\n\r\n")
         assert bytes(run.sent[S2C]) == b"MSG a.open 1 0\r\n\r\n"
+
+
+def test_a_limit_that_is_about_to_be_counts_what_comes_before_it() -> None:
+    run = Running('[[rules]]\nname = "d"\nkind = "drop"\nsubject = "o.b"\n')
+    run.feed(C2S, b"SUB o.* 1\r\nUNSUB 1 2\r\n")
+    run.feed(S2C, b"MSG o.a 1 0\r\n\r\n" * 2 + b"PONG\r\n" + b"MSG o.a 1 0\r\n\r\n")
+    assert bytes(run.sent[S2C]) == b"MSG o.a 1 0\r\n\r\n" * 2
+    assert not run.session.subs
 
 
 def test_a_quiet_connection_remembers_next_to_nothing() -> None:
