@@ -115,6 +115,7 @@ class Derived:
         places = {name: f"{AHEAD}/{name}/version={as_of}" for tables in hours.values() for name in tables}
         for place in places.values():
             self._folder.remove(place)  # of an attempt that was killed
+            self._folder.make(place)  # it is there, whatever is in it
         for hour, tables in hours.items():
             self._hour(hour, {name: places[name] for name in tables})
         if not places:

@@ -108,9 +108,11 @@ def test_tables_are_there_while_it_goes_on(
             expected = whole(spark, folder)
             for name in WANTED:
                 assert rows(store.read(name), expected(name)) == rows(expected(name)), name
+            assert store.read("faults").isEmpty()
             over = True
 
-    watch(spark, [folder], out, WANTED, every=0.5, refresh=0, stop=lambda: over, refreshed=look)
+    tables = [*WANTED, "faults"]  # of which there are none
+    watch(spark, [folder], out, tables, every=0.5, refresh=0, stop=lambda: over, refreshed=look)
 
     expected = whole(spark, folder)
     for name in WANTED:
