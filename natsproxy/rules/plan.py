@@ -85,9 +85,6 @@ class Plan:
         )  # fmt: skip
         self._altering = self._altered(rules)
         self.alters_delivery = self._altering is None or bool(self._altering)
-        self.judges = tuple(
-            any(rule.selector.wants(way) or _asks(rule) for rule in self.rules[way]) for way in Direction
-        )
         self._askers = _Table([(place, _question(rule)) for place, rule in enumerate(self._asking)])
         self._caches: tuple[dict[tuple[Op, bytes], tuple[int, ...]], ...] = ({}, {})
         self._asker_cache: dict[bytes, frozenset[object]] = {}
