@@ -1,5 +1,6 @@
 """Captures as tables on Spark: the `natscap` data source, the tables, and the jobs that write them.
 
-`natsproxy.spark.jobs` is the way in from Python (`register`, `read`, `read_stream`, `analyze`, `latencies`),
-`natsproxy.spark.watching` the job that goes on, `natsproxy.spark.session` finds a Java and a Spark.
+`natsproxy.spark.jobs` is the way in from Python (`register`, `read`, `read_stream`, `analyze`,
+`latencies`), `natsproxy.spark.watching` the job that goes on, `natsproxy.spark.store` reads what either has
+written (`Store(spark, out).read(table)`), `natsproxy.spark.session` finds a Java and a Spark.
 """

@@ -296,7 +296,7 @@ def test_a_recorder_and_a_watch_side_by_side(
     period = float(os.environ.get("NATSPROXY_WATCH", 100))
     folder, out = tmp_path / "traffic", tmp_path / "out"
     folder.mkdir()
-    faulthandler.dump_traceback_later(20 * period, exit=True)  # a later end than that of other tests
+    faulthandler.dump_traceback_later(600 + 20 * period, exit=True)  # a later end than that of other tests
     address = f"127.0.0.1:{nats_server.port}"
     with ProxyProcess(address, "--record", str(folder), "--record-rotate-every", "20s") as proxy:
         for end in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
