@@ -51,12 +51,8 @@ LOCAL = {
     "spark.sql.maxConcurrentOutputFileWriters": "16",  # the days of frames: without it they are sorted first
 }
 """Settings of a local session."""
-FOR_MUCH = {
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "16",
-    "spark.sql.files.maxPartitionBytes": "32m",
-}
-"""What is better for a local session with `MUCH` to read: Java's second compiler, and smaller tasks."""
+FOR_MUCH = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+"""What is better for a local session with `MUCH` to read: Java's second compiler."""
 MUCH = 200 << 20
 """Bytes of captures.  Below (some 4 M short messages) the second compiler costs more than it saves."""
 
