@@ -20,6 +20,11 @@ GROUP_ROWS: Final = 1 << 18
 GROUP_BYTES: Final = 64 << 20
 """A row group is written when it has so many rows, or so many bytes in memory: that is what a file takes."""
 
+_RISING: Final = ("idx", "t_ns", "ts", "in_ordinal", "out_ordinal")
+"""Numbers that rise from row to row: their differences are what is stored."""
+_VARIED: Final = ("subject", "reply", "headers", "payload", "args", "err")
+"""Texts with many values: a dictionary of them is made in vain, and given up when it is full."""
+
 
 class FramesFile:
     """A file of frames that is being written; a context manager, which ends the file.
@@ -30,7 +35,12 @@ class FramesFile:
 
     def __init__(self, out: Path | IO[bytes]) -> None:
         self.rows = 0
-        self._writer = pq.ParquetWriter(out, arrow.schema(), compression="zstd")
+        schema = arrow.schema()
+        self._writer = pq.ParquetWriter(
+            out, schema, compression="zstd",
+            use_dictionary=[name for name in schema.names if name not in (*_RISING, *_VARIED)],
+            column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
+        )  # fmt: skip
         self._group: list[pa.RecordBatch] = []
         self._size = self._waiting = 0
 
