@@ -99,26 +99,34 @@ class PartsReader(NatscapReader):
         from natsproxy.capture.arrow import schema
 
         days = Days(self._folder / _TEMPORARY)
-        try:
-            for batch in read_run(partition, schema(), self._options):
-                for day, rows in by_day(batch):
-                    days.file(day).add(rows)
-            days.close(most=0)
-        except OSError as error:
-            raise _refused(self._folder, error) from None
+        for batch in read_run(partition, schema(), self._options):
+            days.add(batch)
+        days.close(most=0)
         yield from days.parts
 
 
 class Days:
-    """The files of one task that are being written."""
+    """The files of one task that are being written.  Raises NatsproxyError for what the disk refuses."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: dict[str, tuple[str, FramesFile]] = {}
         self.parts: list[Part] = []
 
-    def file(self, day: str) -> FramesFile:
-        """Return the file of a day."""
+    @property
+    def open(self) -> int:
+        """How many files are being written."""
+        return len(self._open)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write frames into the files of their days."""
+        try:
+            for day, rows in by_day(batch):
+                self._file(day).add(rows)
+        except OSError as error:
+            raise _refused(self._folder.parent, error) from None
+
+    def _file(self, day: str) -> FramesFile:
         from natsproxy.capture.parquet import FramesFile
 
         if day not in self._open:
@@ -127,18 +135,16 @@ class Days:
             self._open[day] = name, FramesFile(self._folder / name)
         return self._open[day][1]
 
-    @property
-    def open(self) -> int:
-        """How many files are being written."""
-        return len(self._open)
-
     def close(self, *, most: int) -> None:
         """End the oldest files until no more than `most` are open."""
         while len(self._open) > most:
             day = next(iter(self._open))
             name, file = self._open.pop(day)
-            with file:
-                pass
+            try:
+                with file:  # which ends it
+                    pass
+            except OSError as error:
+                raise _refused(self._folder.parent, error) from None
             self.parts.append((day, name, file.rows))
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -35,9 +36,8 @@ from typing import Literal
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.spark import book, parts
-from natsproxy.spark.paths import is_url
 from natsproxy.spark.schema import FRAMES, ITEMS, TABLES
 from natsproxy.spark.trouble import told
 
@@ -57,8 +57,9 @@ class Store:
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
         self._spark = spark
         self.out = str(out).rstrip("/") or "/"
-        connect = type(spark).__module__.startswith("pyspark.sql.connect.")
-        self._reached = not is_url(self.out) and not connect
+        if any(mark in self.out for mark in _WILDCARDS):
+            raise ConfigError(f"{self.out}: no folder for tables, Spark takes {_WILDCARDS} for wildcards")
+        self._reached = not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", self.out) and _reads_files(spark)
         self.near = self._reached and str(spark.conf.get("spark.master")).startswith("local")
         self._rows: dict[str, int | None] = {}
 
@@ -141,11 +142,21 @@ class Store:
                 # A watch removes old versions of its list; the newest stays for a while.
                 reader = self._spark.read.schema(book.COLUMNS).option("ignoreMissingFiles", "true")
                 rows = reader.json(self.place(LIST)).collect()
-            except AnalysisException:  # there is none
+            except AnalysisException as error:
+                if error.getCondition() != "PATH_NOT_FOUND":
+                    raise
                 return {}
         return {row["table"]: row for row in book.newest(rows)}
 
 
+def _reads_files(spark: SparkSession) -> bool:
+    """Whether a path without a scheme is one of this machine to Spark, and to this process."""
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        return False
+    return str(spark._jsc.hadoopConfiguration().get("fs.defaultFS")).startswith("file:")
+
+
+_WILDCARDS = "*?[{"
 _KIND = {"batch": "an analysis that was not watching", "stream": "a watch"}
 
 

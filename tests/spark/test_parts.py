@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproxy.capture.records import Open
+from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import C2S
 from tests.kit.captures import MONO, Scribe, write
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
 from natsproxy.spark import parts
-from natsproxy.spark.jobs import ASKED, dated, read
+from natsproxy.spark.jobs import ASKED, analyze, dated, read
 from natsproxy.spark.store import SOURCES, Store
 
 if TYPE_CHECKING:
@@ -62,6 +63,17 @@ def test_they_are_the_rows_of_the_source(spark: SparkSession, captures: list[Pat
     )
 
 
+def test_a_folder_by_its_address_is_spark_s_to_write(spark: SparkSession, tmp_path: Path) -> None:
+    """`file:` has one slash too; and what Spark would take for a pattern is no folder."""
+    assert not Store(spark, f"file:{tmp_path}/out").near
+    analyze(spark, [GOLDEN[0]], f"file:{tmp_path}/out", ["gaps"])
+    here = Store(spark, tmp_path / "out")
+    assert here.near
+    assert here.read("frames").count() == read(spark, [GOLDEN[0]]).count() > 0
+    with pytest.raises(ConfigError, match="for wildcards"):
+        Store(spark, tmp_path / "tables[1]")
+
+
 def test_what_is_not_there_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """A run that fails has no frames that could be taken for whole."""
     with pytest.raises(Exception, match="no such file"):
@@ -80,9 +92,8 @@ def test_the_files_of_a_task_are_bounded(captures: list[Path], tmp_path: Path) -
     with CaptureFile(captures[-2]) as file:
         made = [batch(file, ref) for ref in file.blocks()]
     for each in made:
-        for day, rows in parts.by_day(each):
-            days.file(day).add(rows)
-            assert days.open <= parts.FILES_OPEN
+        days.add(each)
+        assert days.open <= parts.FILES_OPEN
     days.close(most=0)
     assert sum(rows for _, _, rows in days.parts) == sum(each.num_rows for each in made)
     assert len(days.parts) > len({day for day, _, _ in days.parts}) == DAYS
