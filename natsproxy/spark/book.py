@@ -20,12 +20,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from datetime import UTC, datetime
 from threading import RLock
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from natsproxy.errors import NatsproxyError
 from natsproxy.spark.folder import Folder
 from natsproxy.spark.ledger import HOURLY, SOURCES, Hours, Ledger, spans
 
@@ -44,26 +46,26 @@ class Book:
     """The ledger of the watch that writes in a folder.  One thread at a time changes it."""
 
     def __init__(self, folder: Folder) -> None:
+        """Raises NatsproxyError if there is a watch's data, and not a newest list that can be read."""
         self._folder = folder
         self._lock = RLock()
         self._files = [name for name in folder.names(LIST) if _NAME.fullmatch(name)]
-        self.ledger = Ledger()
-        for name in reversed(self._files):
-            found = _state(folder.read(f"{LIST}/{name}"))
-            if found is not None:
-                self.ledger = found
-                break
+        if self._files:
+            self.ledger = _state(folder, f"{LIST}/{self._files[-1]}")
+        else:
+            _is_new(folder)
+            self.ledger = Ledger()
 
     @contextmanager
     def change(self) -> Iterator[Ledger]:
-        """Give the ledger as a new version, and keep what was done to it."""
+        """Give a draft of the ledger as a new version; it counts once it is on disk, and not before."""
         with self._lock:
-            self.ledger.version += 1
-            yield self.ledger
-            name = f"part-{self.ledger.version:012}.json"
-            self._folder.write(
-                f"{LIST}/{name}", "".join(f"{json.dumps(line)}\n" for line in _lines(self.ledger))
-            )
+            draft = deepcopy(self.ledger)
+            draft.version += 1
+            yield draft
+            name = f"part-{draft.version:012}.json"
+            self._folder.write(f"{LIST}/{name}", "".join(f"{json.dumps(line)}\n" for line in _lines(draft)))
+            self.ledger = draft
             self._files.append(name)
             for old in self._files[:-KEPT]:
                 self._folder.remove(f"{LIST}/{old}")
@@ -76,13 +78,26 @@ class Book:
             yield self.ledger
 
 
-def _state(text: str) -> Ledger | None:
-    """Return the ledger of a list; None of one that is not whole, or no watch's."""
+def _state(folder: Folder, place: str) -> Ledger:
+    """Return the ledger of a list.
+
+    An older list never takes the place of one that cannot be read: what only the newer one names would be
+    removed as left over.
+    """
     try:
-        lines = [json.loads(line) for line in text.splitlines()]
-        return next((Ledger.from_json(line["state"]) for line in lines if line.get("state")), None)
-    except (ValueError, KeyError, TypeError):
-        return None
+        lines = [json.loads(line) for line in folder.read(place).splitlines()]
+        return Ledger.from_json(next(line["state"] for line in lines if line.get("state")))
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        text = "is not whole, or of another version of natsproxy: use that one, or choose another folder"
+        raise NatsproxyError(f"{folder.root}/{place} {text}") from None
+
+
+def _is_new(folder: Folder) -> None:
+    """Refuse batches without a list: nothing would name them."""
+    batches = (name.startswith("batches=") for source in SOURCES for name in folder.names(source))
+    if folder.names("_checkpoint") or any(batches):
+        text = f"there is a watch's data, but no list in {LIST}: choose another folder"
+        raise NatsproxyError(f"{folder.root}: {text}")
 
 
 def _lines(ledger: Ledger) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from natsproxy.errors import ConfigError
+from natsproxy.errors import ConfigError, NatsproxyError
 
 
 class Folder:
@@ -58,7 +58,11 @@ class Folder:
             stream.close()
 
     def write(self, place: str, text: str) -> None:
-        """Write a text into a new file, which is there whole or not at all."""
+        """Write a text into a new file, which is there whole or not at all.
+
+        Raises NatsproxyError where there is such a file already, or it cannot get its name: Hadoop's `rename`
+        says so by its result alone.
+        """
         folder, _, name = place.rpartition("/")
         part = self._path(f"{folder}/.{name}.part")
         stream = self._fs.create(part, True)
@@ -66,4 +70,8 @@ class Folder:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-        self._fs.rename(part, self._path(place))
+        target = self._path(place)
+        if self._fs.exists(target):
+            raise NatsproxyError(f"{self.root}/{place} is there already: does another watch write here?")
+        if not self._fs.rename(part, target):
+            raise NatsproxyError(f"{self.root}/{place} cannot be written: its file cannot be renamed")

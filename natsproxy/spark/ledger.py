@@ -27,6 +27,8 @@ from natsproxy.spark.tables import FROM
 
 HOUR: Final = 3_600_000_000_000
 """An hour, ns."""
+FORMAT: Final = 1
+"""Of a ledger as text; another one is not read."""
 SOURCES: Final = ("frames", "items")
 HOURLY: Final = {
     "requests": "t1", "js_api": "t1", "pub_acks": "t1", "js_acks": "delivered_ns", "fanout": "published_ns",
@@ -208,12 +210,16 @@ class Ledger:
 
     def to_json(self) -> str:
         """Return it as JSON; hours that follow each other are one entry."""
-        return json.dumps(asdict(self), default=lambda hours: spans(hours), separators=(",", ":"))
+        return json.dumps(
+            {"format": FORMAT, **asdict(self)}, default=lambda hours: spans(hours), separators=(",", ":")
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
         """Return what `to_json` made a text of.  Raises ValueError, KeyError or TypeError for another."""
         raw: dict[str, Any] = json.loads(text)
+        if raw.get("format", 1) != FORMAT:  # the first lists did not say theirs
+            raise ValueError(f"a ledger of format {raw['format']}")
         return cls(
             **{key: raw[key] for key in ("version", "touched", "newest", "taken")},
             runs={name: [Run(**run) for run in runs] for name, runs in raw["runs"].items()},

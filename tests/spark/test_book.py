@@ -1,0 +1,137 @@
+"""The book of a watch: what it says is on disk, and what it cannot read it does not take for nothing."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from natsproxy.errors import NatsproxyError
+
+pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+
+from natsproxy.spark.book import Book
+from natsproxy.spark.folder import Folder
+
+
+class Memory:
+    """A folder in memory; `full` refuses every write."""
+
+    root = "mem"
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.full = False
+
+    def names(self, place: str = "") -> list[str]:
+        below = f"{place}/" if place else ""
+        found = {name.removeprefix(below).split("/")[0] for name in self.files if name.startswith(below)}
+        return sorted(found)
+
+    def read(self, place: str) -> str:
+        return self.files[place]
+
+    def write(self, place: str, text: str) -> None:
+        if self.full:
+            raise NatsproxyError("no space")
+        self.files[place] = text
+
+    def remove(self, place: str) -> None:
+        self.files.pop(place, None)
+
+
+def opened(memory: Memory) -> Book:
+    return Book(cast(Folder, memory))
+
+
+def kept(memory: Memory) -> str:
+    """Keep two versions of a ledger; return the place of the newest."""
+    book = opened(memory)
+    for batch in (0, 1):
+        with book.change() as ledger:
+            ledger.add("frames", batch, None, [], 0)
+    return sorted(memory.files)[-1]
+
+
+def test_what_could_not_be_kept_is_not_so() -> None:
+    """A batch that is in no list on disk is taken again."""
+    memory = Memory()
+    book = opened(memory)
+    memory.full = True
+    with pytest.raises(NatsproxyError, match="no space"), book.change() as ledger:
+        ledger.add("frames", 0, None, [], 0)
+    assert (book.ledger.taken["frames"], book.ledger.version) == (-1, 0)
+    memory.full = False
+    with book.change() as ledger:
+        ledger.add("frames", 0, None, [], 0)
+    assert opened(memory).ledger == book.ledger
+    assert book.ledger.taken["frames"] == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('\\"touched\\"', '\\"renamed\\"'),
+        ('\\"format\\":1', '\\"format\\":2'),
+        ('"state"', '"other"'),
+        ("}\n", "\n"),
+    ],
+    ids=["renamed", "format", "no ledger", "torn"],
+)
+def test_a_list_that_cannot_be_read_is_refused(old: str, new: str) -> None:
+    """An older one does not take its place: what it does not name would be removed."""
+    memory = Memory()
+    newest = kept(memory)
+    assert old in memory.files[newest]
+    memory.files[newest] = memory.files[newest].replace(old, new)
+    with pytest.raises(NatsproxyError, match=f"mem/{newest} is not whole, or of another version"):
+        opened(memory)
+
+
+@pytest.mark.parametrize("place", ["_checkpoint/frames/metadata", "items/batches=00000000-00000000/x"])
+def test_data_without_a_list_is_refused(place: str) -> None:
+    """Nothing would name it."""
+    memory = Memory()
+    memory.files[place] = ""
+    with pytest.raises(NatsproxyError, match="no list in analysis"):
+        opened(memory)
+
+
+def test_a_list_of_before_formats_is_read() -> None:
+    """The first lists did not say theirs."""
+    memory = Memory()
+    newest = kept(memory)
+    memory.files[newest] = memory.files[newest].replace('\\"format\\":1,', "")
+    assert opened(memory).ledger.taken["frames"] == 1
+
+
+class _Hadoop:
+    """A file system that renames nothing, or has the file already."""
+
+    def __init__(self, there: bool) -> None:
+        self.there = there
+
+    def create(self, path: str, overwrite: bool) -> Any:
+        return self
+
+    def write(self, data: bytearray) -> None:
+        assert data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def exists(self, path: str) -> bool:
+        return self.there
+
+    def rename(self, old: str, new: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("there", "said"), [(True, "is there already"), (False, "cannot be renamed")])
+def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, said: str) -> None:
+    """Hadoop raises nothing."""
+    folder = object.__new__(Folder)
+    folder.root, folder._fs = "mem", _Hadoop(there)
+    folder._path = lambda place: place  # type: ignore[method-assign]
+    with pytest.raises(NatsproxyError, match=said):
+        folder.write("analysis/x", "text")
