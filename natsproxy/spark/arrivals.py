@@ -16,6 +16,7 @@ Spark gives up on its own Python processes after ten seconds.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,7 +126,7 @@ class Arrivals:
             if run is None:
                 self._folder.remove(place)
             with self._book.change() as ledger:
-                ledger.add(self._name, batch, run, parts, self._around)
+                ledger.add(self._name, batch, run, parts, self._around, time.time_ns())
             self._rows.append(count)
 
     def _parts(self, spark: SparkSession, place: str) -> tuple[int, list[Part]]:

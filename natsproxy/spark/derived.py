@@ -102,6 +102,11 @@ class Derived:
     def _write(self, hour: int, tables: list[str]) -> None:
         """Replace an hour of tables in their folders."""
         with self._book.look() as ledger:
+            again = [name for name in tables if hour in ledger.hours[name].done]
+        if again:  # Spark removes what is there before it puts the new files in its place
+            with self._book.change() as ledger:
+                ledger.replace(hour, again)
+        with self._book.look() as ledger:
             as_of = ledger.version
         self._hour(hour, {name: name for name in tables})
         with self._book.change() as ledger:
@@ -168,8 +173,12 @@ class Derived:
         """Write an hour of a table below a place; return how many rows it has.  One without has no folder."""
         target, began = f"{self._folder.root}/{place}", moment(hour)
         own = f"date={began:%Y-%m-%d}/hour={began.hour}"
+        before = self._folder.names(f"{place}/{own}")
         with told(target):
             writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
             writer.partitionBy("date", "hour").parquet(target)
             there = self._folder.names(f"{place}/{own}")
+            if there and there == before:  # there are no rows: nothing has replaced what they were
+                self._folder.remove(f"{place}/{own}")
+                return 0
             return self._spark.read.schema(TABLES[name]).parquet(f"{target}/{own}").count() if there else 0

@@ -103,8 +103,14 @@ class Ledger:
 
     # -- what comes
 
-    def add(self, source: str, batch: int, run: Run | None, parts: Iterable[Part], around: int) -> None:
-        """Take a batch in; run: None where it has no rows.  around: ns that hours look ahead and back."""
+    def add(
+        self, source: str, batch: int, run: Run | None, parts: Iterable[Part], around: int,
+        now: int | None = None,
+    ) -> None:  # fmt: skip
+        """Take a batch in; run: None where it has no rows.  around: ns that hours look ahead and back.
+
+        now: Unix ns; a recorder whose clock is ahead of it closes no hours.
+        """
         self.taken[source] = batch
         if run is None:
             return
@@ -112,11 +118,11 @@ class Ledger:
         self.runs[source].append(run)
         self.touched = self.version
         if source == "frames":
-            self.newest = max(self.newest, run.t1)
-        self.seen[source] |= {part.hour for part in parts}
+            self.newest = max(self.newest, run.t1 if now is None else min(run.t1, now))
         stale = {part.hour for part in parts}
-        stale |= {part.hour - 1 for part in parts if part.first < part.hour * HOUR + around}
         stale |= {part.hour + 1 for part in parts if part.last >= (part.hour + 1) * HOUR - around}
+        self.seen[source] |= stale  # a frame that was delayed may be the only one of the next hour
+        stale |= {part.hour - 1 for part in parts if part.first < part.hour * HOUR + around}
         stale &= set().union(*self.seen.values())
         for name, table in self.hours.items():
             if source in needs(name):
@@ -154,6 +160,11 @@ class Ledger:
             seen = set().union(*(self.seen[source] for source in needs(name)))
             self.hours[name] = Hours(stale=dict.fromkeys(seen, self.version))
         return gone
+
+    def replace(self, hour: int, tables: Iterable[str]) -> None:
+        """An hour of tables does not count while its folder is replaced; it is due again."""
+        for name in tables:
+            self.hours[name].done.discard(hour)
 
     def wrote(self, table: str, hour: int, as_of: int) -> None:
         """An hour of a table stands in its folder, from what there was as of a version."""

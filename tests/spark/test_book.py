@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -11,6 +12,7 @@ from natsproxy.errors import NatsproxyError
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
 from natsproxy.spark.book import Book
+from natsproxy.spark.derived import Derived
 from natsproxy.spark.folder import Folder
 
 
@@ -135,3 +137,37 @@ def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, said: str) -
     folder._path = lambda place: place  # type: ignore[method-assign]
     with pytest.raises(NatsproxyError, match=said):
         folder.write("analysis/x", "text")
+
+
+def derived(memory: Memory) -> Derived:
+    memory.make = lambda place: None  # type: ignore[attr-defined]
+    folder = cast(Folder, memory)
+    return Derived(MagicMock(), folder, Book(folder), ["requests"], 0, lambda: False, lambda name, rows: None)
+
+
+def test_an_hour_does_not_count_while_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark removes what is there first: killed then, it is written again."""
+    memory = Memory()
+    book = opened(memory)
+    with book.change() as ledger:
+        ledger.want(["requests"])
+        ledger.wrote("requests", 5, 0)
+    during: list[set[int]] = []
+    monkeypatch.setattr(
+        Derived, "_hour", lambda *_: during.append(opened(memory).ledger.hours["requests"].done)
+    )
+    derived(memory)._write(5, ["requests"])
+    assert during == [set()]
+    assert opened(memory).ledger.hours["requests"].done == {5}
+
+
+def test_an_hour_without_rows_has_no_folder() -> None:
+    """Spark's dynamic overwriting leaves what was there, if there is nothing to put in its place."""
+    memory = Memory()
+    own = "requests/date=1970-01-01/hour=5"
+    one = derived(memory)
+    removed: list[str] = []
+    memory.remove = removed.append  # type: ignore[assignment, method-assign]
+    memory.files[f"{own}/part-old.parquet"] = ""
+    assert one._put(MagicMock(), "requests", 5, "requests") == 0
+    assert removed == [own]

@@ -97,7 +97,39 @@ def test_neighbours_that_look_at_a_frame_are_stale_too() -> None:
     take(ledger, "frames", part(2, 0, 30))
     assert list(ledger.rest()) == [1, 2]
     take(ledger, "frames", part(3, 59, 59))
-    assert list(ledger.rest()) == [1, 2, 3]
+    assert list(ledger.rest()) == [1, 2, 3, 4]
+
+
+def test_a_delayed_frame_may_be_the_only_one_of_its_hour() -> None:
+    """It was received in the hour before; tables that are asked for later see it too."""
+    ledger = Ledger()
+    ledger.want(["errors"])
+    take(ledger, "frames", part(1, 10, 59))
+    assert list(ledger.rest()) == [1, 2]
+    ledger.want(["requests"])
+    assert list(ledger.rest()) == [1, 2]
+
+
+def test_a_clock_that_is_ahead_closes_no_hours() -> None:
+    """The hours of the other recorders go on."""
+    ledger = Ledger()
+    ledger.want(["requests"])
+    parts = [part(1, 10, 10), part(1_000, 0, 0)]
+    ledger.add("frames", 0, run(0, t0=parts[0].first, t1=parts[1].last), parts, MINUTE, HOUR + 11 * MINUTE)
+    assert (ledger.newest, list(ledger.due(MINUTE))) == (HOUR + 11 * MINUTE, [])
+
+
+def test_an_hour_that_is_replaced_does_not_count() -> None:
+    """Killed before it is whole, it is due again."""
+    ledger = Ledger()
+    ledger.want(["requests"])
+    take(ledger, "frames", part(1, 10, 10), part(2, 10, 10))
+    ledger.wrote("requests", 1, ledger.version)
+    take(ledger, "frames", part(1, 20, 20))
+    assert (ledger.due(MINUTE), ledger.late(MINUTE)) == ({}, {1: ["requests"]})
+    ledger.replace(1, ["requests"])
+    ledger = Ledger.from_json(ledger.to_json())
+    assert (ledger.due(MINUTE), ledger.late(MINUTE)) == ({1: ["requests"]}, {})
 
 
 def test_an_hour_is_over_by_the_newest_frame() -> None:
