@@ -89,6 +89,8 @@ class Arrivals:
             return False
         finally:
             self._tell()
+        if over:
+            self._query = None  # so that the next `go_on` begins it again
         return over
 
     def end(self) -> None:

@@ -22,12 +22,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from natsproxy.spark.arrivals import POLL, Arrivals
-from natsproxy.spark.book import Book
+from natsproxy.spark.book import LIST, Book
 from natsproxy.spark.compaction import GRACE, due, merge
 from natsproxy.spark.derived import AHEAD, Derived, Pace
 from natsproxy.spark.folder import Folder
@@ -73,11 +74,10 @@ def watch(
         sweep(folder, book)
         derived = Derived(spark, folder, book, wanted, around, stop, progress)
         streams = [Arrivals(spark, folder, book, name, captures, around, progress) for name in SOURCES]
-        try:
-            _go_on(spark, folder, book, derived, streams, every, Pace(refresh), stop, refreshed)
-        finally:
+        with ExitStack() as ends:  # each is ended, whatever the end of another raises
             for one in streams:
-                one.end()
+                ends.callback(one.end)
+            _go_on(spark, folder, book, derived, streams, every, Pace(refresh), stop, refreshed)
         for one in streams:
             one.catch_up(stop)
         derived.finish()
@@ -117,10 +117,15 @@ def sweep(folder: Folder, book: Book) -> None:
             for name in folder.names(source):
                 if name.startswith("batches=") and name not in named:
                     folder.remove(f"{source}/{name}")
-        for table, whole in ledger.whole.items():
+        whole = {one.place for one in ledger.whole.values()}
+        for table in TABLES:
             for name in folder.names(table):
-                if name.startswith("version=") and f"{table}/{name}" != whole.place:
+                old = name.startswith("version=") and f"{table}/{name}" not in whole
+                if old or name.startswith(".spark-staging-"):
                     folder.remove(f"{table}/{name}")
+        for name in folder.names(LIST):
+            if name.startswith(".") and name.endswith(".part"):
+                folder.remove(f"{LIST}/{name}")
         for table in folder.names(AHEAD):
             hours = ledger.hours.get(table)
             for name in folder.names(f"{AHEAD}/{table}"):

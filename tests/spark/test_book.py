@@ -11,9 +11,12 @@ from natsproxy.errors import NatsproxyError
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
+from natsproxy.spark.arrivals import Arrivals
 from natsproxy.spark.book import Book
 from natsproxy.spark.derived import Derived
 from natsproxy.spark.folder import Folder
+from natsproxy.spark.ledger import Whole
+from natsproxy.spark.watching import sweep
 
 
 class Memory:
@@ -171,3 +174,27 @@ def test_an_hour_without_rows_has_no_folder() -> None:
     memory.files[f"{own}/part-old.parquet"] = ""
     assert one._put(MagicMock(), "requests", 5, "requests") == 0
     assert removed == [own]
+
+
+def test_what_a_kill_leaves_is_removed() -> None:
+    """What Spark was at, a table's first version that no list names, a list that has no name yet."""
+    memory = Memory()
+    with opened(memory).change() as ledger:
+        ledger.whole["connections"] = Whole("connections/version=2", 0, 0)
+    kept = ["connections/version=2", "requests/date=1970-01-01", *memory.files]
+    left = ["requests/.spark-staging-1", "liveness/version=1", "connections/version=1", "analysis/.x.part"]
+    memory.files |= dict.fromkeys(kept[:2] + left, "") | memory.files
+    sweep(cast(Folder, memory), opened(memory))
+    assert sorted(memory.files) == sorted(kept)
+
+
+def test_a_stream_that_has_ended_begins_again() -> None:
+    """Whatever ended it."""
+    memory = Memory()
+    folder = cast(Folder, memory)
+    stream = Arrivals(MagicMock(), folder, opened(memory), "frames", [], 0, lambda table, rows: None)
+    query = MagicMock()
+    query.awaitTermination.return_value = True
+    stream._query = query
+    assert stream.look(0)
+    assert stream._query is None
