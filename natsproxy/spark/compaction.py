@@ -2,12 +2,13 @@
 
 A batch every ten seconds is 8,640 small files a day, each of which a reader opens.  So `FAN` neighbours of
 one level become one run of the next, until a run has `FULL` bytes: each row is written again a few times at
-most (once, where batches are large), and what is left of small runs is fewer than `FAN` of each level.
+most (once, where batches are large), and what is left of small runs is fewer than `FAN` of each level between
+two runs of `FULL` bytes: those before a full run, and those of a lower level before a higher one, stay.
 
 The merged run is written beside those that it holds, and takes their place in the ledger in one change.
 Killed before that, it is a folder that nothing names, and is removed at the next start; killed after it,
 the old ones are.  So no row is ever lost or there twice.  The old ones stay for `GRACE` seconds, for those
-who read them.
+who read them; what is left of them goes when a watch ends or begins.
 """
 
 from __future__ import annotations

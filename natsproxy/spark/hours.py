@@ -19,7 +19,9 @@ for frames that something else has stored.
 Tables of whole connections (`connections`, `subscriptions`, `liveness`) have no hours.  What the hours see
 differently from tables of everything at once is what lies further apart than the look-ahead: a reply that
 comes later is none, pull requests on one inbox are a row per hour, and a reply subject that is used again
-hours later counts as a new one.
+hours later counts as a new one.  Whether another publish on a template got an ack, by which `pub_acks` judges
+one that got none, is asked of the hour and its look-ahead and look-back alone.  A frame that was delayed by
+more than the look-ahead may be in no hour: it is looked for by its `t_ns`, and placed by when it went out.
 """
 
 from __future__ import annotations
