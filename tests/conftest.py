@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,10 @@ settings.register_profile(
 )
 settings.register_profile("deep", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("NATSPROXY_TEST_PROFILE", "fast"))
+
+# A shell lets what it starts in the background ignore SIGINT, and the programs that tests start would too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LIMIT = 300  # seconds for one test: a hang ends with all stacks
 

@@ -10,7 +10,7 @@ from natsproxy.wire import _interest_py, _scanner_py
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S
-from natsproxy.wire.scanner import COMPILED
+from natsproxy.wire.scanner import COMPILED, Interest, Scanner
 
 PAYLOAD = b" 16\r\n0123456789abcdef\r\n"
 
@@ -33,9 +33,7 @@ def main() -> None:
     """Print the table."""
     twins: dict[str, tuple[Any, Any]] = {"pure": (_interest_py.Interest, _scanner_py.Scanner)}
     if COMPILED:
-        from natsproxy.wire import _scanner
-
-        twins["compiled"] = (_scanner.Interest, _scanner.Scanner)
+        twins["compiled"] = (Interest, Scanner)
     one = b"PUB a.b.c" + PAYLOAD
     patterns = tuple(b"a.b.x%d.y" % n for n in range(500)) + tuple(b"a.b.w%d.*.>" % n for n in range(500))
     print(f"{'scanner, 16-byte PUBs':44}{'million frames/s':>18}{'resident MiB':>14}")

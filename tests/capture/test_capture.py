@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -231,8 +232,8 @@ def test_queries_prune_and_filter(small: Path) -> None:
     """By operation, direction, connection, subject and time."""
     reader = open_capture(small)
 
-    def count(**fields: object) -> int:
-        return sum(1 for _ in walk(reader, Query(**fields)))  # type: ignore[arg-type]
+    def count(**fields: Any) -> int:
+        return sum(1 for _ in walk(reader, Query(**fields)))
 
     assert count() == 16
     assert count(ops=op_mask(Op.MSG)) == 8
@@ -328,7 +329,8 @@ def test_an_existing_capture_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_items_that_are_not_what_they_say() -> None:
     """Types are checked before use."""
-    for bad in ([0], [0, "x"], [1, 1, None, {}], [True], [], "x", [2, 1, 1, 5, {}]):
+    wrong: list[Any] = [[0], [0, "x"], [1, 1, None, {}], [True], [], "x", [2, 1, 1, 5, {}]]
+    for bad in wrong:
         with pytest.raises(CaptureError):
             records.decode(bad, 0)
     assert records.decode([42, "anything"], 0) is None

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_query_is_for_every_form(tmp_path: Path, items: list[Item]) -> None:
 class TestParquet:
     """Tables for whatever reads Parquet."""
 
-    def read(self, reader: CaptureReader, query: Query | None = None, payload: int = -1) -> object:
+    def read(self, reader: CaptureReader, query: Query | None = None, payload: int = -1) -> Any:
         """Return what is exported, as a table."""
         pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'natsproxy[spark]'")
         out = io.BytesIO()

@@ -72,7 +72,7 @@ def options(raw: bytes) -> dict[int, bytes]:
 
 def folded(raw: bytes) -> int:
     """Return the ones' complement sum of RFC 1071, word by word."""
-    total = sum(struct.unpack(f">{len(raw) // 2}H", raw[: len(raw) // 2 * 2])) + (
+    total: int = sum(struct.unpack(f">{len(raw) // 2}H", raw[: len(raw) // 2 * 2])) + (
         raw[-1] << 8 if len(raw) % 2 else 0
     )
     while total >> 16:
@@ -239,7 +239,7 @@ def test_addresses_are_those_of_client_and_upstream(
     tmp_path: Path, client: str, server: str, one: tuple[str, int], other: tuple[str, int]
 ) -> None:
     """Of one family; what is not known is out of ranges that are nobody's."""
-    items = [Open(1, MONO, {"client": client, "upstream": server}), frame(b"PING\r\n")]
+    items: list[Item] = [Open(1, MONO, {"client": client, "upstream": server}), frame(b"PING\r\n")]
     syn, synack, ack, ping = packets(write(tmp_path / "a.ncap", items))
     assert (syn.source, syn.target, synack.source, synack.target) == (one, other, other, one)
     assert [packet.flags for packet in (syn, synack, ack, ping)] == [SYN, SYN | ACK, ACK, PUSH | ACK]
@@ -249,7 +249,8 @@ def test_addresses_are_those_of_client_and_upstream(
 def test_large_frames_and_long_streams(tmp_path: Path) -> None:
     """Segments have a size, and what was sent is confirmed before it is much."""
     big = b"PUB a %d\r\n%s\r\n" % (3 * SEGMENT, bytes(range(256)) * (3 * SEGMENT // 256))
-    items = [OPEN, frame(big), *[frame(b"PUB a 1000\r\n%s\r\n" % bytes(1_000), n) for n in range(1, 200)]]
+    small = b"PUB a 1000\r\n%s\r\n" % bytes(1_000)
+    items: list[Item] = [OPEN, frame(big), *[frame(small, n) for n in range(1, 200)]]
     found = packets(write(tmp_path / "a.ncap", items))
     ((said, _),) = streams(found)
     assert said.startswith(big)
@@ -274,7 +275,7 @@ def test_large_frames_and_long_streams(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_connections_end_as_they_did(tmp_path: Path, cause: str, flags: list[tuple[bool, int]]) -> None:
     """By FIN from the side that ended it, or by RST; the cause is a comment."""
-    items = [OPEN, frame(b"PING\r\n"), Close(1, MONO + 9, cause, {"detail": "why"})]
+    items: list[Item] = [OPEN, frame(b"PING\r\n"), Close(1, MONO + 9, cause, {"detail": "why"})]
     found = packets(write(tmp_path / "a.ncap", items))
     assert [(one.source[1] == 50123, one.flags) for one in found[4:]] == flags
     assert found[4].comment == f"{cause}: why"
@@ -331,7 +332,7 @@ def test_hostile_items_are_packets_or_nothing(tmp_path: Path) -> None:
 def test_connections_that_were_open_already(tmp_path: Path) -> None:
     """In a segment that begins in their middle, and once only over several."""
     known = {"client": "10.0.0.7:50123", "upstream": "10.0.0.1:4222"}
-    items = [
+    items: list[Item] = [
         Preamble(1, MONO, {"open": known}), frame(b"PING\r\n"), Preamble(1, MONO + 5, {"open": known}),
         frame(b"PONG\r\n", 6),
     ]  # fmt: skip

@@ -33,7 +33,7 @@ CASES: list[tuple[Direction, bytes, int, list[bytes]]] = [
 @pytest.mark.parametrize(("direction", "data", "flags", "expected"), CASES)
 def test_first_tokens(direction: Direction, data: bytes, flags: int, expected: list[bytes]) -> None:
     found = FirstTokens()
-    found.add(Frames(1, direction, bytearray(data), 1, 0, 0, 0, 0, 0, None, flags))
+    found.add(Frames(1, direction, memoryview(bytearray(data)), 1, 0, 0, 0, 0, 0, None, flags))
     assert found.summary() == expected
 
 

@@ -116,9 +116,8 @@ def test_each_command_is_in_the_table() -> None:
         found: list[str] = []
         context = click.Context(group)
         for name in group.list_commands(context):
-            command = group.get_command(context, name)
-            deeper = isinstance(command, click.Group)
-            found += paths(command, f"{before}{name} ") if deeper else [f"{before}{name}"]
+            command, path = group.get_command(context, name), f"{before}{name}"
+            found += paths(command, f"{path} ") if isinstance(command, click.Group) else [path]
         return found
 
     for path in paths(main):

@@ -72,7 +72,7 @@ def subjects(dice: random.Random, source: str) -> list[str]:
 
 
 def accounts(mappings: list[dict[str, Any]] | None, count: int) -> str:
-    config = {}
+    config: dict[str, dict[str, Any]] = {}
     for number in range(count):
         config[f"A{number}"] = {"users": [{"user": f"u{number}", "password": "p"}]}
         if mappings is not None:
@@ -122,8 +122,8 @@ async def test_a_publish_goes_where_the_server_s_mapping_sends_it() -> None:
 async def test_where_chance_decides_sets_and_shares_agree() -> None:
     weighted = [{"destination": "w.$1", "weight": 30}, {"destination": "v.$1", "weight": 20}]
     to = [{"to": item["destination"], "weight": item["weight"]} for item in weighted]
-    mapped = [{"s0.*": weighted}, {"s1.*": "r.{{random(3)}}.$1"}]
-    tables = [
+    mapped: list[dict[str, Any]] = [{"s0.*": weighted}, {"s1.*": "r.{{random(3)}}.$1"}]
+    tables: list[dict[str, Any]] = [
         {"name": "weighted", "client": {"user": "u0"}, "from": "s0.*", "to": to},
         {"name": "random", "client": {"user": "u1"}, "from": "s1.*", "to": "r.{{random(3)}}.$1"},
     ]

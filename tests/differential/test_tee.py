@@ -45,7 +45,7 @@ async def between_tees(server: NatsServer, record: Path) -> AsyncIterator[tuple[
         nursery.cancel_scope.cancel()
 
 
-def without_info(data: bytes) -> bytes:
+def without_info(data: bytes | bytearray) -> bytes:
     """Return a server's bytes with the contents of INFO taken out."""
     return re.sub(rb"INFO \{[^\r\n]*\} ?\r\n", b"INFO\r\n", data)
 
@@ -64,8 +64,13 @@ def check(outer: Tee, inner: Tee, record: Path) -> None:
 
 def conversation(rng: random.Random) -> bytes:
     """Return valid client bytes in all their spellings: letter case, blanks, zeros, many sizes."""
-    blank = lambda: rng.choice([b" ", b"\t", b"  ", b" \t "])  # noqa: E731
-    case = lambda op: rng.choice([op, op.lower(), op.title()])  # noqa: E731
+
+    def blank() -> bytes:
+        return rng.choice([b" ", b"\t", b"  ", b" \t "])
+
+    def case(op: bytes) -> bytes:
+        return rng.choice([op, op.lower(), op.title()])
+
     out = [CONNECT % rng.choice([b"true", b"false"])]
     for number in range(rng.randint(5, 60)):
         size = rng.choice([0, 1, 7, 100, 5_000, 70_000, 300_000] if rng.random() < 0.1 else [0, 1, 16, 200])

@@ -29,8 +29,8 @@ class Scribe:
         ordinal = self._ordinals.get((conn, direction), 0)
         self._ordinals[conn, direction] = ordinal + 1
         at = MONO + t
-        out = (None, None) if cause else (ordinal, at)
-        self.items.append(Frames(conn, direction, raw, 1, 1 << parsed.op, ordinal, at, *out, cause))
+        made = Frames(conn, direction, raw, 1, 1 << parsed.op, ordinal, at, ordinal, at, cause)
+        self.items.append(made._replace(out_first=None, out_t=None) if cause else made)
 
 
 def write(path: Path, items: Iterable[Item], *, per_block: int = 1_000, compression: str = "none") -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,12 @@ def test_random_uses_the_dice_it_is_given() -> None:
 
 def test_weights() -> None:
     """Weights share out the throws; the rest stays on the source, or is lost where the source is listed."""
+
+    def dice(thrown: int) -> Callable[[int], int]:
+        return lambda _: thrown
+
     mapping = Mapping(b"a.*", [Destination(b"b.$1", 30), Destination(b"c.$1", 20)])
-    made = [mapping.apply(b"a.x", lambda _, thrown=thrown: thrown) for thrown in (0, 29, 30, 49, 50, 99)]
+    made = [mapping.apply(b"a.x", dice(thrown)) for thrown in (0, 29, 30, 49, 50, 99)]
     assert made == [b"b.x", b"b.x", b"c.x", b"c.x", b"a.x", b"a.x"]
     lossy = Mapping(b"a", [Destination(b"a", 0), Destination(b"b", 50)])
     assert lossy.apply(b"a", lambda _: 99) == b""
@@ -200,8 +205,8 @@ def test_every_function_equals_a_real_servers(tmp_path: Path) -> None:
     subjects = []
     for index, source in enumerate(table):
         for _ in range(4):
-            tail = f".{dice.choice(VALUES)}.t" if source.endswith(">") else ""
-            subjects.append((index, f"s{index}.{dice.choice(VALUES)}.k.{dice.choice(VALUES)}{tail}".encode()))
+            rest = f".{dice.choice(VALUES)}.t" if source.endswith(">") else ""
+            subjects.append((index, f"s{index}.{dice.choice(VALUES)}.k.{dice.choice(VALUES)}{rest}".encode()))
     with (
         running(tmp_path, f"mappings: {json.dumps(table, ensure_ascii=False)}") as port,
         Client(port) as client,
@@ -210,9 +215,9 @@ def test_every_function_equals_a_real_servers(tmp_path: Path) -> None:
         for index, subject in subjects:
             answer = client.exchange(b"PUB %s 0\r\n\r\n" % subject)
             arrived = answer.split(b" ")[1] if answer.startswith(b"MSG") else b""
-            made = ours[index].apply(subject)
-            assert made is not None
-            expected = made if is_valid_publish(made) else b""
+            mapped = ours[index].apply(subject)
+            assert mapped is not None
+            expected = mapped if is_valid_publish(mapped) else b""
             assert arrived == expected, ours[index]
 
 

@@ -280,7 +280,8 @@ def test_decisions_equal_a_real_servers(tmp_path: Path) -> None:
 def test_responses_equal_a_real_servers(tmp_path: Path) -> None:
     """Counts, the repeat of an open reply and the override of deny are the server's."""
     table = {"publish": {"deny": "x"}, "subscribe": ">", "allow_responses": {"max": 3, "expires": "1m"}}
-    users = [{"user": "u", "password": "x", "permissions": table}, {"user": "admin", "password": "x"}]
+    named: dict[str, Any] = {"user": "u", "password": "x", "permissions": table}
+    users = [named, {"user": "admin", "password": "x"}]
     with (
         running(tmp_path, with_users(users)) as port,
         log_in(port, "admin") as admin,

@@ -42,7 +42,7 @@ def test_consumers_that_the_server_named_are_one_whatever_their_names(tmp_path: 
             (1, ">", b"PUB $JS.API.CONSUMER.INFO.S.%b 0\r\n\r\n" % name),
         ]
         captures.append(write(tmp_path / f"{name.decode()}.ncap", lines))
-    assert compare(*captures).same
+    assert compare(captures[0], captures[1]).same
 
 
 def test_another_answer_is_shown_beside_the_recorded_one(tmp_path: Path) -> None:

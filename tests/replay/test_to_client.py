@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ class Play:
         self.now += ns
         self._do(self.machine.tick(self.now))
 
-    def _do(self, actions: list[object]) -> None:
+    def _do(self, actions: Sequence[object]) -> None:
         for action in actions:
             if isinstance(action, Send):
                 self.got[action.live] = self.got.get(action.live, b"") + action.data

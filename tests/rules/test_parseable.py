@@ -20,7 +20,7 @@ from natsproxy.rules.spec import load
 from natsproxy.wire import _interest_py, _scanner_py
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
-from natsproxy.wire.scanner import COMPILED
+from natsproxy.wire.scanner import COMPILED, Interest, Scanner
 from tests.rules.kit import FakeView, Wire, parse
 from tests.session.playbook import Playbook
 
@@ -89,9 +89,7 @@ def test_streams_stay_well_formed(
 
 TWINS = {"pure": (_scanner_py.Scanner, _interest_py.Interest)}
 if COMPILED:
-    from natsproxy.wire import _scanner
-
-    TWINS["compiled"] = (_scanner.Scanner, _scanner.Interest)
+    TWINS["compiled"] = (Scanner, Interest)
 GATES = st.sampled_from(["", "every = 2", "probability = 0.5", "after = 1", "first = 2"])
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
 

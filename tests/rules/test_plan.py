@@ -43,7 +43,7 @@ def test_stages_come_in_order_each_way() -> None:
 
 
 def test_many_rules_are_few_clauses() -> None:
-    plan = planned(*({"subject": f"a.{n}"} for n in range(500)))
+    plan = planned(*(dict[str, object](subject=f"a.{n}") for n in range(500)))
     assert [len(interest.clauses) for interest in plan.interest] == [2, 1]
 
 

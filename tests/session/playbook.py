@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from natsproxy.capture.records import Frames
 from natsproxy.events import Event, Firing
-from natsproxy.rules.seam import Bound, Chain, Decision, EmptyChain, Shape, View
+from natsproxy.rules.seam import Bound, Chain, Decision, EmptyChain, Shape, Swift, View
 from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire.frames import Frame, Need
@@ -117,9 +117,10 @@ class OneRule:
     guards: bool = True
     alters_delivery: bool = False
     opening: str = "serve"
-    swift: tuple[None, None] = (None, None)
-    revoked: tuple[()] = ()
-    remade: tuple[()] = ()
+    text: str = ""
+    swift: tuple[Swift | None, Swift | None] = (None, None)
+    revoked: list[tuple[bytes, str]] = field(default_factory=list)
+    remade: list[tuple[bytes, bytes]] = field(default_factory=list)
     link: Shape | None = None
     bound_times: int = 0
     fired: list[Firing] = field(default_factory=list)

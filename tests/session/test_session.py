@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.events import Greeted, Notice
-from natsproxy.rules.seam import Decision
+from natsproxy.rules.seam import Decision, EmptyChain
 from natsproxy.rules.verdicts import Close
 from natsproxy.session import causes
+from natsproxy.session.actions import Send, SessionSettings
+from natsproxy.session.session import Session
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
@@ -394,15 +396,14 @@ def test_what_was_on_its_way_before_an_unsub_counts_and_arrives() -> None:
 
 def test_advertised_addresses_go() -> None:
     """Clients must not learn a way around the proxy, in any INFO."""
-    from tests.session.playbook import EmptyChain, Session, SessionSettings
-
     settings = SessionSettings(self_host="10.0.0.1", self_port=4222)
     session = Session(settings, EmptyChain(), conn=1, ordinal=1, address="", record=False, now=0)
     info = b'INFO {"host":"1.2.3.4","port":9,"connect_urls":["1.2.3.4:9"],"tls_available":true} \r\n'
 
     (send,) = session.receive(S2C, info, 0)
 
-    assert bytes(send[1]) == b'INFO {"host":"10.0.0.1","port":4222} \r\n'  # type: ignore[arg-type]
+    assert isinstance(send, Send)
+    assert send.data == b'INFO {"host":"10.0.0.1","port":4222} \r\n'
 
 
 def test_half_close_passes_and_the_cut_frame_with_it() -> None:

@@ -140,7 +140,7 @@ class Browser:
         return session
 
     def _size(self, width: int, height: int) -> None:
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        size: dict[str, Any] = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.tell("Emulation.setDeviceMetricsOverride", **size)
 
     def _run(self, session: str, script: str) -> Any:

@@ -56,6 +56,7 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
     found = []
     for what, ddl in (("frames", FRAMES), ("items", ITEMS)):
         schema = StructType.fromDDL(ddl)
+        assert isinstance(schema, StructType)
         given = {"paths": json.dumps(list(map(str, captures))), "what": what, "payload": str(PAYLOAD_BYTES)}
         options = parse(given)
         arrow = arrow_schema(schema)

@@ -70,7 +70,8 @@ def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 
 def rows(spark: SparkSession, out: Path, name: str) -> list[dict[str, Any]]:
-    return spark.read.parquet(str(out / name)).toArrow().to_pylist()
+    found: list[dict[str, Any]] = spark.read.parquet(str(out / name)).toArrow().to_pylist()
+    return found
 
 
 def test_hours_are_computed_alone_and_again(

@@ -146,7 +146,7 @@ def _largest_file(spark: SparkSession, size: int) -> Iterator[None]:
 
 
 def _limit_files(spark: SparkSession, size: int) -> None:
-    jvm: Any = spark._jvm  # type: ignore[attr-defined]
+    jvm: Any = spark._jvm
     java = jvm.java.lang.ProcessHandle.current()
     below = java.descendants().toArray()  # its Python workers, and the one that makes them
     for pid in [int(java.pid()), *(int(below[place].pid()) for place in range(len(below)))]:

@@ -61,7 +61,8 @@ def nodes(table: DataFrame) -> list[Any]:
 def shuffled(table: DataFrame) -> int:
     """Return the most records that a shuffle of a table's last run has written."""
     metrics = [node.metrics().get("shuffleRecordsWritten") for node in nodes(table)]
-    return max(metric.get().value() for metric in metrics if metric.isDefined())
+    most: int = max(metric.get().value() for metric in metrics if metric.isDefined())
+    return most
 
 
 def test_aggregations_are_partial_first(known: Known) -> None:

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ ROW = (
     .add("idx", "integer").add("op", "string")
 )  # fmt: skip
 ALL = ReadAllAvailable()
-Rows = list[tuple[object, ...]]
+Rows = list[tuple[Any, ...]]
 
 
 def stream(folder: Path, **options: str) -> NatscapStream:

@@ -54,6 +54,7 @@ def test_schemas_are_as_written(known: Known) -> None:
     assert set(TABLES) == {*FROM, "replay_diff"}
     for name, found in made.items():
         written = StructType.fromDDL({**TABLES, "frames": FRAMES}[name])
+        assert isinstance(written, StructType)
         columns = [(field.name, field.dataType) for field in found.schema]
         assert columns == [(field.name, field.dataType) for field in written], name
 

@@ -182,7 +182,7 @@ def test_a_bad_fault_changes_nothing(
     with proxy.fault("drop", subject="x", name="first"):
         with pytest.raises(ConfigError, match=said), proxy.fault(fault, **settings):
             pass
-        assert proxy.barrier() is None
+        proxy.barrier()
         assert proxy.story().count("fault in force") == 1
 
 
@@ -257,7 +257,7 @@ def test_a_barrier_without_an_answer_is_given_up() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         TestProxy(f"127.0.0.1:{server.getsockname()[1]}") as proxy,
-        socket.create_connection(proxy.url.removeprefix("nats://").split(":"), timeout=5) as client,
+        socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2])), timeout=5) as client,
         server.accept()[0] as silent,
     ):
         silent.sendall(b"INFO {}\r\n")

@@ -14,14 +14,12 @@ from natsproxy.wire import _interest_py, _scanner_py
 from natsproxy.wire.frames import Body, Frame, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
-from natsproxy.wire.scanner import COMPILED
+from natsproxy.wire.scanner import COMPILED, Interest, Scanner
 from tests.wire.cases import BAD, GOOD, Bad, Good
 
 TWINS: dict[str, tuple[Any, Any]] = {"pure": (_interest_py.Interest, _scanner_py.Scanner)}
 if COMPILED:
-    from natsproxy.wire import _scanner
-
-    TWINS["compiled"] = (_scanner.Interest, _scanner.Scanner)
+    TWINS["compiled"] = (Interest, Scanner)
 
 ALL = (Clause(ALL_OPS, Need.PAYLOAD),)
 twins = pytest.mark.parametrize("twin", TWINS)

@@ -5,13 +5,15 @@ import os
 import sys
 
 import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 
 async def main(more: bool) -> None:
     service = await nats.connect(os.environ["NATS_URL"], name="service")
     client = await nats.connect(os.environ["NATS_URL"], name="client")
 
-    async def answer(msg: nats.aio.msg.Msg) -> None:
+    async def answer(msg: Msg) -> None:
         await msg.respond(b"hello " + msg.data)
 
     await service.subscribe("greet.*", cb=answer)
@@ -28,7 +30,7 @@ async def main(more: bool) -> None:
     await service.close()
 
 
-async def beyond(client: nats.NATS) -> None:
+async def beyond(client: Client) -> None:
     """Subscribe anew, use JetStream, and connect once more."""
     news = await client.subscribe("news.>")
     await client.publish("news.today", b"rain")

@@ -16,7 +16,7 @@ async def main() -> None:
     await nc.flush()
     for _ in range(5):
         msg = await literal.next_msg(timeout=5)
-        print(msg.subject, msg.data.decode(), sorted(msg.headers.items()))
+        print(msg.subject, msg.data.decode(), sorted((msg.headers or {}).items()))
     got = sorted([(m.subject, m.data.decode()) for m in [await wild.next_msg(timeout=5) for _ in range(10)]])
     print(got)
     await wild.unsubscribe()

@@ -27,9 +27,9 @@ async def main() -> None:
         seen.append((update.key, update.value, update.revision))
     print(seen)
     await kv.put("c", b"later")
-    update = await watcher.updates(timeout=5)
+    update = await watcher.updates(timeout=5)  # type: ignore[no-untyped-call]
     print(update.key, update.value)
-    await watcher.stop()
+    await watcher.stop()  # type: ignore[no-untyped-call]
     await kv.delete("b")
     try:
         await kv.get("b")

@@ -17,6 +17,7 @@ async def main() -> None:
     print(info.size, info.chunks, info.digest)
     await store.put("small", b"tiny")
     got = await store.get("five")
+    assert got.data is not None
     print(len(got.data), hashlib.sha256(got.data).hexdigest())
     print((await store.get("small")).data)
     print(sorted(entry.name for entry in await store.list()))

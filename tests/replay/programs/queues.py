@@ -4,6 +4,7 @@ import asyncio
 import os
 
 import nats
+from nats.aio.msg import Msg
 
 
 async def main() -> None:
@@ -12,12 +13,12 @@ async def main() -> None:
     asker = await nats.connect(url, name="asker")
     done: list[str] = []
 
-    async def work(msg: nats.aio.msg.Msg) -> None:
+    async def work(msg: Msg) -> None:
         done.append(msg.data.decode())
 
     for n, worker in enumerate(workers):
 
-        async def part(msg: nats.aio.msg.Msg, n: int = n) -> None:
+        async def part(msg: Msg, n: int = n) -> None:
             await msg.respond(b"part %d of " % n + msg.data)
 
         await worker.subscribe("jobs.*", queue="pool", cb=work)

@@ -18,7 +18,8 @@ async def main() -> None:
     sub = await nc.subscribe("news.*")
     await nc.publish("news.a", b"before")
     print((await sub.next_msg(timeout=5)).data.decode())
-    nc._transport.close()  # the network is gone
+    assert nc._transport is not None
+    nc._transport.close()  # type: ignore[no-untyped-call]  # the network is gone
     async with asyncio.timeout(10):
         await back.wait()
     for n in range(3):

@@ -4,6 +4,7 @@ import asyncio
 import os
 
 import nats
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 
@@ -11,7 +12,7 @@ async def main() -> None:
     service = await nats.connect(os.environ["NATS_URL"], name="service")
     client = await nats.connect(os.environ["NATS_URL"], name="client")
 
-    async def answer(msg: nats.aio.msg.Msg) -> None:
+    async def answer(msg: Msg) -> None:
         await msg.respond(b"hello " + msg.data)
 
     await service.subscribe("greet.*", queue="greeters", cb=answer)

@@ -6,6 +6,7 @@ import os
 
 import nats
 from nats.micro import add_service
+from nats.micro.request import Request
 from nats.micro.service import ServiceConfig
 
 
@@ -14,7 +15,7 @@ async def main() -> None:
     client = await nats.connect(os.environ["NATS_URL"], name="consumer")
     service = await add_service(server, ServiceConfig(name="calc", version="1.2.3", description="adds"))
 
-    async def add(request: nats.micro.Request) -> None:
+    async def add(request: Request) -> None:
         numbers = json.loads(request.data)
         if not numbers:
             await request.respond_error("400", "nothing to add")
