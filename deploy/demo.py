@@ -22,8 +22,7 @@ import nats
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeout
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.kit.servers import NatsServer
+from natsproxy.testing import NatsServer
 
 OUTPUT = Path("demo-output")
 CAPTURE = OUTPUT / "demo.ncap"

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import nats
 from nats.errors import NoRespondersError
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-from natsproxy.testing import TestProxy
-from tests.kit.servers import NatsServer
+from natsproxy.testing import NatsServer, TestProxy
 
+HERE = Path(__file__).parent
 VERSION = "v1"
 
 

@@ -8,6 +8,7 @@
 Both give `.url` for the client under test, `.fault(...)`, `.frames(...)`, `.wait_for(...)` and `.barrier()`.
 What waits has a blocking form and an awaitable one (`wait_for_async`, `barrier_async`; asyncio and trio); the
 blocking one called inside a running event loop raises BlockingCall at once.  All faults: `testing.faults`.
+`NatsServer` is a real server on a free port, for tests that need one and to record cassettes from.
 """
 
 from natsproxy.replay.match import ignoring_json
@@ -31,12 +32,14 @@ from natsproxy.testing.faults import (
 )
 from natsproxy.testing.proxy import TestProxy
 from natsproxy.testing.seen import SeenFrame, WaitTimeout
+from natsproxy.testing.server import NatsServer
 from natsproxy.testing.thread import BlockingCall
 
 __all__ = [
     "BlockingCall",
     "CassetteMismatch",
     "Fault",
+    "NatsServer",
     "SeenFrame",
     "TestProxy",
     "WaitTimeout",

@@ -16,7 +16,7 @@ import trio
 from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.net.proxy import Proxy
 from tests.differential.differences import DIFFERENCES
-from tests.kit.servers import NatsServer
+from tests.kit.servers import NatsServer, executable
 
 QUIET = 0.4  # seconds without a byte: the server has said what it had to say
 PLAIN = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"protocol":1}\r\n'
@@ -187,7 +187,7 @@ async def compare(server: NatsServer, programs: dict[str, bytes]) -> dict[str, t
 @pytest.mark.parametrize("version", ["2.15"])
 async def test_hand_written_programs(version: str) -> None:
     """Valid, odd and malformed input gets what the server gives."""
-    with NatsServer(version=version) as server:
+    with NatsServer(executable=executable(version)) as server:
         # One at a time on their subjects: `SUB >` would hear the others.
         apart = {name: p for name, p in PROGRAMS.items() if b"SUB > " in p}
         together = {name: p for name, p in PROGRAMS.items() if name not in apart}
@@ -217,7 +217,7 @@ async def test_generated_programs(nats_server: NatsServer) -> None:
 @pytest.mark.parametrize("version", ["2.10", "2.12"])
 async def test_other_versions(version: str) -> None:
     """The same on older servers, from their wheels."""
-    with NatsServer(version=version) as server:
+    with NatsServer(executable=executable(version)) as server:
         programs = {f"{number}: {program!r}": program for number, program in enumerate(generated(8, 150))}
         assert await compare(server, programs) == {}
 

@@ -1,46 +1,9 @@
-"""A real nats-server for the tests of this folder, and a blocking raw-socket client."""
+"""A blocking raw-socket client for the tests of this folder."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-
-SERVER = Path(sys.executable).with_name("nats-server")
-
-
-@contextlib.contextmanager
-def running(folder: Path, config: str) -> Iterator[int]:
-    """Run a server with a configuration on a free port of loopback; yields the port."""
-    path = folder / "server.conf"
-    path.write_text(f'host: "127.0.0.1"\nport: -1\nports_file_dir: "{folder}"\n{config}', encoding="utf-8")
-    process = subprocess.Popen([SERVER, "-c", path], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = []
-    try:
-        for line in process.stderr:
-            said.append(line)
-            if (found := re.search(r"Listening for client connections on [^ ]*:(\d+)", line)) is not None:
-                port = int(found[1])
-            if "Server is ready" in line:
-                break
-        else:
-            raise RuntimeError("nats-server did not start: " + "".join(said))
-        drain = threading.Thread(target=process.stderr.read)
-        drain.start()
-        yield port
-        process.kill()
-        drain.join()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
 
 
 class Client:

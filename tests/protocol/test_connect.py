@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol.connect import DEFAULTS, Connect, parse_connect, redact_connect
-from tests.protocol.live import Client, running
+from tests.kit.servers import NatsServer
+from tests.protocol.live import Client
 
 
 def test_defaults_are_verbose_pedantic_echo() -> None:
@@ -125,7 +126,7 @@ def test_what_parses_is_what_the_server_takes(server: int, args: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def server() -> Iterator[int]:
     """One open server for this module."""
-    with running(tmp_path_factory.mktemp("server"), "") as port:
-        yield port
+    with NatsServer() as server:
+        yield server.port

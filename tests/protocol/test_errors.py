@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol import errors
-from tests.protocol.live import Client, running
+from tests.kit.servers import NatsServer
+from tests.protocol.live import Client
 
 QUOTED = [
     (b"foo.bar", '"foo.bar"'),
@@ -144,7 +144,7 @@ def test_frame() -> None:
 
 
 @pytest.mark.server
-def test_quoting_equals_a_real_servers(tmp_path: Path) -> None:
+def test_quoting_equals_a_real_servers() -> None:
     """Denied publishes of odd subjects get the very text that `publish_denied` makes."""
     dice = random.Random(3)
     odd = [bytes(dice.choices(range(256), k=dice.randint(1, 12))) for _ in range(300)]
@@ -153,7 +153,7 @@ def test_quoting_equals_a_real_servers(tmp_path: Path) -> None:
     odd += [raw for raw, _ in QUOTED] + [b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbf\xbd", b"\xc0\x80"]
     subjects = [raw for raw in odd if raw and not set(raw) & set(b" \t\r\n")]
     config = 'authorization { users: [{user: u, password: x, permissions: {publish: {deny: ">"}}}] }'
-    with running(tmp_path, config) as port, Client(port, user="u", **{"pass": "x"}) as client:
+    with NatsServer(config) as server, Client(server.port, user="u", **{"pass": "x"}) as client:
         for subject in (raw for raw in subjects if raw.replace(b".", b"") and not raw.startswith(b".")):
             answer = client.exchange(b"PUB %s 0\r\n\r\n" % subject)
             if answer:

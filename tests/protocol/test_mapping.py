@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,8 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.mapping import Destination, Mapping, MappingTable, SubjectTransform
 from natsproxy.protocol.mapping_tokens import fnv1a
 from natsproxy.protocol.subjects import is_valid_publish, matches
-from tests.protocol.live import Client, running
+from tests.kit.servers import NatsServer
+from tests.protocol.live import Client
 
 CASES = [
     ("foo", "bar", "foo", "bar"),
@@ -190,7 +190,7 @@ VALUES = ["a", "ab", "abc-de", "--x--y-", "1234567890", "é€", "Order_7", "-",
 
 
 @pytest.mark.server
-def test_every_function_equals_a_real_servers(tmp_path: Path) -> None:
+def test_every_function_equals_a_real_servers() -> None:
     """Generated mappings and subjects come out on the same subject as on a real server."""
     dice = random.Random(7)
     table: dict[str, str] = {}
@@ -208,8 +208,8 @@ def test_every_function_equals_a_real_servers(tmp_path: Path) -> None:
             rest = f".{dice.choice(VALUES)}.t" if source.endswith(">") else ""
             subjects.append((index, f"s{index}.{dice.choice(VALUES)}.k.{dice.choice(VALUES)}{rest}".encode()))
     with (
-        running(tmp_path, f"mappings: {json.dumps(table, ensure_ascii=False)}") as port,
-        Client(port) as client,
+        NatsServer(f"mappings: {json.dumps(table, ensure_ascii=False)}") as server,
+        Client(server.port) as client,
     ):
         client.exchange(b"SUB > 1\r\n")
         for index, subject in subjects:
@@ -222,7 +222,7 @@ def test_every_function_equals_a_real_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_odd_cases_equal_a_real_servers(tmp_path: Path) -> None:
+def test_odd_cases_equal_a_real_servers() -> None:
     """Whole-subject partition, `*foo` in a source, wildcard subjects and `$0` are the server's."""
     table = {
         "p.>": "q.{{partition(7)}}.>",
@@ -248,7 +248,7 @@ def test_odd_cases_equal_a_real_servers(tmp_path: Path) -> None:
         b"neg.1",
         b"other",
     ]
-    with running(tmp_path, f"mappings: {json.dumps(table)}") as port, Client(port) as client:
+    with NatsServer(f"mappings: {json.dumps(table)}") as server, Client(server.port) as client:
         client.exchange(b"SUB > 1\r\n")
         for subject in subjects:
             answer = client.exchange(b"PUB %s 0\r\n\r\n" % subject)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,8 @@ from natsproxy.protocol.permissions import (
     duration,
     parse_permissions,
 )
-from tests.protocol.live import Client, running
+from tests.kit.servers import NatsServer
+from tests.protocol.live import Client
 
 SECOND = 10**9
 
@@ -263,29 +263,29 @@ def check_subscribe(client: Client, admin: Client, permissions: Permissions, dic
 
 
 @pytest.mark.server
-def test_decisions_equal_a_real_servers(tmp_path: Path) -> None:
+def test_decisions_equal_a_real_servers() -> None:
     """200 generated maps: the same PUBs and SUBs are denied, the same messages are delivered."""
     dice = random.Random(20)
     maps = [a_map(dice) for _ in range(200)]
     users = [{"user": f"u{index}", "password": "x", "permissions": table} for index, table in enumerate(maps)]
     users.append({"user": "admin", "password": "x", "permissions": {"publish": ">"}})
-    with running(tmp_path, with_users(users)) as port, log_in(port, "admin") as admin:
+    with NatsServer(with_users(users)) as server, log_in(server.port, "admin") as admin:
         for index, table in enumerate(maps):
-            with log_in(port, f"u{index}") as client:
+            with log_in(server.port, f"u{index}") as client:
                 check_publish(client, parse_permissions(table))
                 check_subscribe(client, admin, parse_permissions(table), dice)
 
 
 @pytest.mark.server
-def test_responses_equal_a_real_servers(tmp_path: Path) -> None:
+def test_responses_equal_a_real_servers() -> None:
     """Counts, the repeat of an open reply and the override of deny are the server's."""
     table = {"publish": {"deny": "x"}, "subscribe": ">", "allow_responses": {"max": 3, "expires": "1m"}}
     named: dict[str, Any] = {"user": "u", "password": "x", "permissions": table}
     users = [named, {"user": "admin", "password": "x"}]
     with (
-        running(tmp_path, with_users(users)) as port,
-        log_in(port, "admin") as admin,
-        log_in(port, "u") as client,
+        NatsServer(with_users(users)) as server,
+        log_in(server.port, "admin") as admin,
+        log_in(server.port, "u") as client,
     ):
         state = ResponsePermissions(parse_permissions(table))
         client.exchange(b"SUB in 1\r\n")

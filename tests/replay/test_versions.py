@@ -21,7 +21,7 @@ from natsproxy.replay.canonical import Ignore, parse_ignore
 from natsproxy.replay.compare import compare
 from natsproxy.replay.rehearsal import Rehearsal, Terms
 from natsproxy.replay.report import Row
-from tests.kit.servers import VERSIONS, NatsServer
+from tests.kit.servers import VERSIONS, NatsServer, executable
 from tests.replay.kit import PROGRAMS, recording, run_program
 
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
@@ -93,13 +93,13 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 async def _record(name: str, version: str, capture: Path) -> None:
-    with NatsServer(jetstream=True, version=version) as server:
+    with NatsServer(jetstream=True, executable=executable(version)) as server:
         async with recording(capture, Address("127.0.0.1", server.port)) as url:
             assert await run_program(PROGRAMS / f"{name}.py", url)
 
 
 async def _play(capture: Path, version: str, observed: Path) -> None:
-    with NatsServer(jetstream=True, version=version) as server:
+    with NatsServer(jetstream=True, executable=executable(version)) as server:
         rehearsal = Rehearsal(capture, Address("127.0.0.1", server.port), Terms(speed=None), observed)
         with trio.fail_after(LIMIT):
             await rehearsal.run()

