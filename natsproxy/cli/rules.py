@@ -210,7 +210,7 @@ def from_capture(capture: Path, file: Path | None) -> None:
             texts.append(str(item.info["rules"]))
     if file is None and not any(texts):
         raise CouldNotRun(f"{capture} holds no rules: name them with --rules FILE")
-    chains = [load(text, KINDS, source=str(capture)) for text in texts]
+    chains = [load(text, KINDS, source=str(capture)) if text else () for text in texts]
     loaded = rules_file(file) if file is not None else _all_of(chains)
     seed = next(reader.segments()).seed
     click.echo(f"# {len(told)} firings recorded; the same again with --seed {seed}")

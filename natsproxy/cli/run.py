@@ -19,7 +19,9 @@ from natsproxy.config.options import OPTIONS, Option
 from natsproxy.errors import ConfigError, Exit, NatsproxyError
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
+from natsproxy.rules.base import Rule
 from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.spec import NONE_NAMED
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
@@ -147,16 +149,25 @@ class Service:
         self._rules = rules
         self.broken_off = False
 
-    def load_rules(self) -> None:
-        """Put the rules in force; a bad file changes nothing.  Raises ConfigError."""
+    def load_rules(self) -> list[str]:
+        """Put the rules in force and return the names of those that are gone.
+
+        A bad file changes nothing, nor does a configuration that has lost its rules without a word.  Raises
+        ConfigError.
+        """
+        before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
+        rules: tuple[Rule, ...] | None = None
         if self._rules is not None:
             rules = rules_file(self._rules)
         elif self._config is not None:
             rules = inline_rules(self._config)
-        else:
-            return
-        before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
+            if rules is None and before is not None and before.rules:
+                raise ConfigError(f"{self._config}: {NONE_NAMED}")
+        if rules is None:
+            return []
         self._proxy.swap(RuleChain(rules, seed=self._proxy.seed, previous=before))
+        there = {rule.name for rule in rules}
+        return [rule.name for rule in before.rules if rule.name not in there] if before is not None else []
 
     async def run(self, log: Any) -> None:
         """Serve until drained."""
@@ -200,10 +211,14 @@ class Service:
 
     def _reload(self, log: Any) -> None:
         self._proxy.rotate()
-        for what, work in (("log", self._file.reopen), ("rules", self.load_rules)):
-            try:
-                work()
-            except NatsproxyError as error:
-                log.error(f"the {what} stay as they were", reason=str(error))
-                return
-        log.info("reloaded")
+        try:
+            self._file.reopen()
+        except NatsproxyError as error:
+            log.error("the log stays where it was", reason=str(error))
+        try:
+            gone = self.load_rules()
+        except NatsproxyError as error:
+            log.error("the rules stay as they were", reason=str(error))
+            return
+        say = log.warning if gone else log.info
+        say("reloaded", rules_gone=gone or None)

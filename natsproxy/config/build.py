@@ -51,12 +51,12 @@ def read_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def inline_rules(path: Path) -> tuple[Rule, ...]:
-    """Return the `[[rules]]` of a configuration file.  Raises ConfigError."""
+def inline_rules(path: Path) -> tuple[Rule, ...] | None:
+    """Return the `[[rules]]` of a configuration file, None where it does not say.  Raises ConfigError."""
     text, document = _document(path)
     tables = document.get("rules")
     if not isinstance(tables, list):
-        return ()
+        return None
     return parse_rules(tables, KINDS, place=Place(str(path), text), expand=Fitting(path.parent))
 
 

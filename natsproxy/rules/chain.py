@@ -47,8 +47,8 @@ class RuleChain:
 
     @property
     def text(self) -> str:
-        """The rules as a rules file, for captures."""
-        return to_toml(rule.table for rule in self.rules)
+        """The rules as a rules file, for captures; empty where there are none."""
+        return to_toml(rule.table for rule in self.rules) if self.rules else ""
 
     def bind(self, view: View, previous: Bound | None, now: int) -> RuleBound:
         """Return the rules that apply to a connection.

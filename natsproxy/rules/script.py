@@ -22,12 +22,12 @@ _GATES = tuple(setting.name for setting in GATE)
 
 
 def to_toml(tables: Iterable[Mapping[str, Any]]) -> str:
-    """Return rule tables as the text of a rules file."""
+    """Return rule tables as the text of a rules file; it says so where there are none."""
     parts = []
     for table in tables:
         lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
         parts.append("\n".join(["[[rules]]", *lines, ""]))
-    return "\n".join(parts)
+    return "\n".join(parts) or "rules = []\n"
 
 
 def _key(key: str) -> str:

@@ -1,7 +1,8 @@
 """From a rules file (TOML) or its JSON twin to checked rules; every mistake is one sentence with its place.
 
-A file holds `[[rules]]` tables and nothing else.  A table has a `name` (unique), a `kind`, the keys of the
-selector and of the gate (below), and the settings of its kind, all on one level:
+A file holds `[[rules]]` tables and nothing else.  One without any is a mistake (half of a file that is being
+written looks so): `rules = []` says that there are to be none.  A table has a `name` (unique), a `kind`, the
+keys of the selector and of the gate (below), and the settings of its kind, all on one level:
 
     [[rules]]
     name = "slow orders"
@@ -69,6 +70,8 @@ GATE: Final = (
 
 ONE_TABLE: Final = "each rule begins with [[rules]], in two pairs of brackets"
 """What to say of `[rules]`."""
+NONE_NAMED: Final = "there are no rules in it: `rules = []` says that there are to be none"
+"""What to say of a file that is empty, or holds comments only."""
 
 
 class Place:
@@ -106,7 +109,9 @@ def load(
                 f"{source}: there is no key {key!r} here: a rules file holds [[rules]] tables only; "
                 "settings go into the file of --config, which may hold [[rules]] too"
             )
-    tables = document.get("rules", [])
+    if not document:
+        raise ConfigError(f"{source}: {NONE_NAMED}")
+    tables = document["rules"]
     if not isinstance(tables, list):
         raise ConfigError(f"{source}: {ONE_TABLE}")
     return parse_rules(tables, kinds, place=Place(source, text), expand=expand)

@@ -38,11 +38,12 @@ def until(said: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
 
 
 @contextmanager
-def running(config: Path) -> Iterator[subprocess.Popen[str]]:
+def running(config: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run the proxy; it is stopped at the end, whatever happens."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "natsproxy", "run", "--config", str(config)], stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "natsproxy", "run", "--config", str(config), *more],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -87,6 +88,61 @@ def test_hup_reloads_rules_and_opens_the_log_anew(nats_server: NatsServer, tmp_p
 
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("inline", [False, True])
+def test_rules_go_only_where_the_file_says_so(nats_server: NatsServer, tmp_path: Path, inline: bool) -> None:
+    """An emptied, truncated or missing file changes nothing; of what is taken away the log has the names."""
+    log, config, rules = tmp_path / "log", tmp_path / "natsproxy.toml", tmp_path / "rules.toml"
+    head = f'listen = "127.0.0.1:0"\nupstream = "{nats_server.url}"\n[log]\nformat = "json"\nfile = "{log}"\n'
+    file = config if inline else rules
+    config.write_text(head)
+    both = RULE.format(name="one", subject="a") + RULE.format(name="two", subject="b")
+    file.write_text(head + both if inline else both)
+
+    def after_a_reload() -> dict[str, Any]:
+        seen = len(lines(log))
+        process.send_signal(signal.SIGHUP)
+        events = ("reloaded", "the rules stay as they were")
+        said: list[dict[str, Any]] = until(
+            lambda: [one for one in lines(log)[seen:] if one["event"] in events], process
+        )
+        return said[-1]
+
+    with running(config, *([] if inline else ["--rules", str(rules)])) as process:
+        listening = until(lambda: lines(log), process)[0]
+        port = int(listening["listen"][0].rpartition(":")[2])
+        for text in ("", "# nothing\n", both[:-3]):
+            file.write_text(text)
+            said = after_a_reload()
+            assert (said["event"], said["level"]) == ("the rules stay as they were", "error")
+            assert str(file) in said["reason"]
+            assert denied(port, b"a")
+            assert denied(port, b"b")
+        file.unlink()
+        assert "No such file" in after_a_reload()["reason"]
+
+        file.write_text(RULE.format(name="two", subject="c"))
+        said = after_a_reload()
+        assert (said["event"], said["level"], said["rules_gone"]) == ("reloaded", "warning", ["one"])
+        assert (denied(port, b"a"), denied(port, b"c")) == (False, True)
+        file.write_text("rules = []\n")
+        assert after_a_reload()["rules_gone"] == ["two"]
+        assert not denied(port, b"c")
+        file.write_text(RULE.format(name="three", subject="a"))
+        assert after_a_reload()["rules_gone"] is None
+        assert denied(port, b"a")
+
+
+def test_a_proxy_does_not_start_with_an_empty_rules_file(tmp_path: Path) -> None:
+    """It would run without the denials that somebody meant to give it."""
+    empty = tmp_path / "rules.toml"
+    empty.touch()
+    command = [sys.executable, "-m", "natsproxy", "run", "-u", "nats://127.0.0.1:1", "--rules", str(empty)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert f"{empty}: there are no rules in it: `rules = []` says" in done.stderr
 
 
 @pytest.mark.server

@@ -63,7 +63,7 @@ def test_delays_are_those_of_the_capture(file: Path) -> None:
 
 
 def test_a_configuration_may_hold_such_rules(file: Path) -> None:
-    (rule,) = inline_rules(file)
+    (rule,) = inline_rules(file) or ()
     assert rule.action.describe() == "hold for 20 ms (empirical)"
 
 

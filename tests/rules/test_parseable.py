@@ -72,7 +72,7 @@ def conversations(draw: st.DrawFn) -> list[tuple[Direction, bytes]]:
 def test_streams_stay_well_formed(
     kinds: list[str], talk: list[tuple[Direction, bytes]], seed: int, verbose: bool
 ) -> None:
-    text = "".join(f'[[rules]]\nname = "r{n}"\n{kind}\n' for n, kind in enumerate(kinds))
+    text = "".join(f'[[rules]]\nname = "r{n}"\n{kind}\n' for n, kind in enumerate(kinds)) or NONE
     wire = Wire(
         text, seed=seed, view=FakeView(connect=Connect(verbose=verbose, pedantic=False, headers=True))
     )
@@ -90,6 +90,7 @@ def test_streams_stay_well_formed(
 TWINS = {"pure": (_scanner_py.Scanner, _interest_py.Interest)}
 if COMPILED:
     TWINS["compiled"] = (Scanner, Interest)
+NONE = "rules = []"
 GATES = st.sampled_from(["", "every = 2", "probability = 0.5", "after = 1", "first = 2"])
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
 
@@ -143,6 +144,7 @@ def test_sessions_send_whole_frames_whichever_scanner_there_is(
         f'[[rules]]\nname = "r{n}"\n{kind}\n' + (f"{gate}\n" if takes(kind, gate) else "")
         for n, (kind, gate) in enumerate(drawn)
     )
+    text = text or NONE
     told = b'{"verbose":%s,"pedantic":false,"headers":true}' % str(verbose).lower().encode()
     sent = [under(twin, text, seed, told, interleaved(talk, dice)) for twin in TWINS]
     for direction in Direction:

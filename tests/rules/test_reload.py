@@ -81,7 +81,7 @@ async def test_a_denial_that_is_loaded_later_holds_before_a_real_server(
             assert await say(b"") == [
                 b'-ERR \'Permissions Violation for Subscription to "a.secret" (sid "1")\'\r\n'
             ]
-            proxy.swap(chain(""))
+            proxy.swap(chain("rules = []"))
             heard = await say(b"PUB a.secret 1\r\nx\r\nPUB a.open 1\r\ny\r\n")
             assert [raw for raw in heard if raw not in ok] == [b"MSG a.open 2 1\r\ny\r\n"]
             assert len(heard) == 1 + 2 * verbose
@@ -110,7 +110,7 @@ def test_open_subscriptions_follow_their_mapping() -> None:
     assert play.to_client == b"MSG o.x 1 0\r\n\r\nMSG o.y 2 0\r\n\r\n"
     play.do(play.session.swap(chain(B + DENY), 0))
     assert play.to_server == b""
-    play.do(play.session.swap(chain(""), 0))
+    play.do(play.session.swap(chain("rules = []"), 0))
     assert lines(play.to_server) == [b"UNSUB 1", b"UNSUB 2", b"PING", b"SUB o.x 1", b"SUB o.y q 2"]
     assert not any(lane.scanner.watch_sids for lane in play.server(b"PONG\r\n").session.lanes)
 
@@ -158,7 +158,7 @@ def test_a_limit_that_the_session_keeps_outlives_the_rule_that_made_it_do_so() -
     play.do(play.session.swap(chain('[[rules]]\nname = "d"\nkind = "drop"\nsubject = "o.*"\n'), 0))
     play.client(b"SUB o.x 1\r\nUNSUB 1 2\r\n")
     play.server(b"PONG\r\n")
-    play.do(play.session.swap(chain(""), 0))
+    play.do(play.session.swap(chain("rules = []"), 0))
     assert play.to_server
     play.server(b"MSG o.x 1 0\r\n\r\n" * 3)
     assert play.to_client == b"MSG o.x 1 0\r\n\r\n" * 2

@@ -7,6 +7,7 @@ import pytest
 from natsproxy.errors import ConfigError
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.script import to_toml
 from natsproxy.rules.spec import load, parse_rules
 from natsproxy.wire.ops import S2C
 
@@ -100,6 +101,14 @@ def test_a_mistake_is_one_sentence_with_its_place(text: str, expected: str) -> N
         load(text, KINDS, source="r.toml")
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("r.toml")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# [[rules]]\n# name = 'a'\n"])
+def test_a_file_without_rules_says_so_on_purpose(text: str) -> None:
+    """Half of a file that is being written looks like an empty one."""
+    with pytest.raises(ConfigError, match=r"r\.toml: there are no rules in it: `rules = \[\]` says"):
+        load(text, KINDS, source="r.toml")
+    assert load(text + "rules = []\n", KINDS) == load(to_toml([]), KINDS) == ()
 
 
 def test_json_tables_have_no_lines() -> None:

@@ -60,7 +60,7 @@ def test_bends_add_up() -> None:
 
 def test_a_rule_that_is_taken_away_leaves_the_link_straight() -> None:
     wire = Wire(rule("pause"))
-    wire.rebind("")
+    wire.rebind("rules = []")
     assert wire.bound.shape(C2S, 0) == (None, None)
 
 

@@ -34,7 +34,7 @@ def test_it_ends_in_time_or_at_once() -> None:
 
 
 def test_a_rule_that_comes_later_ends_open_connections() -> None:
-    wire = Wire("")
+    wire = Wire("rules = []")
     wire.now = 7 * S
     wire.rebind(rule())
     assert wire.bound.due(7 * S)[1] == Close("close")

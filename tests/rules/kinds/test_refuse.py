@@ -26,7 +26,7 @@ def test_reset_is_the_default() -> None:
 
 
 def test_open_connections_are_left_alone() -> None:
-    wire = Wire("")
+    wire = Wire("rules = []")
     wire.rebind(rule())
     assert wire.bound.opening == "serve"
     assert wire.bound.due(0)[1] is None
