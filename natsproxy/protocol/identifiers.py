@@ -2,9 +2,12 @@
 
 Recognising them is by shape, since nothing on the wire says what a token is:
 
-- a nuid is 22 base62 characters; to be one, a token must look random: digits beside letters of both cases, or
-  without digits many changes of case (so `OrderProcessorServiceXY` is none; about 1 nuid in 50 is missed).
-- a generated consumer name is 8 base62 characters of mixed kind, a nuid, or a nuid with `_` and a number.
+- a nuid is 22 base62 characters; to be one, a token must look random: digits beside letters of both cases,
+  without digits many changes of case, without small letters (nats.js 2 has none) digits in several places
+  (so `OrderProcessorServiceXY` is none; about 1 nuid in 50 is missed).
+- clients put more around a nuid (`EXTENDED`): four hexadecimal digits behind it make a request token of
+  nats-py, `_` and a number an ordered consumer's name, which nats.js begins with `oc_`.
+- a generated consumer name is 8 base62 characters of mixed kind, or a nuid, with or without what clients add.
 - an inbox is `_INBOX.<nuid>[.<token>]`, or the same after any other prefix: a nuid that ends a subject, or is
   followed by one token or by `*`, outside of the server's own `$` subjects.
 
@@ -22,8 +25,11 @@ from typing import Final, NamedTuple
 from natsproxy.protocol import gojson
 
 INBOX: Final = b"_INBOX"
+EXTENDED: Final = rb"(oc_)?([0-9A-Za-z]{22})([0-9a-f]{4}|_[0-9]+)?"
+"""A nuid (the second group; it may be any word of that length) with what clients put around it."""
+_EXTENDED: Final = re.compile(EXTENDED)
 _BASE62: Final = re.compile(rb"[0-9A-Za-z]+")
-_ORDERED_NAME: Final = re.compile(rb"[0-9A-Za-z]{22}_[0-9]+")
+_DIGITS_BEFORE_LETTER: Final = re.compile(rb"[0-9]+[A-Z]")
 _CASE_CHANGE: Final = re.compile(rb"(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
 
 
@@ -31,9 +37,19 @@ def is_nuid(token: bytes) -> bool:
     """Tell whether a token looks like a nuid."""
     if len(token) != 22 or _BASE62.fullmatch(token) is None:
         return False
-    if token == token.lower() or token == token.upper():
+    if token == token.lower():
         return False
+    if token == token.upper():
+        return len(_DIGITS_BEFORE_LETTER.findall(token)) > 1
     return any(0x30 <= byte <= 0x39 for byte in token) or len(_CASE_CHANGE.findall(token)) > 7
+
+
+def split_nuid(token: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Return a token as what stands before its nuid, the nuid, and what stands behind; None without one."""
+    found = _EXTENDED.fullmatch(token)
+    if found is None or not is_nuid(found[2]):
+        return None
+    return found[1] or b"", found[2], found[3] or b""
 
 
 def is_generated_consumer(token: bytes) -> bool:
@@ -47,7 +63,7 @@ def is_generated_consumer(token: bytes) -> bool:
         if any(0x30 <= byte <= 0x39 for byte in token):
             return not token.rstrip(b"0123456789").isalpha() or token[1:] != token[1:].lower()
         return len(_CASE_CHANGE.findall(token)) > 2
-    return is_nuid(token) or (_ORDERED_NAME.fullmatch(token) is not None and is_nuid(token[:22]))
+    return split_nuid(token) is not None
 
 
 class Inbox(NamedTuple):

@@ -3,7 +3,7 @@
 The rule (one implementation for metrics, captures, replay reports and Spark), token by token:
 
 1. a number (digits, a sign before them perhaps), a UUID, a hexadecimal id (8 characters or more of one letter
-   case, digits and letters both), a nuid, a nuid with `_` and a number: `*`.
+   case, digits and letters both), a nuid, one with what clients put around it (`identifiers.EXTENDED`): `*`.
 2. everything behind `_INBOX.`, and a token right behind a nuid: `*`.
 3. `$JS.ACK` and `$JS.FC`: stream and consumer stay, all else is `*` (a domain stays too).
 4. where a consumer's name is expected (the JetStream API, its acks, flow control, advisories) a generated
@@ -19,7 +19,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from natsproxy.protocol.identifiers import is_generated_consumer, is_nuid
+from natsproxy.protocol.identifiers import is_generated_consumer, split_nuid
 from natsproxy.protocol.jetstream import ack_names_at, parse_api
 
 OTHER: Final = b"other"
@@ -32,7 +32,6 @@ _VARIABLE: Final = re.compile(
     rb"|(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}"
     rb"|(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{8,}"
 )
-_NUID_NUMBERED: Final = re.compile(rb"([0-9A-Za-z]{22})(?:_[0-9]+)?")
 
 
 def template(subject: bytes) -> bytes:
@@ -58,18 +57,13 @@ def _plain(tokens: list[bytes]) -> list[bytes]:
     made: list[bytes] = []
     behind_nuid = False
     for token in tokens:
-        nuid = len(token) >= 22 and _is_nuid(token)
+        nuid = len(token) >= 22 and split_nuid(token) is not None
         if nuid or (behind_nuid and token != b">") or _VARIABLE.fullmatch(token) is not None:
             made.append(b"*")
         else:
             made.append(token)
         behind_nuid = nuid
     return made
-
-
-def _is_nuid(token: bytes) -> bool:
-    found = _NUID_NUMBERED.fullmatch(token)
-    return found is not None and is_nuid(found[1])
 
 
 def _consumer(token: bytes) -> bytes:

@@ -2,8 +2,8 @@
 
 Subjects become templates (inboxes, nuids, numbers as `*`), replies count as there or not (ack subjects carry
 time stamps), headers lose order and spacing.  JSON that NATS defines (JetStream API answers, micro services)
-is compared by value without time stamps and server names and with identifiers masked; application payloads
-count byte for byte.  `Ignore` leaves out more.
+is compared by value without time stamps and server names and with identifiers masked, also where the API
+gives an object's metadata as base64; application payloads count byte for byte.  `Ignore` leaves out more.
 
 An -ERR belongs to the subject that it names (permissions); an error of the JetStream API is a status of the
 answer that carries it.
@@ -11,6 +11,7 @@ answer that carries it.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -37,6 +38,7 @@ _STATE: Final = frozenset({
     "push_bound",
 })  # fmt: skip
 """The state of a consumer at the moment of asking: it moves on by itself."""
+_OBJECT: Final = re.compile(r"\$O\.[^.]+\.M\.")
 _EIGHT: Final = re.compile(r"[0-9A-Za-z]{8}")
 _VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
 COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
@@ -152,7 +154,7 @@ def _api_error(frame: Frame) -> str:
 
 def masked(value: bytes) -> bytes:
     """Return a header value with identifiers in it masked."""
-    return template(value) if b"." in value else b"*" if is_identifier(value) else value
+    return _named(value) if b"." in value else b"*" if is_identifier(value) else value
 
 
 def _body(frame: Frame, ignore: Ignore) -> Any:
@@ -169,6 +171,8 @@ def _body(frame: Frame, ignore: Ignore) -> Any:
         return body
     for pointer in ignore.pointers:
         _remove(value, pointer)
+    if defined:
+        _open_object(value)
     volatile = _VOLATILE if defined else frozenset()
     if isinstance(value, dict) and ".v1.consumer_" in str(value.get("type")):
         volatile |= _STATE
@@ -184,6 +188,16 @@ def _remove(value: Any, pointer: tuple[str, ...]) -> None:
         _remove(value.get(key), tuple(rest))
     elif isinstance(value, dict):
         value.pop(key, None)
+
+
+def _open_object(value: Any) -> None:
+    """Put the metadata of an object, where a stored message is some, in the place of its base64."""
+    message = value.get("message") if isinstance(value, dict) else None
+    if isinstance(message, dict) and _OBJECT.match(str(message.get("subject"))):
+        try:
+            message["data"] = json.loads(base64.b64decode(message["data"]))
+        except (ValueError, TypeError, KeyError):
+            return  # a message without data, or of an application that has borrowed the subject
 
 
 def name_given(frame: Frame) -> str:
@@ -216,13 +230,7 @@ def _canonical(value: Any, volatile: frozenset[str]) -> Any:
     if isinstance(value, list):
         return [_canonical(entry, volatile) for entry in value]
     if isinstance(value, str) and volatile:
-        return (
-            template(value.encode()).decode()
-            if "." in value
-            else "*"
-            if is_identifier(value.encode())
-            else value
-        )
+        return masked(value.encode()).decode()
     return value
 
 
@@ -240,11 +248,24 @@ def _is_mixed(name: str) -> bool:
 
 
 def _group(subject: bytes, given: Container[str] = ()) -> str:
-    """Return the subject template; any consumer's name that may be generated is masked (it errs that way)."""
-    group = template(subject).decode(errors="replace")
-    if not group.startswith("$JS."):
-        return group
-    return ".".join("*" if token in given or _is_mixed(token) else token for token in group.split("."))
+    return _named(subject, given).decode(errors="replace")
+
+
+def _named(subject: bytes, given: Container[str] = ()) -> bytes:
+    """Return the subject template; in NATS's own, any name that may be generated is masked (it errs so)."""
+    made = template(subject)
+    if not made.startswith((b"$JS.", b"$O.")):
+        return made
+    consumers = made.startswith(b"$JS.")
+    return b".".join(
+        b"*" if is_identifier(token) or (consumers and _may_be_generated(token, given)) else token
+        for token in made.split(b".")
+    )
+
+
+def _may_be_generated(token: bytes, given: Container[str]) -> bool:
+    name = token.decode(errors="replace")
+    return name in given or _is_mixed(name)
 
 
 def difference(ours: Said, theirs: Said) -> str:

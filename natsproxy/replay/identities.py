@@ -17,20 +17,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from natsproxy.protocol.identifiers import EXTENDED
+
 Pairs = dict[bytes, bytes]
 
 _IDENTIFIER: Final = re.compile(
-    rb"(?:[0-9A-Za-z]{22}(?:[0-9a-f]{4}|_[0-9]+)?"  # nats-py: request tokens, ordered consumers
-    rb"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|[0-9a-f]{32})"
+    EXTENDED + rb"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|[0-9a-f]{32}"
 )
-_IN_TEXT: Final = re.compile(rb"[0-9A-Za-z]{22,26}")
+_IN_TEXT: Final = re.compile(rb"[0-9A-Za-z_-]{22,}")
 _WILD: Final = (b"*", b">")
 INBOX: Final = b"_INBOX."
 LIMIT: Final = 200_000
 
 
 def is_identifier(token: bytes) -> bool:
-    """Tell whether a token looks generated: a nuid, a request token, a UUID."""
+    """Tell whether a token looks generated: a nuid, as it is or as clients extend it, or a UUID."""
     return _IDENTIFIER.fullmatch(token) is not None
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from natsproxy.protocol.identifiers import is_nuid
+from natsproxy.protocol.identifiers import split_nuid
 from natsproxy.replay.identities import INBOX
 from natsproxy.replay.match import is_api
 from natsproxy.replay.plan import Step
@@ -26,7 +26,6 @@ from natsproxy.wire.ops import C2S, Direction, Op
 from natsproxy.wire.parse import frames
 
 _ALPHABET: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_SUFFIXED: Final = re.compile(rb"([0-9A-Za-z]{22})([0-9a-f]{4}|_[0-9]+)?")
 _WORD: Final = re.compile(rb"[0-9A-Za-z_]{22,}")
 _LONG: Final = 16  # shorter names may come out alike
 _MESSAGES: Final = (Op.PUB, Op.HPUB, Op.MSG, Op.HMSG)
@@ -86,10 +85,11 @@ class Lap:
         return self._nuid(token) if len(token) >= _LONG else token
 
     def _token(self, token: bytes) -> bytes:
-        found = _SUFFIXED.fullmatch(token)
-        if found is None or not is_nuid(found[1]):
+        found = split_nuid(token)
+        if found is None:
             return token
-        return self._nuid(found[1]) + (found[2] or b"")
+        before, nuid, behind = found
+        return before + self._nuid(nuid) + behind
 
     def _word(self, found: re.Match[bytes]) -> bytes:
         return self._token(found[0])

@@ -29,12 +29,21 @@ def test_almost_every_nuid_is_known() -> None:
     assert sum(map(is_nuid, made)) > 1960
 
 
+def test_nuids_without_small_letters_are_known() -> None:
+    """The digits of nats.js 2 are 36."""
+    dice = random.Random(1)
+    made = ["".join(dice.choices(BASE62[:10] + string.ascii_uppercase, k=22)).encode() for _ in range(2000)]
+    assert sum(map(is_nuid, made)) > 1960
+
+
 @pytest.mark.parametrize(
     "token",
     [
         b"averyveryverylongtoken",
         b"OrderProcessorServiceX",
         b"ABCDEFGHIJKLMNOPQRSTUV",
+        b"ORDER7PROCESSORSERVICE",
+        b"0123456789012345678901",
         b"a" * 21 + b"1",
         b"*",
         b"",
@@ -54,6 +63,9 @@ def test_words_are_no_nuids(token: bytes) -> None:
         (b"q8Zt1LmN", True),
         (NUID, True),
         (NUID + b"_12", True),
+        (b"oc_" + NUID + b"_12", True),
+        (b"oc_orders_1", False),
+        (b"ac_" + NUID + b"_12", False),
         (b"consumer", False),
         (b"Consumer", False),
         (b"worker12", False),

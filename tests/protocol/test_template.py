@@ -39,6 +39,8 @@ CASES = [
     ("$JS.API.CONSUMER.INFO.S.consumer", "$JS.API.CONSUMER.INFO.S.consumer"),
     ("$JS.API.CONSUMER.CREATE.S.kX3vQz9a.orders.17", "$JS.API.CONSUMER.CREATE.S.*.orders.*"),
     (f"$JS.API.CONSUMER.MSG.NEXT.S.{NUID}_3", "$JS.API.CONSUMER.MSG.NEXT.S.*"),
+    (f"$JS.API.CONSUMER.CREATE.S.oc_{NUID}_3.$KV.b.>", "$JS.API.CONSUMER.CREATE.S.*.$KV.b.>"),
+    (f"orders.oc_{NUID}_3.new", "orders.*.*"),
     ("$JS.API.STREAM.INFO.orders", "$JS.API.STREAM.INFO.orders"),
     ("$JS.API.DIRECT.GET.KV_B.$KV.B.7", "$JS.API.DIRECT.GET.KV_B.$KV.B.*"),
     ("$JS.EVENT.ADVISORY.CONSUMER.CREATED.S.kX3vQz9a", "$JS.EVENT.ADVISORY.CONSUMER.CREATED.S.*"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pytest
 
 from natsproxy.errors import ConfigError
@@ -28,12 +31,27 @@ LIST = (
     '[{"config":{"num_replicas":%d}},{"config":{"num_replicas":%d}}]}'
 )
 
+
+def stored(subject: str, body: str) -> str:
+    data = base64.b64encode(body.encode()).decode()
+    kind = "io.nats.jetstream.api.v1.stream_msg_get_response"
+    return msg("i", json.dumps({"type": kind, "message": {"subject": subject, "seq": 4, "data": data}}))
+
+
 SAME = [
     (msg(f"_INBOX.{N1}", "x"), msg(f"_INBOX.{N2}", "x")),
     (msg("s", "x", "$JS.ACK.S.C.1.1.1.5.0"), msg("s", "x", "$JS.ACK.S.C.1.1.1.6.0")),
     (msg("i", API % ("1", 1)), msg("i", API % ("2", 1))),
     ("HMSG a 1 24 24\r\nNATS/1.0\r\nA: 1\r\nB:2\r\n\r\n\r\n".replace("24 24", "23 23"),
      "HMSG a 1 24 24\r\nNATS/1.0\r\nB:2\r\nA: 1\r\n\r\n\r\n".replace("24 24", "23 23")),
+    *(
+        (f"PUB $JS.API.CONSUMER.INFO.S.{before}{N1}{behind} 0\r\n\r\n",
+         f"PUB $JS.API.CONSUMER.INFO.S.{before}{N2}{behind} 0\r\n\r\n")
+        for before, behind in (("", ""), ("", "_1"), ("oc_", "_1"))
+    ),
+    ("PUB $O.b.C.ABCDEFGHIJKLMNOPQRSTUV 1\r\nx\r\n", "PUB $O.b.C.BCDEFGHIJKLMNOPQRSTUVW 1\r\nx\r\n"),
+    (stored("$O.b.M.bg==", f'{{"name":"n","nuid":"{N1}","mtime":"1","size":5}}'),
+     stored("$O.b.M.bg==", f'{{"name":"n","nuid":"{N2}","mtime":"2","size":5}}')),
     ("PUB $JS.API.CONSUMER.INFO.S.ZFMIoOQM 0\r\n\r\n", "PUB $JS.API.CONSUMER.INFO.S.n9pgj0i0 0\r\n\r\n"),
 ]  # fmt: skip
 DIFFERENT = [
@@ -41,6 +59,9 @@ DIFFERENT = [
     (msg("a", "x"), msg("a", "x", "r"), "reply"),
     (msg("i", API % ("1", 1)), msg("i", API % ("1", 3)), "body /config/num_replicas"),
     (msg("i", LIST % (1, 1)), msg("i", LIST % (1, 2)), "body /streams/1/config/num_replicas"),
+    (stored("$O.b.M.bg==", '{"size":5}'), stored("$O.b.M.bg==", '{"size":6}'), "body /message/data/size"),
+    (stored("$O.b.M.bg==", "no JSON"), stored("$O.b.M.bg==", "none"), "body /message/data"),
+    (stored("s", '{"mtime":1}'), stored("s", '{"mtime":2}'), "body /message/data"),
     (msg("a", ""), "HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n", "status"),
 ]
 

@@ -15,6 +15,7 @@ R1, R2, L1, L2 = (f"{letter * 20}{n}x".encode() for letter, n in (("A", 1), ("B"
         (b"ABCDEFGHIJKLMNOPQRSTU1", True),
         (b"ABCDEFGHIJKLMNOPQRSTU1beef", True),
         (b"ABCDEFGHIJKLMNOPQRSTU1_12", True),
+        (b"oc_ABCDEFGHIJKLMNOPQRSTU1_12", True),
         (b"123e4567-e89b-12d3-a456-426614174000", True),
         (b"orders", False),
         (b"ABCDEFGHIJKLMNOPQRSTU", False),
@@ -71,6 +72,14 @@ def test_json_text_is_mapped_in_whole_words() -> None:
     known.learn({R1: L1})
     text = b'{"deliver_subject":"_INBOX.%b","other":"x%b"}' % (R1, R1)
     assert known.text_to_live(text) == b'{"deliver_subject":"_INBOX.%b","other":"x%b"}' % (L1, R1)
+
+
+def test_json_text_maps_names_that_are_built_of_an_identifier() -> None:
+    known = Identities()
+    recorded, live = b"oc_%b_1" % R1, b"oc_%b_1" % L1
+    known.learn({recorded: live})
+    assert known.text_to_live(b'{"name":"%b"}' % recorded) == b'{"name":"%b"}' % live
+    assert known.text_to_recorded(b'{"name":"%b"}' % live) == b'{"name":"%b"}' % recorded
 
 
 def test_the_map_is_bounded_and_forgets_what_was_not_used() -> None:

@@ -1,4 +1,4 @@
-"""Programs of another language, with the client from the npm registry, through `natsproxy cassette run`."""
+"""Programs of another language, with the clients from the npm registry, through `natsproxy cassette run`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import trio
 from tests.replay.kit import PROGRAMS, nats_server
 
 TIMES = 20
+CLIENTS = ("nats@2", "@nats-io/transport-node@3", "@nats-io/kv@3", "@nats-io/obj@3", "@nats-io/jetstream@3")
 NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
 
 
@@ -34,15 +35,26 @@ async def _play(command: list[str], folder: Path, printed: str, times: int) -> N
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("npm"), reason="needs node and npm")
 async def test_javascript_programs_run_the_same_without_a_server(tmp_path: Path) -> None:
-    """Twenty times each, in fresh processes, both programs at once."""
-    await _run(["npm", "install", "--no-audit", "--no-fund", "nats@2"], tmp_path)
+    """Twenty times each, in fresh processes, all programs at once; two recordings of one say the same."""
+    await _run(["npm", "install", "--no-audit", "--no-fund", *CLIENTS], tmp_path)
     cassette = [NATSPROXY, "cassette", "run", "--strict"]
     async with trio.open_nursery() as nursery:
-        for name in ("core", "jetstream"):
+        for name in ("core", "jetstream", "views"):
             shutil.copy(PROGRAMS / f"{name}.js", tmp_path)
-            program = [f"{name}.ncap", "--", "node", f"{name}.js"]
-            async with nats_server(tmp_path / f"server-{name}") as server:
-                record = [*cassette, "--mode", "once", "--upstream", f"nats://{server}", *program]
-                printed = await _run(record, tmp_path)
-            assert printed
-            nursery.start_soon(_play, [*cassette, *program], tmp_path, printed, TIMES)
+            program = ["--", "node", f"{name}.js"]
+            captures = [f"{name}.ncap", f"{name}-again.ncap"]
+            for capture in captures:
+                async with nats_server(tmp_path / capture.replace("ncap", "server")) as server:
+                    record = [
+                        *cassette,
+                        "--mode",
+                        "once",
+                        "--upstream",
+                        f"nats://{server}",
+                        capture,
+                        *program,
+                    ]
+                    printed = await _run(record, tmp_path)
+                assert printed
+            assert "the same" in await _run([NATSPROXY, "capture", "diff", *captures], tmp_path)
+            nursery.start_soon(_play, [*cassette, captures[0], *program], tmp_path, printed, TIMES)

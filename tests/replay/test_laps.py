@@ -74,6 +74,7 @@ def test_each_lap_has_names_of_its_own() -> None:
     assert Lap(3).subject(b"_INBOX.>") == b"_INBOX.>"
     assert Lap(3).subject(b"orders.OrderProcessorServiceXY.1") == b"orders.OrderProcessorServiceXY.1"
     assert Lap(3).subject(A + b"0a1f").endswith(b"0a1f")
+    assert Lap(3).subject(b"oc_%b_2" % A) == b"oc_%b_2" % Lap(3).subject(A)
 
 
 @pytest.mark.server

@@ -13,5 +13,9 @@ const { connect, StringCodec, AckPolicy } = require("nats");
   const kv = await js.views.kv("k");
   await kv.put("x", sc.encode("1"));
   console.log((await kv.get("x")).string());
+  for await (const e of await kv.watch()) { console.log(e.key, e.revision); break; }
+  const os = await js.views.os("o");
+  await os.putBlob({ name: "n" }, new Uint8Array(200_000).fill(7));
+  console.log((await os.getBlob("n")).length, (await os.list()).map((e) => e.name).join());
   await nc.drain();
 })();
