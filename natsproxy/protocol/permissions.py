@@ -9,7 +9,8 @@
    ordinary tokens: allow `foo.*` admits `SUB foo.>`, deny `foo.*` refuses it (see `subjects`).
 3. A SUB may be wider than a deny entry: it is taken, and the denied messages are filtered where they would be
    delivered.  That filter is armed by the first wildcard or queue SUB that collides with a deny entry, and
-   then holds for all subscriptions of the connection.
+   then holds for all subscriptions of the connection, also when that SUB is gone, and for all messages by
+   the subject that they bear: what JetStream delivers bears the stream's, not the one that routed it.
 4. `"subject queue"` speaks of queue subscriptions only.  In an allow list such entries, where some match
    the subject, decide alone for a queue SUB: another queue is refused though a plain entry admits it.  In a
    deny list plain entries catch every SUB, and entries with a queue the SUBs of that queue besides.
@@ -91,10 +92,12 @@ class _List:
             return any(_queue_matches(queue, pattern) for pattern in queues)
         return self.plain.matches(subject)
 
-    def catches(self, subject: bytes, queue: bytes) -> bool:
-        """Tell whether a deny list catches a SUB or a delivery: any entry will do."""
-        queues = self.queued.find(subject) if queue else ()
-        return self.plain.matches(subject) or any(_queue_matches(queue, pattern) for pattern in queues)
+    def catches(self, subject: bytes, queue: bytes | None) -> bool:
+        """Tell whether a deny list catches a SUB or a delivery: any entry will do; None is in any queue."""
+        queues = self.queued.find(subject) if queue != b"" else ()
+        return self.plain.matches(subject) or any(
+            queue is None or _queue_matches(queue, pattern) for pattern in queues
+        )
 
 
 def _queue_matches(queue: bytes, pattern: bytes) -> bool:
@@ -153,8 +156,12 @@ class Permissions:
             return SubDecision(True)
         return SubDecision(True, any(collide(e.pattern, subject) for e in self._subscribe_deny.entries))
 
-    def delivery_denied(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Tell whether an armed filter keeps a message from a subscription of this queue (`b""`: plain)."""
+    def delivery_denied(self, subject: bytes, queue: bytes | None = b"") -> bool:
+        """Tell whether an armed filter keeps a message from a subscription.
+
+        subject: the one that the message bears, not the one subscribed to.  queue: `b""` for a plain
+        subscription, None where it is not known: then any entry will do.
+        """
         return self._subscribe_deny.catches(subject, queue)
 
 

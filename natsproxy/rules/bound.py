@@ -128,7 +128,7 @@ class RuleBound:
         """Return what becomes of a frame, None to pass it untouched."""
         rewriter = self.plan.rewriter
         if direction == C2S:
-            if frame.op == Op.SUB and self.alters_delivery and self.plan.alters(frame.subject):
+            if frame.op == Op.SUB and self.alters_delivery:
                 self.view.count_sid(frame.sid)
             if rewriter is not None or self.plan.asked_need:
                 self._ask(frame)

@@ -10,13 +10,13 @@ Theory
    frame whose client subject a rule wants is either on that very subject or was rewritten; so the rewriter's
    clauses want all that may have been rewritten, at the greatest need of any rule.
 5. A rule that drops or adds deliveries makes UNSUB max a matter of the session, which then must count from
-   the SUB on: what comes on the sids of subscriptions that such a rule can touch is counted.
+   the SUB on, and whatever was subscribed to: JetStream delivers messages of other subjects there.
 """
 
 from __future__ import annotations
 
 from natsproxy.protocol.patternset import PatternSet
-from natsproxy.protocol.subjects import collide, compile_pattern
+from natsproxy.protocol.subjects import compile_pattern
 from natsproxy.rules.base import LinkAction, Rule
 from natsproxy.rules.memo import remember
 from natsproxy.rules.rewriter import Rewriter
@@ -83,8 +83,7 @@ class Plan:
             ]
             for found in per_rule
         )  # fmt: skip
-        self._altering = self._altered(rules)
-        self.alters_delivery = self._altering is None or bool(self._altering)
+        self.alters_delivery = any(self._alters(rule) for rule in rules)
         self._askers = _Table([(place, _question(rule)) for place, rule in enumerate(self._asking)])
         self._caches: tuple[dict[tuple[Op, bytes], tuple[int, ...]], ...] = ({}, {})
         self._asker_cache: dict[bytes, frozenset[object]] = {}
@@ -108,27 +107,13 @@ class Plan:
             found = remember(self._asker_cache, subject, asking, len(subject))
         return found
 
-    def alters(self, subject: bytes) -> bool:
-        """Tell whether some rule may drop or add deliveries to a subscription."""
-        if self._altering is None:
+    def _alters(self, rule: Rule) -> bool:
+        """Tell whether a rule may drop or add deliveries."""
+        if not rule.action.alters_delivery:
+            return False
+        if rule.action.answers or _asks(rule):
             return True
-        return any(collide(pattern, subject) for pattern in self._altering)
-
-    def _altered(self, rules: tuple[Rule, ...]) -> tuple[bytes, ...] | None:
-        """Return the patterns of the deliveries that rules may drop or add, None for any."""
-        found: list[bytes] = []
-        for rule in rules:
-            if not rule.action.alters_delivery:
-                continue
-            if _asks(rule) or rule.selector.wants(S2C) & MSGS == 0 < rule.selector.wants(C2S) & PUBS:
-                if rule.action.answers or _asks(rule):
-                    return None
-                continue
-            for clause in self._wants(rule, S2C):
-                if clause.match is None:
-                    return None
-                found += clause.match
-        return tuple(found)
+        return any(clause.ops & MSGS for clause in self._wants(rule, S2C))
 
     def _wants(self, rule: Rule, direction: Direction) -> list[Clause]:
         """Return what a rule wants of a direction, in the subjects that the rules see."""

@@ -39,7 +39,8 @@ class Subscription:
 
     subject: what the client asked for.  upstream: what the server was asked for (the same bytes unless
     rewritten).  max: the client's auto-unsubscribe count, 0 for none.  delivered: messages that went to the
-    client since the SUB, kept only once there is such a count.  certain: no other SUB named this sid.
+    client since the SUB, kept only once there is such a count.  certain: the server has this SUB on that sid;
+    not where it was at a limit, and refused this one or another that named the sid as well.
     counted: such a count is there or about to be, and each delivery is looked at.
     ours: the server does not know that count, or has lost its own: the session ends the subscription.
     """

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from natsproxy.events import Greeted
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.errors import (
+    MAX_SUBSCRIPTIONS,
     SUBSCRIBE_DENIED,
     SUBSCRIPTION_REVOKED,
     TOO_MANY_TOKENS,
@@ -190,6 +191,8 @@ class Handlers(Moving):
             sub = self._subs.refused(error.subject, error.queue)
             if sub is not None:
                 self._unwatch(sub.sid)
+        elif error.kind is MAX_SUBSCRIPTIONS:
+            self._subs.doubt(at_limit=True)
         return True
 
 

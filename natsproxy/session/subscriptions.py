@@ -32,6 +32,8 @@ class Subscriptions(dict[bytes, Subscription]):
         super().__init__()
         self.version = 0  # another one with each change
         self._late: set[bytes] = set()
+        self._named_again: set[bytes] = set()  # live sids that another SUB named
+        self._at_limit = False  # the server has refused some SUB without saying which
 
     def add(self, sid: bytes, subject: bytes, queue: bytes, upstream: bytes) -> bool:
         """Note a SUB; return whether the server takes it (valid subject, sid not live)."""
@@ -39,19 +41,28 @@ class Subscriptions(dict[bytes, Subscription]):
             return False
         if sid in self and sid not in self._late:
             # The server ignores it, unless it refused the first one without saying which (at a limit).
-            self[sid].certain = False
-            self.version += 1
+            self._named_again.add(sid)
+            self.doubt()
             return False
         self._late.discard(sid)
         self.version += 1
         self[sid] = Subscription(sid, subject, queue, upstream)
         return True
 
+    def doubt(self, *, at_limit: bool = False) -> None:
+        """Note that what the server has on sids that two SUBs named may be either, once it was at a limit."""
+        self._at_limit = self._at_limit or at_limit
+        if self._at_limit:
+            for sid in self._named_again:
+                self[sid].certain = False
+            self.version += 1
+
     def remove(self, sid: bytes) -> None:
         """Note that a sid is free again."""
         self.version += 1
         self.pop(sid, None)
         self._late.discard(sid)
+        self._named_again.discard(sid)
 
     def count(self, sub: Subscription) -> None:
         """Look at each delivery of a subscription from here on."""
@@ -86,3 +97,4 @@ class Subscriptions(dict[bytes, Subscription]):
         self.version += 1
         super().clear()
         self._late.clear()
+        self._named_again.clear()

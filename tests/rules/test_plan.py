@@ -68,9 +68,10 @@ def test_caches_are_bounded() -> None:
     assert len(plan._caches[C2S]) == known
 
 
-def test_subscriptions_that_a_rule_can_touch_are_counted() -> None:
-    assert planned({"subject": "a.b"}).alters(b"a.*")
-    assert not planned({"subject": "a.b"}).alters(b"x")
+def test_rules_that_drop_or_add_deliveries_are_known() -> None:
+    assert planned({"subject": "a.b"}).alters_delivery
     assert not planned({"op": "PUB"}).alters_delivery
-    assert planned({"role": "publish-ack"}).alters(b"_INBOX.x")
-    assert planned({"kind": "answer", "body": "x"}).alters(b"anything")
+    assert planned({"role": "publish-ack"}).alters_delivery
+    assert planned({"kind": "answer", "body": "x"}).alters_delivery
+    assert planned({"kind": "deny", "subject": "a"}).alters_delivery
+    assert not planned({"kind": "deny", "subject": "a", "op": "PUB"}).alters_delivery

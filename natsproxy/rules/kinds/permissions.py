@@ -3,15 +3,14 @@
 `publish`, `subscribe` and `allow_responses` are read as in nats-server.conf (`protocol/permissions.py`).  A
 denied PUB or SUB does not reach the server; the client gets the server's `-ERR` at the frame's place, and the
 connection stays.  Once a subscription that is wider than a deny entry was taken, denied messages are filtered
-from what is delivered.  A map that comes into force later ends the live subscriptions that it does not admit,
-as a reload of the server does.
+from what is delivered, on all subscriptions: what counts is the subject that a message bears (JetStream
+delivers those of its stream to subscriptions of any subject).  A map that comes into force later ends the
+live subscriptions that it does not admit, as a reload of the server does.
 
 What only the server can do, and what is done instead
 - A message that permissions keep from one queue member goes to another member on the server; here it is lost.
 - A request whose only receivers were filtered gets a 503 from the server; here it times out.
 - The server denies after its account's mappings; here the subject is the client's.
-- Messages that come under another subject than was subscribed to (JetStream) are not filtered, as the server
-  checks the subject that routed them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.errors import publish_denied, subscribe_denied, subscription_revoked
 from natsproxy.protocol.headers import TRACE_DEST, trace_span
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
-from natsproxy.protocol.subjects import is_valid_publish, matches
+from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.base import Action, Blanket, Hit, Kind, Setting, Stage
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.rules.seam import View
@@ -34,6 +33,8 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 SUBS: Final = op_mask(Op.SUB)
+QUEUES: Final = 1024
+"""Of so many sids of a connection the queue is remembered; beyond, one that has ended may have been any's."""
 
 
 class PermissionMap(Action):
@@ -48,6 +49,7 @@ class PermissionMap(Action):
         self.alters_delivery = bool(permissions.delivery_patterns)
         self.responses: ResponsePermissions | None = None
         self.filtering = False  # armed by the first SUB that collides with a deny entry
+        self.queues: dict[bytes, bytes] = {}  # by the sids of queue subscriptions, ended ones too
 
     def bind(self, view: View) -> Action:
         """Return the map with the open replies and the filter of one connection."""
@@ -56,6 +58,7 @@ class PermissionMap(Action):
         bound.filtering = any(
             self.permissions.can_subscribe(sub.subject, sub.queue).filter_needed for sub in view.subs.values()
         )
+        bound.queues = {sub.sid: sub.queue for sub in view.subs.values() if sub.queue}
         return bound
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
@@ -63,7 +66,7 @@ class PermissionMap(Action):
         if PUBS >> frame.op & 1:
             return self._publish(frame, hit)
         if frame.op == Op.SUB:
-            return self._subscribe(frame)
+            return self._subscribe(frame, hit.view)
         return self._deliver(frame, hit)
 
     def _publish(self, frame: Frame, hit: Hit) -> Verdict | None:
@@ -80,23 +83,33 @@ class PermissionMap(Action):
             return self.permissions.can_publish(subject)
         return self.responses.can_publish(subject, now)
 
-    def _subscribe(self, frame: Frame) -> Verdict | None:
+    def _subscribe(self, frame: Frame, view: View) -> Verdict | None:
         decision = self.permissions.can_subscribe(frame.subject, frame.queue)
         if not decision.allowed:
             return Deny(subscribe_denied(frame.subject, frame.queue))
         self.filtering = self.filtering or decision.filter_needed
+        sub = view.subs.get(frame.sid)
+        if sub is not None and sub.queue == frame.queue:  # else the server ignores it: the sid is in use
+            self.queues.pop(frame.sid, None)
+            if frame.queue and len(self.queues) < QUEUES:
+                self.queues[frame.sid] = frame.queue
         return None
 
     def _deliver(self, frame: Frame, hit: Hit) -> Verdict | None:
-        if self.filtering:
-            sub = hit.view.subs.get(frame.sid)
-            queue = sub.queue if sub is not None else b""
-            routed = sub is None or not sub.certain or matches(sub.subject, frame.subject)
-            if routed and self.permissions.delivery_denied(frame.subject, queue):
-                return Drop()
+        if self.filtering and self._deniable(frame.subject, frame.sid, hit.view):
+            return Drop()
         if frame.reply and self.responses is not None:
             self.responses.delivered(frame.reply, hit.now)
         return None
+
+    def _deniable(self, subject: bytes, sid: bytes, view: View) -> bool:
+        """Tell whether an armed filter keeps a message from a subscription, live or just ended."""
+        sub = view.subs.get(sid)
+        if sub is None:
+            queue = self.queues.get(sid, b"" if len(self.queues) < QUEUES else None)
+        else:
+            queue = sub.queue if sub.certain else None
+        return self.permissions.delivery_denied(subject, queue)
 
     def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
         """Leave alone what the map admits whatever else is in the frame."""
@@ -104,9 +117,8 @@ class PermissionMap(Action):
             return Blanket(unless=TRACE_DEST) if self.permissions.can_publish(subject) else None
         if self.permissions.responses is not None:
             return None
-        sub = view.subs.get(sid)
-        denied = self.filtering and self.permissions.delivery_denied(subject, sub.queue if sub else b"")
-        return None if denied else Blanket()
+        # Armed or not: what this says holds until a subscription comes or goes, and a refused one may arm it.
+        return None if self._deniable(subject, sid, view) else Blanket()
 
     def revokes(self, view: View) -> list[tuple[bytes, str]]:
         """Return the subscriptions that the map does not admit."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from natsproxy.protocol.connect import Connect
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
@@ -49,11 +51,41 @@ def test_the_filter_is_armed_by_a_wider_subscription() -> None:
     assert found.s2c("MSG a.open 1 0\n") != b""
 
 
-def test_what_jetstream_delivers_to_an_inbox_is_not_filtered() -> None:
+def test_an_armed_filter_looks_at_the_subject_that_jetstream_s_deliveries_bear() -> None:
     found = wire('subscribe = { deny = "a.secret" }')
-    found.c2s("SUB a.* 1")
     found.c2s("SUB _INBOX.x 2")
     assert found.s2c("MSG a.secret 2 $JS.ACK.x 0\n") != b""
+    found.c2s("SUB a.* 1")
+    assert found.s2c("MSG a.secret 2 $JS.ACK.x 0\n") == b""
+    found.c2s("UNSUB 1")
+    assert found.s2c("MSG a.secret 2 $JS.ACK.x 0\n") == b""
+
+
+@pytest.mark.parametrize("arming", ["SUB >.x 1", "SUB a.* 2", "SUB a.* 1"])
+def test_a_subscription_that_is_not_taken_arms_the_filter_too(arming: str) -> None:
+    """The short way that earlier messages of the same subject took ends there."""
+    chain = RuleChain(
+        load('[[rules]]\nname = "r"\nkind = "deny"\nsubject = ["a.secret", "x.secret", "x.x"]\n', KINDS)
+    )
+    play = Playbook(chain).greeted()
+    play.client(b"SUB in 2\r\n")
+    two = b"MSG a.secret 2 0\r\n\r\n" * 2
+    assert play.server(two).to_client == two
+    play.client(arming.encode() + b"\r\n")
+    assert play.server(two).to_client == b""
+
+
+def test_a_queue_that_two_subs_differ_in_is_any_queue() -> None:
+    """Which of the two SUBs the server has is not known, if it refused the first one at a limit."""
+    found = Playbook(
+        RuleChain(
+            load('[[rules]]\nname = "r"\nkind = "permissions"\nsubscribe = { deny = "a.* q" }\n', KINDS)
+        )
+    ).greeted()
+    found.client(b"SUB x 5\r\n").server(b"-ERR 'maximum subscriptions exceeded'\r\n")
+    found.client(b"SUB > q 5\r\n").server(b"MSG a.b 5 0\r\n\r\nMSG b 5 0\r\n\r\n")
+    assert found.to_client.endswith(b"MSG b 5 0\r\n\r\n")
+    assert b"a.b" not in found.to_client
 
 
 def test_a_reply_may_be_answered_once_and_in_time() -> None:
