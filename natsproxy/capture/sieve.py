@@ -132,6 +132,7 @@ class Sieve:
         self._plain = Interest(tuple(clauses))
         secret = Clause(MESSAGES, Need.LINE, (CALLOUT, SERVER_INBOX))
         self._guarded = Interest((*clauses, secret))
+        self.cuts = bool(clauses)  # it may look at each frame of a record
         self._all = bool(clauses or selection.connections)
         self._looks = SECRET_OPS | Op.SUB.bit
 

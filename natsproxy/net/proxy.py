@@ -30,6 +30,7 @@ from natsproxy.session import causes
 from natsproxy.session.actions import Emit, End, SessionSettings
 from natsproxy.session.budget import Budget
 from natsproxy.session.session import Session
+from natsproxy.wire.frames import NO_LIMIT
 from natsproxy.wire.ops import C2S, S2C
 
 _NAMES_MAX = 10_000  # remembered connection names: names are hostile
@@ -168,7 +169,7 @@ class Proxy:
             self.record(
                 records.Open(conn, opened, {"client": peer, "upstream": upstream, "ordinal": ordinal})
             )
-            relay = Relay(session, client, server, self.emit, self.record)
+            relay = Relay(session, client, server, self.emit, self.record, self._most)
             self.relays[conn] = relay
             end = await relay.run()
         except (
@@ -254,6 +255,10 @@ class Proxy:
             self.recorder.put(item)
         for tap in tuple(self._taps):
             tap(item)
+
+    def _most(self) -> int:
+        """Return how many frames may go into a record."""
+        return NO_LIMIT if self.recorder is None else self.recorder.most
 
     @property
     def _recording(self) -> bool:

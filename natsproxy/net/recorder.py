@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -26,12 +26,15 @@ from natsproxy.errors import CaptureError
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net.relay import now_ns
+from natsproxy.wire.frames import NO_LIMIT
 
+SIFTED: Final = 2048
+"""The most frames of one record where each may have to be looked at: a record is put in one go."""
 _OVERHEAD = 64  # bytes counted for an item without data
 
 
 class Recorder:
-    """Records to one capture; made by the proxy, run in its nursery."""
+    """Records to one capture; made by the proxy, run in its nursery.  most: frames of one record."""
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Recorder:
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
         self._builder = BlockBuilder()
         self._sieve = Sieve(settings.selection)
+        self.most = SIFTED if self._sieve.cuts else NO_LIMIT
         self._began = 0
         self._segment_began = now_ns()
         self._sealed: deque[SealedBlock] = deque()

@@ -1,8 +1,9 @@
 """One proxied connection on trio: two pumps, one session, and what the session asks for.
 
 A pump reads its leg, gives the bytes to the session, performs the actions and stops reading while the other
-leg cannot take bytes or the session holds back too much.  Time is asked for once per read.  Timers run in a
-third task that exists only while the session waits for something.
+leg cannot take bytes or the session holds back too much.  What a turn leaves is dealt with in the next one,
+before more is read (`pace.py`).  Timers run in a third task that exists only while the session waits for
+something.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from natsproxy.net.pace import Pace
 from natsproxy.net.stream import Leg, LegLost
 from natsproxy.session import causes
 from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from natsproxy.session.session import Session
 
 LINGER = 1.0  # seconds for the client to read what came before the end
-READS_PER_TURN = 16  # one busy connection does not starve the others
 
 
 def now_ns() -> int:
@@ -42,7 +43,9 @@ class Relay:
         server: Leg,
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
+        most: Callable[[], int],
     ) -> None:
+        """Most: the frames that the recorder takes at once (see `Recorder.most`)."""
         self.session = session
         self.opened = now_ns()
         self.last_activity = self.opened
@@ -53,6 +56,7 @@ class Relay:
         self._from = (client, server)
         self._emit = emit
         self._record = record
+        self._most = most
         self._nursery: trio.Nursery | None = None
         self._ticking = False
         self._retick = trio.Event()
@@ -74,10 +78,21 @@ class Relay:
             self._client.close()
             self._server.close()
             self._over.set()
-            for action in self.session.closed(now_ns()):
+            with trio.CancelScope(shield=True):
+                await self._forget()
+        return end
+
+    async def _forget(self) -> None:
+        """Record what was read and is not sent."""
+        pace = Pace(self._most)
+        while True:
+            for action in self.session.closed(now_ns(), pace):
                 if isinstance(action, Record):
                     self._record(action.item)
-        return end
+            if not any(lane.unsent for lane in self.session.lanes):
+                return
+            await trio.lowlevel.checkpoint()
+            pace.begin()
 
     def kill(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
         """End the connection now."""
@@ -93,7 +108,7 @@ class Relay:
 
     async def barrier(self) -> None:
         """Wait until what the client has sent so far is handled by us and by the server."""
-        while self._client.readable and not self.session.over:
+        while (self._client.readable or self.session.lanes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
         passed = trio.Event()
         self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
@@ -101,6 +116,10 @@ class Relay:
             nursery.start_soon(self._until_over, passed)
             await passed.wait()
             nursery.cancel_scope.cancel()
+
+    @property
+    def _sent(self) -> int:
+        return sum(lane.out_next for lane in self.session.lanes)
 
     async def _until_over(self, passed: trio.Event) -> None:
         await self._over.wait()
@@ -111,29 +130,33 @@ class Relay:
     async def _pump(self, direction: Direction) -> None:
         source, target = self._from[direction], self._to[direction]
         session, lane = self.session, self.session.lanes[direction]
-        reads = 0
+        pace = Pace(self._most)
         try:
             while True:
                 while lane.full and not session.over:
                     if self._unblocked.is_set():
                         self._unblocked = trio.Event()
                     await self._unblocked.wait()
-                data = source.try_receive()
+                    pace.begin()
+                data = b"" if lane.pending else source.try_receive()
                 if data is None:
-                    reads = 0
                     await source.wait_readable()
+                    pace.begin()
                     continue
                 now = self.last_activity = now_ns()
-                actions = session.receive(direction, data, now) if data else session.eof(direction, now)
-                self._perform(actions)
-                if not data:
+                if not (data or lane.pending):
+                    self._perform(session.eof(direction, now))
                     return
+                before = lane.scanner.ordinal
+                self._perform(session.receive(direction, data, now, pace))
+                over = pace.stepped(lane.scanner.ordinal - before)
                 if target.backlog:
                     await target.flush()
-                    reads = 0
-                elif (reads := reads + 1) >= READS_PER_TURN:
+                elif over:
                     await trio.lowlevel.checkpoint()
-                    reads = 0
+                else:
+                    continue
+                pace.begin()
         except LegLost as lost:
             self._lost(direction, str(lost))
 
@@ -203,6 +226,7 @@ class Relay:
             self._nursery.start_soon(self._tick)
 
     async def _tick(self) -> None:
+        pace = Pace(self._most)
         while (due := self.session.next_tick()) is not None:
             self._retick = trio.Event()
             with trio.move_on_at(due / 1_000_000_000):
@@ -210,7 +234,10 @@ class Relay:
             now = now_ns()
             if now < due and due - now > 1_000:
                 continue
-            self._perform(self.session.tick(max(now, due)))
+            pace.begin()
+            before = self._sent
+            self._perform(self.session.tick(max(now, due), pace))
+            pace.stepped(self._sent - before)
             for leg in self._to:
                 if leg.backlog:
                     try:

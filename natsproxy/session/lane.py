@@ -7,6 +7,7 @@ decided at its control line, its bytes follow as `Body`, its record is written w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from natsproxy.capture.records import Flags
@@ -14,6 +15,7 @@ from natsproxy.session.actions import Finish, Send, SessionSettings
 from natsproxy.session.budget import SMALL, Budget
 from natsproxy.session.outbox import PLAIN, Item, Outbox
 from natsproxy.session.recording import UNSENT, OpenFrame, Recording
+from natsproxy.session.turn import Turn
 from natsproxy.wire.frames import Body, Frame, Run
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
@@ -40,8 +42,10 @@ class Lane(Recording):
         self.ended = False  # nothing more is taken from the sender
         self.finished = False  # a rule has half-closed it: what still comes is lost
         self.swallowing = False  # a rule swallows frames from here on
+        self.pending = False  # a turn ended before all was dealt with that the scanner has
         self.unread = False  # its bytes are passed without being framed, from here on
         self.boundary_by: int | None = None  # when the frame that keeps injections back must have ended
+        self.unsent: deque[Item] = deque()  # what is still to be recorded of a connection that is gone
         self.owed = 0  # bytes of answers to the sender that wait for their fences
         self._settings = settings
         self._budget = budget
@@ -277,17 +281,26 @@ class Lane(Recording):
             self._cut_short(rest, self.scanner.ordinal, self.out_next, now)
         self.ended = True
 
-    def abandon(self, now: int) -> None:
-        """The connection is gone: record what was read of it and will not be sent."""
+    def abandon(self, now: int, turn: Turn) -> None:
+        """The connection is gone: record what was read of it and will not be sent, as far as the turn lasts.
+
+        What no turn has come to is as if it had not been read.
+        """
         opened, self._open = self._open, None
         if opened is not None:
             self._was_open(opened, now, Flags.CUT)
-        for item in self.outbox.left():
-            if item.frames and item.in_first is not None and item is not (opened and opened.item):
+        if self.pending:
+            self.in_bytes -= len(self.scanner.rest())
+            self.pending = False
+        self.unsent += (item for item in self.outbox.left() if item is not (opened and opened.item))
+        while self.unsent and not turn.spent():
+            item = self.unsent.popleft()
+            if item.frames and item.in_first is not None:
                 data = b"".join(item.parts)
                 self._stayed(data, item.frames, item.ops, item.in_first, item.in_t, item.cause or UNSENT)
-        if not self.ended:
+        if not (self.unsent or self.ended):
             self._cut_short(self.scanner.rest(), self.scanner.ordinal, None, now)
+            self.ended = True
 
     # -- time
 
@@ -304,15 +317,16 @@ class Lane(Recording):
         else:
             self.actions.append(Finish(self.direction))
 
-    def tick(self, now: int) -> None:
-        """Send what is due."""
-        for item in self.outbox.release(now):
+    def tick(self, now: int, turn: Turn) -> None:
+        """Send what is due, as far as the turn lasts."""
+        stop = self.out_next + turn.frames
+        for item in self.outbox.release(now, lambda: self.out_next >= stop or turn.spent()):
             data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
             if item.finish:
                 self.actions.append(Finish(self.direction))
             elif data:
                 self._send(data, item.frames, item.ops, item.in_first, item.in_t, now, item.cause, item.of)
-        for piece in self.outbox.slices(now):
+        for piece in self.outbox.slices(now, turn.spent):
             self.actions.append(Send(self.direction, piece))
 
     @property

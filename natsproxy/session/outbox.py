@@ -9,12 +9,13 @@ counted in bytes, and above the limit its sender is no longer read.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
 from natsproxy.rules.seam import Shape
+from natsproxy.session.turn import ENDLESS
 
 PLAIN = Shape()
 OVERHEAD = 400
@@ -82,19 +83,19 @@ class Outbox:
         self.bytes += len(data)
         item.open = not last
 
-    def release(self, now: int) -> Iterator[Item]:
-        """Yield the items whose time has come, in the order in which they leave."""
+    def release(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[Item]:
+        """Yield the items whose time has come, in the order in which they leave, until it is to `stop`."""
         if self.shape.paused:
             return
-        yield from self._overtaking(now)
-        while self._queue and self._queue[0].due <= now and not self._queue[0].open:
+        yield from self._overtaking(now, stop)
+        while self._queue and self._queue[0].due <= now and not self._queue[0].open and not stop():
             item = self._queue.popleft()
             self.bytes -= item.size
             yield item
             self._went += item.frames
             if self._by_count and self._by_count[0][0] <= self._went:
                 self._ripen()
-                yield from self._overtaking(now)
+                yield from self._overtaking(now, stop)
 
     def _ripen(self) -> None:
         """Make deferred items due that have waited for their count of frames."""
@@ -103,9 +104,9 @@ class Outbox:
             if not item.gone:
                 heappush(self._by_time, (0, number, item))
 
-    def _overtaking(self, now: int) -> Iterator[Item]:
+    def _overtaking(self, now: int, stop: Callable[[], bool]) -> Iterator[Item]:
         waiting = []
-        while self._by_time and (self._by_time[0][0] <= now or self._by_time[0][2].gone):
+        while self._by_time and (self._by_time[0][0] <= now or self._by_time[0][2].gone) and not stop():
             entry = heappop(self._by_time)
             item = entry[2]
             if item.gone:
@@ -133,10 +134,10 @@ class Outbox:
         """Whether released bytes go through `bend`."""
         return bool(self._carry) or self.shape.rate is not None or self.shape.slice_size > 0
 
-    def slices(self, now: int) -> Iterator[memoryview]:
-        """Yield what the bent link takes now."""
+    def slices(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[memoryview]:
+        """Yield what the bent link takes now, until it is to `stop`."""
         shape = self.shape
-        while self._carry and self._credit_at <= now and not shape.paused:
+        while self._carry and self._credit_at <= now and not shape.paused and not stop():
             piece = self._carry[0]
             size = shape.slice_size or (max(1, shape.rate // 100) if shape.rate else len(piece))
             head, rest = piece[:size], piece[size:]

@@ -21,6 +21,7 @@ from natsproxy.session.actions import Action, Emit
 from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import HANDLERS, Handlers
 from natsproxy.session.lane import Lane
+from natsproxy.session.turn import ENDLESS, Turn
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Opaque, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
@@ -39,9 +40,13 @@ _ANSWERS = {
 class Session(Handlers):
     """The state machine of one connection: events in, actions out."""
 
-    def receive(self, direction: Direction, data: bytes, now: int) -> list[Action]:
-        """Take bytes of one direction; return what is to be done, in order."""
+    def receive(self, direction: Direction, data: bytes, now: int, turn: Turn = ENDLESS) -> list[Action]:
+        """Take bytes of one direction; return what is to be done, in order.
+
+        Where the turn ends first, `lane.pending` says so: the next call, without bytes, goes on from there.
+        """
         lane = self.lanes[direction]
+        lane.pending = False
         lane.in_bytes += len(data)
         if self._stopped(lane):
             return self._done()
@@ -53,24 +58,36 @@ class Session(Handlers):
         if lane.unread:
             lane.pass_unread(data, now)
             return self._done()
-        scanner = lane.scanner
         lane.limit()
-        scanner.feed(data)
+        if data:
+            lane.scanner.feed(data)
+        self._scan(lane, now, turn)
+        lane.flush(now)
+        self._emit_fired()
+        for each in self.lanes:
+            each.charge()
+        return self._done()
+
+    def _scan(self, lane: Lane, now: int, turn: Turn) -> None:
+        """Deal with what is in the scanner until it wants more bytes or the turn is over."""
+        scanner = lane.scanner
+        scanner.most = turn.frames
         first = scanner.ordinal
+        stop = first + turn.frames
         while (segment := scanner.next()) is not None:
             if isinstance(segment, Run):
                 if lane.swallowing:
                     lane.lose(segment, first, now)
                 else:
                     lane.pass_(segment, first, now)
-                    if direction == C2S:
+                    if lane.direction == C2S:
                         self._last_fence = None
             elif isinstance(segment, Frame):
                 swift = self._swift(lane)
                 if swift is None or segment.op not in MESSAGE_OPS or segment.missing:
                     self._frame(lane, segment, first, now)
                 else:
-                    self._neighbours(lane, [segment, *scanner.more(MOST)], first, now)
+                    self._neighbours(lane, [segment, *scanner.more(MOST)], first, now, turn)
             elif isinstance(segment, Body):
                 lane.body(segment, now)
             elif isinstance(segment, Malformed):
@@ -80,11 +97,10 @@ class Session(Handlers):
             if self._stopped(lane):
                 break
             first = scanner.ordinal
-        lane.flush(now)
-        self._emit_fired()
-        for each in self.lanes:
-            each.charge()
-        return self._done()
+            if (first >= stop or turn.spent()) and not lane.unread:
+                scanner.untake([])
+                lane.pending = True
+                break
 
     def eof(self, direction: Direction, now: int) -> list[Action]:
         """The sender of `direction` will send no more."""
@@ -109,8 +125,8 @@ class Session(Handlers):
     def _ended_by_peer(self) -> None:
         self._end(causes.CLIENT_CLOSED if self.lanes[C2S].ended else causes.SERVER_CLOSED)
 
-    def tick(self, now: int) -> list[Action]:
-        """Do what is due."""
+    def tick(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
+        """Do what is due; what the turn leaves is still due (`next_tick`)."""
         if self.over:
             return self._done()
         for direction in [way for way, time in self._lingering.items() if time <= now]:
@@ -124,8 +140,8 @@ class Session(Handlers):
                 self.lanes[direction].inject(raw, 0, now, "rule")
         if close is not None:
             self._close_verdict(self.lanes[S2C], close.cause, close.raw, close.reset, now)
-        for lane in self.lanes:
-            lane.tick(now)
+        for lane in sorted(self.lanes, key=lambda lane: lane.outbox.next_due() or 0):  # the later one last
+            lane.tick(now, turn)
             lane.charge()
         for fence in self._ledger.fences():
             if fence.end is not None and fence.deadline <= now:
@@ -171,11 +187,14 @@ class Session(Handlers):
             self._fence(now).end = (causes.DRAINED, "natsproxy is shutting down")
         return self._done()
 
-    def closed(self, now: int) -> list[Action]:
-        """The connection is gone: let the rules forget it; return the records of what was not sent."""
+    def closed(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
+        """The connection is gone: let the rules forget it; return the records of what was not sent.
+
+        While a lane has something `unsent`, there is more to come.
+        """
         self._bound.close(now)
         for lane in self.lanes:
-            lane.abandon(now)
+            lane.abandon(now, turn)
             lane.refund()
         return self._done()
 
@@ -185,10 +204,10 @@ class Session(Handlers):
             return None
         return self._bound.swift[lane.direction]
 
-    def _neighbours(self, lane: Lane, frames: list[Frame], first: int, now: int) -> None:
+    def _neighbours(self, lane: Lane, frames: list[Frame], first: int, now: int, turn: Turn) -> None:
         """Deal with whole message frames that stand side by side; first is the ordinal of the first."""
         at = 0
-        while at < len(frames) and not self._stopped(lane):
+        while at < len(frames) and not self._stopped(lane) and not (at and turn.spent()):
             for stretch in self._stretches(lane, frames, at, first, now):
                 self._stretch(lane, frames[at : stretch.stop], stretch, first + at, now)
                 at = stretch.stop

@@ -282,15 +282,15 @@ cdef inline bytes again(bytes last, const unsigned char *p, Py_ssize_t start, Py
 class Scanner(_scanner_py.Scanner):
     """The scanner of one direction of one connection."""
 
-    def _fast(self, Py_ssize_t at):
-        return _walk(self, at, None, 0)
+    def _fast(self, Py_ssize_t at, Py_ssize_t most):
+        return _walk(self, at, None, most)
 
     def _wanted(self, Py_ssize_t at, list into, Py_ssize_t most):
         return _walk(self, at, into, most)[0]
 
 
 cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
-    """Pass over frames that nobody wants; with `into`: over `most` frames that are wanted, and put them there."""
+    """Pass over `most` frames that nobody wants; with `into`: over frames that are wanted, and put them there."""
     cdef bytes buf = self._buf
     cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(buf)
     cdef Py_ssize_t length = PyBytes_GET_SIZE(buf), limit = self._limit, end, size, head, frames = 0
@@ -305,7 +305,7 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
     for op in range(12):
         counted[op] = 0
     wanted = None
-    while at < length and (into is None or frames < most):
+    while at < length and frames < most:
         if into is None and s2c and p[at] == 43 and length - at >= 5 and not watch_ops & 1024:
             if p[at + 1] == 79 and p[at + 2] == 75 and p[at + 3] == 13 and p[at + 4] == 10 and not interest.by_op[OK]:
                 counted[OK] += 1

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 
 from natsproxy.wire._interest_py import Interest
-from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Need, Opaque, Run, Segment
-from natsproxy.wire.ops import C2S, OPS, Direction, Op, OpSpec
+from natsproxy.wire.frames import NO_LIMIT, Body, Fault, Frame, Malformed, Need, Opaque, Run, Segment
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, Direction, Op, OpSpec
 
 S2C_LINE_LIMIT = 1 << 20
 _LARGE = 16384  # bytes of a read that are not worth a copy
@@ -33,8 +33,6 @@ _TOKENS = (
     tuple((spec.token, spec) for spec in OPS if spec.from_client or spec.op in (Op.HMSG, Op.INFO, Op.ERR)),
     tuple((spec.token, spec) for spec in OPS if spec.from_server),
 )
-
-
 _NO_FIELDS: dict[str, bytes] = {}
 
 
@@ -66,6 +64,7 @@ class Scanner:
         self.hold = hold
         self.counts = [0] * len(OPS)
         self.tallies: dict[bytes, int] = {}
+        self.most = NO_LIMIT
         self.ordinal = 0
         self._limit = line_limit if direction == C2S else S2C_LINE_LIMIT
         self.buffer_limit = buffer_limit
@@ -191,17 +190,21 @@ class Scanner:
         """Return the whole message frames that follow at once and are wanted, `most` at most."""
         found: list[Frame] = []
         if self._queued is None and not (self._dead or self._chunks or self._opaque or self._missing):
-            self._pos = self._wanted(self._pos, found, most)
+            self._pos = self._wanted(self._pos, found, min(most, self.most))
             self.ordinal += len(found)
         return found
 
     def untake(self, frames: list[Frame]) -> None:
         """Take back the last frames of `more`: nobody has dealt with them."""
+        counted = frames if self._queued is None else [self._queued]  # never both
+        self._queued = None
         if frames:
             self._pos = frames[0].start
             self.ordinal -= len(frames)
-            for frame in frames:
-                self.counts[frame.op] -= 1
+        for frame in counted:
+            self.counts[frame.op] -= 1
+            if frame.sid in self.tallies and frame.op in MESSAGE_OPS and not frame.no_responders:
+                self.tallies[frame.sid] -= 1
 
     def _take(self, frame: Frame) -> Frame:
         self._pos = frame.end
@@ -211,9 +214,9 @@ class Scanner:
 
     def _walk(self) -> Segment | None:
         buf, start = self._buf, self._pos
-        at, frames, ops, wanted = self._fast(start)
+        at, frames, ops, wanted = self._fast(start, self.most)
         stop: _Stop | None = None
-        while wanted is None and at < len(buf):
+        while wanted is None and at < len(buf) and frames < self.most:
             try:
                 frame, want = self._frame(at)
             except _Stop as reason:
@@ -222,7 +225,7 @@ class Scanner:
             if want:
                 wanted = frame
                 break
-            more_at, more, more_ops, wanted = self._fast(frame.end)
+            more_at, more, more_ops, wanted = self._fast(frame.end, self.most - frames - 1)
             frames += 1 + more
             ops |= 1 << frame.op | more_ops
             at = more_at
@@ -242,8 +245,8 @@ class Scanner:
             self._pos = stop.last.end
         return stop.last
 
-    def _fast(self, at: int) -> tuple[int, int, int, Frame | None]:
-        """Pass over whole ordinary message frames from `at` on, as far as nobody wants them.
+    def _fast(self, at: int, most: int) -> tuple[int, int, int, Frame | None]:
+        """Pass over whole ordinary message frames from `at` on, `most` at most, as far as nobody wants them.
 
         Returns where it stopped, how many frames and which ops it passed, and the frame that somebody wants
         if it knows.  What it does not understand it leaves to `_frame`.
@@ -253,7 +256,7 @@ class Scanner:
         op, size_group = (Op.MSG, 4) if self.direction else (Op.PUB, 3)
         interest = self.interest
         blind = not (interest.wants(op) or self.watch_subjects or self.watch_sids or self.watch_ops >> op & 1)
-        while at < length:
+        while at < length and frames < most:
             match = fast(buf, at)
             if match is None or match.end() - at > limit:
                 break

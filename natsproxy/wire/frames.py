@@ -12,9 +12,12 @@ Offsets index the `buffer` that the segment belongs to, not the stream.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.wire.ops import Op
+
+NO_LIMIT: Final = 1 << 30
+"""A number of frames that there never are."""
 
 
 class Need(IntEnum):

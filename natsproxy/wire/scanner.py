@@ -61,10 +61,11 @@ class InterestLike(Protocol):
 class ScannerLike(Protocol):
     """The scanner of one direction of one connection.
 
-    interest, watch_ops, watch_sids, watch_subjects, hold, buffer_limit: may be changed between two `next()`;
-    lower limits are in force from the next `feed`.
+    interest, watch_ops, watch_sids, watch_subjects, hold, buffer_limit, most: may be changed between two
+    `next()`; lower limits of bytes are in force from the next `feed`.
     counts: frames seen so far, by op (a list of twelve); counted when their control line is complete.
     tallies: the same by sid (s2c), for the sids that are in it; what says that nobody responds is left out.
+    most: how many frames one run, or one call of `more`, holds at most.
     ordinal: how many frames were returned so far, runs included: the ordinal of the next frame.
     offset: the stream offset of the first byte that no segment has covered yet.
     """
@@ -77,6 +78,7 @@ class ScannerLike(Protocol):
     buffer_limit: int
     counts: list[int]
     tallies: dict[bytes, int]
+    most: int
     ordinal: int
 
     def __init__(
@@ -102,7 +104,10 @@ class ScannerLike(Protocol):
         ...
 
     def untake(self, frames: list[Frame]) -> None:
-        """Take back the last frames of `more`: nobody has dealt with them."""
+        """Take back the last frames of `more`: nobody has dealt with them.
+
+        From here on it may be long to the next `next`: what is wanted then is asked anew.
+        """
         ...
 
     @property

@@ -302,6 +302,50 @@ def test_frames_taken_together_are_those_that_come_one_by_one(
         )
 
 
+@given(st.lists(_PIECES, max_size=8), _CLAUSES, st.integers(0, 2**32), st.sampled_from([C2S, S2C]))
+def test_short_runs_and_frames_taken_back_are_those_of_long_ones(
+    pieces: list[bytes], clauses: tuple[Clause, ...], seed: int, direction: Direction
+) -> None:
+    data = b"".join(pieces)
+    for twin, (interest, scanner_type) in TWINS.items():
+        single, expected = scan(twin, direction, [data], clauses)
+        rng = random.Random(seed)
+        scanner = scanner_type(direction, interest(clauses))
+        scanner.tallies[b"9"] = 0
+        scanner.feed(data)
+        frames: list[Segment] = []
+        scanner.most = rng.randint(1, 3)
+        while (segment := scanner.next()) is not None:
+            assert not isinstance(segment, Run) or segment.frames <= scanner.most
+            frames.append(segment)
+            if rng.randint(0, 1):
+                scanner.untake([])
+            scanner.most = rng.randint(1, 3)
+        assert joined(frames) == joined(expected)
+        assert (scanner.counts, scanner.ordinal, scanner.offset) == (
+            single.counts,
+            single.ordinal,
+            single.offset,
+        )
+        whole = scanner_type(direction, interest(clauses))
+        whole.tallies[b"9"] = 0
+        whole.feed(data)
+        while whole.next() is not None:
+            pass
+        assert scanner.tallies == whole.tallies
+
+
+def joined(segments: Iterable[Segment]) -> list[Any]:
+    """Return segments with neighbouring runs as one."""
+    rows: list[Any] = []
+    for row in normal(segments):
+        if row[0] == "run" and rows and rows[-1][0] == "run":
+            _, raw, frames, ops = rows.pop()
+            row = ("run", raw + row[1], frames + row[2], ops | row[3])
+        rows.append(row)
+    return rows
+
+
 @twins
 def test_neighbours_that_are_wanted_come_at_once_and_others_do_not(twin: str) -> None:
     interest, scanner_type = TWINS[twin]

@@ -1,0 +1,24 @@
+"""A turn: how much a session may do in one call, so that no connection keeps the loop from the others.
+
+A call ends early in two ways.  Work whose price shows while it is done (rules, held frames) ends when `spent`
+says so, which is asked between frames.  What follows from the frames (events, records, the filters of a
+recording) is paid for after the call: of these no more than `frames` are dealt with at once.  What is left
+stays where it is, for the next call (`Lane.pending`, `Session.next_tick`, `Lane.unsent`).
+"""
+
+from __future__ import annotations
+
+from natsproxy.wire.frames import NO_LIMIT
+
+
+class Turn:
+    """A turn without end; the relay's have one."""
+
+    frames = NO_LIMIT
+
+    def spent(self) -> bool:
+        """Tell whether it is time to stop."""
+        return False
+
+
+ENDLESS = Turn()

@@ -1,0 +1,125 @@
+"""Nobody starves: what another client asks is answered while one floods frames that cost Python work.
+
+No real clock is looked at: each look of a rule or a filter at a frame makes a clock of our own go on by
+50 µs, and a turn of a millisecond has time for twenty.  What is counted is how many frames of the flood are
+looked at before the other client has its PONG.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from natsproxy.capture.sieve import PayloadPolicy, Selection, Sieve
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.net.pace import FIRST, Pace
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.bound import RuleBound
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load
+
+INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
+CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'
+FLOOD = b"PUB a 1\r\nx\r\n" * 20_000
+CORRUPT = '[[rules]]\nname = "r"\nkind = "corrupt"\nop = "PUB"\n'
+
+
+class Work:
+    """Looks at frames, and the clock that they drive."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def clock(self) -> int:
+        return self.looks * 50_000
+
+    def counted(self, function: Any) -> Any:
+        def look(*args: Any) -> Any:
+            self.looks += 1
+            return function(*args)
+
+        return look
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    found = Work()
+    monkeypatch.setattr(Pace, "clock", staticmethod(found.clock))
+    monkeypatch.setattr(RuleBound, "decide", found.counted(RuleBound.decide))
+    monkeypatch.setattr(Sieve, "_one", found.counted(Sieve._one))
+    return found
+
+
+async def answering(stream: trio.SocketStream) -> None:
+    """Play a server that answers each PING at once and takes everything else."""
+    async with stream:
+        await stream.send_all(INFO)
+        tail = b""
+        while data := await stream.receive_some(1 << 20):
+            seen = tail + data
+            tail = seen[-5:] if not seen.endswith(b"PING\r\n") else b""
+            await stream.send_all(b"PONG\r\n" * seen.count(b"PING\r\n"))
+
+
+async def connect(address: Address) -> trio.SocketStream:
+    stream = await trio.open_tcp_stream(address.host, address.port)
+    await stream.send_all(CONNECT)
+    await pong(stream)
+    return stream
+
+
+async def pong(stream: trio.SocketStream) -> None:
+    heard = b""
+    with trio.fail_after(30):
+        while not heard.endswith(b"PONG\r\n"):
+            heard += await stream.receive_some()
+
+
+async def looks_before_the_pong(proxy: Proxy, work: Work) -> list[int]:
+    """Flood on one connection; return how many frames were looked at before each of ten PONGs of another."""
+    found = []
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        async with await connect(address) as flooding, await connect(address) as other:
+            nursery.start_soon(flooding.send_all, FLOOD)
+            for _ in range(10):
+                before = work.looks
+                await other.send_all(b"PING\r\n")
+                await pong(other)
+                found.append(work.looks - before)
+            nursery.cancel_scope.cancel()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rules", "selection"),
+    [
+        (CORRUPT, None),
+        (CORRUPT, Selection()),
+        ("", Selection(payloads=(PayloadPolicy(b">", "drop"),))),
+        ("", Selection(payloads=(PayloadPolicy(b">", "truncate", 0),))),
+        ("", Selection(subjects=(b"other",))),
+    ],
+    ids=["a rule", "a rule, recorded", "payloads dropped", "payloads truncated", "another subject recorded"],
+)
+async def test_a_ping_is_answered_after_a_few_turns_of_a_flood(
+    rules: str, selection: Selection | None, work: Work, tmp_path: Path
+) -> None:
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, answering, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        record = None if selection is None else RecordSettings(tmp_path / "x.ncap", selection=selection)
+        settings = ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port), record=record)
+        chain = RuleChain(load(rules, KINDS), seed=1) if rules else None
+        found = await looks_before_the_pong(Proxy(settings, chain), work)
+        nursery.cancel_scope.cancel()
+
+    assert sum(found) > 0, "the flood was not seen at all"
+    # A filter's first step comes before its price is known.
+    assert max(found) < FIRST + 30 * 20
+    assert sorted(found)[5] < 15 * 20

@@ -1,0 +1,145 @@
+"""Turns: a session does as much as a turn lets it, and what it leaves it does later, all the same."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.session.turn import Turn
+from natsproxy.wire.ops import C2S, Direction
+from tests.rules.test_shuttle import RULES, Running, frames, rules_of
+
+MS = 1_000_000
+
+
+class Short(Turn):
+    """A turn that is over after so many questions, or frames."""
+
+    def __init__(self, asks: int, frames: int = 1 << 30) -> None:
+        self.frames = frames
+        self.left = asks
+
+    def spent(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+class InTurns(Running):
+    """The same, in turns of any length."""
+
+    def __init__(self, text: str, *, record: bool, seed: int) -> None:
+        self.dice = random.Random(seed)
+        super().__init__(text, record=record)
+
+    def turn(self) -> Short:
+        return Short(self.dice.randint(0, 4), self.dice.randint(1, 4))
+
+    def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
+        self.note(self.session.receive(direction, data, now, self.turn()))
+        while self.session.lanes[direction].pending:
+            self.note(self.session.receive(direction, b"", now, self.turn()))
+
+    def tick(self, now: int) -> None:
+        while (due := self.session.next_tick()) is not None and due <= now:
+            self.note(self.session.tick(now, self.turn()))
+
+    def close(self, now: int) -> None:
+        self.note(self.session.closed(now, self.turn()))
+        while any(lane.unsent for lane in self.session.lanes):
+            self.note(self.session.closed(now, self.turn()))
+
+
+@given(
+    st.lists(st.sampled_from(sorted(RULES)), max_size=3, unique=True),
+    st.lists(st.lists(frames(), max_size=12), max_size=5),
+    st.integers(0, 1 << 32),
+)
+def test_what_is_done_in_many_turns_is_what_is_done_in_one(
+    names: list[str], reads: list[list[tuple[Direction, bytes]]], seed: int
+) -> None:
+    text = rules_of(names) or "rules = []"
+    once, often = Running(text, record=True), InTurns(text, record=True, seed=seed)
+    for now, read in enumerate(reads):
+        for direction in Direction:
+            data = b"".join(raw for way, raw in read if way == direction)
+            if data:
+                once.feed(direction, data, now * 6 * MS)
+                often.feed(direction, data, now * 6 * MS)
+            once.note(once.session.tick(now * 6 * MS))
+            often.tick(now * 6 * MS)
+    late = len(reads) * 6 * MS
+    once.note(once.session.closed(late))
+    often.close(late)
+
+    assert often.sent == once.sent
+    assert sorted(often.records, key=repr) == sorted(once.records, key=repr)
+    assert sum(one.count for one in often.told) == sum(one.count for one in once.told)
+    for direction in Direction:
+        lanes = once.session.lanes[direction], often.session.lanes[direction]
+        assert lanes[0].scanner.counts == lanes[1].scanner.counts
+        assert lanes[0].in_bytes == lanes[1].in_bytes
+
+
+PUBS = b"PUB a 1\r\nx\r\n" * 1000
+
+
+def test_a_turn_ends_between_frames_that_rules_look_at() -> None:
+    """The rule is asked about as many frames as there is time for, and the rest keeps its order."""
+    run = Running('[[rules]]\nname = "r"\nkind = "corrupt"\nop = "PUB"\n')
+    run.note(run.session.receive(C2S, PUBS, 0, Short(20)))
+    assert (len(run.told), run.session.lanes[C2S].pending) == (20, True)
+    assert run.session.lanes[C2S].scanner.counts[0] == 20
+    run.note(run.session.receive(C2S, b"", 0))
+    assert (len(run.told), run.session.lanes[C2S].pending) == (1000, False)
+    assert [one.ordinal for one in run.told] == list(range(2, 1002))
+
+
+def test_a_turn_has_no_more_frames_than_it_says_even_if_nobody_looks_at_them() -> None:
+    run = Running("rules = []", record=True)
+    run.note(run.session.receive(C2S, PUBS, 0, Short(99, frames=300)))
+    assert (len(run.sent[C2S]), run.session.lanes[C2S].pending) == (300 * 12, True)
+    run.note(run.session.receive(C2S, b"", 0))
+    assert run.sent[C2S] == PUBS
+
+
+def test_a_turn_ends_between_frames_whose_time_has_come() -> None:
+    """A thousand frames are due at once: they go out in several turns, in their order."""
+    run = Running('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "10ms"\nop = "PUB"\n', short=False)
+    numbered = b"".join(b"PUB a 3\r\n%03d\r\n" % n for n in range(1000))
+    run.feed(C2S, numbered)
+    run.note(run.session.tick(10 * MS, Short(50)))
+    assert 0 < len(run.sent[C2S]) <= 50 * 14
+    due = run.session.next_tick()
+    assert due is not None
+    assert due <= 10 * MS
+    run.note(run.session.tick(10 * MS))
+    assert run.sent[C2S] == numbered
+
+
+def test_the_end_of_a_connection_that_held_much_takes_several_turns() -> None:
+    run = Running(
+        '[[rules]]\nname = "r"\nkind = "latency"\ndelay = "1h"\nop = "PUB"\n', record=True, short=False
+    )
+    run.feed(C2S, PUBS)
+    run.records.clear()
+    run.note(run.session.closed(1, Short(100)))
+    assert 0 < len(run.records) <= 100
+    assert run.session.lanes[C2S].unsent
+    run.note(run.session.closed(1))
+    assert len(run.records) == 1000
+    assert not run.session.lanes[C2S].unsent
+
+
+def test_what_no_turn_has_come_to_is_not_recorded_as_a_frame_that_was_cut() -> None:
+    """The connection ends first: those bytes were read, and yet it is as if they had not been."""
+    run = Running("rules = []", record=True)
+    before = run.session.lanes[C2S].in_bytes
+    run.records.clear()
+    run.note(run.session.receive(C2S, PUBS, 0, Short(99, frames=300)))
+    run.causes.clear()
+    run.note(run.session.closed(1))
+    assert len(run.records) == 300
+    assert run.causes == []
+    assert run.session.lanes[C2S].in_bytes - before == 300 * 12
