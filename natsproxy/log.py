@@ -178,7 +178,7 @@ def log_event(log: Any, event: Event) -> None:
     elif isinstance(event, Gap):
         log.error("capture gap", reason=event.reason)
     elif isinstance(event, Notice):
-        getattr(log, event.level)(event.text, conn=event.conn)
+        getattr(log, event.level)(event.text, conn=event.conn, **event.data)
     else:
         assert isinstance(event, Greeted)
         log.debug("greeted", conn=event.conn, name=event.name, key=event.key)

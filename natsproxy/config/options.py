@@ -160,7 +160,7 @@ OPTIONS: Final = (
            "What becomes of the server addresses in INFO.", metavar="strip|self|pass"),
     Option("hold", duration, "0s", "How long a new client waits while the upstream is down.",
            metavar="DURATION"),
-    Option("connect-timeout", duration, "2s", "For one attempt to reach the upstream.", metavar="DURATION"),
+    Option("connect-timeout", duration, "2s", "To reach the upstream, up to its INFO.", metavar="DURATION"),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
     Option("unparsed", values.one_of("close", "pass"), "close",
            "What becomes of bytes from a client that are not NATS.", metavar="close|pass"),

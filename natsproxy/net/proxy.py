@@ -6,9 +6,7 @@ serving.  Draining cancels the first and gives the second a deadline.
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +22,8 @@ from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Firing, Notice, Opened
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.relay import Relay, now_ns
-from natsproxy.net.stream import Leg
+from natsproxy.net.stream import Leg, taken
+from natsproxy.net.upstream import NoServer, Upstream
 from natsproxy.rules.seam import Chain, EmptyChain
 from natsproxy.session import causes
 from natsproxy.session.actions import Emit, End, SessionSettings
@@ -35,7 +34,6 @@ from natsproxy.wire.ops import C2S, S2C
 
 _NAMES_MAX = 10_000  # remembered connection names: names are hostile
 _FIRING = tuple(name for name in Firing.__slots__ if name != "also")
-_RETRY = 0.05  # seconds between attempts while the upstream is held
 
 
 def _where(error: Exception) -> str:
@@ -64,6 +62,7 @@ class Proxy:
         self._taps: list[Callable[[records.Item], None]] = []
         self._names: Counter[str] = Counter()
         self._budget = Budget(settings.buffers)
+        self._upstream = Upstream(settings, self.emit, now_ns)
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         self._background: trio.Nursery | None = None
@@ -143,12 +142,12 @@ class Proxy:
                 await trio.sleep(0.1)
                 continue
             self.accepted += 1
-            connections.start_soon(self._connection, Leg(_taken(stream)), self.accepted)
+            connections.start_soon(self._connection, Leg(taken(stream)), self.accepted)
 
     async def _connection(self, client: Leg, ordinal: int) -> None:
         conn, opened = ordinal, now_ns()
         peer, local = client.peer, client.local
-        session = self._session(conn, ordinal, peer, local, opened)
+        chain, session = self.chain, self._session(conn, ordinal, peer, local, opened)
         end = End(causes.KILLED)
         upstream = str(self.settings.upstream)
         relay: Relay | None = None
@@ -161,17 +160,18 @@ class Proxy:
                 end = End(causes.RULE, f"a rule says: {opening}", opening == "refuse")
                 client.reset() if opening == "refuse" else client.close()
                 return
-            server = await self._dial()
-            if isinstance(server, str):
-                end = End(causes.UPSTREAM_DOWN, f"cannot connect to {upstream}: {server}")
-                return
+            server, greeting = await self._upstream.dial()
             self.emit(Opened(opened, conn, peer, upstream, str(Address(*local)), ordinal))
             self.record(
                 records.Open(conn, opened, {"client": peer, "upstream": upstream, "ordinal": ordinal})
             )
             relay = Relay(session, client, server, self.emit, self.record, self._most)
             self.relays[conn] = relay
-            end = await relay.run()
+            if self.chain is not chain:  # it was swapped meanwhile
+                relay.swap(self.chain)
+            end = await relay.run(greeting)
+        except NoServer as error:
+            end = End(causes.UPSTREAM_DOWN, str(error))
         except (
             Exception
         ) as error:  # a bug of ours met by one peer's bytes must not end everybody's connection
@@ -211,22 +211,6 @@ class Proxy:
         self.record(records.Close(conn, now, end.cause, {**counts, "detail": end.detail}))
         self.emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, **counts))
         self._quiet.set()
-
-    async def _dial(self) -> Leg | str:
-        """Connect to the upstream; return the reason when it cannot be reached (in time)."""
-        settings = self.settings
-        deadline = trio.current_time() + settings.upstream_hold / 1e9
-        while True:
-            reason = "no answer in time"
-            with trio.move_on_after(settings.connect_timeout / 1e9):
-                try:
-                    stream = await trio.open_tcp_stream(settings.upstream.host, settings.upstream.port)
-                    return Leg(_taken(stream), keepalive=settings.keepalive)
-                except OSError as error:
-                    reason = _reason(error)
-            if trio.current_time() >= deadline:
-                return reason
-            await trio.sleep(_RETRY)
 
     # -- events and records
 
@@ -354,18 +338,3 @@ class Proxy:
                 "open": {"client": session.address, "ordinal": session.ordinal, "key": session.key},
             }  # fmt: skip
             yield records.Preamble(conn, now_ns(), info)
-
-
-def _taken(stream: trio.SocketStream) -> socket.socket:
-    """Take the plain socket out of a trio stream."""
-    return socket.socket(fileno=stream.socket.detach())
-
-
-def _reason(error: OSError) -> str:
-    """Return why a connection cannot be made: of several addresses tried, what the first one said."""
-    cause: BaseException | None = error.__cause__
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    first = cause if isinstance(cause, OSError) else error
-    number = first.errno or 0  # below zero: a name that is not resolved, which has numbers of its own
-    return os.strerror(number) if number > 0 else first.strerror or str(first)

@@ -63,11 +63,15 @@ class Relay:
         self._unblocked = trio.Event()
         self._over = trio.Event()
 
-    async def run(self) -> End:
-        """Relay until the connection ends; return why."""
+    async def run(self, greeting: bytes = b"") -> End:
+        """Relay until the connection ends; return why.  greeting: what the server has said already."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                if greeting:
+                    self._perform(self.session.receive(S2C, greeting, now_ns()))
+                if self.end is not None:
+                    nursery.cancel_scope.cancel()
                 nursery.start_soon(self._pump, C2S)
                 nursery.start_soon(self._pump, S2C)
                 self._arm()

@@ -23,6 +23,11 @@ class LegLost(Exception):
     """The peer reset the connection or the network did."""
 
 
+def taken(stream: trio.SocketStream) -> socket.socket:
+    """Take the plain socket out of a trio stream."""
+    return socket.socket(fileno=stream.socket.detach())
+
+
 class Leg:
     """The connection on one side of the proxy."""
 

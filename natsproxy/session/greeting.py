@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from natsproxy.protocol.info import Info, rewrite_info
+from natsproxy.protocol.info import Info, parse_info, rewrite_info
 from natsproxy.session.actions import SessionSettings
 
 
@@ -20,6 +20,18 @@ def refusal(info: Info) -> str | None:
     if info.tls_required:
         return "the server requires TLS, which natsproxy does not speak yet: offer it a plain client port"
     return None
+
+
+def trouble(greeting: bytes) -> str | None:
+    """Return why a server with this first line cannot be proxied; the session judges what is no INFO."""
+    line, _, _ = greeting.partition(b"\n")
+    op, _, args = line.partition(b" ")
+    if op.upper() != b"INFO":
+        return None
+    try:
+        return refusal(parse_info(args))
+    except ValueError:
+        return None
 
 
 def rewritten(args: bytes, settings: SessionSettings) -> bytes:

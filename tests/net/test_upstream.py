@@ -1,0 +1,149 @@
+"""Upstreams that cannot be used: said once, by their names, and over when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.events import Closed, Event, Notice
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.spec import load
+from natsproxy.session import causes
+from tests.kit.servers import NatsServer
+
+MS = 1_000_000
+INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
+TLS = Path(__file__).parent.parent / "kit" / "tls"
+WITH_TLS = f'tls {{ cert_file: "{TLS / "cert.pem"}", key_file: "{TLS / "key.pem"}", %s }}\n'
+FIRST = WITH_TLS % "handshake_first: true"
+
+
+class Moody:
+    """A server that greets, says nothing or hangs up, as it is told."""
+
+    def __init__(self) -> None:
+        self.mood = "silent"
+        self.dialled = trio.Event()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Treat one connection."""
+        self.dialled.set()
+        if self.mood == "greets":
+            await stream.send_all(INFO[:7])  # in two pieces
+            await stream.send_all(INFO[7:])
+        with suppress(trio.BrokenResourceError):
+            while self.mood != "hangs up" and (data := await stream.receive_some()):
+                await stream.send_all(b"PONG\r\n" * data.count(b"PING"))
+
+
+@asynccontextmanager
+async def before(
+    port: int, chain: RuleChain | None = None, hold: int = 0
+) -> AsyncIterator[tuple[Proxy, list[Event]]]:
+    """Run a proxy before a port of the loopback."""
+    settings = ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port))
+    proxy = Proxy(replace(settings, connect_timeout=100 * MS, upstream_hold=hold), chain)
+    events: list[Event] = []
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(proxy.serve)
+        yield proxy, events
+        await proxy.drain(5)
+
+
+async def heard(proxy: Proxy, said: bytes = b"", until: bytes = b"") -> bytes:
+    """Connect, say something, and return what comes, up to a text or the end."""
+    (address,) = proxy.listen
+    got = b""
+    with trio.fail_after(20):
+        async with await trio.open_tcp_stream(address.host, address.port) as stream:
+            if said:
+                await stream.send_all(said)
+            async for data in stream:
+                got += data
+                if until and until in got:
+                    break
+    return got
+
+
+def warnings(events: list[Event]) -> list[str]:
+    """Return what an operator reads."""
+    return [event.text for event in events if isinstance(event, Notice) and event.level == "warning"]
+
+
+async def test_an_outage_is_said_once_and_when_it_is_over(nursery: trio.Nursery) -> None:
+    """Silence, a hang-up, and nobody there: each reason is named, however many clients it meets."""
+    server = Moody()
+    (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
+    port = listener.socket.getsockname()[1]
+    async with before(port) as (proxy, events):
+        for _ in range(3):
+            assert await heard(proxy) == b""
+        server.mood = "hangs up"
+        for _ in range(2):
+            assert await heard(proxy) == b""
+        assert warnings(events) == [
+            f"the upstream cannot be used: 127.0.0.1:{port} accepts connections and sends no INFO in 100ms",
+            f"the upstream cannot be used: 127.0.0.1:{port} closes connections before its INFO",
+        ]
+        assert {event.cause for event in events if isinstance(event, Closed)} == {causes.UPSTREAM_DOWN}
+        server.mood = "greets"
+        assert (await heard(proxy, b"PING\r\n", until=b"PONG")).endswith(b"PONG\r\n")
+        (over,) = [event for event in events if isinstance(event, Notice)][2:]
+        assert (over.level, over.text) == ("warning", "the upstream is back")
+        assert over.data["connections_turned_away"] == 5
+        server.mood = "hangs up"
+        await heard(proxy)
+        assert len(warnings(events)) == 4
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -> None:
+    """What accepts for a server that is gone does not end the wait; rules may change meanwhile."""
+    server = Moody()
+    server.mood = "hangs up"
+    (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
+    async with before(listener.socket.getsockname()[1], hold=60_000 * MS) as (proxy, events):
+        got: list[bytes] = []
+
+        async def client() -> None:
+            got.append(await heard(proxy, b"PUB secret 0\r\n\r\nPING\r\n", until=b"PONG"))
+
+        async with trio.open_nursery() as clients:
+            clients.start_soon(client)
+            await server.dialled.wait()
+            rule = '[[rules]]\nname = "r"\nkind = "deny"\nsubject = "secret"\n'
+            proxy.swap(RuleChain(load(rule, KINDS)))
+            server.mood = "greets"
+        assert b"Permissions Violation for Publish" in got[0]
+        assert [event for event in events if isinstance(event, Notice)][-1].data[
+            "connections_turned_away"
+        ] == 0
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (FIRST, "speaks TLS from the first byte (handshake_first), natsproxy does not yet"),
+        (WITH_TLS % "", "the server requires TLS, which natsproxy does not speak yet"),
+    ],
+)
+async def test_a_server_that_wants_tls_is_named(config: str, says: str) -> None:
+    with NatsServer(config) as server:
+        async with before(server.port) as (proxy, events):
+            for _ in range(3):
+                await heard(proxy)
+            (text,) = warnings(events)
+            assert f"127.0.0.1:{server.port}" in text
+            assert says in text
