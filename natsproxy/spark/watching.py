@@ -8,9 +8,10 @@
     DIR/_checkpoint         Spark's own: how far the streams have got
 
 `Store(spark, DIR).read(table)` gives a table as it is now, and so does the report: the same call, and the
-same rows, as for an analysis that did not watch.  To another reader a table is its folder: of those with
-hours it holds the hours that are over, each of them whole; of the others the folders that the list names
-count.
+same rows, as for an analysis that did not watch.  Batches come between two such calls; several tables of one
+moment are those of one list: `listed()`, and `of` with each of its rows.  To another reader a table is its
+folder: of those with hours it holds the hours that are over, each of them whole; of the others the folders
+that the list names count.
 
 When it is asked to stop, it takes what is there at that moment, writes all tables, the hours that are not
 over too, and ends.  Killed at any moment, it goes on from there when it is started again: what it had not

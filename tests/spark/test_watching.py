@@ -92,24 +92,27 @@ def test_tables_are_there_while_it_goes_on(
     talk(folder / "a.ncap", "a", (0, SECOND, HOUR - 1_000_000, HOUR + 61 * SECOND))
     with pytest.raises(Killed):  # the hour stands there, and no list says so
         watch(spark, [folder], out, WANTED, every=0.5, stop=lambda: False, progress=kill_at("hour"))
-    store, over = Store(spark, out), False
+    store, came, over = Store(spark, out), False, False
     seen: list[list[str]] = []
 
     def look() -> None:
-        nonlocal over
-        listed = store.listed()["subjects"]
+        nonlocal came, over
+        listed = store.listed()  # once: batches come meanwhile, and the next list is of another moment
+        subjects = listed["subjects"]
         if "late" not in str(list(folder.iterdir())):
-            if len(seen) == 0 and listed["hours"] == ["2026-01-01T00:00Z/2026-01-01T01:00Z"]:
-                seen.append(listed["open"])
+            if len(seen) == 0 and subjects["hours"] == ["2026-01-01T00:00Z/2026-01-01T01:00Z"]:
+                seen.append(subjects["open"])
                 assert rows(spark.read.parquet(str(out / "subjects")).where("hour > 0")) == Counter()
                 talk(folder / "late.ncap", "late", (2 * SECOND, 3 * SECOND))
-        elif store.read("frames").count() == 12 and listed["stale"] == []:
-            assert listed["open"] == seen[0] == ["2026-01-01T01:00Z/2026-01-01T02:00Z"]
+        elif came:  # before this refresh began: it has missed nothing
+            assert subjects["stale"] == []
+            assert subjects["open"] == seen[0] == ["2026-01-01T01:00Z/2026-01-01T02:00Z"]
             expected = whole(spark, folder)
             for name in WANTED:
-                assert rows(store.read(name), expected(name)) == rows(expected(name)), name
-            assert store.read("faults").isEmpty()
+                assert rows(store.of(listed[name]), expected(name)) == rows(expected(name)), name
+            assert store.of(listed["faults"]).isEmpty()
             over = True
+        came = (listed["frames"]["rows"], listed["items"]["rows"]) == (12, 4)
 
     tables = [*WANTED, "faults"]  # of which there are none
     watch(spark, [folder], out, tables, every=0.5, refresh=0, stop=lambda: over, refreshed=look)
