@@ -48,7 +48,7 @@ from natsproxy.replay.rehearsal import Rehearsal, Terms
     type=Seconds(),
     default="5",
     show_default=True,
-    help="How long to wait for what a frame answers.",
+    help="How long to wait for what a frame answers, once all that may cause it was sent.",
 )
 @click.option("--dry-run", is_flag=True, help="Only look: how long, how many, what is odd.")
 @click.option("--record", type=FilePath(), help="Record what happens, x.ncap.")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from natsproxy.replay.causes import Bounded
-from natsproxy.replay.ears import Count, Ear, Needles
+from natsproxy.replay.ears import Ear, Needles
 from natsproxy.replay.names import ServerNames
-from natsproxy.replay.needs import Goodbye, Planned
+from natsproxy.replay.needs import Count, Goodbye, Planned
 from natsproxy.replay.plan import Began
 from natsproxy.replay.strides import Plain, subjects_of
 
@@ -112,13 +112,20 @@ class Fence(NamedTuple):
 Head = Planned | Bulk | Began | Goodbye
 
 
+def seq_of(head: Planned | Bulk | Goodbye) -> int:
+    """Return the number of the first frame of the head of a queue; of an end, the number behind it."""
+    return head.step.seq if isinstance(head, Planned) else head.seq
+
+
 @dataclass(slots=True, eq=False)
 class Live:
     """A live connection and the frames that wait to be sent on it.
 
-    received: messages by sid.  sids: its subscriptions.  dirty: the first frame sent behind our last PING.
-    fence: somebody waits for the server to have handled what was sent here.  final: the last PING went out.
-    since: when the head of the queue began to wait for what it needs.  blocked: the SUB that it waits for.
+    received: messages by sid.  sids: its subscriptions, with their subjects.  dirty: the first frame sent
+    behind our last PING.  fence: somebody waits for the server to have handled what was sent here.  final:
+    the last PING went out.
+    since: from when the wait of the head of the queue for what it needs counts.  look: when to look again
+    whether it counts, None where it does.  blocked: the SUB that it waits for.
     """
 
     conn: int
@@ -128,11 +135,12 @@ class Live:
     dialled: bool = False
     gone: bool = False
     received: dict[bytes, int] = field(default_factory=dict)
-    sids: dict[bytes, None] = field(default_factory=dict)
+    sids: dict[bytes, bytes] = field(default_factory=dict)
     dirty: int | None = None
     fence: bool = False
     final: bool = False
     since: int | None = None
+    look: int | None = None
     blocked: int = -1
     unfenced: deque[Fence] = field(default_factory=deque)
 

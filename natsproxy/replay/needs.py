@@ -3,15 +3,16 @@
 Nothing that answered a message is sent before that message came.  None of these
 needs knows identifiers of the new run:
 
-- *counts*: on each plain subscription of this connection, as many answers as had been received then.  What
-  comes by the server's clock or by chance does not count: heartbeats, flow control, redeliveries, deliveries
-  to queue groups.
+- *counts*: on each plain subscription of this connection, as many answers as had been received then, and the
+  subjects of the newest, which tell what may have caused them.  What comes by the server's clock or by chance
+  does not count: heartbeats, flow control, redeliveries, deliveries to queue groups.
 - *API answers*: the JetStream API calls of all connections that had been answered since this one sent last (a
   stream that one connection creates is published to by another); no more than the last 256.
 - *interest*: the SUBs of other connections recorded before it that match a publish are known to the server
   (a PING behind each SUB makes sure).
 
-- *requests*: an answer waits until somebody has received its request, whichever queue member that is now.
+- *requests*: an answer waits until somebody has received its request, whichever queue member that is now;
+  what is published to the inbox of a request that nobody received (of a pull, say) is no answer.
 - *order*: SUBs (inboxes aside), UNSUBs and goodbyes wait until the server has everything recorded before;
   what was recorded after a goodbye waits for it.
 
@@ -27,7 +28,6 @@ from typing import NamedTuple
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.replay.causes import Bounded
-from natsproxy.replay.ears import Count
 from natsproxy.replay.match import is_api
 from natsproxy.replay.plan import Step
 from natsproxy.wire.frames import Frame
@@ -35,12 +35,21 @@ from natsproxy.wire.ops import Op
 
 _ANSWERS = 256
 _CHANCE = (b"100",)
+_SUBJECTS = 16
+
+
+class Count(NamedTuple):
+    """So many messages on a subscription.  subjects: of the newest, as far as they were looked at."""
+
+    sid: bytes
+    messages: int
+    subjects: tuple[bytes, ...] = ()
 
 
 class Planned(NamedTuple):
     """A client frame to send.
 
-    counts: (sid, answers received before).  api: the API answers needed, of all connections.  after: seq of
+    counts: answers received before.  api: the API answers needed, of all connections.  after: seq of
     the request that it answers, -1 for none.
     """
 
@@ -61,9 +70,14 @@ class Goodbye(NamedTuple):
 @dataclass(slots=True)
 class _Connection:
     received: dict[bytes, int] = field(default_factory=dict)
-    news: dict[bytes, int] = field(default_factory=dict)
+    news: dict[bytes, dict[bytes, None]] = field(default_factory=dict)  # subjects, by sid
     queued: set[bytes] = field(default_factory=set)
     told: int = 0  # API answers that it has waited for
+
+    def take_news(self) -> tuple[Count, ...]:
+        """Return what came since it was asked last."""
+        news, self.news = self.news, {}
+        return tuple(Count(sid, self.received[sid], tuple(subjects)) for sid, subjects in news.items())
 
 
 def counts(frame: Frame) -> bool:
@@ -85,23 +99,29 @@ class Needs:
         self._answered: deque[tuple[int, bytes]] = deque(maxlen=_ANSWERS)
         self._told = 0
         self._requests: Bounded[bytes, int] = Bounded()
+        self._delivered: Bounded[bytes, int] = Bounded()
 
     def received(self, step: Step) -> None:
         """Note a server frame."""
         frame = step.frame
+        if frame.reply in self._requests:
+            self._delivered[frame.reply] = self._requests[frame.reply]
         if not counts(frame):
             return
         if frame.subject in self._calls:
             del self._calls[frame.subject]
             self._answered.append((step.conn, frame.subject))
             self._told += 1
-        self.heard(step.conn, frame.sid, 1)
+        self.heard(step.conn, frame.sid, 1, frame.subject)
 
-    def heard(self, conn: int, sid: bytes, count: int) -> None:
+    def heard(self, conn: int, sid: bytes, count: int, subject: bytes = b"") -> None:
         """Note messages on a subscription of which nothing else counts."""
         known = self._connection(conn)
         if sid not in known.queued:
-            known.received[sid] = known.news[sid] = known.received.get(sid, 0) + count
+            known.received[sid] = known.received.get(sid, 0) + count
+            subjects = known.news.setdefault(sid, {})
+            if subject and len(subjects) < _SUBJECTS:
+                subjects[subject] = None
 
     def sent(self, step: Step) -> Planned:
         """Return a client frame with what it needs."""
@@ -115,14 +135,14 @@ class Needs:
             self._requests[frame.reply] = step.seq
         if frame.reply and is_api(frame.subject) and b".MSG.NEXT." not in frame.subject:
             self._calls[frame.reply] = None
-        return Planned(step, *self.news(step.conn), self._requests.get(frame.subject, -1))
+        return Planned(step, *self.news(step.conn), self._delivered.get(frame.subject, -1))
 
     def news(self, conn: int) -> tuple[tuple[Count, ...], tuple[tuple[int, bytes], ...]]:
         """Return the counts and API answers that the next client frame of a connection waits for."""
         known = self._connections.get(conn)
         counts: tuple[Count, ...] = ()
         if known is not None and known.news:
-            counts, known.news = tuple(known.news.items()), {}
+            counts = known.take_news()
         if known is not None and known.told == self._told:
             return counts, ()
         known = known or self._connection(conn)
@@ -132,12 +152,12 @@ class Needs:
 
     def answers(self, subject: bytes) -> bool:
         """Tell whether a publish answers a request that was recorded."""
-        return subject in self._requests
+        return subject in self._delivered
 
     def ended(self, conn: int, seq: int, t: int) -> Goodbye:
         """Return the end of a connection; seq: the next frame's."""
         known = self._connections.pop(conn, None)
-        return Goodbye(seq, t, tuple(known.news.items()) if known is not None else ())
+        return Goodbye(seq, t, known.take_news() if known is not None else ())
 
     def _connection(self, conn: int) -> _Connection:
         found = self._connections.get(conn)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from natsproxy.replay.canonical import PUBLISHED
-from natsproxy.replay.lives import PART, Bulk, Stage, cost_of
+from natsproxy.replay.lives import PART, Bulk, Stage, cost_of, seq_of
 from natsproxy.replay.match import is_api
 from natsproxy.replay.needs import Goodbye, Needs, Planned
 from natsproxy.replay.plan import Began, Ended, Step
@@ -61,7 +61,7 @@ class Reading:
     def left(self, head: Planned | Bulk) -> None:
         """Note that what was read has left its queue."""
         self._size -= cost_of(head)
-        del self._stage.unsent[head.seq if isinstance(head, Bulk) else head.step.seq]
+        del self._stage.unsent[seq_of(head)]
 
     def _end(self) -> None:
         self.whole = True

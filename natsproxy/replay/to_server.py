@@ -8,8 +8,8 @@ live and PINGs of ours fence SUBs and ends.  Flow control is answered live.
 Identifiers.  Inboxes are the clients' own and are sent as recorded.  What the server made is mapped: names of
 consumers from the answers to their creation, ack subjects by (stream, consumer, stream sequence, delivery).
 
-Nothing waits for ever: what a frame needs is given up after `patience` with a `Missing` that names it, and
-the frame goes out without it; a connection goes on from there.
+Nothing waits for ever: what a frame needs is given up with a `Missing` that names it, `patience` after all
+that may cause it has been sent, and the frame goes out without it; a connection goes on from there.
 
 What needs nothing is not looked at frame by frame, neither while reading (`strides.py`, `reading.py`) nor
 when it comes from the server (`ears.py`).
@@ -35,6 +35,8 @@ BATCH: Final = 256 << 10
 TURN: Final = 1 << 20
 AHEAD: Final = 250_000_000
 _PIECE: Final = 32
+_LOOKS: Final = 8
+"""So many times in its patience a wait asks whether it counts already."""
 
 
 class ToServer:
@@ -225,7 +227,7 @@ class ToServer:
             size = len(parts[-1])
             if frame.op == Op.SUB:
                 live.received.pop(frame.sid, None)
-                live.sids[frame.sid] = None
+                live.sids[frame.sid] = frame.subject
                 live.ear.subscribed(frame.sid, frame.subject)
                 subs.append(seq)
             elif frame.op == Op.UNSUB and not frame.args:
@@ -258,7 +260,7 @@ class ToServer:
                 live.final, live.since = True, None
                 actions.append(Write(live.conn, self._farewell(live) + self._ping(live, [])))
             need = need or ("a PONG" if live.unfenced else "")
-            if need and not self._given_up(live, "its end", need, now):
+            if need and not self._given_up(live, head, need, now):
                 return False
         if live.dialled:
             actions.append(Leave(live.conn))
@@ -296,19 +298,24 @@ class ToServer:
         need = self._waits.need(live, head)
         if not need:
             return True
-        if not self._given_up(live, name_of(head), need, now):
+        if not self._given_up(live, head, need, now):
             return False
         self._waits.give_up(live, head)
         return True
 
-    def _given_up(self, live: Live, what: str, need: str, now: int) -> bool:
-        if live.since is None:
-            live.since = now
+    def _given_up(self, live: Live, head: Planned | Bulk | Goodbye, need: str, now: int) -> bool:
+        first = live.since is None
+        if first or (live.look is not None and now >= live.look):
+            early = self._waits.behind(live, head) and (first or self._waits.early(live, head))
+            live.look = now + self._patience // _LOOKS if early else None
+            if first or early:
+                live.since = live.look or now
+        assert live.since is not None
         until = live.since + self._patience
         if now < until:
-            self._wake(until)
+            self._wake(live.look or until)
             return False
-        self.missing.append(Missing(live.conn, what, need))
+        self.missing.append(Missing(live.conn, name_of(head), need))
         return True
 
     def _wake(self, at: int) -> None:

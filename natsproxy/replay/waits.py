@@ -2,26 +2,50 @@
 
 Each question is answered with a clause for a person, `""` where nothing is open, so that a wait that ends in
 vain names what it waited for.
+
+A wait does not count while what it is for may come of a frame that was not sent yet (`early`).  A connection
+that plays on may cause anything; of one that waits itself, what bears the subject that is awaited does, so
+that those who wait for nothing of each other wait at the same time.  Causes were recorded before their
+effects: of those that wait, the one whose frame was recorded first always counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.ears import Count
+from natsproxy.replay.canonical import PUBLISHED
 from natsproxy.replay.identities import INBOX
-from natsproxy.replay.lives import Bulk, Live, Stage
-from natsproxy.replay.needs import Planned
+from natsproxy.replay.lives import Bulk, Live, Stage, seq_of
+from natsproxy.replay.needs import Count, Goodbye, Planned
 from natsproxy.wire.ops import Op
 
 
-def name_of(head: Planned | Bulk) -> str:
+def name_of(head: Planned | Bulk | Goodbye) -> str:
     """Return what waits, for a person."""
+    if isinstance(head, Goodbye):
+        return "its end"
     if isinstance(head, Bulk):
         return f"{head.frames} PUB {b', '.join(sorted(head.subjects)[:3]).decode(errors='replace')}"
     frame = head.step.frame
     return f"{frame.op.label} {(frame.subject or frame.sid).decode(errors='replace')}"
+
+
+def _ordered(head: Planned | Bulk | Goodbye) -> bool:
+    """Tell whether the head of a queue waits for everything that was recorded before it."""
+    if not isinstance(head, Planned):
+        return isinstance(head, Goodbye)
+    frame = head.step.frame
+    if frame.op == Op.UNSUB:
+        return not frame.args
+    return frame.op == Op.SUB and not frame.subject.startswith(INBOX)
+
+
+def _published(head: Planned | Bulk | Goodbye) -> Iterable[bytes]:
+    """Return the subjects to which the head of a queue publishes."""
+    if isinstance(head, Bulk):
+        return head.subjects
+    return (head.step.frame.subject,) if isinstance(head, Planned) and head.step.frame.op in PUBLISHED else ()
 
 
 class Waits:
@@ -42,14 +66,14 @@ class Waits:
 
     def give_up(self, live: Live, head: Planned | Bulk) -> None:
         """Take what a frame waited for in vain for granted, so that those behind it go on."""
-        for sid, count in head.counts:
+        for sid, count, _ in head.counts:
             live.received[sid] = max(count, live.received.get(sid, 0))
         for key in head.api:
             self._stage.api[key] = None
 
     def count(self, live: Live, wanted: tuple[Count, ...]) -> str:
         """Return the first message that has not come."""
-        for sid, count in wanted:
+        for sid, count, _ in wanted:
             if live.received.get(sid, 0) < count:
                 return f"message {count} on subscription {sid.decode(errors='replace')}"
         return ""
@@ -68,6 +92,57 @@ class Waits:
                 return f"a PONG on connection {other.conn}"
         return ""
 
+    def behind(self, live: Live, head: Planned | Bulk | Goodbye) -> bool:
+        """Tell whether something that was recorded before the head of a queue has not been played."""
+        seq = seq_of(head)
+        return next(iter(self._stage.unsent), seq) < seq or self._awaits_end(live, head)
+
+    def early(self, live: Live, head: Planned | Bulk | Goodbye) -> bool:
+        """Tell whether what the head of a queue waits for may come of a frame that was not sent yet."""
+        if self._awaits_end(live, head):
+            return True
+        causes, seq = self._causes(live, head), seq_of(head)
+        for other in self._stage.lives.values():
+            if other is live or other.gone:
+                continue
+            for entry in other.queue:
+                if isinstance(entry, Planned | Bulk):
+                    if seq_of(entry) >= seq:
+                        break
+                    if other.since is None or causes(entry):
+                        return True
+        return False
+
+    def _awaits_end(self, live: Live, head: Planned | Bulk | Goodbye) -> bool:
+        return not isinstance(head, Goodbye) and bool(self._end(live, seq_of(head)))
+
+    def _causes(self, live: Live, head: Planned | Bulk | Goodbye) -> Callable[[Planned | Bulk], bool]:
+        """Return what tells whether a frame may cause what the head of a queue waits for."""
+        open_ = [one for one in head.counts if live.received.get(one.sid, 0) < one.messages]
+        subjects = {subject for one in open_ for subject in one.subjects}
+        patterns = [live.sids[one.sid] for one in open_ if one.sid in live.sids]
+        api = () if isinstance(head, Goodbye) else head.api
+        replies = {reply for conn, reply in api if (conn, reply) not in self._stage.api}
+        if not open_ and not replies and _ordered(head):
+            return lambda entry: True
+        if isinstance(head, Planned) and head.after >= 0:
+            replies.add(head.step.frame.subject)
+        own = _published(head)
+
+        def cause(entry: Planned | Bulk) -> bool:
+            if isinstance(entry, Planned):
+                frame = entry.step.frame
+                if frame.op == Op.SUB:
+                    return any(matches(frame.subject, subject) for subject in own)
+                if frame.reply in replies:
+                    return True
+            return any(
+                subject in subjects or any(matches(pattern, subject) for pattern in patterns)
+                for subject in _published(entry)
+            )
+
+        return cause
+
     def _api(self, wanted: tuple[tuple[int, bytes], ...]) -> str:
         for conn, reply in wanted:
             if (conn, reply) not in self._stage.api and self._keep(conn):
@@ -83,10 +158,8 @@ class Waits:
     def _own(self, live: Live, head: Planned) -> str:
         """Return what a frame of its op waits for."""
         frame, seq = head.step.frame, head.step.seq
-        if frame.op == Op.UNSUB:
-            return "" if frame.args else self.before(live, seq)
-        if frame.op == Op.SUB:
-            return "" if frame.subject.startswith(INBOX) else self.before(live, seq)
+        if frame.op in (Op.SUB, Op.UNSUB):
+            return self.before(live, seq) if _ordered(head) else ""
         if frame.subject.startswith(b"$JS.ACK.") and self._stage.names.ack(frame.subject) is None:
             return f"the delivery of {frame.subject.decode(errors='replace')}"
         return self._interest(live, seq, head)
@@ -111,5 +184,4 @@ class Waits:
         conn, pattern = self._stage.interest[sub]
         if sub >= seq or conn == live.conn:
             return False
-        subjects = head.subjects if isinstance(head, Bulk) else (head.step.frame.subject,)
-        return any(matches(pattern, subject) for subject in subjects)
+        return any(matches(pattern, subject) for subject in _published(head))

@@ -20,21 +20,25 @@ class Play:
         self.left: list[int] = []
 
     def go(self, ns: int = 0) -> None:
+        dialled = self.turn(ns)
+        while dialled or self.machine.deadline == self.now:
+            dialled = self.turn()
+
+    def turn(self, ns: int = 0) -> bool:
+        """Carry out what the machine says when it is asked once; tell whether it dialled."""
         self.now += ns
-        again = True
-        while again:
-            again = False
-            for action in self.machine.advance(self.now):
-                if isinstance(action, Dial):
-                    self.machine.connected(action.conn)
-                    self.sent[action.conn] = b""
-                    again = True
-                elif isinstance(action, Write):
-                    self.sent[action.conn] += action.data
-                else:
-                    assert isinstance(action, Leave)
-                    self.left.append(action.conn)
-            again = again or self.machine.deadline == self.now
+        dialled = False
+        for action in self.machine.advance(self.now):
+            if isinstance(action, Dial):
+                self.machine.connected(action.conn)
+                self.sent[action.conn] = b""
+                dialled = True
+            elif isinstance(action, Write):
+                self.sent[action.conn] += action.data
+            else:
+                assert isinstance(action, Leave)
+                self.left.append(action.conn)
+        return dialled
 
     def receive(self, conn: int, data: bytes) -> None:
         for action in self.machine.received(conn, data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.needs import Needs, Planned, counts
+from natsproxy.replay.needs import Count, Needs, Planned, counts
 from natsproxy.replay.plan import Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C
@@ -32,12 +32,22 @@ def test_a_frame_waits_for_the_answers_received_before_it() -> None:
         (1, ">", b"SUB a 1\r\nPUB a 0\r\n\r\n"), (1, "<", b"MSG a 1 0\r\n\r\nMSG a 1 0\r\n\r\n"),
         (1, ">", b"PUB b 0\r\n\r\nPUB c 0\r\n\r\n"),
     )  # fmt: skip
-    assert (sub.counts, first.counts, second.counts, third.counts) == ((), (), ((b"1", 2),), ())
+    assert (sub.counts, first.counts, second.counts, third.counts) == ((), (), (Count(b"1", 2, (b"a",)),), ())
 
 
 def test_an_answer_follows_its_request() -> None:
-    request, answer = planned((1, ">", b"PUB q inb 0\r\n\r\n"), (2, ">", b"PUB inb 0\r\n\r\n"))
+    request, answer = planned(
+        (1, ">", b"PUB q inb 0\r\n\r\n"), (2, "<", b"MSG q 1 inb 0\r\n\r\n"), (2, ">", b"PUB inb 0\r\n\r\n")
+    )
     assert (request.after, answer.after) == (-1, 0)
+
+
+def test_what_is_published_to_the_inbox_of_a_pull_is_no_answer() -> None:
+    """Nobody received the pull: it was the server's."""
+    *_, publish = planned(
+        (1, ">", b"SUB inb 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C inb 0\r\n\r\nPUB inb 0\r\n\r\n")
+    )
+    assert publish.after == -1
 
 
 def test_api_answers_bind_all_connections() -> None:
@@ -69,5 +79,5 @@ def test_a_goodbye_waits_for_what_came_last() -> None:
     for step in events([(1, ">", b"SUB a 1\r\n"), (1, "<", b"MSG a 1 0\r\n\r\n")]):
         assert isinstance(step, Step)
         (needs.sent if step.direction == C2S else needs.received)(step)
-    assert needs.ended(1, 9, 5).counts == ((b"1", 1),)
+    assert needs.ended(1, 9, 5).counts == (Count(b"1", 1, (b"a",)),)
     assert needs.ended(1, 9, 5).counts == ()

@@ -41,6 +41,51 @@ def test_a_wait_ends_and_names_what_it_waited_for() -> None:
     )
 
 
+def test_a_wait_counts_from_when_another_connection_has_sent_its_cause() -> None:
+    """However long that plays: here its patience for each turn, of which there are several."""
+    times = 8000
+    play = Play([
+        *hello(1, "a"), *hello(2, "b"), (1, ">", b"SUB a 1\r\n"),
+        (2, ">", b"PUB a 1000\r\n%b\r\n" % bytes(1000) * times),
+        (1, "<", b"MSG a 1 1000\r\n%b\r\n" % bytes(1000) * times), (1, ">", b"PUB done 0\r\n\r\n"),
+    ])  # fmt: skip
+    while play.turn():
+        pass
+    assert play.machine.received(1, b"PONG\r\n") == []
+    turns = 0
+    while play.machine.sent < 1 + times:
+        play.turn(PATIENCE)
+        turns += 1
+    assert turns > 5
+    play.turn(PATIENCE // 2)
+    play.turn(PATIENCE // 4)
+    assert play.machine.missing == []
+    assert b"PUB done" not in play.sent[1]
+    play.turn(PATIENCE)
+    assert [missing.frame for missing in play.machine.missing] == ["1 PUB done"]
+
+
+def test_a_wait_counts_from_when_its_cause_was_given_up() -> None:
+    """Of one that waits itself only what may be the cause holds another back."""
+    play = Play([
+        *(line for conn in (1, 2, 3) for line in hello(conn, "x")), (1, ">", b"SUB never 1\r\n"),
+        (2, ">", b"SUB a.* 1\r\n"), (3, ">", b"SUB other 1\r\n"), (1, "<", b"MSG never 1 0\r\n\r\n"),
+        (1, ">", b"PUB a.b 0\r\n\r\n"), (2, "<", b"MSG a.b 1 0\r\n\r\n"), (2, ">", b"PUB x 0\r\n\r\n"),
+        (3, "<", b"MSG other 1 0\r\n\r\n"), (3, ">", b"PUB y 0\r\n\r\n"),
+    ])  # fmt: skip
+    play.go()
+    for conn in (1, 2, 3):
+        play.receive(conn, b"PONG\r\n" * 5)
+    while not play.machine.missing:
+        assert play.machine.deadline is not None
+        play.go(play.machine.deadline - play.now)
+    play.go(PATIENCE // 4)
+    assert [missing.frame for missing in play.machine.missing] == ["1 PUB a.b", "1 PUB y"]
+    assert b"PUB x" not in play.sent[2]
+    play.receive(2, b"MSG a.b 1 0\r\n\r\n")
+    assert b"PUB x" in play.sent[2]
+
+
 def test_a_publish_waits_until_the_server_knows_the_subscription_of_another() -> None:
     play = Play([*hello(1, "a"), *hello(2, "b"), (1, ">", b"SUB a.* 1\r\n"), (2, ">", b"PUB a.x 0\r\n\r\n")])
     play.go()
