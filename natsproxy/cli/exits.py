@@ -4,7 +4,8 @@ Commands raise; they need not catch.  What the guard does for every one of them
 1. An error of ours is one sentence on standard error and "could not run".  A command for which a finding is
    an answer (verify, check, diff) says so itself, with `FoundWrong` or an exit code.
 2. SIGTERM is what Ctrl-C is.  A command that serves until it is stopped catches both and ends well; any other
-   is broken off, and says so in its exit code.
+   is broken off, and says so in its exit code.  What runs on trio notes signals (`foreground.py`): here they
+   raise, and trio cannot be raised in.
 3. A reader of our output that has gone (`| head`) ends the command without a word, as of any program in a
    pipe; a full disk behind it is a sentence.
 """
@@ -71,7 +72,7 @@ class GuardedGroup(click.Group):
         """Run the command that was asked for."""
         if wants_plain():
             ctx.color = False
-        with _guarded(), _terminated_as_interrupted():
+        with _guarded(), _interruptible():
             return super().invoke(ctx)
 
 
@@ -150,12 +151,16 @@ def _forget_stdout() -> None:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if (number, handler) != (signal.SIGINT, signal.SIG_IGN):  # a shell's background job keeps that
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

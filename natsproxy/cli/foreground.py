@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -12,28 +14,62 @@ from natsproxy.errors import NatsproxyError
 _EVERY = 0.25  # seconds between two pictures of the progress
 
 
+STOP = (signal.SIGINT, signal.SIGTERM)
+_T = TypeVar("_T")
+
+
+def run_with_signals(main: Callable[[AsyncIterator[int]], Awaitable[_T]], *numbers: int) -> _T:
+    """Run `main` on trio and give it the signals that come, those that came before trio stood included.
+
+    From before trio begins until it has ended signals are noted and nothing else: a handler that raises
+    breaks trio wherever it stands.
+    """
+    noted: list[int] = []
+
+    async def run() -> _T:
+        with trio.open_signal_receiver(*numbers) as signals:
+            for number in noted:
+                signal.raise_signal(number)
+            return await main(signals)
+
+    before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in numbers}
+    try:
+        return trio.run(run)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_stoppable(main: Callable[[], Awaitable[None]]) -> bool:
     """Run `main` on trio until it ends, or SIGINT or SIGTERM come; tell whether it was stopped.
 
     An error of ours comes out as it is, whatever nurseries it passed.
     """
+    return run_with_signals(partial(_until_stopped, main), *STOP)
 
-    async def run() -> bool:
-        async with trio.open_nursery() as nursery:
-            stop = await nursery.start(_watch_signals, nursery.cancel_scope)
-            failure: NatsproxyError | None = None
-            try:
-                await main()
-            except NatsproxyError as error:
-                failure = error
-            except BaseExceptionGroup as group:
-                failure = _only(group)
+
+async def _until_stopped(main: Callable[[], Awaitable[None]], signals: AsyncIterator[int]) -> bool:
+    stopped = False
+    failure: NatsproxyError | None = None
+
+    async def watch() -> None:
+        nonlocal stopped
+        async for _ in signals:
+            stopped = True
             nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return bool(stop)
 
-    return trio.run(run)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        try:
+            await main()
+        except NatsproxyError as error:
+            failure = error
+        except BaseExceptionGroup as group:
+            failure = _only(group)
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return stopped
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> NatsproxyError | None:
@@ -48,17 +84,6 @@ def _only(group: BaseExceptionGroup[BaseException]) -> NatsproxyError | None:
     if error is None and cancelled is not None:
         raise cancelled
     return error if isinstance(error, NatsproxyError) else None
-
-
-async def _watch_signals(
-    scope: trio.CancelScope, *, task_status: trio.TaskStatus[list[int]] = trio.TASK_STATUS_IGNORED
-) -> None:
-    seen: list[int] = []
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        task_status.started(seen)
-        async for number in signals:
-            seen.append(number)
-            scope.cancel()
 
 
 async def with_progress(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 import trio
 from click.shell_completion import CompletionItem
 
+from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.build import inline_rules, proxy_settings, read_file, rules_file
 from natsproxy.config.options import OPTIONS, Option
@@ -118,7 +120,8 @@ def run(config: Path | None, **values: Any) -> None:
     with LogFile(values["log_file"]) as file:
         service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
         service.load_rules()
-        trio.run(service.run, logger(file, values["log_format"], values["log_level"]))
+        log = logger(file, values["log_format"], values["log_level"])
+        run_with_signals(partial(service.run, log), *STOP, signal.SIGHUP)
     if service.broken_off:
         raise SystemExit(Exit.STOPPED)
 
@@ -169,12 +172,12 @@ class Service:
         there = {rule.name for rule in rules}
         return [rule.name for rule in before.rules if rule.name not in there] if before is not None else []
 
-    async def run(self, log: Any) -> None:
-        """Serve until drained."""
+    async def run(self, log: Any, signals: AsyncIterator[int]) -> None:
+        """Serve until drained; signals: those of the process."""
         proxy = self._proxy
         proxy.subscribe(lambda event: log_event(log, event))
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._signals, log, nursery.cancel_scope)
+            nursery.start_soon(self._obey, signals, log, nursery.cancel_scope)
             listening = await nursery.start(proxy.serve)
             log.info(
                 "listening",
@@ -186,28 +189,20 @@ class Service:
             await proxy.done.wait()
             nursery.cancel_scope.cancel()
 
-    async def _signals(
-        self,
-        log: Any,
-        everything: trio.CancelScope,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            task_status.started()
-            draining = False
-            async with trio.open_nursery() as nursery:
-                async for number in signals:
-                    if number == signal.SIGHUP:
-                        self._reload(log)
-                    elif draining:
-                        log.warning("stopping at once")
-                        self.broken_off = True
-                        everything.cancel()
-                    else:
-                        draining = True
-                        log.info("draining", connections=len(self._proxy.relays))
-                        nursery.start_soon(self._proxy.drain)
+    async def _obey(self, signals: AsyncIterator[int], log: Any, everything: trio.CancelScope) -> None:
+        draining = False
+        async with trio.open_nursery() as nursery:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    self._reload(log)
+                elif draining:
+                    log.warning("stopping at once")
+                    self.broken_off = True
+                    everything.cancel()
+                else:
+                    draining = True
+                    log.info("draining", connections=len(self._proxy.relays))
+                    nursery.start_soon(self._proxy.drain)
 
     def _reload(self, log: Any) -> None:
         self._proxy.rotate()
