@@ -27,10 +27,15 @@ def run_with_signals(main: Callable[[AsyncIterator[int]], Awaitable[_T]], *numbe
     noted: list[int] = []
 
     async def run() -> _T:
-        with trio.open_signal_receiver(*numbers) as signals:
-            for number in noted:
-                signal.raise_signal(number)
-            return await main(signals)
+        try:
+            with trio.open_signal_receiver(*numbers) as signals:
+                for number in noted:
+                    signal.raise_signal(number)
+                return await main(signals)
+        finally:
+            signal.set_wakeup_fd(
+                -1
+            )  # trio closes it before it lets go of it: a signal would print a traceback
 
     before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in numbers}
     try:
