@@ -48,7 +48,7 @@ async def measure_speed(folder: Path) -> None:
     print(f"{'to a server, --speed max':<26}{'sent/s':>12}{'sent and received/s':>22}")
     for name, frames, payload, listen in SHAPES:
         capture = big(folder / "speed.ncap", frames, payload=payload, listen=listen, asks=100)
-        async with nats_server(folder / name, jetstream=False) as server:
+        async with nats_server() as server:
             runs = [await fastest(capture, server) for _ in range(ROUNDS)]
         capture.unlink()
         sent, both = (statistics.median(column) for column in zip(*runs, strict=True))
@@ -66,7 +66,7 @@ async def measure_times(folder: Path, seconds: int) -> None:
             await trio.sleep(seconds / 200)
             lags.append(machine.lag.last)
 
-    async with nats_server(folder / "times", jetstream=False) as server, trio.open_nursery() as nursery:
+    async with nats_server() as server, trio.open_nursery() as nursery:
         nursery.start_soon(sample)
         began = time.perf_counter()
         await ServerPlayer(machine, server).run()

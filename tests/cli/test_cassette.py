@@ -44,7 +44,7 @@ def test_exit_codes_and_sentences(arguments: list[str], code: int, said: str, ca
 @pytest.mark.server
 async def test_a_program_runs_against_the_capture_alone(tmp_path: Path) -> None:
     capture, program = tmp_path / "x.ncap", str(PROGRAMS / "core.py")
-    printed = await record_program(PROGRAMS / "core.py", capture, tmp_path / "s")
+    printed = await record_program(PROGRAMS / "core.py", capture)
     command = [NATSPROXY, "cassette", "run", "--strict", str(capture), "--", sys.executable, program]
     done = await trio.run_process(
         command, capture_stdout=True, check=False, env={**os.environ, "NATS_URL": ""}
@@ -56,7 +56,7 @@ async def test_a_program_runs_against_the_capture_alone(tmp_path: Path) -> None:
 @pytest.mark.server
 async def test_another_program_fails_and_what_it_sent_is_named(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
-    await record_program(PROGRAMS / "core.py", capture, tmp_path / "s")
+    await record_program(PROGRAMS / "core.py", capture)
     script = (
         "import os, asyncio, nats\n"
         "async def main():\n"

@@ -104,8 +104,8 @@ def test_what_cannot_run_is_one_sentence_and_exit_code_2(
 @pytest.mark.server
 async def test_a_capture_is_played_and_compared(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
-    await record_program(PROGRAMS / "core.py", capture, tmp_path / "a")
-    async with nats_server(tmp_path / "b") as server:
+    await record_program(PROGRAMS / "core.py", capture)
+    async with nats_server() as server:
         done = await trio.run_process(
             [NATSPROXY, "replay", "to-server", str(capture), "--to", f"nats://{server}", "--speed", "max",
              "--report"],
@@ -167,10 +167,10 @@ async def test_a_signal_stops_played_clients_and_leaves_no_connection(number: in
 @pytest.mark.server
 async def test_two_replays_to_fresh_servers_differ_in_nothing_that_counts(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
-    await record_program(PROGRAMS / "pull.py", capture, tmp_path / "a")
+    await record_program(PROGRAMS / "pull.py", capture)
     observed = [tmp_path / "1.ncap", tmp_path / "2.ncap"]
     for path in observed:
-        async with nats_server(tmp_path / path.stem) as server:
+        async with nats_server() as server:
             words = ["to-server", str(capture), "--to", f"nats://{server}", "--speed", "max", "--record"]
             done = await trio.run_process(
                 [NATSPROXY, "replay", *words, str(path)], capture_stdout=True, check=False
@@ -185,7 +185,7 @@ async def test_two_replays_to_fresh_servers_differ_in_nothing_that_counts(tmp_pa
 @pytest.mark.server
 async def test_unrecorded_input_is_recorded_into_the_capture(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
-    async with nats_server(tmp_path / "s") as server:
+    async with nats_server() as server:
         process = subprocess.Popen(  # noqa: ASYNC220
             [NATSPROXY, "replay", "to-client", str(capture), "--listen", "127.0.0.1:0",
              "--unrecorded", "record", "--upstream", f"nats://{server}", "--stay"],

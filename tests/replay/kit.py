@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,39 +14,17 @@ from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette import CassetteServer
 from natsproxy.replay.errors import Stalled
+from tests.kit.servers import NatsServer
 
 PROGRAMS = Path(__file__).parent / "programs"
-SERVER = Path(sys.executable).parent / "nats-server"
 LIMIT = 60.0
 
 
 @asynccontextmanager
-async def nats_server(folder: Path, *, jetstream: bool = True) -> AsyncIterator[Address]:
-    """Run a real server on a free port; ends with the block."""
-    ports = folder / "ports"
-    ports.mkdir(parents=True, exist_ok=True)
-    arguments = [str(SERVER), "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(ports)]
-    if jetstream:
-        arguments += ["-js", "-sd", str(folder / "store")]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(arguments, stdout=log, stderr=log)  # noqa: ASYNC220 (returns at once)
-        try:
-            yield await _port(process, ports)
-        finally:
-            process.terminate()
-            process.wait()
-
-
-async def _port(process: subprocess.Popen[bytes], folder: Path) -> Address:
-    with trio.fail_after(20):
-        while True:
-            for file in folder.glob("*.ports"):  # noqa: ASYNC240
-                text = file.read_text()
-                if text.strip().endswith("}"):
-                    url = json.loads(text)["nats"][0]
-                    return Address("127.0.0.1", int(url.rsplit(":", 1)[1]))
-            assert process.poll() is None, "nats-server did not start"
-            await trio.sleep(0.02)
+async def nats_server() -> AsyncIterator[Address]:
+    """Run a real server with JetStream on a free port; ends with the block."""
+    with NatsServer(jetstream=True) as server:
+        yield Address("127.0.0.1", server.port)
 
 
 async def run_program(program: Path, url: str, *arguments: str) -> str:
@@ -80,13 +55,10 @@ async def recording(capture: Path, upstream: Address) -> AsyncIterator[str]:
         await proxy.drain(5)
 
 
-async def record_program(program: Path, capture: Path, folder: Path) -> str:
+async def record_program(program: Path, capture: Path) -> str:
     """Record a program's conversation with a fresh server; return what it printed."""
-    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    async with nats_server(folder) as server, recording(capture, server) as url:
-        printed = await run_program(program, url)
-    shutil.rmtree(folder, ignore_errors=True)
-    return printed
+    async with nats_server() as server, recording(capture, server) as url:
+        return await run_program(program, url)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 async def _plays(name: str, folder: Path, times: int) -> None:
     """Record a program, then run it in fresh processes, two at once, each against a cassette of its own."""
     program, capture = PROGRAMS / f"{name}.py", folder / "x.ncap"
-    printed = await record_program(program, capture, folder / "server")
+    printed = await record_program(program, capture)
     assert printed
 
     async def lane() -> None:
@@ -51,7 +51,7 @@ async def test_twenty_times_the_same(name: str, tmp_path: Path) -> None:
 @pytest.mark.server
 async def test_what_was_not_recorded_is_named_with_what_came_near(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
-    await record_program(PROGRAMS / "core.py", capture, tmp_path / "server")
+    await record_program(PROGRAMS / "core.py", capture)
     async with cassette(capture) as server:
         stream = await trio.open_tcp_stream("127.0.0.1", server.address.port)
         async with stream:
@@ -74,7 +74,7 @@ async def test_what_was_not_recorded_is_named_with_what_came_near(tmp_path: Path
 @pytest.mark.server
 async def test_the_wait_for_clients_ends_with_what_it_waited_for(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
-    await record_program(PROGRAMS / "core.py", capture, tmp_path / "server")
+    await record_program(PROGRAMS / "core.py", capture)
     async with cassette(capture) as server:
         with pytest.raises(ReplayError, match=r"0\.05 s.*SUB orders\.new.*client 'core'.*and 12 more"):
             await server.finished(0.05)

@@ -80,8 +80,8 @@ def test_each_lap_has_names_of_its_own() -> None:
 @pytest.mark.server
 async def test_a_program_is_played_twice_in_a_row(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
-    await record_program(PROGRAMS / "requests.py", capture, tmp_path / "a")
-    async with nats_server(tmp_path / "b") as server:
+    await record_program(PROGRAMS / "requests.py", capture)
+    async with nats_server() as server:
         played = Rehearsal(capture, server, Terms(speed=None, laps=2))
         with trio.fail_after(60):
             await played.run()

@@ -26,9 +26,9 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 @pytest.mark.parametrize("name", NAMES)
 async def test_two_replays_of_a_program_say_what_was_recorded(name: str, tmp_path: Path) -> None:
     captures = [tmp_path / f"{n}.ncap" for n in range(3)]
-    await record_program(PROGRAMS / f"{name}.py", captures[0], tmp_path / "server")
+    await record_program(PROGRAMS / f"{name}.py", captures[0])
     for n in (1, 2):
-        async with nats_server(tmp_path / str(n)) as server, recording(captures[n], server) as url:
+        async with nats_server() as server, recording(captures[n], server) as url:
             machine = ToServer(strides(captures[0]))
             player = ServerPlayer(machine, Address("127.0.0.1", int(url.rsplit(":", 1)[1])))
             with trio.fail_after(60):

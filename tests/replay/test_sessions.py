@@ -68,7 +68,7 @@ async def test_recording_needs_an_upstream(tmp_path: Path) -> None:
 @pytest.mark.server
 async def test_once_records_and_then_plays(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.ncap"
-    async with nats_server(tmp_path / "s") as server, use(path, "once", upstream=server) as first:
+    async with nats_server() as server, use(path, "once", upstream=server) as first:
         assert first.recording
         assert b"MSG w 1 3\r\none\r\n" in await _talk(first.url, b"one")
     async with use(path, "once") as second:
@@ -83,7 +83,7 @@ async def test_once_records_and_then_plays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["all", "rewrite"])
 async def test_all_and_rewrite_record_anew(mode: str, tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])
-    async with nats_server(tmp_path / "s") as server, use(path, parse_mode(mode), upstream=server) as session:
+    async with nats_server() as server, use(path, parse_mode(mode), upstream=server) as session:
         await _talk(session.url, b"new")
     assert _words(path) == {b"new"}
 
@@ -91,7 +91,7 @@ async def test_all_and_rewrite_record_anew(mode: str, tmp_path: Path) -> None:
 @pytest.mark.server
 async def test_a_recording_that_failed_leaves_the_old_capture(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])
-    async with nats_server(tmp_path / "s") as server:
+    async with nats_server() as server:
         with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError)):
             async with use(path, "all", upstream=server):
                 raise ZeroDivisionError
@@ -102,9 +102,9 @@ async def test_a_recording_that_failed_leaves_the_old_capture(tmp_path: Path) ->
 @pytest.mark.server
 async def test_new_episodes_and_the_old_ones_play_from_one_capture(tmp_path: Path) -> None:
     app, path = Path(__file__).parent / "growing" / "app.py", tmp_path / "x.ncap"
-    async with nats_server(tmp_path / "a") as server, use(path, "once", upstream=server) as session:
+    async with nats_server() as server, use(path, "once", upstream=server) as session:
         short = await run_program(app, session.url)
-    async with nats_server(tmp_path / "b") as server, use(path, "new_episodes", upstream=server) as session:
+    async with nats_server() as server, use(path, "new_episodes", upstream=server) as session:
         long = await run_program(app, session.url, "more")
     assert session.added > 20
     assert len(long.splitlines()) == len(short.splitlines()) + 10
@@ -116,7 +116,7 @@ async def test_new_episodes_and_the_old_ones_play_from_one_capture(tmp_path: Pat
             assert [str(mismatch) for mismatch in again.played.mismatches] == []
             if words:
                 assert [x.frame.line for x in again.played.unused()] == []
-    async with nats_server(tmp_path / "c") as server, use(path, "new_episodes", upstream=server) as session:
+    async with nats_server() as server, use(path, "new_episodes", upstream=server) as session:
         assert await run_program(app, session.url, "more") == long
     assert session.added == 0
 
@@ -125,7 +125,7 @@ async def test_new_episodes_and_the_old_ones_play_from_one_capture(tmp_path: Pat
 async def test_a_use_that_failed_or_was_discarded_adds_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])
     before = path.read_bytes()
-    async with nats_server(tmp_path / "s") as server:
+    async with nats_server() as server:
         with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError)):
             async with use(path, "new_episodes", upstream=server) as session:
                 await _talk(session.url, b"new")
@@ -170,7 +170,7 @@ async def test_a_cassette_that_is_cut_short_is_not_played(tmp_path: Path) -> Non
 @pytest.mark.server
 async def test_of_two_that_record_one_cassette_at_once_the_last_wins(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
-    async with nats_server(tmp_path / "server") as server, use(capture, "all", upstream=server) as outer:
+    async with nats_server() as server, use(capture, "all", upstream=server) as outer:
         await _talk(outer.url, b"outer")
         async with use(capture, "all", upstream=server) as inner:
             await _talk(inner.url, b"inner")

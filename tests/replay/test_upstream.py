@@ -17,7 +17,7 @@ from tests.replay.scripted import hello, write
 async def test_unrecorded_input_is_answered_by_the_real_server(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
     async with (
-        nats_server(tmp_path / "s") as server,
+        nats_server() as server,
         cassette(capture, unrecorded="pass", upstream=server) as played,
         await trio.open_tcp_stream("127.0.0.1", played.address.port) as stream,
     ):
