@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check check-long bench fix clean
+# A worker for each core; what needs Spark stays with one of them, beside its one JVM.
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup
+
+.PHONY: demo test test-fast check check-long coverage bench fix clean
 
 $(STAMP): pyproject.toml $(wildcard natsproxy/*/*.pyx natsproxy/*/*.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
@@ -18,7 +21,10 @@ demo: $(STAMP)
 	@$(BIN)/python deploy/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not long"
+	$(PYTEST) -m "not long"
+
+test-fast: $(STAMP)
+	$(PYTEST) -m "not long and not spark"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check natsproxy tests
@@ -27,7 +33,13 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q tests/test_shape.py
 
 check-long: $(STAMP)
-	$(BIN)/python -m pytest -q -m long
+	$(PYTEST) -m long
+
+coverage: $(STAMP)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -n auto --dist loadgroup -m "not long"
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
 
 bench: $(STAMP)
 	@for bench in tests/benchmarks/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
@@ -37,4 +49,4 @@ fix: $(STAMP)
 	$(BIN)/ruff check --fix natsproxy tests
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build *.egg-info .coverage*

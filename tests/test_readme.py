@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import shutil
@@ -31,11 +32,11 @@ RULES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
 
 
 def test_make_targets_exist() -> None:
-    """`make demo` and `make test` are targets."""
+    """Those that the README names."""
     makefile = (ROOT / "Makefile").read_text()
-    for line in COMMANDS:
-        if line.startswith("make "):
-            assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE)
+    targets = re.findall(r"^make ([\w-]+)|`make ([\w-]+)`", README, re.MULTILINE)
+    for target in filter(None, itertools.chain(*targets)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
 def test_the_rules_are_rules() -> None:
@@ -44,8 +45,15 @@ def test_the_rules_are_rules() -> None:
     assert len(load(text, KINDS)) == 3
 
 
+OURS = [
+    pytest.param(line, marks=pytest.mark.spark if line.startswith("natsproxy analyze") else ())
+    for line in COMMANDS
+    if line.startswith("natsproxy ")
+]
+
+
 @pytest.mark.server
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("natsproxy ")])
+@pytest.mark.parametrize("line", OURS)
 def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_path: Path) -> None:
     """With the ports of this machine put in; servers are stopped when they say that they listen."""
     capture = Scribe()

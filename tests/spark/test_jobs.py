@@ -215,6 +215,7 @@ class Watching:
         return self.process.wait()
 
 
+@pytest.mark.long
 def test_a_killed_watch_takes_each_block_once(spark: SparkSession, tmp_path: Path) -> None:
     """A recorder writes on while the job is killed and started again: equal to one batch job at the end."""
     made = make(tmp_path / "whole", b"a", [[50] * 20, [70] * 20, [30] * 10])
