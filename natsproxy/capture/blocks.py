@@ -24,6 +24,8 @@ HEADER: Final = struct.Struct("<4sBBHII")
 FOOTER: Final = struct.Struct("<4sIQ")
 BODY_MAX: Final = 64 << 20
 ZSTD: Final = 1
+Parts = Sequence[bytes | bytearray | memoryview]
+"""A body in pieces."""
 
 
 class Kind(IntEnum):
@@ -65,13 +67,13 @@ class Summary(NamedTuple):
     tokens: tuple[bytes, ...] | None
 
 
-def header(kind: Kind, flags: int, summary: bytes, body: Sequence[bytes | memoryview], length: int) -> bytes:
+def header(kind: Kind, flags: int, summary: bytes, body: Parts, length: int) -> bytes:
     """Return the header of a block, its checksum computed over header, summary and body."""
     crc = _crc(kind, flags, summary, body, length)
     return HEADER.pack(SYNC, kind, flags, len(summary), length, crc)
 
 
-def _crc(kind: int, flags: int, summary: bytes, body: Sequence[bytes | memoryview], length: int) -> int:
+def _crc(kind: int, flags: int, summary: bytes, body: Parts, length: int) -> int:
     crc = zlib.crc32(HEADER.pack(SYNC, kind, flags, len(summary), length, 0)[:12])
     crc = zlib.crc32(summary, crc)
     for part in body:

@@ -1,7 +1,9 @@
-"""Items to blocks, on the traffic path: cheap, and without copying what was received.
+"""Items to blocks, on the traffic path: cheap, and without copying what was received in large pieces.
 
-A block's body is a list of buffers for `os.writev`: for each `Frames` the packed fields, then the data as it
-was received.  Sealing packs the summary; the checksum and compression are left to the writer's thread.
+A block's body is a list of buffers for `os.writev`: packed fields, then the data as it was received, and so
+on.  Small pieces share one buffer: each buffer costs the writer's thread a checksum of its own, and holds the
+memory of the read that it came with.  Sealing packs the summary; the checksum and compression are left to the
+writer's thread.
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ from natsproxy.capture.tokens import FirstTokens
 
 BLOCK_SIZE = 1 << 20
 _MAX_CONNS = 64
+_COPIED = 16_384  # bytes up to which a piece is copied
+_DATA = 10  # the place of the data among the fields of a record
+_BIN = struct.Struct(">BI")
 
 
 @dataclass(slots=True)
 class SealedBlock:
     """A block that is ready to be written; `buffers` is its body."""
 
-    buffers: list[bytes | memoryview]
+    buffers: list[bytes | bytearray | memoryview]
     length: int
     summary: list[Any]
     frames: int
@@ -37,7 +42,8 @@ class BlockBuilder:
     wall0: int = 0
     size: int = 0
     begun: bool = False
-    _buffers: list[bytes | memoryview] = field(default_factory=list)
+    _buffers: list[bytes | bytearray | memoryview] = field(default_factory=list)
+    _small: bytearray = field(default_factory=bytearray)  # what comes behind `_buffers`
     _items: int = 0
     _frames: int = 0
     _ops: int = 0
@@ -57,23 +63,26 @@ class BlockBuilder:
             self._add_frames(item)
             return
         packed = self._pack(encode(item, self.mono0))
-        self._buffers.append(packed)
+        self._small += packed
         self.size += len(packed)
         self._seen(item.t, getattr(item, "conn", None))
 
     def _add_frames(self, item: Frames) -> None:
-        fields = encode(item._replace(data=b"", extra=None), self.mono0)
-        data, length = item.data, len(item.data)
-        # The packed array ends in an empty bin (c4 00): put the true length there and the data behind it.
-        head = self._pack(fields)[:-2] + b"\xc6" + struct.pack(">I", length)
-        if item.extra is not None:
-            head = bytes([head[0] + 1]) + head[1:]
-        self._buffers.append(head)
-        self._buffers.append(data)
-        self.size += len(head) + length
-        if item.extra is not None:
-            tail = self._pack(item.extra)
-            self._buffers.append(tail)
+        fields = encode(item, self.mono0)
+        data, length, extra = item.data, len(item.data), item.extra
+        # All but data and extra are packed; the array is one longer, and a bin (c6) goes behind them.
+        head = self._pack(fields[:_DATA])
+        small = self._small
+        small += bytes((head[0] + len(fields) - _DATA,)) + head[1:] + _BIN.pack(0xC6, length)
+        self.size += len(head) + _BIN.size + length
+        if length <= _COPIED:
+            small += data
+        else:
+            self._buffers += (small, data)
+            small = self._small = bytearray()
+        if extra is not None:
+            tail = self._pack(extra)
+            small += tail
             self.size += len(tail)
         self._frames += item.frames
         self._ops |= item.ops
@@ -97,7 +106,8 @@ class BlockBuilder:
             self.mono0, self.wall0, self._first, self._last, self._items, self._frames, self._ops, self.size,
             conns, self._tokens.summary(),
         ]  # fmt: skip
-        block = SealedBlock(self._buffers, self.size, summary, self._frames)
+        block = SealedBlock([*self._buffers, self._small], self.size, summary, self._frames)
+        self._small = bytearray()
         self._buffers, self._conns, self._tokens = [], set(), FirstTokens()
         self.size = self._items = self._frames = self._ops = 0
         self.begun = False

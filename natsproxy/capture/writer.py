@@ -2,23 +2,24 @@
 
 Plain synchronous file work, meant for a thread: its calls (checksum, compression, writev, fsync) release the
 interpreter lock.  A block is written whole or not at all: after a short write or a full disk the file is cut
-back to its last whole block and CaptureError says so.
+back to its last whole block and CaptureError says so.  The same block may be tried again: it goes to the same
+file once a full disk has room, and to a new segment where the file has been removed or cannot be used.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
 from natsproxy import __version__
-from natsproxy.capture.blocks import END, FOOTER, MAGIC, VERSION, ZSTD, Kind, header
+from natsproxy.capture.blocks import END, FOOTER, MAGIC, VERSION, ZSTD, Kind, Parts, header
 from natsproxy.capture.builder import SealedBlock
 from natsproxy.errors import CaptureError
 
@@ -50,6 +51,8 @@ class CaptureWriter:
         self.size = 0
         self.file: Path | None = None
         self._fd = -1
+        self._torn = False  # behind the last whole block there is a piece of one
+        self._broken = False  # no more can be written to this file
         self._index: list[list[Any]] = []
         self._items = self._frames = 0
         self._walls: tuple[int, int] | None = None
@@ -59,20 +62,29 @@ class CaptureWriter:
         """Begin the next segment; the one before it is closed."""
         self.close()
         self.info = info or self.info
-        self.segment += 1
         if not self.single:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 reason = f"cannot create the folder of the capture: {error.strerror}"
                 raise CaptureError(reason, path=self.path) from None
-        self.file, self._fd = self._create()
+        self.segment += 1
+        try:
+            self.file, self._fd = self._create()
+        except CaptureError:
+            self.segment -= 1
+            raise
         self.size = 0
+        self._torn = self._broken = False
         self._index = []
         self._items = self._frames = 0
         self._walls = None
-        self._write([MAGIC])
-        self._block(Kind.SEGMENT, 0, b"", [msgpack.packb(self._header())])
+        try:
+            body = msgpack.packb(self._header())
+            self._write([MAGIC, header(Kind.SEGMENT, 0, b"", [body], len(body)), body])
+        except CaptureError:
+            self.abandon()
+            raise
         return self.file
 
     def _create(self) -> tuple[Path, int]:
@@ -99,9 +111,15 @@ class CaptureWriter:
         }  # fmt: skip
 
     def write(self, block: SealedBlock) -> None:
-        """Write a records block.  Raises CaptureError; then the file ends with its last whole block."""
+        """Write a records block.
+
+        Raises CaptureError; then the file ends with its last whole block, and the block may be tried again.
+        """
+        if self._fd < 0 or self._unusable():
+            self.abandon()
+            self.open_segment(replace(self.info, wall=block.summary[1], mono=block.summary[0]))
         flags = 0
-        body: Sequence[bytes | memoryview] = block.buffers
+        body: Parts = block.buffers
         if self._compress is not None:
             body = [self._compress(b"".join(block.buffers))]
             flags = ZSTD
@@ -114,23 +132,33 @@ class CaptureWriter:
         begin = self._walls[0] if self._walls else wall + first
         self._walls = (begin, max(wall + last, self._walls[1] if self._walls else 0))
 
-    def _block(self, kind: Kind, flags: int, summary: bytes, body: Sequence[bytes | memoryview]) -> None:
+    def _unusable(self) -> bool:
+        """Return whether what is written to the file would be lost: it was removed, or has failed."""
+        return self._broken or not os.fstat(self._fd).st_nlink
+
+    def _block(self, kind: Kind, flags: int, summary: bytes, body: Parts) -> None:
         length = sum(map(len, body))
         self._write([header(kind, flags, summary, body, length), summary, *body])
 
-    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
-        total = sum(map(len, parts))
+    def _write(self, parts: Parts) -> None:
         written = 0
         try:
+            if self._torn:
+                self._cut_back()
             for at in range(0, len(parts), _IOV_MAX):
                 written += self._writev([memoryview(part) for part in parts[at : at + _IOV_MAX] if len(part)])
         except OSError as error:
-            with suppress(OSError):  # the message below is about the first failure
-                os.ftruncate(self._fd, self.size)
-                os.lseek(self._fd, self.size, os.SEEK_SET)
+            self._torn = True
+            self._broken = error.errno not in (ENOSPC, EDQUOT)
+            with suppress(OSError):  # it is tried again before the next write
+                self._cut_back()
             raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
-        assert written == total
-        self.size += total
+        self.size += written
+
+    def _cut_back(self) -> None:
+        os.ftruncate(self._fd, self.size)
+        os.lseek(self._fd, self.size, os.SEEK_SET)
+        self._torn = False
 
     def _writev(self, parts: list[memoryview]) -> int:
         total = 0
@@ -144,19 +172,42 @@ class CaptureWriter:
         return total
 
     def close(self) -> None:
-        """Write index and footer, sync and close; idempotent.  Without them the file stays readable."""
+        """Write index and footer, sync and close; idempotent.  Without them the file stays readable.
+
+        Raises CaptureError; then it may be tried again, or left as it is by `abandon`.
+        """
         if self._fd < 0:
             return
+        if self._unusable():
+            self.abandon()
+            return
+        first, last = self._walls or (self.info.wall, self.info.wall)
+        summary = msgpack.packb([len(self._index), self._items, self._frames, first, last])
+        body = msgpack.packb(self._index)
+        size = self.size
+        self._write([header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(size)])
         try:
-            offset = self.size
-            first, last = self._walls or (self.info.wall, self.info.wall)
-            summary = msgpack.packb([len(self._index), self._items, self._frames, first, last])
-            self._block(Kind.INDEX, 0, summary, [msgpack.packb(self._index)])
-            self._write([footer(offset)])
             os.fsync(self._fd)
-        finally:
-            os.close(self._fd)
-            self._fd = -1
+        except OSError as error:
+            self.size, self._torn, self._broken = size, True, True
+            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
+        self._release()
+
+    def abandon(self) -> None:
+        """Close the file as it is; one without any block is removed, and its number used again."""
+        if self._fd < 0:
+            return
+        if not self._index and self.file is not None:
+            self.segment -= 1
+            with suppress(OSError):  # it may be gone already
+                if os.path.samestat(self.file.stat(), os.fstat(self._fd)):
+                    self.file.unlink()
+        self._release()
+
+    def _release(self) -> None:
+        fd, self._fd = self._fd, -1
+        with suppress(OSError):  # it is synced, or its failure has been said
+            os.close(fd)
 
 
 def footer(offset: int) -> bytes:
