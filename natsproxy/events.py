@@ -95,13 +95,14 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A capture could not keep up or could not write: something was not recorded."""
+    """A capture that stood still goes on: for what reason, since when, and what is missing in it."""
 
     t: int
     conn: int | None
     reason: str
     bytes: int = 0
     frames: int = 0
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

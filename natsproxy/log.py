@@ -176,7 +176,10 @@ def log_event(log: Any, event: Event) -> None:
             subject=event.subject, m=event.m, ordinal=event.ordinal, count=event.count,
             delay_ms=event.delay / 1e6 or None, detail=event.detail or None)  # fmt: skip
     elif isinstance(event, Gap):
-        log.error("capture gap", reason=event.reason)
+        log.warning(
+            "the capture goes on", reason=event.reason, seconds=round((event.t - event.since) / 1e9, 3),
+            missing_frames=event.frames, missing_bytes=event.bytes,
+        )  # fmt: skip
     elif isinstance(event, Notice):
         getattr(log, event.level)(event.text, conn=event.conn, **event.data)
     else:

@@ -47,7 +47,8 @@ Block := BlockHeader(fixed 16) Summary(msgpack, `summary` bytes) Body(`length` b
     ordinal, key)
     2 CLOSE    [2, conn, t, cause, info]   info: map (bytes and frames per direction, as c2s_bytes, ...)
     3 FIRING   [3, conn, t, info]          a rule acted; info: map (see events.Firing)
-    4 GAP      [4, conn or nil, t, info]   something was not recorded; info: reason, bytes, frames, t0, t1
+    4 GAP      [4, conn or nil, t, info]   something was not recorded; info: reason, bytes, frames (how many
+               were missed), t0, t1 (when the first and the last item that was missed came: not relative)
     5 PREAMBLE [5, conn, t, info]          state of a connection open at segment start; info: info (bin,
     last INFO frame,
                redacted), connect (bin, CONNECT frame, redacted), subs [[sid, subject, queue, max,

@@ -155,7 +155,8 @@ def _record_settings(o: Mapping[str, Any]) -> RecordSettings:
         compression=o["record_compression"],
         frame_max=o["record_frame_max"],
         queue=o["record_queue"],
-        strict=o["record_strict"],
+        overflow=o["record_overflow"],
+        wait=o["record_wait"],
         selection=Selection(
             tuple(o["record_connection"]), tuple(o["record_subject"]), tuple(o["record_payload"])
         ),

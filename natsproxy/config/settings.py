@@ -32,8 +32,9 @@ class RecordSettings:
 
     path: a file `x.ncap`, or a folder for segments.  rotate_size (bytes) and rotate_interval (ns): 0 for
     never.  flush: how long (ns) a record may wait for its block to be sealed.  queue: how much (bytes) may
-    wait for the disk before the capture records a gap.  strict: close connections rather than miss traffic.
-    selection: which connections and subjects, and how much of their payloads.
+    wait for the disk.  overflow: what happens beyond that ("gap", "wait" or "close", see `net/recorder.py`).
+    wait: for how long (ns) "wait" holds traffic up.  selection: which connections and subjects, and how much
+    of their payloads.
     """
 
     path: Path
@@ -43,7 +44,8 @@ class RecordSettings:
     compression: str = "none"
     frame_max: int = 8 * MIB
     queue: int = 64 * MIB
-    strict: bool = False
+    overflow: str = "gap"
+    wait: int = 10 * SECOND
     selection: Selection = field(default_factory=Selection)
 
 

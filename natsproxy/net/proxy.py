@@ -20,6 +20,7 @@ from natsproxy.capture.redact import redact_frames
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Firing, Notice, Opened
+from natsproxy.net.gate import Gate
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.relay import Relay, now_ns
 from natsproxy.net.stream import Leg, taken
@@ -47,7 +48,8 @@ def _where(error: Exception) -> str:
 class Proxy:
     """A running proxy.
 
-    listen: the addresses it listens on, once `serve` has started.  seed: of all dice.
+    listen: the addresses it listens on, once `serve` has started.  seed: of all dice.  unwritten: what the
+    disk did not take of the last capture that has ended.
     """
 
     def __init__(self, settings: ProxySettings, chain: Chain | None = None) -> None:
@@ -57,12 +59,14 @@ class Proxy:
         self.listen: tuple[Address, ...] = ()
         self.relays: dict[int, Relay] = {}
         self.recorder: Recorder | None = None
+        self.unwritten: str | None = None
         self.accepted = 0
         self._subscribers: list[Callable[[Event], None]] = []
         self._taps: list[Callable[[records.Item], None]] = []
         self._names: Counter[str] = Counter()
         self._budget = Budget(settings.buffers)
         self._upstream = Upstream(settings, self.emit, now_ns)
+        self._gate = Gate()
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         self._background: trio.Nursery | None = None
@@ -147,6 +151,10 @@ class Proxy:
     async def _connection(self, client: Leg, ordinal: int) -> None:
         conn, opened = ordinal, now_ns()
         peer, local = client.peer, client.local
+        if (barred := self._gate.barred()) is not None:
+            client.close()
+            self.emit(Closed(opened, conn, *_unrecordable(barred)))
+            return
         chain, session = self.chain, self._session(conn, ordinal, peer, local, opened)
         end = End(causes.KILLED)
         upstream = str(self.settings.upstream)
@@ -161,11 +169,15 @@ class Proxy:
                 client.reset() if opening == "refuse" else client.close()
                 return
             server, greeting = await self._upstream.dial()
+            if (barred := self._gate.barred()) is not None:
+                server.close()
+                end = End(*_unrecordable(barred))
+                return
             self.emit(Opened(opened, conn, peer, upstream, str(Address(*local)), ordinal))
             self.record(
                 records.Open(conn, opened, {"client": peer, "upstream": upstream, "ordinal": ordinal})
             )
-            relay = Relay(session, client, server, self.emit, self.record, self._most)
+            relay = Relay(session, client, server, self.emit, self.record, self._most, self._gate)
             self.relays[conn] = relay
             if self.chain is not chain:  # it was swapped meanwhile
                 relay.swap(self.chain)
@@ -283,7 +295,7 @@ class Proxy:
         assert self._background is not None
         self.recorder = Recorder(
             settings, seed=self.seed, rules=rules or self.chain.text or None, emit=self.emit,
-            preambles=self._preambles, on_strict=self._strict,
+            preambles=self._preambles, gate=self._gate, end_all=self._end_all,
         )  # fmt: skip
         self._recorded = trio.Event()
         for preamble in self._preambles():
@@ -311,15 +323,16 @@ class Proxy:
                 lane.record = bool(self._taps)
         recorder.close()
         await self._recorded.wait()
+        self.unwritten = recorder.failure
 
     def rotate(self) -> None:
         """Begin a new segment of the capture."""
         if self.recorder is not None:
             self.recorder.rotate()
 
-    def _strict(self, reason: str) -> None:
+    def _end_all(self, reason: str) -> None:
         for relay in list(self.relays.values()):
-            relay.kill(causes.RECORDER, f"strict recording: {reason}")
+            relay.kill(*_unrecordable(reason))
 
     def _preambles(self) -> Iterator[records.Preamble]:
         for conn, relay in self.relays.items():
@@ -338,3 +351,8 @@ class Proxy:
                 "open": {"client": session.address, "ordinal": session.ordinal, "key": session.key},
             }  # fmt: skip
             yield records.Preamble(conn, now_ns(), info)
+
+
+def _unrecordable(reason: str) -> tuple[str, str]:
+    """Return cause and detail of the end of a connection whose traffic would not be in the capture."""
+    return causes.RECORDER, f"it cannot be recorded: {reason}"

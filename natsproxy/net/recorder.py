@@ -1,40 +1,74 @@
-"""The recorder: items from the traffic path to the capture writer, without ever making traffic wait.
+"""The recorder: items from the traffic path to a capture.
 
-Items are packed in the loop (cheap) into the block being built; sealed blocks are written by a thread, one at
-a time.  What waits for the disk is bounded in bytes: when it overflows, or the disk fails, items are counted
-instead of kept, one event says so, and the capture gets a gap record when there is room again.  Under
-`strict` the connections are closed instead (the proxy's business: `on_strict`).
+Items are packed in the loop (cheap) into the block being built; sealed blocks go to a thread (`disk.py`).
+What waits for the disk is bounded in bytes.  `overflow` says what happens when a disk is too slow, or fails:
+
+| overflow | the queue is full | a write fails |
+| --- | --- | --- |
+| gap | what comes is counted and not kept | the queue fills |
+| wait | connections are not read; after `wait` as close | as close |
+| close | connections are ended, new ones refused | the same |
+
+That is over when half of the queue is free again.  With `wait` and `close` all that passes is kept: the bound
+is exceeded by one read of each connection, and by what is to be said of those that are ended.  An outage is
+said once when it begins, and once when it is over, with what is missing; a gap record says that in the
+capture.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder, SealedBlock
+from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.records import Frames, Gap, Item, Preamble
 from natsproxy.capture.sieve import Sieve
 from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
-from natsproxy.errors import CaptureError
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
+from natsproxy.net.disk import Disk
+from natsproxy.net.gate import Gate
 from natsproxy.net.relay import now_ns
 from natsproxy.wire.frames import NO_LIMIT
 
 SIFTED: Final = 2048
 """The most frames of one record where each may have to be looked at: a record is put in one go."""
-_OVERHEAD = 64  # bytes counted for an item without data
+SLOW: Final = "the disk did not keep up"
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Why a capture did not go on, since when, and what was missed from when to when."""
+
+    reason: str
+    since: int
+    frames: int = 0
+    bytes: int = 0
+    t0: int | None = None
+    t1: int = 0
+
+    def miss(self, item: Item) -> None:
+        """Count what is not kept."""
+        self.t0 = item.t if self.t0 is None else self.t0
+        self.t1 = item.t
+        if isinstance(item, Frames):
+            self.frames += item.frames
+            self.bytes += len(item.data)
 
 
 class Recorder:
-    """Records to one capture; made by the proxy, run in its nursery.  most: frames of one record."""
+    """Records to one capture; made by the proxy, run in its nursery.
+
+    gate: where traffic waits or is refused.  end_all: ends all connections, for the reason given.  most:
+    frames of one record.  failure: what could not be written of a capture that has ended.
+    """
 
     def __init__(
         self,
@@ -44,27 +78,31 @@ class Recorder:
         rules: str | None,
         emit: Callable[[Event], None],
         preambles: Callable[[], Iterable[Preamble]],
-        on_strict: Callable[[str], None],
+        gate: Gate,
+        end_all: Callable[[str], None],
     ) -> None:
         self.settings = settings
         self.id = os.urandom(16)
         self.boot = _boot_id()
-        self.waiting = 0
-        self.written = 0
-        self.lost_frames = 0
+        self.failure: str | None = None
         self._seed, self._rules = seed, rules
-        self._emit, self._preambles, self._on_strict = emit, preambles, on_strict
+        self._emit, self._preambles, self._gate, self._end_all = emit, preambles, gate, end_all
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
+        self._disk = Disk(
+            self._writer, low=settings.queue // 2, tell=trio.lowlevel.current_trio_token().run_sync_soon,
+            failed=self._on_failed, eased=self._go_on,
+        )  # fmt: skip
         self._builder = BlockBuilder()
         self._sieve = Sieve(settings.selection)
         self.most = SIFTED if self._sieve.cuts else NO_LIMIT
         self._began = 0
         self._segment_began = now_ns()
-        self._sealed: deque[SealedBlock] = deque()
         self._wake = trio.Event()
         self._rotate = False
-        self._gap: dict[str, Any] | None = None
-        self._failed: str | None = None
+        self._full = False
+        self._missing = False  # what comes is not kept
+        self._patient_until: int | None = None
+        self._outage: _Outage | None = None
         self._closing = False
         self._writer.open_segment()
 
@@ -87,111 +125,140 @@ class Recorder:
             self._put(kept)
 
     def _put(self, item: Item) -> None:
-        size = len(item.data) + _OVERHEAD if isinstance(item, Frames) else _OVERHEAD
-        if self._failed is not None or self.waiting + self._builder.size + size > self.settings.queue:
-            self._miss(item, size)
+        if self._missing:
+            assert self._outage is not None
+            self._outage.miss(item)
             return
-        if not self._builder.begun:
+        builder = self._builder
+        if not builder.begun:
             self._began = now_ns()
-            self._builder.begin(self._began, time.time_ns())
+            builder.begin(self._began, time.time_ns())
             self._wake.set()
-            self._say_gap()
-        self._builder.add(item)
-        if self._builder.size >= BLOCK_SIZE:
+        builder.add(item)
+        if builder.size >= BLOCK_SIZE:
             self._seal()
+        if self.waiting > self.settings.queue and not self._full:
+            self._overflow()
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes are not written yet."""
+        return self._disk.waiting + self._builder.size
 
     def _seal(self) -> None:
-        block = self._builder.seal()
-        self.waiting += block.length
-        self._sealed.append(block)
-        self._wake.set()
+        self._disk.write(self._builder.seal())
+        if self._due_to_rotate():
+            self._wake.set()
 
-    def _miss(self, item: Item, size: int) -> None:
-        first = self._gap is None
-        if self._gap is None:
-            reason = self._failed or "the disk did not keep up"
-            self._gap = {"reason": reason, "bytes": 0, "frames": 0, "t0": item.t, "t1": item.t}
-        self._gap["bytes"] += size - _OVERHEAD
-        self._gap["t1"] = item.t
-        frames = item.frames if isinstance(item, Frames) else 0
-        self._gap["frames"] += frames
-        self.lost_frames += frames
-        if first:
-            self._emit(GapEvent(item.t, None, self._gap["reason"]))
-            if self.settings.strict:
-                self._on_strict(self._gap["reason"])
+    # -- outages
 
-    def _say_gap(self) -> None:
-        gap, self._gap = self._gap, None
-        if gap is not None:
-            self._builder.add(Gap(None, gap["t1"], gap))
+    def _overflow(self) -> None:
+        self._full = True
+        if self._builder.begun:
+            self._seal()
+        if self.settings.overflow == "gap":
+            self._missing = True
+            self._say(SLOW, "traffic goes on unrecorded")
+        elif self.settings.overflow == "close":
+            self._bar(SLOW)
+        elif self._gate.barred() is None:
+            self._gate.close()
+            self._patient_until = now_ns() + self.settings.wait
+            self._wake.set()
+        self._disk.when_eased()
+
+    def _on_failed(self, reason: str) -> None:
+        if self._closing or self.settings.overflow == "gap":
+            self._say(reason, "traffic goes on")
+        else:
+            self._bar(reason)
+
+    def _bar(self, reason: str) -> None:
+        self._patient_until = None
+        if self._gate.barred() is None:
+            self._gate.bar(reason)
+            self._say(reason, "connections are closed, and new ones refused")
+            self._end_all(reason)
+
+    def _say(self, reason: str, meanwhile: str) -> None:
+        if self._outage is None:
+            now = now_ns()
+            self._outage = _Outage(reason, now)
+            self._emit(Notice(now, None, "error", f"the capture stands still, {meanwhile}: {reason}"))
+
+    def _go_on(self) -> None:
+        self._full = self._missing = False
+        self._patient_until = None
+        self._gate.open()
+        outage, self._outage = self._outage, None
+        if outage is None:
+            return
+        if outage.t0 is not None:
+            info = {
+                "reason": outage.reason, "bytes": outage.bytes, "frames": outage.frames, "t0": outage.t0,
+                "t1": outage.t1,
+            }  # fmt: skip
+            self._put(Gap(None, outage.t1, info))
+        gap = GapEvent(now_ns(), None, outage.reason, outage.bytes, outage.frames, outage.since)
+        self._emit(gap)
 
     # -- the task
 
     async def run(self) -> None:
-        """Write blocks until `close`; run in the proxy's nursery."""
-        while True:
-            await self._wait()
-            flush = self._builder.begun and now_ns() - self._began >= self.settings.flush
-            if flush or (self._closing and self._builder.begun):
+        """Write until `close`; run in the proxy's nursery."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_time)
+            await trio.to_thread.run_sync(self._disk.run, limiter=trio.CapacityLimiter(1))
+            nursery.cancel_scope.cancel()
+        if self._disk.failure is not None:
+            lost = self._disk.lost_frames
+            self.failure = f"{self._disk.failure}: {lost} frames at its end are not in it"
+            self._emit(Notice(now_ns(), None, "error", self.failure))
+
+    async def _keep_time(self) -> None:
+        """Seal blocks in time, begin segments when they are due, wait for the disk no longer than allowed."""
+        while not self._closing:
+            await self._until_due()
+            now = now_ns()
+            if self._builder.begun and now >= self._began + self.settings.flush:
                 self._seal()
-            while self._sealed:
-                block = self._sealed[0]
-                await self._in_thread(self._writer.write, block)
-                self._sealed.popleft()
-                self.waiting -= block.length
-                self.written += block.length
-            if self._closing and not self._builder.begun:
-                if self._gap is not None and self._failed is None:
-                    self._builder.begin(now_ns(), time.time_ns())
-                    self._say_gap()
-                    continue
-                await self._in_thread(self._writer.close)
-                return
+            if self._patient_until is not None and now >= self._patient_until:
+                self._bar(f"{SLOW} for {self.settings.wait / 1e9:g} s")
             if self._rotate or self._due_to_rotate():
                 self._rotate = False
-                await self._next_segment()
+                self._next_segment()
+        if self._missing:
+            self._go_on()
+        if self._builder.begun:
+            self._seal()
+        self._disk.end()
 
-    async def _wait(self) -> None:
-        if self._sealed or self._closing or self._rotate:
+    async def _until_due(self) -> None:
+        if self._rotate or self._closing:
             await trio.lowlevel.checkpoint()
             return
         self._wake = trio.Event()
-        timeout = float("inf")
+        times = [self._patient_until] if self._patient_until is not None else []
         if self._builder.begun:
-            timeout = max(0.0, (self._began + self.settings.flush - now_ns()) / 1e9)
-        with trio.move_on_after(timeout):
+            times.append(self._began + self.settings.flush)
+        with trio.move_on_at(min(times) / 1e9 if times else float("inf")):
             await self._wake.wait()
 
     def _due_to_rotate(self) -> bool:
+        if self._disk.rotating:
+            return False
         size, interval = self.settings.rotate_size, self.settings.rotate_interval
         if size and self._writer.size >= size:
             return True
         return bool(interval) and now_ns() - self._segment_began >= interval
 
-    async def _next_segment(self) -> None:
+    def _next_segment(self) -> None:
         if self._builder.begun:
             self._seal()
-        while self._sealed:
-            block = self._sealed.popleft()
-            await self._in_thread(self._writer.write, block)
-            self.waiting -= block.length
-        await self._in_thread(self._writer.open_segment, self._info())
-        self._failed = None
         self._segment_began = now_ns()
+        self._disk.begin(self._info())
         for preamble in self._preambles():
             self.put(preamble)
-
-    async def _in_thread(self, work: Callable[..., object], *args: object) -> None:
-        try:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(work, *args)
-        except CaptureError as error:
-            if self._failed is None:
-                self._failed = str(error)
-                self._emit(Notice(now_ns(), None, "error", f"the capture stopped, traffic goes on: {error}"))
-                if self.settings.strict:
-                    self._on_strict(str(error))
 
     # -- control
 
@@ -208,6 +275,7 @@ class Recorder:
     def close(self) -> None:
         """Write what is there and end `run`."""
         self._closing = True
+        self._gate.open()
         self._wake.set()
 
 

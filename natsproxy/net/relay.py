@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from natsproxy.net.gate import Gate
 from natsproxy.net.pace import Pace
 from natsproxy.net.stream import Leg, LegLost
 from natsproxy.session import causes
@@ -44,6 +45,7 @@ class Relay:
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
         most: Callable[[], int],
+        gate: Gate,
     ) -> None:
         """Most: the frames that the recorder takes at once (see `Recorder.most`)."""
         self.session = session
@@ -57,6 +59,7 @@ class Relay:
         self._emit = emit
         self._record = record
         self._most = most
+        self._gate = gate
         self._nursery: trio.Nursery | None = None
         self._ticking = False
         self._retick = trio.Event()
@@ -141,6 +144,9 @@ class Relay:
                     if self._unblocked.is_set():
                         self._unblocked = trio.Event()
                     await self._unblocked.wait()
+                    pace.begin()
+                while self._gate.shut:
+                    await self._gate.opened()
                     pace.begin()
                 data = b"" if lane.pending else source.try_receive()
                 if data is None:

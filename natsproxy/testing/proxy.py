@@ -39,7 +39,7 @@ class TestProxy(Front):
             listen=(Address(),),
             upstream=self.upstream,
             seed=seed,
-            record=None if record is None else RecordSettings(Path(record)),
+            record=None if record is None else RecordSettings(Path(record), overflow="wait"),
         )
 
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:

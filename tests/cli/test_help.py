@@ -123,7 +123,7 @@ def completed(line: str) -> list[str]:
     [
         ("natsproxy ca", ["capture", "cassette"]),
         ("natsproxy replay to-", ["to-client", "to-server"]),
-        ("natsproxy run --record-st", ["--record-strict"]),
+        ("natsproxy run --record-o", ["--record-overflow"]),
         ("natsproxy run --advertise s", ["strip", "self"]),
         ("natsproxy rules list la", ["latency"]),
         ("natsproxy capture cat x.ncap --op P", ["PUB", "PING", "PONG"]),

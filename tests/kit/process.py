@@ -45,13 +45,13 @@ class ProxyProcess:
         text = self.log.read_text()
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line[:1] == "{"]
 
-    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Poll the log for a line; it must come in time and before the process ends."""
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], count: int = 1) -> dict[str, Any]:
+        """Poll the log for a line, the `count`th such; it must come in time and before the process ends."""
         deadline = time.monotonic() + _READY
         while time.monotonic() < deadline:
-            for line in self.lines():
-                if wanted(line):
-                    return line
+            found = [line for line in self.lines() if wanted(line)]
+            if len(found) >= count:
+                return found[count - 1]
             if self.process.poll() is not None:
                 break
             time.sleep(0.005)

@@ -1,0 +1,337 @@
+"""What becomes of a recording when the disk is slow, full or gone, under each `--record-overflow`."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.records import Frames, Gap, Open
+from natsproxy.capture.view import legs
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.events import Closed, Event, Notice
+from natsproxy.events import Gap as GapEvent
+from natsproxy.net import disk as disk_thread
+from natsproxy.net.proxy import Proxy
+from natsproxy.session import causes
+from natsproxy.wire.ops import C2S
+from tests.kit.disks import Disk
+from tests.kit.servers import NatsServer
+from tests.kit.tee import Tee
+
+CONNECT = b'CONNECT {"verbose":false}\r\n'
+MESSAGE = b"PUB a 10000\r\n" + bytes(10_000) + b"\r\n"
+QUEUE = 200_000
+MS = 1_000_000
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """Give a disk that obeys, tried again after 10 ms."""
+    monkeypatch.setattr(disk_thread, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(disk_thread, "LONGEST_PAUSE", 0.01)
+    return Disk(monkeypatch)
+
+
+@dataclass
+class Running:
+    """A proxy that records, before a tee before a real server; `events` is what it said."""
+
+    proxy: Proxy
+    tee: Tee
+    path: Path
+    events: list[Event] = field(default_factory=list)
+    streams: list[trio.SocketStream] = field(default_factory=list)
+
+    async def dial(self) -> trio.SocketStream:
+        """Return a connection to the proxy; it is closed at the end."""
+        (address,) = self.proxy.listen
+        self.streams.append(await trio.open_tcp_stream(address.host, address.port))
+        return self.streams[-1]
+
+    async def connect(self) -> trio.SocketStream:
+        """Return a connection through the proxy that has had its first PONG."""
+        stream = await self.dial()
+        assert await ask(stream, CONNECT)
+        return stream
+
+    def said(self, level: str) -> list[str]:
+        """Return the notices of a level."""
+        return [one.text for one in self.events if isinstance(one, Notice) and one.level == level]
+
+    def gaps(self) -> list[GapEvent]:
+        """Return what was said when the capture went on."""
+        return [one for one in self.events if isinstance(one, GapEvent)]
+
+    def ends(self) -> list[str]:
+        """Return why connections ended."""
+        return [one.cause for one in self.events if isinstance(one, Closed)]
+
+    async def until(self, true: Callable[[], Any]) -> None:
+        """Wait until something is so."""
+        with trio.fail_after(20):
+            while not true():  # noqa: ASYNC110 - states of several threads
+                await trio.sleep(0.001)
+
+    def check_all_that_passed_is_recorded(self) -> None:
+        """What went to the server is in the capture, byte for byte, and nothing is said to be missing."""
+        reader = open_capture(self.path)
+        assert reader.tail() is None
+        items = [item for _, item in reader.items()]
+        assert not any(isinstance(item, Gap) for item in items)
+        conns = [item.conn for item in items if isinstance(item, Open)]
+        assert len(conns) == len(self.tee.conns)
+        for conn, (sent, _) in zip(conns, self.tee.conns, strict=True):
+            assert legs(reader, conn)["proxy->server"] == sent
+
+
+async def ask(stream: trio.SocketStream, data: bytes) -> bool:
+    """Send bytes and a PING; tell whether the PONG came, or else the end of the stream."""
+    heard = b""
+    with trio.fail_after(20):
+        try:
+            await stream.send_all(data + b"PING\r\n")
+            while not heard.endswith(b"PONG\r\n") and (more := await stream.receive_some()):
+                heard += more
+        except trio.BrokenResourceError:
+            return False
+    return heard.endswith(b"PONG\r\n")
+
+
+@asynccontextmanager
+async def running(server: NatsServer, path: Path, **record: Any) -> AsyncIterator[Running]:
+    """Run a proxy that records; it is drained at the end of the block."""
+    settings = RecordSettings(path, **{"queue": QUEUE, "flush": 5 * MS, **record})
+    tee = Tee("127.0.0.1", server.port)
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(tee.serve)
+        proxy = Proxy(
+            ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port), record=settings)
+        )
+        run = Running(proxy, tee, path)
+        proxy.subscribe(run.events.append)
+        await nursery.start(proxy.serve)
+        yield run
+        for stream in run.streams:
+            await trio.aclose_forcefully(stream)
+        await proxy.drain(5)
+        nursery.cancel_scope.cancel()
+
+
+def counted(path: Path) -> tuple[int, list[Gap]]:
+    """Return how many frames came to the proxy by the capture, and its gaps."""
+    items = [item for _, item in open_capture(path).items()]
+    came = sum(one.frames for one in items if isinstance(one, Frames) and one.in_first is not None)
+    return came, [one for one in items if isinstance(one, Gap)]
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names of the files in a folder, in order."""
+    return sorted(one.name for one in folder.iterdir())
+
+
+def arrived(run: Running) -> int:
+    """Return how many frames came to the proxy by what it said at the ends of connections."""
+    return sum(one.c2s_frames + one.s2c_frames for one in run.events if isinstance(one, Closed))
+
+
+@pytest.mark.server
+async def test_blocks_are_written_while_the_loop_is_busy(nats_server: NatsServer, tmp_path: Path) -> None:
+    """The writer has a thread of its own, and needs no turn of the loop for any block."""
+    async with running(nats_server, tmp_path / "x.ncap", queue=4 << 20) as run:
+        recorder = run.proxy.recorder
+        assert recorder is not None
+        await (await run.connect()).aclose()
+        await run.until(lambda: run.ends() and not recorder.waiting)
+        before = arrived(run)
+        deadline = time.monotonic() + 20
+        for number in range(32):
+            data = MESSAGE * 100
+            recorder.put(Frames(9, C2S, data, 100, 1, 100 * number, 0, 100 * number, 0))
+            while recorder.waiting > 2 << 20:
+                assert time.monotonic() < deadline, "nothing is written unless the loop turns"
+                time.sleep(0.001)  # noqa: ASYNC251 - a loop that never comes to its other tasks
+    frames, gaps = counted(tmp_path / "x.ncap")
+    assert (frames, gaps) == (before + 3_200, [])
+
+
+@pytest.mark.server
+async def test_gap_lets_traffic_go_on(nats_server: NatsServer, tmp_path: Path, disk: Disk) -> None:
+    """With what the gap says all frames are accounted for.  One line begins it, one ends it."""
+    path = tmp_path / "x.ncap"
+    async with running(nats_server, path) as run:
+        stream = await run.connect()
+        disk.moving.clear()
+        for _ in range(10):
+            assert await ask(stream, MESSAGE * 10)
+        assert not run.gaps()
+        disk.moving.set()
+        await run.until(run.gaps)
+        assert await ask(stream, MESSAGE)
+        await stream.aclose()
+        await run.until(run.ends)
+    frames, (gap,) = counted(path)
+    assert frames + gap.info["frames"] == arrived(run)
+    assert gap.info["bytes"] > 500_000
+    assert gap.info["t0"] < gap.info["t1"]
+    (said,) = run.gaps()
+    assert (said.frames, said.bytes) == (gap.info["frames"], gap.info["bytes"])
+    assert run.said("error") == [
+        "the capture stands still, traffic goes on unrecorded: the disk did not keep up"
+    ]
+
+
+@pytest.mark.server
+async def test_wait_holds_traffic_up(nats_server: NatsServer, tmp_path: Path, disk: Disk) -> None:
+    """While the disk stands still, next to nothing more is read; then all passes, and all is recorded."""
+    async with running(nats_server, tmp_path / "x.ncap", overflow="wait", wait=60_000 * MS) as run:
+        stream = await run.connect()
+        disk.moving.clear()
+        answered: list[bool] = []
+
+        async def publish() -> None:
+            answered.append(await ask(stream, MESSAGE * 500))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish)
+            await run.until(lambda: run.proxy._gate.shut)
+            passed = run.proxy.relays[1].session.lanes[C2S].in_bytes
+            late = await run.dial()
+            await late.send_all(CONNECT + b"PING\r\n")  # it waits as well
+            assert passed < 2_000_000
+            disk.moving.set()
+        assert answered == [True]
+        assert await ask(late, b"")
+        await late.aclose()
+        await stream.aclose()
+        await run.until(lambda: len(run.ends()) == 2)
+    run.check_all_that_passed_is_recorded()
+    assert run.said("error") == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("overflow", ["wait", "close"])
+@pytest.mark.parametrize("trouble", ["slow", "full"])
+async def test_what_cannot_be_recorded_does_not_pass(
+    overflow: str, trouble: str, nats_server: NatsServer, tmp_path: Path, disk: Disk
+) -> None:
+    """Open connections are ended, of new ones not a byte reaches the server, until it can be recorded."""
+    wait = 20 * MS if trouble == "slow" else 60_000 * MS  # a full disk is not waited for
+    async with running(nats_server, tmp_path / "x.ncap", overflow=overflow, wait=wait) as run:
+        stream, idle = await run.connect(), await run.connect()
+        if trouble == "slow":
+            disk.moving.clear()
+        else:
+            disk.fill()
+        while await ask(stream, MESSAGE):
+            pass
+        await run.until(lambda: len(run.ends()) == 2)
+        assert await idle.receive_some() == b""
+        for _ in range(3):
+            refused = await run.dial()
+            assert not await ask(refused, CONNECT + b"PUB a 1\r\nx\r\n")
+        assert run.ends() == [causes.RECORDER] * 5
+        assert len(run.tee.conns) == 2
+        assert len(run.said("error")) == 1
+        disk.error = 0
+        disk.moving.set()
+        await run.until(run.gaps)
+        again = await run.connect()
+        assert await ask(again, MESSAGE)
+        await again.aclose()
+        await run.until(lambda: len(run.ends()) == 6)
+        assert [(gap.frames, gap.bytes) for gap in run.gaps()] == [(0, 0)]
+        assert len(run.said("error")) == 1
+    run.check_all_that_passed_is_recorded()
+
+
+@pytest.mark.server
+async def test_a_full_disk_with_room_again(nats_server: NatsServer, tmp_path: Path, disk: Disk) -> None:
+    """What waits in the queue is written then, what did not fit is a gap, and the same file goes on."""
+    path = tmp_path / "x.ncap"
+    async with running(nats_server, path) as run:
+        stream = await run.connect()
+        disk.fill()
+        assert await ask(stream, MESSAGE)
+        await run.until(lambda: disk.attempts > 3)
+        disk.error = 0
+        await run.until(run.gaps)
+        assert counted(path)[1] == []
+        disk.fill()
+        for _ in range(100):
+            assert await ask(stream, MESSAGE)
+        disk.error = 0
+        await run.until(lambda: len(run.gaps()) == 2)
+        await stream.aclose()
+        await run.until(run.ends)
+    assert listed(tmp_path) == ["x.ncap"]
+    frames, (gap,) = counted(path)
+    assert "No space left on device" in gap.info["reason"]
+    assert frames + gap.info["frames"] == arrived(run)
+    assert [one.frames for one in run.gaps()] == [0, gap.info["frames"]]
+    assert len(run.said("error")) == 2
+    assert open_capture(path).tail() is None
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("trouble", ["EIO", "removed"])
+async def test_a_file_that_is_no_more_is_left_for_a_new_one(
+    trouble: str, nats_server: NatsServer, tmp_path: Path, disk: Disk
+) -> None:
+    """A device that reports errors, a folder that was removed: the capture goes on in a new segment."""
+    folder = tmp_path / "capture"
+    async with running(nats_server, folder) as run:
+        stream = await run.connect()
+        assert await ask(stream, MESSAGE)
+        recorder = run.proxy.recorder
+        assert recorder is not None
+        await run.until(lambda: not recorder.waiting)
+        if trouble == "EIO":
+            disk.error = errno.EIO
+            assert await ask(stream, MESSAGE)
+            await run.until(lambda: disk.attempts > 2)
+            disk.error = 0
+        else:
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+        assert await ask(stream, MESSAGE * 3)
+        await stream.aclose()
+        await run.until(run.ends)
+    found = [name.rpartition("-")[2] for name in listed(folder)]
+    assert found == ["0.ncap", "1.ncap"] if trouble == "EIO" else ["1.ncap"]
+    frames, gaps = counted(folder)
+    assert gaps == []
+    assert frames >= (arrived(run) if trouble == "EIO" else 4)
+    assert open_capture(folder / listed(folder)[-1]).tail() is None
+
+
+@pytest.mark.server
+async def test_what_a_disk_never_took_is_said_at_the_end(
+    nats_server: NatsServer, tmp_path: Path, disk: Disk
+) -> None:
+    """A proxy ends in time with a full disk, says how much is lost, and leaves a capture that can be read."""
+    path = tmp_path / "x.ncap"
+    async with running(nats_server, path) as run:
+        stream = await run.connect()
+        recorder = run.proxy.recorder
+        assert recorder is not None
+        await run.until(lambda: not recorder.waiting)
+        disk.fill()
+        assert await ask(stream, MESSAGE)
+        await stream.aclose()
+        await run.until(run.ends)
+    first, last = run.said("error")
+    assert "No space left on device" in first
+    assert run.proxy.unwritten == last
+    frames, _ = counted(path)
+    assert last.endswith(f": {arrived(run) - frames} frames at its end are not in it")
+    assert open_capture(path).tail() == (path, len(path.read_bytes()))
