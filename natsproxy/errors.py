@@ -6,6 +6,7 @@ Any other exception that leaves the sans-I/O floors (wire, protocol, rules, sess
 
 from __future__ import annotations
 
+import traceback
 from enum import IntEnum
 from pathlib import Path
 
@@ -43,6 +44,17 @@ class Stopped(NatsproxyError):
 
 class ConfigError(NatsproxyError):
     """A setting, a rule or a command-line value that cannot be used."""
+
+
+def place_of(error: Exception) -> str:
+    """Return the kind and the place of a bug, the innermost of a group.
+
+    Not its text: that may quote what a peer sent, and secrets with it.
+    """
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
 
 
 class ProtocolError(NatsproxyError):

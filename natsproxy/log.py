@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Firing, Gap, Greeted, Notice, Opened
 from natsproxy.printable import printable, wants_plain
@@ -143,11 +144,21 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
     if file.json:
         last = [structlog.processors.JSONRenderer()]
     structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), *last],
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            _masked,
+            *last,
+        ],
         logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
     )
     return structlog.get_logger()
+
+
+def _masked(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Hide passwords in URLs, wherever they come from."""
+    return {key: mask_urls(value) if isinstance(value, str) else value for key, value in line.items()}
 
 
 def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

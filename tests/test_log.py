@@ -17,6 +17,16 @@ from natsproxy.log import LogFile, logger
 from tests.kit.servers import NatsServer
 
 
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_passwords_in_urls_are_hidden(form: str, tmp_path: Path) -> None:
+    """Wherever a line has them from: a client may name itself so."""
+    with LogFile(tmp_path / "log") as file:
+        logger(file, form).info("to nats://u:PASSWORD@h:1", name="tls://PASSWORD@h", number=1)
+    said = (tmp_path / "log").read_text()
+    assert "PASSWORD" not in said
+    assert "nats://u:***@h:1" in said
+
+
 def test_lines_that_nobody_takes_are_counted(tmp_path: Path) -> None:
     """A pipe that is full holds nobody up; once somebody reads, what came and what was lost make all."""
     pipe = tmp_path / "pipe"

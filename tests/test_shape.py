@@ -15,14 +15,25 @@ PACKAGE = ROOT / "natsproxy"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = {
-    "printable": -1, "errors": 0, "events": 0, "wire": 1, "protocol": 2, "rules": 3, "session": 4,
-    "capture": 4, "config": 4, "net": 5, "replay": 6, "admin": 6, "testing": 7, "pytest_plugin": 8,
-    "spark": 7, "log": 7, "cli": 9,
+    "printable": -1, "addresses": -1, "errors": 0, "events": 0, "wire": 1, "protocol": 2, "rules": 3,
+    "session": 4, "capture": 4, "config": 4, "net": 5, "replay": 6, "admin": 6, "testing": 7,
+    "pytest_plugin": 8, "spark": 7, "log": 7, "cli": 9,
     "__main__": 10,
 }  # fmt: skip
 """Which floor each part stands on; a part may import its own floor's session and capture, see `SIDEWAYS`."""
 SIDEWAYS = {("session", "capture"), ("config", "capture"), ("config", "rules"), ("config", "session")}
-PURE = {"wire", "protocol", "rules", "session", "capture", "config", "errors", "events", "printable"}
+PURE = {
+    "wire",
+    "protocol",
+    "rules",
+    "session",
+    "capture",
+    "config",
+    "errors",
+    "events",
+    "printable",
+    "addresses",
+}
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
 ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "testing"}}
 LONGEST = 450

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
+from natsproxy.addresses import mask_url
 from natsproxy.config.options import MAX_PORT, duration
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.redaction import mask_url
 from natsproxy.replay import credentials as creds
 
 URL: Final = "nats://HOST:PORT"
@@ -76,7 +76,7 @@ def parse_credentials(options: dict[str, Any]) -> creds.Credentials:
     for entry in options["map_user"]:
         recorded, equals, text = entry.partition("=")
         if not equals:
-            raise ConfigError(f"--map-user {recorded!r} is not RECORDED=USER:PASSWORD")
+            raise ConfigError("a value of --map-user is not RECORDED=USER:PASSWORD")
         users[recorded] = creds.from_user(text)
     return creds.Credentials(base.user, base.password, base.token, base.jwt, base.seed, users)
 

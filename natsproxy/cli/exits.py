@@ -8,6 +8,7 @@ Commands raise; they need not catch.  What the guard does for every one of them
    raise, and trio cannot be raised in.
 3. A reader of our output that has gone (`| head`) ends the command without a word, as of any program in a
    pipe; a full disk behind it is a sentence.
+4. Passwords in addresses are hidden, whichever part of the command line a sentence quotes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import click
 
+from natsproxy.addresses import mask_addresses
 from natsproxy.errors import Exit, NatsproxyError, Stopped
 from natsproxy.printable import wants_plain
 
@@ -87,6 +89,11 @@ def _guarded() -> Iterator[None]:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
+    except click.UsageError as error:
+        said = error.format_message()
+        if mask_addresses(said) == said:
+            raise
+        raise click.UsageError(mask_addresses(said), error.ctx) from None
     except (KeyboardInterrupt, NatsproxyError, OSError, BaseExceptionGroup) as error:
         ending = _ending(list(_leaves(error)))
         if ending is None:
@@ -106,7 +113,7 @@ def _ending(leaves: list[BaseException]) -> BaseException | None:
     if len(ours) < len(leaves):
         return None
     stopped = any(isinstance(leaf, Stopped) for leaf in ours)
-    return (_BrokenOff if stopped else CouldNotRun)("; ".join(map(_sentence, ours)))
+    return (_BrokenOff if stopped else CouldNotRun)(mask_addresses("; ".join(map(_sentence, ours))))
 
 
 def _sentence(error: NatsproxyError | OSError) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from natsproxy.addresses import mask_url
 from natsproxy.capture.sieve import PayloadPolicy
 from natsproxy.config.settings import Address
-from natsproxy.protocol.redaction import mask_url
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules import values
 
@@ -53,17 +53,19 @@ MAX_PORT: Final = 65_535
 def address(value: Any) -> Address:
     """Read HOST:PORT, [::1]:PORT or :PORT."""
     text = values.text(value)
+    if "@" in text:
+        raise ValueError(f"must have no credentials, not {mask_url(text)!r}: clients bring their own")
     host, colon, port = text.rpartition(":")
     if not host and port.isdecimal() and not colon:
         raise ValueError(f"must be HOST:PORT, such as 127.0.0.1:{port}, not {text!r}")
     if not colon or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"must be HOST:PORT (IPv6 as [::1]:4222), not {text!r}")
+        raise ValueError(f"must be HOST:PORT (IPv6 as [::1]:4222), not {mask_url(text)!r}")
     if int(port) > MAX_PORT:
         raise ValueError(f"must have a port up to {MAX_PORT}, not {port}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f"must have an IPv6 address as [::1]:4222, not {text!r}")
+        raise ValueError(f"must have an IPv6 address as [::1]:4222, not {mask_url(text)!r}")
     return Address(host, int(port))
 
 
@@ -75,15 +77,15 @@ def upstream(value: Any) -> Address:
     shown = mask_url(text)
     if "," in text:
         raise ValueError(f"must be one server, not {shown!r}")
+    if "@" in text:
+        raise ValueError(f"must have no credentials, not {shown!r}: clients bring their own")
     try:
         url = urlsplit(text)
         host, port = url.hostname, url.port
-    except ValueError as error:
-        raise ValueError(f"must be a NATS URL, not {shown!r}: {error}") from None
+    except ValueError:  # its text may quote a password
+        raise ValueError(f"must be nats://HOST:PORT, not {shown!r}") from None
     if url.scheme != "nats":
         raise ValueError(f"must be nats://HOST:PORT: {url.scheme}:// is not supported yet")
-    if url.username is not None:
-        raise ValueError(f"must have no credentials, not {shown!r}: clients bring their own")
     if not host:
         raise ValueError(f"must name a host, not {shown!r}")
     return Address(host, port or 4222)

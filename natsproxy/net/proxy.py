@@ -7,10 +7,8 @@ serving.  Draining cancels the first and gives the second a deadline.
 from __future__ import annotations
 
 import secrets
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -18,7 +16,7 @@ import trio
 from natsproxy.capture import records
 from natsproxy.capture.redact import redact_frames
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
-from natsproxy.errors import ConfigError
+from natsproxy.errors import ConfigError, place_of
 from natsproxy.events import Closed, Event, Firing, Notice, Opened
 from natsproxy.net.gate import Gate
 from natsproxy.net.recorder import Recorder
@@ -35,14 +33,6 @@ from natsproxy.wire.ops import C2S, S2C
 
 _NAMES_MAX = 10_000  # remembered connection names: names are hostile
 _FIRING = tuple(name for name in Firing.__slots__ if name != "also")
-
-
-def _where(error: Exception) -> str:
-    """Return what went wrong and where, the innermost of a group."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
 
 
 class Proxy:
@@ -187,7 +177,7 @@ class Proxy:
         except (
             Exception
         ) as error:  # a bug of ours met by one peer's bytes must not end everybody's connection
-            end = End(causes.INTERNAL, f"natsproxy failed, please report it: {_where(error)}")
+            end = End(causes.INTERNAL, f"natsproxy failed, please report it: {place_of(error)}")
             self.emit(Notice(now_ns(), conn, "error", end.detail))
         finally:
             client.close()

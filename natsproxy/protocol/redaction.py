@@ -1,4 +1,4 @@
-"""Secrets out: JSON texts and URLs as they may reach a disk or a log.
+"""Secrets out: JSON texts as they may reach a disk or a log.  (URLs: `addresses.py`.)
 
 A secret is withheld by the name of its key, whatever its letter case, at any depth, in every duplicate; and
 an nkey seed wherever it stands in a string.  All other bytes are kept.  The marker says why, and the result
@@ -21,7 +21,6 @@ CONNECT_SECRETS: Final = frozenset(
 INFO_SECRETS: Final = frozenset({"nonce", *CONNECT_SECRETS})
 SEED: Final = re.compile(r"S[ACNOPUX][A-Z2-7]{56}")
 _NOTHING: Final = frozenset({'""', "null"})
-_NEXT_URL: Final = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 
 
 def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
@@ -56,23 +55,3 @@ def _outermost(cuts: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
         if not kept or cut[0] >= kept[-1][1]:
             kept.append(cut)
     return kept
-
-
-def mask_url(url: str) -> str:
-    """Return a URL (or several, comma-separated) with password and token hidden, for logs and errors.
-
-    A user name before a colon stays; a lone user part may be a token and goes.  When in doubt more is hidden.
-    """
-    return ",".join(_mask_one(part) for part in _NEXT_URL.split(url))
-
-
-def _mask_one(url: str) -> str:
-    scheme, slashes, rest = url.rpartition("://") if url.count("://") == 1 else url.partition("://")
-    if not slashes:
-        scheme, rest = "", url
-    userinfo, at, host = rest.rpartition("@")
-    if not at:
-        return url
-    user, colon, _ = userinfo.partition(":")
-    hidden = f"{user}:***" if colon else "***"
-    return f"{scheme}{slashes}{hidden}@{host}"

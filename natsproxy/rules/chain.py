@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import is_subset
 from natsproxy.rules.base import Rule
@@ -47,8 +48,8 @@ class RuleChain:
 
     @property
     def text(self) -> str:
-        """The rules as a rules file, for captures; empty where there are none."""
-        return to_toml(rule.table for rule in self.rules) if self.rules else ""
+        """The rules as a rules file, for captures, passwords in URLs hidden; empty where there are none."""
+        return mask_urls(to_toml(rule.table for rule in self.rules)) if self.rules else ""
 
     def bind(self, view: View, previous: Bound | None, now: int) -> RuleBound:
         """Return the rules that apply to a connection.

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from natsproxy.addresses import mask_url
 from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
@@ -43,7 +44,7 @@ def server_address(url: str) -> Address:
     """
     match = _URL.fullmatch(url)
     if match is None or int(match[2] or 0) > 65535:
-        raise ConfigError(f"{url!r} is no address of a NATS server: nats://HOST:PORT")
+        raise ConfigError(f"{mask_url(url)!r} is no address of a NATS server: nats://HOST:PORT")
     return Address(match[1].strip("[]") or "127.0.0.1", int(match[2] or 4222))
 
 

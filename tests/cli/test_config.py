@@ -69,6 +69,56 @@ def test_mistakes_are_one_sentence(tmp_path: Path, text: str, says: str) -> None
     assert str(path) in done.output
 
 
+SECRET = "s3cr3t"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--upstream", "u:s3cr3t@h:1"],
+        ["run", "--upstream", "s3cr3t@h:1"],
+        ["run", "--upstream", "nats://u:s3cr3t@h:1"],
+        ["run", "--upstream", "nats://u:PASS@s3cr3t@h:1"],
+        ["run", "--upstream", "nats://u:s3cr3t/s3cr3t@h:1"],
+        ["run", "--upstream", "nats://u:s3cr3t"],
+        ["run", "--upstream", "u:s3cr3t"],
+        ["run", "--upstream", "tls://u:s3cr3t@h"],
+        ["run", "--upstream", "nats://u:s3cr3t@a,nats://v:s3cr3t@b"],
+        ["run", "-u", "h:1", "--listen", "u:s3cr3t@h:1"],
+        ["run", "nats://u:s3cr3t@h:1"],
+        ["config", "--upstream", "u:s3cr3t@h:1"],
+        ["config", "--upstream", "s3cr3t@h:1", "--json"],
+        ["u:s3cr3t@h:1"],
+        ["capture", "cat", "nats://u:s3cr3t@h:1"],
+        ["replay", "to-server", "x.ncap", "--to", "tls://u:s3cr3t@h:1"],
+        ["replay", "to-server", "x.ncap", "--to", "u:s3cr3t"],
+        ["replay", "to-server", "x.ncap", "--to", "h", "--map-user", "u:s3cr3t"],
+        ["replay", "to-client", "x.ncap", "--upstream", "nats://u:s3cr3t:x@h:1"],
+        ["cassette", "run", "--mode", "all", "--upstream", "tls://u:s3cr3t@h", "x.ncap", "--", "true"],
+    ],
+)
+def test_an_error_never_quotes_a_password(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever option or argument an address was given as."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.ncap").touch()
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert SECRET not in done.output
+
+
+@pytest.mark.parametrize("value", ["u:s3cr3t@h:1", "nats://u:s3cr3t@h:1", "nats://u:s3cr3t"])
+def test_nor_from_a_file_or_the_environment(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "natsproxy.toml"
+    path.write_text(f'upstream = "{value}"\n')
+    for command in ("run", "config"):
+        file = CliRunner().invoke(main, [command, "--config", str(path)])
+        variable = CliRunner().invoke(main, [command], env={"NATSPROXY_UPSTREAM": value})
+        assert (file.exit_code, variable.exit_code) == (2, 2)
+        assert SECRET not in file.output + variable.output
+
+
 def test_unparsed_bytes_and_a_deny_rule_do_not_go_together(tmp_path: Path) -> None:
     """What is not framed cannot be denied."""
     path = tmp_path / "bad.toml"

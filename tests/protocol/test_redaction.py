@@ -40,22 +40,3 @@ def test_seeds_go_wherever_they_stand() -> None:
     raw = json.dumps({"name": f"see {SEED}", "l": [SEED]}).encode().replace(b"SUA", b"\\u0053UA")
     redacted = redaction.redact_object(raw, frozenset())
     assert json.loads(redacted or b"") == {"name": "[withheld: seed]", "l": ["[withheld: seed]"]}
-
-
-@pytest.mark.parametrize(
-    ("url", "masked"),
-    [
-        ("nats://h:4222", "nats://h:4222"),
-        ("h:4222", "h:4222"),
-        ("nats://u:p@h:4222", "nats://u:***@h:4222"),
-        ("nats://token@h", "nats://***@h"),
-        ("u:p@h", "u:***@h"),
-        ("nats://u:p@x/y@h:1", "nats://u:***@h:1"),
-        ("nats://u:a,b@h", "nats://u:***@h"),
-        ("nats://u:p@h1,tls://t@h2,h3", "nats://u:***@h1,tls://***@h2,h3"),
-        ("u:p@h1,u:q@h2", "u:***@h2"),
-    ],
-)
-def test_mask_url(url: str, masked: str) -> None:
-    """Passwords and tokens never show."""
-    assert redaction.mask_url(url) == masked

@@ -71,6 +71,12 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         TestProxy(url)
 
 
+def test_what_is_no_address_is_shown_without_its_password() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TestProxy("tls://u:secret@demo")
+    assert str(caught.value).startswith("'tls://u:***@demo' is no address")
+
+
 # -- life
 
 
