@@ -73,11 +73,14 @@ Block := BlockHeader(fixed 16) Summary(msgpack, `summary` bytes) Body(`length` b
     flags      1 CUT        the stream ended inside this frame; data is what came (frames = 1)
                2 TRUNCATED  the frame is longer than data (record_frame_max); extra.size is its true wire
                size
-               4 REDACTED   secrets were replaced; the frame still parses
+               4 REDACTED   secrets were replaced; the frame still parses.  With 1: data is what came and is
+               known to be no
+                            secret, "[withheld: N bytes]" in the place of the rest.  With 2: data is empty,
+                            the bytes are no frame
                8 PAYLOAD    a payload policy acted: data is the control line and what was kept of the
                payload, without the
-                            final CRLF; extra: {policy: "truncate" | "hash" | "drop", sha256: bin 32 for
-                            hash}
+                            final CRLF; extra: {policy: "truncate" | "hash" | "drop", or "withheld" for
+                            secrets; sha256: bin 32 for hash}
     with any flag but REDACTED, frames = 1 and data may not parse as a whole frame.
 
   Index: body is one msgpack array of [offset, kind, summary-array] per block before it, then Footer :=

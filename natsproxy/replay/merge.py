@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.reader import open_capture
 from natsproxy.capture.records import Close, Frames, Item, Open, Preamble
+from natsproxy.capture.redact import Secrets
 from natsproxy.capture.segment import BlockRef, CaptureFile
-from natsproxy.capture.sieve import Selection, Sieve
 from natsproxy.capture.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
 from natsproxy.replay.episodes import Addition
 from natsproxy.replay.plan import Event, Step, walk
 from natsproxy.session import causes
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, S2C, Direction, Op
+from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
 
 
@@ -98,7 +98,7 @@ class _Merge:
         self._shift: Counter[tuple[int, Direction]] = Counter()
         self._new: dict[int, int] = {}
         self._closes: dict[int, Close] = {}
-        self._sieve = Sieve(Selection())  # secrets of what is added
+        self._secrets: defaultdict[int, Secrets] = defaultdict(Secrets)
         self._last = 0
 
     def write(self, writer: CaptureWriter) -> None:
@@ -135,8 +135,8 @@ class _Merge:
         """Yield an item of the old capture and what belongs behind it."""
         steps = [event for event in found if isinstance(event, Step)]
         for step in steps:
-            if step.direction == C2S and step.frame.op == Op.SUB:  # whose payloads would be secret
-                list(self._sieve.sift(_record(step.conn, C2S, step.frame, 0, 0, item.t)))
+            if step.frame.subject.startswith(b"$SYS."):  # it may say on which subject a secret is answered
+                list(self._secrets[step.conn].clean(_record(step.conn, step.direction, step.frame, 0, 0, 0)))
         if isinstance(item, Frames):
             yield from self._cut(item, steps)
             return
@@ -201,7 +201,7 @@ class _Merge:
         (frame,) = frames(addition.data, direction)
         came = self._next[conn, direction, "in_first"]
         went = self._next[conn, direction, "out_first"]
-        yield from self._sieve.sift(_record(conn, direction, frame, came, went, t))
+        yield from self._secrets[conn].clean(_record(conn, direction, frame, came, went, t))
         self._next[conn, direction, "in_first"] += 1
         self._next[conn, direction, "out_first"] += 1
         self._shift[conn, direction] += 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from natsproxy.errors import NatsproxyError
+from natsproxy.capture.redact import Secrets
+from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import Firing, Notice
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.errors import err_frame
@@ -76,7 +77,7 @@ class Core:
         self._rule_tick: int | None = None
         self._checkpoint: int | None = None
         self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when
-        lanes = []
+        lanes, secrets = [], Secrets()
         for direction in (C2S, S2C):
             scanner = Scanner(
                 direction,
@@ -86,7 +87,7 @@ class Core:
                 buffer_limit=settings.rule_buffer,
             )
             scanner.watch_ops = STATE_OPS[direction]
-            lanes.append(Lane(direction, scanner, settings, conn, record, self._budget))
+            lanes.append(Lane(direction, scanner, settings, conn, record, self._budget, secrets))
         self.lanes = (lanes[0], lanes[1])
         self.actions: list[Action] = []
         for lane in self.lanes:
@@ -154,7 +155,8 @@ class Core:
 
     def _failed(self, frame: Frame, error: Exception, now: int) -> None:
         """A rule that fails closes this connection and no other."""
-        detail = f"a rule failed on {frame.op.label}: {type(error).__name__}: {error}"
+        # Without its text, which may quote the frame.
+        detail = f"a rule failed on {frame.op.label}: {place_of(error)}"
         self.actions.append(Emit(Notice(now, self.conn, "error", detail)))
         self._end(causes.RULE_FAILED, detail)
 

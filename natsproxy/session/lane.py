@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from natsproxy.capture.records import Flags
+from natsproxy.capture.redact import Secrets
 from natsproxy.session.actions import Finish, Send, SessionSettings
 from natsproxy.session.budget import SMALL, Budget
 from natsproxy.session.outbox import PLAIN, Item, Outbox
@@ -33,9 +34,9 @@ class Lane(Recording):
         conn: int,
         record: bool,
         budget: Budget,
+        secrets: Secrets,
     ) -> None:
-        super().__init__(direction, conn, record)
-        self.scanner = scanner
+        super().__init__(direction, scanner, conn, record, secrets)
         self.outbox = Outbox()
         self.out_next = 0
         self.in_bytes = 0
@@ -170,6 +171,8 @@ class Lane(Recording):
             return
         self.flush(now)
         untouched = out == (frame.raw,)
+        if not untouched:
+            self._changes(ordinal, (frame.raw, *out))
         if frame.missing:
             self._begin_open(frame, out, ordinal, now, cause, until if until is not None else now, held)
             return
@@ -299,7 +302,7 @@ class Lane(Recording):
                 data = b"".join(item.parts)
                 self._stayed(data, item.frames, item.ops, item.in_first, item.in_t, item.cause or UNSENT)
         if not (self.unsent or self.ended):
-            self._cut_short(self.scanner.rest(), self.scanner.ordinal, None, now)
+            self._left(self.scanner.rest(), self.scanner.ordinal, now)
             self.ended = True
 
     # -- time

@@ -14,16 +14,18 @@ from typing import Final
 
 import trio
 
-from natsproxy.capture.records import Frames, Item
+from natsproxy.capture.records import Flags, Frames, Item
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.subjects import matches
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
+from natsproxy.wire.parse import head
 
 RING: Final = 8 << 20  # bytes of frames that are kept
 _RECORD: Final = 256  # bytes that a record costs beside its frames
 _SHOWN: Final = 60  # bytes of a payload in a line of text
+_NOT_WHOLE: Final = Flags.CUT | Flags.TRUNCATED
 _QUIET: Final = frozenset({"PING", "PONG", "+OK"})
 
 
@@ -37,6 +39,7 @@ class SeenFrame:
 
     conn: the connection's number, from 1.  direction: "c2s" or "s2c".  op: "PUB", "MSG", ...
     passed: it went on as it was; otherwise `cause` names the rule that changed or stopped it.
+    payload: b"" for what is secret (auth callout), as in captures.
     """
 
     conn: int
@@ -103,7 +106,7 @@ class Seen:
 
     def add(self, item: Item) -> None:
         """Take a record, if it holds whole frames that arrived."""
-        if not isinstance(item, Frames) or item.in_first is None or item.flags:
+        if not isinstance(item, Frames) or item.in_first is None or item.flags & _NOT_WHOLE:
             return
         item = item._replace(data=bytes(item.data))  # a view would keep the whole buffer that it is cut from
         with self._lock:
@@ -157,7 +160,9 @@ class Seen:
 
 def _cut(item: Frames) -> Iterator[SeenFrame]:
     passed = item.out_first is not None
-    for frame in parse_frames(bytes(item.data), item.direction):
+    data = bytes(item.data)
+    withheld = head(data, item.direction) if item.flags & Flags.PAYLOAD else None
+    for frame in (withheld,) if withheld is not None else parse_frames(data, item.direction):
         yield SeenFrame(
             item.conn, Direction(item.direction).label, frame.op.label,
             frame.subject.decode("utf-8", "replace"), frame.reply.decode("utf-8", "replace"),

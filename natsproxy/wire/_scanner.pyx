@@ -297,7 +297,7 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
     cdef bint s2c = self.direction
     cdef Interest interest = self.interest
     cdef dict sids = self.watch_sids, subjects = self.watch_subjects, tallies = self.tallies
-    cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects), tallied = s2c and bool(tallies), want
+    cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects), tallied = s2c and bool(tallies), want, odd = False
     cdef int watch_ops = self.watch_ops, found, op, first_size, ops = 0, fields
     cdef Py_ssize_t[12] counted
     cdef Line line
@@ -330,6 +330,8 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
         end = line.end + size + 2
         if size < 0 or head < 0 or head > size or end > length or p[end - 2] != 13 or p[end - 1] != 10:
             break
+        if line.stop[0] - line.start[0] >= 5 and memcmp(&p[line.start[0]], b"$SYS.", 5) == 0:
+            odd = True
         want = (
             watch_ops >> op & 1
             or interest._need(op, &p[line.start[0]], line.stop[0] - line.start[0])
@@ -360,6 +362,8 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
         frames += 1
         ops |= 1 << op
         at = end
+    if odd:
+        self.odd = True
     counts = self.counts
     for op in range(12):
         if counted[op]:

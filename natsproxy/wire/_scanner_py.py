@@ -26,6 +26,7 @@ _FAST_S2C = re.compile(
     rb"[Mm][Ss][Gg][ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+"
     rb"(?:([^ \t\r\n]+)[ \t]+)?([0-9]{1,9})[ \t]*\r?\n"
 )
+_SYSTEM = b"$SYS."
 _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
 _BLANKS = re.compile(rb"[ \t]*")
 # -ERR and INFO from a client are tolerated by the server; natsproxy knows them only to refuse them.
@@ -65,6 +66,7 @@ class Scanner:
         self.counts = [0] * len(OPS)
         self.tallies: dict[bytes, int] = {}
         self.most = NO_LIMIT
+        self.odd = False
         self.ordinal = 0
         self._limit = line_limit if direction == C2S else S2C_LINE_LIMIT
         self.buffer_limit = buffer_limit
@@ -136,8 +138,7 @@ class Scanner:
         self._chunked = 0
         if self._ahead:
             self._top_up()
-        self._want = 0
-        self._want_line = False
+        self._want, self._want_line = 0, False
 
     def _take_ahead(self, size: int) -> None:
         """Move bytes from ahead behind the unfinished frame."""
@@ -168,8 +169,7 @@ class Scanner:
                 self._ahead, self._ahead_at = b"", 0
             else:
                 self._top_up()
-            self._want = 0
-            self._want_line = False
+            self._want, self._want_line = 0, False
             segment = self._next()
         return segment
 
@@ -263,6 +263,7 @@ class Scanner:
             end = match.end() + int(match[size_group]) + 2
             if end > length or buf[end - 2 : end] != b"\r\n":
                 break
+            self.odd |= buf.startswith(_SYSTEM, match.start(1))
             if not blind and (interest.need(op, match[1]) or self._watched(op, match[1], match[2])):
                 break
             if self.tallies and match[2] in self.tallies:
@@ -286,6 +287,7 @@ class Scanner:
             end = match.end() + int(size) + 2
             if end > length or buf[end - 2 : end] != b"\r\n":
                 break
+            self.odd |= subject.startswith(_SYSTEM)
             if not (self.interest.need(op, subject) or self._watched(op, subject, sid)):
                 break
             if sid in self.tallies:
@@ -310,10 +312,9 @@ class Scanner:
         spec, args_at = self._op(start)
         line_end, args = self._line(start, spec, args_at)
         fields = self._fields(start, line_end, spec, args)
-        subject = fields.get("subject", b"")
-        sid = fields.get("sid", b"")
-        size = int(fields.get("size", b"0"))
-        header_size = int(fields.get("header_size", b"0"))
+        subject, sid = fields.get("subject", b""), fields.get("sid", b"")
+        self.odd |= subject.startswith(_SYSTEM) or (spec.gap == "ignored" and args.strip(b" \t\r") != b"")
+        size, header_size = int(fields.get("size", b"0")), int(fields.get("header_size", b"0"))
         if header_size > size:
             raise self._fault(start, line_end, Fault.SILENT, "the header size is larger than the total size")
         need = max(self.interest.need(spec.op, subject), self._watched(spec.op, subject, sid))
@@ -332,8 +333,7 @@ class Scanner:
     def _op(self, start: int) -> tuple[OpSpec, int]:
         """Return the op at `start` and where its arguments begin (blanks skipped)."""
         head = self._buf[start : start + 7].upper()
-        unfinished = False
-        reach = 0
+        unfinished, reach = False, 0
         for token, spec in _TOKENS[self.direction]:
             if head.startswith(token):
                 return spec, self._gap(start, start + len(token), spec)

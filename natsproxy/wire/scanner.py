@@ -66,6 +66,8 @@ class ScannerLike(Protocol):
     counts: frames seen so far, by op (a list of twelve); counted when their control line is complete.
     tallies: the same by sid (s2c), for the sids that are in it; what says that nobody responds is left out.
     most: how many frames one run, or one call of `more`, holds at most.
+    odd: whether there was a frame that a recorder must look at: on a subject of the system (`$SYS.`), or a
+    PING, PONG or +OK with something behind it.
     ordinal: how many frames were returned so far, runs included: the ordinal of the next frame.
     offset: the stream offset of the first byte that no segment has covered yet.
     """
@@ -79,6 +81,7 @@ class ScannerLike(Protocol):
     counts: list[int]
     tallies: dict[bytes, int]
     most: int
+    odd: bool
     ordinal: int
 
     def __init__(

@@ -203,6 +203,38 @@ def test_watches(twin: str) -> None:
     assert scanner.counts[Op.MSG] == 4
 
 
+@twins
+@pytest.mark.parametrize(
+    ("direction", "data", "odd"),
+    [
+        (C2S, b"PUB a 1\r\nx\r\nPING\r\nping \t\n+OK \r\nSUB $SYSTEM 1\r\nPUB $SYS 0\r\n\r\n", False),
+        (S2C, b"+OK\r\nMSG a 1 5\r\n$SYS.\r\nINFO {}\r\n", False),
+        (C2S, b"PUB a 1\r\nx\r\nPUB $SYS.a 1\r\nx\r\n", True),
+        (C2S, b"HPUB $SYS.a r 12 12\r\nNATS/1.0\r\n\r\n\r\n", True),
+        (C2S, b"pub  $SYS.a 9\r\nx", True),
+        (S2C, b"MSG $SYS.a 1 1\r\nx\r\n", True),
+        (S2C, b"HMSG $SYS.a 1 12 12\r\nNATS/1.0\r\n\r\n\r\n", True),
+        (C2S, b"PUB a 1\r\nx\r\nPINGx\r\n", True),
+        (C2S, b"PONG {}\n", True),
+        (S2C, b"+OK\r\n+OK a\r\n", True),
+    ],
+)
+def test_odd_frames_are_noticed_wanted_or_not(
+    twin: str, direction: Direction, data: bytes, odd: bool
+) -> None:
+    for clauses in ((), ALL, (Clause(ALL_OPS, Need.LINE),)):
+        scanner, _ = scan(twin, direction, [data], clauses, hold=0, buffer_limit=0)
+        assert scanner.odd == odd
+    if direction == C2S:  # taken together with neighbours
+        scanner = TWINS[twin][1](direction, TWINS[twin][0](ALL))
+        scanner.feed(data)
+        assert scanner.next() is not None or odd
+        scanner.more(9)
+        while scanner.next() is not None:
+            pass
+        assert scanner.odd == odd
+
+
 _TOKENS = st.sampled_from([b"a", b"b", b"c", b"*", b">", b"x*", b""])
 _SUBJECTS = st.lists(_TOKENS, min_size=1, max_size=4).map(b".".join)
 _PATTERNS = st.lists(
@@ -269,7 +301,7 @@ def test_twins_agree_on_any_bytes_however_cut(
             scanner, segments = scan(twin, direction, parts, clauses, **options)
             if not any(isinstance(s, Malformed) for s in segments):
                 assert covered(segments) + scanner.rest() == bytes(data)
-            results.append((normal(segments), scanner.counts, scanner.ordinal, scanner.offset))
+            results.append((normal(segments), scanner.counts, scanner.ordinal, scanner.offset, scanner.odd))
 
     assert all(result == results[0] for result in results)
 
