@@ -218,15 +218,17 @@ def test_a_program_that_is_stopped_with_its_cassette(number: int, tmp_path: Path
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_proxy_drains_and_a_second_signal_does_not_wait(number: int, times: int) -> None:
-    """A server that says nothing leaves a connection that can only be waited for."""
+    """A server that says nothing more leaves a connection that can only be waited for."""
     with (
         socket.create_server(("127.0.0.1", 0)) as upstream,
         ProxyProcess(
             f"nats://127.0.0.1:{upstream.getsockname()[1]}", "--drain", "60s" if times == 2 else "10ms"
         ) as proxy,
-        closing(socket.create_connection(("127.0.0.1", proxy.port))),
-        closing(upstream.accept()[0]),
+        closing(socket.create_connection(("127.0.0.1", proxy.port))) as client,
+        closing(upstream.accept()[0]) as server,
     ):
+        server.sendall(b'INFO {"version":"2.15.1"}\r\n')
+        client.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
         proxy.wait_for(lambda line: line["event"] == "opened")
         proxy.process.send_signal(number)
         if times == 2:
