@@ -40,7 +40,8 @@ class Closed:
     """A connection ended.
 
     cause: one of the short names in `session/causes.py`.  detail: a sentence where there is more to say.
-    bytes and frames are what arrived, per direction.
+    bytes and frames are what arrived, per direction.  error: the -ERR with which the server closed.  name,
+    user: who the client said it is.
     """
 
     t: int
@@ -52,6 +53,9 @@ class Closed:
     s2c_bytes: int = 0
     s2c_frames: int = 0
     duration: int = 0
+    error: str = ""
+    name: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from natsproxy.printable import printable, wants_plain
 
 QUEUE: Final = 1 << 20
 """How many bytes of lines wait for whoever reads the log."""
+_OF_THE_SERVER: Final = ("server-closed", "server-lost", "server-protocol")
+"""Ends that are the server's doing, but for outages, which are told once (`net/upstream.py`)."""
 _STDERR: Final = 2
 _PATIENCE: Final = 2.0  # seconds for the last lines
 
@@ -175,11 +177,11 @@ def log_event(log: Any, event: Event) -> None:
     if isinstance(event, Opened):
         log.info("opened", conn=event.conn, client=event.client, upstream=event.upstream)
     elif isinstance(event, Closed):
-        log.info(
-            "closed", conn=event.conn, cause=event.cause, detail=event.detail or None,
+        say = log.warning if event.error or event.cause in _OF_THE_SERVER else log.info
+        say("closed", conn=event.conn, cause=event.cause, detail=event.detail or None,
+            error=event.error or None, name=event.name or None, user=event.user or None,
             seconds=round(event.duration / 1e9, 3), c2s_bytes=event.c2s_bytes, c2s_frames=event.c2s_frames,
-            s2c_bytes=event.s2c_bytes, s2c_frames=event.s2c_frames,
-        )  # fmt: skip
+            s2c_bytes=event.s2c_bytes, s2c_frames=event.s2c_frames)  # fmt: skip
     elif isinstance(event, Firing):
         # Rewrites are the steady state of a proxy that has any; what rules do beyond that is news.
         say = log.debug if event.action == "rewrite" else log.info

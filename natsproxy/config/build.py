@@ -124,6 +124,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         advertise=o["advertise"],
         upstream_hold=o["hold"],
         connect_timeout=o["connect_timeout"],
+        auth_timeout=o["auth_timeout"],
         keepalive=o["keepalive"],
         unparsed=o["unparsed"],
         max_control_line=o["max_control_line"],

@@ -163,6 +163,8 @@ OPTIONS: Final = (
     Option("hold", duration, "0s", "How long a new client waits while the upstream is down.",
            metavar="DURATION"),
     Option("connect-timeout", duration, "2s", "To reach the upstream, up to its INFO.", metavar="DURATION"),
+    Option("auth-timeout", duration, "2s", "For a client to say its first word; 0 for ever.",
+           metavar="DURATION"),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
     Option("unparsed", values.one_of("close", "pass"), "close",
            "What becomes of bytes from a client that are not NATS.", metavar="close|pass"),

@@ -63,6 +63,7 @@ class ProxySettings:
     queue_bytes: int = 8 * MIB
     buffers: int = 256 * MIB
     connect_timeout: int = 2 * SECOND
+    auth_timeout: int = 2 * SECOND
     drain: int = 30 * SECOND
     keepalive: bool = True
     seed: int | None = None

@@ -188,7 +188,7 @@ class Proxy:
         settings = SessionSettings(
             max_control_line=s.max_control_line, rule_buffer=s.rule_buffer, advertise=s.advertise,
             self_host=local[0], self_port=local[1], unparsed=s.unparsed, queue_bytes=s.queue_bytes,
-            record_frame_max=s.record.frame_max if s.record else 8 << 20,
+            auth_timeout=s.auth_timeout, record_frame_max=s.record.frame_max if s.record else 8 << 20,
         )  # fmt: skip
         session = Session(
             settings, self.chain, conn=conn, ordinal=ordinal, address=peer, record=self._recording, now=now,
@@ -211,7 +211,13 @@ class Proxy:
             "s2c_bytes": session.lanes[S2C].in_bytes, "s2c_frames": session.lanes[S2C].scanner.ordinal,
         }  # fmt: skip
         self.record(records.Close(conn, now, end.cause, {**counts, "detail": end.detail}))
-        self.emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, **counts))
+        client = session.connect
+        self.emit(
+            Closed(
+                now, conn, end.cause, end.detail, duration=now - opened, error=session.server_error,
+                name=client.name, user=client.user or client.nkey, **counts,
+            )
+        )  # fmt: skip
         self._quiet.set()
 
     # -- events and records

@@ -56,7 +56,8 @@ class SessionSettings:
     advertise: "strip", "self" or "pass": what becomes of the addresses in INFO.  self_host, self_port: the
     address that the client dialled.  unparsed: "close" or "pass".  queue_bytes: how much each direction may
     hold back before its sender is no longer read.  fence_timeout: how long the server's PONG may take.
-    boundary_timeout: how long a frame may keep back what is to be sent behind it.
+    boundary_timeout: how long a frame may keep back what is to be sent behind it.  auth_timeout: how long a
+    client may take from INFO to its first frame, 0 for ever.
     """
 
     max_control_line: int = 4096
@@ -70,3 +71,4 @@ class SessionSettings:
     record_frame_max: int = 8 << 20
     fence_timeout: int = 5_000_000_000
     boundary_timeout: int = 30_000_000_000
+    auth_timeout: int = 0

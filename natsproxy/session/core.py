@@ -61,6 +61,9 @@ class Core:
         self.key_of: Callable[[str, int], str] = lambda name, ordinal: name or f"#{ordinal}"
         self.last_info = b""
         self.last_connect = b""
+        self.server_error = ""  # the text of an -ERR with which the server closes
+        self._refusal: str | None = None  # why no client can be served here
+        self._speak_by: int | None = None  # when the client must have said something
         self._settings = settings
         self._chain = chain
         self._budget = budget or Budget(UNLIMITED)

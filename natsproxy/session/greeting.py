@@ -1,8 +1,8 @@
 """INFO on its way to the client, and first words that are not NATS.
 
 Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the gossip
-goes, under "self" the proxy's own address takes its place, under "pass" it stays.  `tls_available` goes as
-long as the client leg offers no TLS.  The nonce passes: nkey and JWT users sign it themselves.
+goes, under "self" the proxy's own address takes its place, under "pass" it stays.  What it says of TLS goes
+as long as the client leg offers none.  The nonce passes: nkey and JWT users sign it themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 from natsproxy.protocol.info import Info, parse_info, rewrite_info
 from natsproxy.session.actions import SessionSettings
+
+_TLS = ("tls_available", "tls_required", "tls_verify")
 
 
 def refusal(info: Info) -> str | None:
@@ -37,11 +39,11 @@ def trouble(greeting: bytes) -> str | None:
 def rewritten(args: bytes, settings: SessionSettings) -> bytes:
     """Return the arguments of INFO as the client gets them; the very same bytes where nothing changes."""
     if settings.advertise == "pass":
-        return rewrite_info(args, remove=("tls_available",))
+        return rewrite_info(args, remove=_TLS)
     change: dict[str, Any] = {}
     if settings.self_port:
         change = {"host": settings.self_host, "port": settings.self_port}
-    remove = ["tls_available", "ws_connect_urls"]
+    remove = [*_TLS, "ws_connect_urls"]
     if settings.advertise == "self" and settings.self_port:
         host = f"[{settings.self_host}]" if ":" in settings.self_host else settings.self_host
         change["connect_urls"] = [f"{host}:{settings.self_port}"]

@@ -12,6 +12,7 @@ from natsproxy.events import Greeted
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.errors import (
     MAX_SUBSCRIPTIONS,
+    OTHER,
     SUBSCRIBE_DENIED,
     SUBSCRIPTION_REVOKED,
     TOO_MANY_TOKENS,
@@ -53,6 +54,10 @@ class Handlers(Moving):
         self.last_connect = frame.raw
         c = self.connect
         self.actions.append(Emit(Greeted(now, self.conn, self.key, c.name, c.lang, c.version, c.user)))
+        self._speak_by = None
+        if self._refusal is not None:
+            lane.drop(frame, ordinal, now, "proxy")
+            return False
         # Its own record: secrets are taken out of it before it is written.
         lane.flush(now)
         self._bind(now)
@@ -151,9 +156,9 @@ class Handlers(Moving):
             self._end(causes.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return False
         why = refusal(self.info)
-        if why is not None and not self._greeted:
-            self._end(causes.REFUSED, why)
-            return False
+        if not self._greeted:
+            self._refusal = why
+            self._speak_by = now + self._settings.auth_timeout if self._settings.auth_timeout else None
         self._set_hold()
         self.last_info = frame.raw
         if self._greeted and self.info.remote_account:
@@ -184,7 +189,11 @@ class Handlers(Moving):
         lane.flush(now)
 
     def _on_err(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
-        error = classify(err_text(frame.args))
+        text = err_text(frame.args)
+        error = classify(text)
+        if error.kind.closes or error.kind is OTHER:
+            self.server_error = text
+            self._speak_by = None
         if error.kind is SUBSCRIPTION_REVOKED:
             self._forget(error.sid)
         elif error.kind is SUBSCRIBE_DENIED or error.kind is TOO_MANY_TOKENS:

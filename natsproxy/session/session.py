@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from natsproxy.events import Notice
+from natsproxy.protocol.errors import AUTH_TIMEOUT
 from natsproxy.rules.seam import Chain, Stretch, Swift
 from natsproxy.session import causes
 from natsproxy.session.actions import Action, Emit
@@ -57,6 +58,9 @@ class Session(Handlers):
                 return self._done()
         if lane.unread:
             lane.pass_unread(data, now)
+            return self._done()
+        if self._refusal is not None and direction == C2S:
+            self._turn_away(lane, data, now)
             return self._done()
         lane.limit()
         if data:
@@ -123,7 +127,33 @@ class Session(Handlers):
             self._ended_by_peer()
 
     def _ended_by_peer(self) -> None:
-        self._end(causes.CLIENT_CLOSED if self.lanes[C2S].ended else causes.SERVER_CLOSED)
+        if self._refusal is not None:
+            self._end(causes.REFUSED, self._refusal)
+        elif self.server_error:  # a client that closes because of it does not make it the client's doing
+            self._end(causes.SERVER_CLOSED, f"the server said {self.server_error!r}")
+        else:
+            self._end(causes.CLIENT_CLOSED if self.lanes[C2S].ended else causes.SERVER_CLOSED)
+
+    def _turn_away(self, lane: Lane, data: bytes, now: int) -> None:
+        """Tell a client why it cannot be served, where it looks for it: in the answer to its first frame."""
+        lane.scanner.feed(data)
+        segment = lane.scanner.next()
+        if segment is None:
+            return
+        if isinstance(segment, Frame) and segment.op == Op.CONNECT:
+            self._on_connect(lane, segment, 0, now)
+        self.lanes[S2C].inject(encode.err(f"natsproxy: {self._refusal}"), Op.ERR.bit, now, "proxy")
+        self._end(causes.REFUSED, self._refusal or "")
+
+    def _stalled(self, now: int) -> None:
+        """End a connection whose client has had its INFO and says nothing, as the server does."""
+        self._speak_by = None
+        spoken, heard = self.lanes
+        if heard.outbox.bytes or spoken.full:  # a rule keeps it from hearing or speaking
+            self._speak_by = now + self._settings.auth_timeout
+        elif not spoken.scanner.ordinal and not spoken.mid_frame:
+            heard.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
+            self._end(causes.STALLED, "the client said nothing in the auth time-out")
 
     def tick(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
         """Do what is due; what the turn leaves is still due (`next_tick`)."""
@@ -132,6 +162,8 @@ class Session(Handlers):
         for direction in [way for way, time in self._lingering.items() if time <= now]:
             del self._lingering[direction]
             self._eof(self.lanes[direction], now)
+        if self._speak_by is not None and self._speak_by <= now:
+            self._stalled(now)
         self._shape(now)
         injected, close, self._checkpoint = self._bound.due(now)
         self._emit_fired()
@@ -156,10 +188,15 @@ class Session(Handlers):
     def next_tick(self) -> int | None:
         """When (ns) `tick` is to be called next; None for not at all."""
         quiet = self._rule_tick is None and self._checkpoint is None and not self._ledger.waiting
-        quiet = quiet and not self._lingering
+        quiet = quiet and not self._lingering and self._speak_by is None
         if self.over or (quiet and not any(lane.outbox.bytes or lane.boundary_by for lane in self.lanes)):
             return None
-        times = [self._rule_tick, self._checkpoint, *(lane.outbox.next_due() for lane in self.lanes)]
+        times = [
+            self._rule_tick,
+            self._checkpoint,
+            self._speak_by,
+            *(lane.outbox.next_due() for lane in self.lanes),
+        ]
         times += self._lingering.values()
         times += [lane.boundary_by for lane in self.lanes]
         times += [fence.deadline for fence in self._ledger.fences() if fence.end is not None]

@@ -26,7 +26,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.session import causes
 from natsproxy.session.actions import Action
 from natsproxy.session.session import Session
-from natsproxy.session.turn import Turn
+from natsproxy.session.turn import ENDLESS, Turn
 from natsproxy.wire.ops import Direction, Op
 from tests.kit.servers import NatsServer
 
@@ -300,7 +300,9 @@ async def test_a_bug_ends_one_connection_and_no_other(
     """Whoever finds bytes that we fail on must not be able to end everybody's connection."""
     receive = Session.receive
 
-    def failing(session: Session, direction: Direction, data: bytes, now: int, turn: Turn) -> list[Action]:
+    def failing(
+        session: Session, direction: Direction, data: bytes, now: int, turn: Turn = ENDLESS
+    ) -> list[Action]:
         if b"BOOM" in data:
             raise ZeroDivisionError("as a bug would")
         return receive(session, direction, data, now, turn)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
 
 from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.events import Closed, Event, Notice
+from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
@@ -47,11 +53,11 @@ class Moody:
 
 @asynccontextmanager
 async def before(
-    port: int, chain: RuleChain | None = None, hold: int = 0
+    port: int, *, hold: int = 0, auth_timeout: int = 20_000 * MS
 ) -> AsyncIterator[tuple[Proxy, list[Event]]]:
     """Run a proxy before a port of the loopback."""
     settings = ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port))
-    proxy = Proxy(replace(settings, connect_timeout=100 * MS, upstream_hold=hold), chain)
+    proxy = Proxy(replace(settings, connect_timeout=100 * MS, upstream_hold=hold, auth_timeout=auth_timeout))
     events: list[Event] = []
     proxy.subscribe(events.append)
     async with trio.open_nursery() as nursery:
@@ -68,10 +74,11 @@ async def heard(proxy: Proxy, said: bytes = b"", until: bytes = b"") -> bytes:
         async with await trio.open_tcp_stream(address.host, address.port) as stream:
             if said:
                 await stream.send_all(said)
-            async for data in stream:
-                got += data
-                if until and until in got:
-                    break
+            with suppress(trio.BrokenResourceError):  # turned away before it was heard
+                async for data in stream:
+                    got += data
+                    if until and until in got:
+                        break
     return got
 
 
@@ -140,10 +147,75 @@ async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -
     ],
 )
 async def test_a_server_that_wants_tls_is_named(config: str, says: str) -> None:
+    """To the operator; and to the client, if it has the server's INFO to answer to."""
     with NatsServer(config) as server:
         async with before(server.port) as (proxy, events):
             for _ in range(3):
-                await heard(proxy)
+                told = await heard(proxy, b'CONNECT {"verbose":false}\r\nPING\r\n')
+                assert (b"-ERR 'natsproxy: the server requires TLS" in told) == (config != FIRST)
+                assert b'"tls' not in told
+            with pytest.raises(NatsError, match=None if config == FIRST else "requires TLS"):
+                await trio.to_thread.run_sync(lambda: asyncio.run(connected(proxy, name="app")))
             (text,) = warnings(events)
             assert f"127.0.0.1:{server.port}" in text
             assert says in text
+
+
+async def connected(proxy: Proxy, **options: Any) -> None:
+    """Connect with nats-py, which may be refused."""
+    client = Client()
+    try:
+        await client.connect(f"nats://{proxy.listen[0]}", allow_reconnect=False, **options)
+    finally:
+        await client.close()
+
+
+@pytest.mark.server
+async def test_a_refused_login_is_told_with_its_names(tmp_path: Path) -> None:
+    """The server's text, the client's name and user; no secret."""
+    options = {"name": "app", "user": "somebody", "password": "hunter2"}
+    with NatsServer('authorization { user: "u", password: "right" }') as server:
+        async with before(server.port) as (proxy, events):
+            with pytest.raises(NatsError, match="Authorization Violation"):
+                await trio.to_thread.run_sync(lambda: asyncio.run(connected(proxy, **options)))
+        (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert (closed.cause, closed.error) == (causes.SERVER_CLOSED, "Authorization Violation")
+    with LogFile(tmp_path / "log") as file:
+        log = logger(file, "json", "warning")
+        for event in events:
+            log_event(log, event)
+    (line,) = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    facts = {"level": "warning", "error": "Authorization Violation", "name": "app", "user": "somebody"}
+    assert {key: line[key] for key in facts} == facts
+    assert "hunter2" not in str(line)
+
+
+@pytest.mark.server
+async def test_the_servers_own_time_out_is_passed_on() -> None:
+    """Its -ERR comes as it came, and nothing of ours with it."""
+    with NatsServer('authorization { user: "u", password: "p", timeout: 0.2 }') as server:
+        async with before(server.port) as (proxy, events):
+            told = await heard(proxy)
+    assert told.count(b"-ERR") == 1
+    assert told.endswith(b"-ERR 'Authentication Timeout'\r\n")
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert (closed.cause, closed.error) == (causes.SERVER_CLOSED, "Authentication Timeout")
+
+
+@pytest.mark.server
+async def test_a_client_that_says_nothing_is_timed_out(nats_server: NatsServer) -> None:
+    """Also where the server has no users and would keep it; one that speaks stays."""
+    async with before(nats_server.port, auth_timeout=100 * MS) as (proxy, events):
+        (address,) = proxy.listen
+        speaking = await trio.open_tcp_stream(address.host, address.port)
+        await speaking.send_all(b"PING\r\n")
+        told = await heard(proxy)
+        await speaking.send_all(b"PING\r\n")
+        got = b""
+        with trio.fail_after(20):
+            while got.count(b"PONG") < 2:
+                got += await speaking.receive_some()
+        await speaking.aclose()
+    assert told.endswith(b"-ERR 'Authentication Timeout'\r\n")
+    first = next(event for event in events if isinstance(event, Closed))
+    assert (first.conn, first.cause) == (2, causes.STALLED)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.events import Greeted, Notice
-from natsproxy.rules.seam import Decision, EmptyChain
+from natsproxy.rules.seam import Decision, EmptyChain, Shape
 from natsproxy.rules.verdicts import Close
 from natsproxy.session import causes
 from natsproxy.session.actions import Send, SessionSettings
@@ -190,10 +191,65 @@ def test_tls_hello_is_refused_by_name() -> None:
 def test_tls_server_is_refused_in_a_sentence() -> None:
     """A server that requires TLS cannot be proxied yet."""
     play = Playbook()
-    play.server(b'INFO {"tls_required":true} \r\n')
-
+    play.server(b'INFO {"tls_required":true,"tls_verify":true,"version":"2.15.1"} \r\n')
+    assert play.to_client == b'INFO {"version":"2.15.1"} \r\n'  # it would begin a handshake with us
+    play.client(b'CONNECT {"name":"app"')
+    play.nothing()
+    play.client(b"}\r\nPING\r\n")
+    assert play.to_server == b""
+    assert play.to_client.startswith(b"-ERR 'natsproxy: the server requires TLS")
     assert play.end is not None
-    assert "requires TLS" in play.end.detail
+    assert (play.end.cause, "requires TLS" in play.end.detail) == (causes.REFUSED, True)
+
+
+@pytest.mark.parametrize("said", [b"PING\r\n", b"PUB a 1\r\nx\r\n", b"SUB a 1\r\n", b"nonsense\r\n"])
+def test_nothing_in_plain_text_goes_to_a_tls_server(said: bytes) -> None:
+    play = Playbook()
+    play.server(b'INFO {"tls_required":true} \r\n').client(said)
+    assert play.to_server == b""
+    assert b"-ERR 'natsproxy: the server requires TLS" in play.to_client
+    assert play.end is not None
+
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize("said", [b"", b"CONN", b'CONNECT {"verbose":false}'])
+def test_a_client_that_stalls_before_its_first_frame_is_timed_out(said: bytes) -> None:
+    """As the server does whose users must say who they are."""
+    play = Playbook(auth_timeout=2 * SECOND)
+    play.server(INFO).client(said).at(2 * SECOND - 1)
+    assert play.end is None
+    assert play.at(2 * SECOND).to_client == INFO + b"-ERR 'Authentication Timeout'\r\n"
+    assert play.end is not None
+    assert play.end.cause == causes.STALLED
+
+
+@pytest.mark.parametrize(
+    "said", [CONNECT, b"PING\r\n", b"PUB a 0\r\n\r\n", b"PUB a 1000000\r\n" + bytes(70_000)]
+)
+def test_a_client_that_speaks_may_be_silent_afterwards(said: bytes) -> None:
+    """A server without users asks for no CONNECT."""
+    play = Playbook(auth_timeout=2 * SECOND)
+    play.server(INFO).client(said).at(60 * SECOND)
+    assert play.end is None
+    assert play.session.next_tick() is None
+
+
+def test_the_servers_own_time_out_comes_alone() -> None:
+    play = Playbook(auth_timeout=2 * SECOND)
+    play.server(INFO + b"-ERR 'Authentication Timeout'\r\n").at(2 * SECOND)
+    assert play.to_client == INFO + b"-ERR 'Authentication Timeout'\r\n"
+    play.eof(S2C)
+    assert play.end is not None
+    assert play.end == (causes.SERVER_CLOSED, "the server said 'Authentication Timeout'", False)
+
+
+def test_a_client_that_has_not_heard_yet_is_not_timed_out() -> None:
+    """A rule keeps INFO back: the time counts anew."""
+    play = Playbook(OneRule(lambda *_: None, link=Shape(paused=True)), auth_timeout=2 * SECOND)
+    play.server(INFO).at(9 * SECOND)
+    assert (play.to_client, play.end) == (b"", None)
 
 
 def test_denied_publish_is_answered_at_its_place() -> None:
