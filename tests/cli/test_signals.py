@@ -40,7 +40,12 @@ def end_a_proxy(rng: random.Random, *, connected: bool) -> None:
         ProxyProcess(f"nats://127.0.0.1:{silent.getsockname()[1]}", "--drain", "60s") as proxy,
     ):
         if connected:
-            with closing(socket.create_connection(("127.0.0.1", proxy.port))), closing(silent.accept()[0]):
+            with (
+                closing(socket.create_connection(("127.0.0.1", proxy.port))) as client,
+                closing(silent.accept()[0]) as server,
+            ):
+                server.sendall(b'INFO {"version":"2.15.1"}\r\n')  # and then nothing: it is waited for
+                client.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
                 proxy.wait_for(lambda line: line["event"] == "opened")
                 twice(proxy.process, rng)
         else:
