@@ -11,12 +11,14 @@ from collections.abc import Callable
 from natsproxy.events import Greeted
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.errors import (
+    MAX_PAYLOAD,
     MAX_SUBSCRIPTIONS,
     OTHER,
     SUBSCRIBE_DENIED,
     SUBSCRIPTION_REVOKED,
     TOO_MANY_TOKENS,
     classify,
+    err_frame,
     err_text,
 )
 from natsproxy.protocol.info import parse_info
@@ -77,6 +79,24 @@ class Handlers(Moving):
         limit = self.info.max_payload or self._settings.hold
         hold = min(self._settings.hold, limit) if self.connect.headers else 0
         self.lanes[C2S].scanner.hold = hold
+        self.lanes[C2S].scanner.max_payload = self.info.max_payload
+
+    def _on_publish(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+        """Say in the server's place what it says of a payload that it does not take, at the control line.
+
+        It would get only part of a frame that rules look at; one that none asks for is its own to refuse.
+        """
+        most = self.info.max_payload
+        if not 0 < most < frame.size or (frame.op == Op.HPUB and not self.connect.headers):
+            return True
+        if not lane.scanner.interest.need(frame.op, frame.subject):
+            return True
+        lane.drop(frame, ordinal, now, "proxy")
+        lane.ended = True
+        fence = self._fence(now)
+        fence.answer += err_frame(MAX_PAYLOAD.text)
+        fence.end = (causes.CLIENT_PROTOCOL, f"a payload of {frame.size} bytes; the server takes {most}")
+        return False
 
     def _on_sub(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
         if self._subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
@@ -207,6 +227,8 @@ class Handlers(Moving):
 
 HANDLERS: dict[tuple[Direction, Op], Callable[[Handlers, Lane, Frame, int, int], bool]] = {
     (C2S, Op.CONNECT): Handlers._on_connect,
+    (C2S, Op.PUB): Handlers._on_publish,
+    (C2S, Op.HPUB): Handlers._on_publish,
     (C2S, Op.SUB): Handlers._on_sub,
     (C2S, Op.UNSUB): Handlers._on_unsub,
     (S2C, Op.INFO): Handlers._on_info,

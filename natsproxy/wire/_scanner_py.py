@@ -62,7 +62,7 @@ class Scanner:
         self.watch_ops = 0
         self.watch_sids: dict[bytes, Need] = {}
         self.watch_subjects: dict[bytes, Need] = {}
-        self.hold = hold
+        self.hold, self.max_payload = hold, 0
         self.counts = [0] * len(OPS)
         self.tallies: dict[bytes, int] = {}
         self.most = NO_LIMIT
@@ -75,13 +75,11 @@ class Scanner:
         self._base = 0  # stream offset of _buf[0]
         self._chunks: list[bytes] = []
         self._chunked = 0
-        self._ahead = b""
-        self._ahead_at = 0
+        self._ahead, self._ahead_at = b"", 0
         self._want = 0  # bytes from _pos on that must be there before a look is worth it
         self._want_line = False
         self._missing = 0
-        self._opaque = False
-        self._dead = False
+        self._opaque = self._dead = False
         self._queued: Frame | None = None
 
     @property
@@ -409,6 +407,8 @@ class Scanner:
 
     def _extent(self, start: int, line_end: int, head: int, size: int, need: Need) -> tuple[int, int, bool]:
         """Return where the frame's bytes end, how many are missing, and whether too few are here."""
+        if 0 < self.max_payload < size:
+            return line_end, size + 2, need > Need.LINE
         buf, length = self._buf, len(self._buf)
         end = line_end + size + 2
         for at, byte in ((end - 2, 13), (end - 1, 10)):

@@ -19,7 +19,8 @@ Rules of the scanner
 3. An unfinished frame whose control line is complete is held until it is whole if its wire size is at most
    `hold`; a wanted one until its need is there (line, header block, all) as long as that is at most
    `buffer_limit`.  Otherwise it is returned as a `Frame` with `missing > 0` (wanted or not), and the rest as
-   `Body` segments, which may be empty of nothing: each has at least one byte.
+   `Body` segments, which may be empty of nothing: each has at least one byte.  One that is larger than
+   `max_payload` (0: no limit) is not held: its receiver acts on its control line alone.
 4. The limits are the server's: `line_limit` counts the argument part of c2s control lines as
    nats-server does (PROTOCOL: after op and leading blanks, before CRLF; on unfinished lines too); s2c lines
    end at 1 MiB.  Numbers: ASCII digits, at most nine (c2s); s2c the same.
@@ -78,6 +79,7 @@ class ScannerLike(Protocol):
     watch_subjects: dict[bytes, Need]
     hold: int
     buffer_limit: int
+    max_payload: int
     counts: list[int]
     tallies: dict[bytes, int]
     most: int

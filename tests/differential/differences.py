@@ -32,6 +32,16 @@ SEEN_OTHERWISE: Final[dict[str, str]] = {
         "the server complains twice, as it reads the arguments again; through the proxy frames arrive whole, "
         "and it complains once"
     ),
+    "a reply subject that a client uses before it has got the message that allows it": (
+        "the server opens the reply as it delivers; we learn of it as the delivery passes, and deny till then"
+    ),
+    "a traced PUB beyond max_payload": (
+        "the server traces it where TCP brought its headers with its line (and says so, if that is denied); "
+        "what rules look at is refused at its line, and nothing is traced"
+    ),
+    "a denied trace that Nats-Trace-Origin-Account turns off": (
+        "servers of today do not trace a message with that header, older ones do: we deny it on all"
+    ),
     "a sid with an UNSUB max under a delivery filter": (
         "the server frees it at its last delivery; we unsubscribe for the client there, so it is free one "
         "round trip later"

@@ -86,6 +86,16 @@ TRICKS: dict[str, bytes] = {
     "traced to, a status": traced(b"Nats-Trace-Dest: secret.t", head=b"NATS/1.0 503"),
     "traced to, a blank behind the version": traced(b"Nats-Trace-Dest: secret.t", head=b"NATS/1.0 "),
     "traced to, no version": traced(b"Nats-Trace-Dest: secret.t", head=b""),
+    "traced to, a space inside": traced(b"Nats-Trace-Dest: secret.a b"),
+    "traced to, a TAB inside": traced(b"Nats-Trace-Dest: secret.a\tb"),
+    "traced to, a CR inside": traced(b"Nats-Trace-Dest: secret.a\rb"),
+    "traced to, an LF inside": traced(b"Nats-Trace-Dest: secret.a\nb"),
+    "traced to, a form feed inside": traced(b"Nats-Trace-Dest: secret.a\x0cb"),
+    "traced to, a vertical TAB inside": traced(b"Nats-Trace-Dest: secret.a\x0bb"),
+    "traced to, a blank alone": traced(b"Nats-Trace-Dest: secret.\x0c"),
+    "traced to, empty tokens": traced(b"Nats-Trace-Dest: secret..b"),
+    "traced to, tracing disabled": traced(b"Nats-Trace-Dest: trace disabled"),
+    "traced to, first one no subject": traced(b"Nats-Trace-Dest: a b", b"Nats-Trace-Dest: secret.t"),
     "neighbours": b"PUB ok 1\r\nx\r\nPUB secret.x 1\r\nx\r\nPUB ok r 1\r\nx\r\nPUB secret 0\r\n\r\n" * 3,
     "neighbours with headers": (traced(b"A: b") + traced(b"Nats-Trace-Dest: secret.t")
                                 + traced(b"A: b", subject=b"secret.x") + traced(b"A: c")) * 3,
@@ -138,6 +148,18 @@ async def published(port: int) -> None:
     await play(port, [connect("w") + data + b"PING\r\n"], 1)
 
 
+TOO_LARGE: dict[str, bytes] = {
+    "with a payload": b"PUB secret.x 2000000\r\nxxxx",
+    "with what looks like frames": b"PUB secret.x 999999999\r\nPING\r\nPUB secret.x 1\r\nx\r\nPING\r\n",
+    "whole": b"PUB secret.x 1048577\r\n" + b"x" * 1048577 + b"\r\n",
+    "not denied": b"PUB ok 2000000\r\nxxxx",
+    "the largest": b"PUB secret.x 1048576\r\n" + b"x" * 1048576 + b"\r\nPUB secret.x 1048577\r\nxx",
+    "with headers": b"HPUB secret.x 30 2000000\r\nNATS/1.0\r\n",
+    "with headers, none of them here": b"HPUB ok 30 2000000\r\n",
+    "with headers beyond the rule buffer": b"HPUB ok 99999999 999999999\r\nNATS/1.0\r\nNats-Trace",
+    "behind a denial": b"PUB secret.x 1\r\nx\r\nSUB secret.x 1\r\nPUB secret.x 2000000\r\nx",
+}
+
 Outcome = tuple[list[bytes], list[bytes]]
 
 
@@ -188,6 +210,49 @@ async def test_no_trick_gets_past_a_denial(cut: int) -> None:
                         wrong.append(f"{name}\nserver {expected}\nproxy  {found}")
             nursery.cancel_scope.cancel()
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("verbose", [False, True])
+async def test_a_payload_that_is_too_large_is_said_at_its_line(verbose: bool) -> None:
+    """Denied or not: the server looks at the size first, and at nothing behind it."""
+    rules = parse_rules([{"name": "map", "kind": "permissions", "client": {"user": "u"}, **MAP}], KINDS)
+    wrong = []
+    with NatsServer(config(secured=True)) as secured, NatsServer(config(secured=False)) as open_:
+        proxy = Proxy(settings_before(open_.port), RuleChain(rules))
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+            for name, frames in TOO_LARGE.items():
+                data = connect("u", verbose=verbose) + b"PING\r\n" + frames
+                for cut in (len(data), 7 if len(data) < 500 else 300_001):
+                    chunks = [data[at : at + cut] for at in range(0, len(data), cut)]
+                    expected = await play(secured.port, chunks, 9)
+                    found = await play(address.port, chunks, 9)
+                    if expected != found:
+                        wrong.append(f"{name}\nserver {expected}\nproxy  {found}")
+            nursery.cancel_scope.cancel()
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.server
+async def test_a_reply_opens_once_its_message_has_come() -> None:
+    """A client that answers what it has not got yet is denied, which the server would not do."""
+    rules = parse_rules([{"name": "map", "kind": "permissions", "client": {"user": "u"}, **MAP}], KINDS)
+    asked = connect("u") + b"SUB ok 1\r\nPUB ok secret.r 0\r\n\r\n"
+    answer = b"PUB secret.r 0\r\n\r\nPING\r\n"
+    denial = b"-ERR 'Permissions Violation for Publish to \"secret.r\"'\r\n"
+    request = b"MSG ok 1 secret.r 0\r\n\r\n"
+    with NatsServer(config(secured=True)) as secured, NatsServer(config(secured=False)) as open_:
+        proxy = Proxy(settings_before(open_.port), RuleChain(rules))
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+            assert await play(secured.port, [asked + answer], 1) == [request, b"PONG\r\n"]
+            assert await play(address.port, [asked + answer], 1) == [request, denial, b"PONG\r\n"]
+            for port in (secured.port, address.port):
+                assert await play(port, [answer], 1, greeting=asked + b"PING\r\n") == [b"PONG\r\n"]
+                found = await play(port, [answer + answer], 2, greeting=asked + b"PING\r\n")
+                assert found == [b"PONG\r\n", denial, b"PONG\r\n"]
+            nursery.cancel_scope.cancel()
 
 
 OUT_OF_A_TENANT = {

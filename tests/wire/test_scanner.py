@@ -163,6 +163,21 @@ def test_needs_are_met(twin: str) -> None:
 
 
 @twins
+@pytest.mark.parametrize("clauses", [(), ALL])
+def test_what_the_receiver_does_not_take_is_not_held(twin: str, clauses: tuple[Clause, ...]) -> None:
+    interest, scanner_type = TWINS[twin]
+    scanner = scanner_type(C2S, interest(clauses))
+    scanner.max_payload = 10
+    scanner.feed(b"PUB a 10\r\n0123456789\r\nHPUB a 9 11\r\n")
+    whole, large = scanner.next(), scanner.next()
+    assert isinstance(whole, Frame if clauses else Run)
+    assert isinstance(large, Frame)
+    assert (large.end - large.start, large.size, large.missing) == (13, 11, 13)
+    scanner.feed(b"NATS")
+    assert isinstance(scanner.next(), Body)
+
+
+@twins
 def test_what_comes_on_a_sid_is_counted_wanted_or_not(twin: str) -> None:
     """Tallies hold the message frames of their sids, but for the core's own 503."""
     interest, scanner_type = TWINS[twin]

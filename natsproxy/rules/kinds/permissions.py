@@ -22,7 +22,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.errors import publish_denied, subscribe_denied, subscription_revoked
 from natsproxy.protocol.headers import TRACE_DEST, trace_span
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
-from natsproxy.protocol.subjects import is_valid_publish
+from natsproxy.protocol.subjects import has_wildcard, is_valid_strict
 from natsproxy.rules.base import Action, Blanket, Hit, Kind, Setting, Stage
 from natsproxy.rules.roles import MSGS, PUBS
 from natsproxy.rules.seam import View
@@ -74,7 +74,7 @@ class PermissionMap(Action):
         if len(headers) < frame.header_size:
             return Close("permissions cannot judge headers that are larger than the rule buffer")
         traced = traced_to(headers) if headers else b""
-        if traced and is_valid_publish(traced) and not self._may_publish(traced, hit.now):
+        if is_traceable(traced) and not self._may_publish(traced, hit.now):
             return Deny(publish_denied(traced))
         return None if self._may_publish(frame.subject, hit.now) else Deny(publish_denied(frame.subject))
 
@@ -156,6 +156,11 @@ def traced_to(headers: bytes) -> bytes:
     """
     found = trace_span(headers)
     return b"" if found is None else headers[found[0] : found[1]]
+
+
+def is_traceable(subject: bytes) -> bool:
+    """Tell whether the server would publish traces to a subject: if not, it neither asks nor traces."""
+    return is_valid_strict(subject) and not has_wildcard(subject)
 
 
 KEYS: Final = ("publish", "subscribe", "allow_responses")
