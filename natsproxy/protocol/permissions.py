@@ -182,7 +182,7 @@ class ResponsePermissions:
 
     def can_publish(self, subject: bytes, now: int) -> bool:
         """Decide on a PUB, and count it when an open reply is what admits it."""
-        return self._permissions.can_publish(subject) or self._use(subject, now)
+        return self._permissions.can_publish(subject) or self.use(subject, now)
 
     def delivered(self, reply: bytes, now: int) -> None:
         """Note that a message with this reply subject went to the client.
@@ -194,16 +194,18 @@ class ResponsePermissions:
         self._prune(now)
         self._open[reply] = (now, 0)
 
-    def _use(self, subject: bytes, now: int) -> bool:
+    def use(self, subject: bytes, now: int) -> bool:
+        """Tell whether an open reply admits a PUB, and count it."""
         rule, entry = self._permissions.responses, self._open.get(subject)
         if rule is None or entry is None:
             return False
         since, used = entry[0], entry[1] + 1
-        if 0 <= rule.max < used or 0 <= rule.expires < now - since:
+        late = 0 <= rule.expires < now - since
+        if late or used == rule.max:
             del self._open[subject]
-            return False
-        self._open[subject] = (since, used)
-        return True
+        else:
+            self._open[subject] = (since, used)
+        return not late
 
     def _prune(self, now: int) -> None:
         rule = self._permissions.responses

@@ -61,11 +61,14 @@ class Blanket(NamedTuple):
 
     drop: it drops them.  delay: it holds them for so long (ns), in order.  Neither: it leaves them alone.
     unless: a frame with these bytes in its headers is judged by itself; `b""` for none.
+    admits: asked about each frame that is left alone (and the time), in order: what the action notes of it,
+    and whether it is left alone indeed; the others are judged by themselves.
     """
 
     drop: bool = False
     delay: int = 0
     unless: bytes = b""
+    admits: Callable[[Frame, int], bool] | None = None
 
 
 class Action:

@@ -16,7 +16,6 @@ Theory
 from __future__ import annotations
 
 from natsproxy.protocol.patternset import PatternSet
-from natsproxy.protocol.subjects import compile_pattern
 from natsproxy.rules.base import LinkAction, Rule
 from natsproxy.rules.memo import remember
 from natsproxy.rules.rewriter import Rewriter
@@ -40,22 +39,26 @@ class _Table:
             if not clause.unless
             for pattern in clause.match or ()
         )
-        self.excepting = [(place, clause) for place, clause in wanted if clause.unless]
+        self.excepting = [
+            (place, _set(clause.unless), None if clause.match is None else _set(clause.match))
+            for place, clause in wanted
+            if clause.unless
+        ]
         self.simple = not self.excepting and not len(self.patterns)
 
     def find(self, subject: bytes) -> tuple[int, ...]:
         """Return the places that want a subject; the price does not grow with the patterns that do not."""
         if self.simple:
             return self.always
-        found = {*self.always, *self.patterns.find(subject)}
-        found.update(place for place, clause in self.excepting if _has(clause, subject))
-        return tuple(sorted(found))
+        found = [*self.always, *self.patterns.find(subject)]
+        for place, unless, match in self.excepting:
+            if not unless.matches(subject) and (match is None or match.matches(subject)):
+                found.append(place)
+        return tuple(sorted(set(found))) if len(found) > 1 else tuple(found)
 
 
-def _has(clause: Clause, subject: bytes) -> bool:
-    if any(compile_pattern(pattern)(subject) for pattern in clause.unless):
-        return False
-    return clause.match is None or any(compile_pattern(pattern)(subject) for pattern in clause.match)
+def _set(patterns: tuple[bytes, ...]) -> PatternSet[None]:
+    return PatternSet((pattern, None) for pattern in patterns)
 
 
 class Plan:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from natsproxy.events import Firing
@@ -49,6 +48,10 @@ class Streak:
     after: bytes = b""
 
 
+Admits = Callable[[Frame, int], bool]
+"""See `Blanket.admits`."""
+
+
 class Lift(NamedTuple):
     """The way of frames that move: their new head in place of the first `cut` bytes.
 
@@ -65,15 +68,10 @@ class Lift(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """The way of frames that go on as they are."""
+    """The way of frames that go on as they are, unless their headers or a judge say otherwise."""
 
     unless: bytes
-
-
-@cache
-def stay(unless: bytes) -> Stay:
-    """Return the one way of all frames that go on unless their headers say so."""
-    return Stay(unless)
+    admits: Admits | None = None
 
 
 Way = Lift | Stay | Lot | None
@@ -98,6 +96,7 @@ class Shuttle:
         self._seen = [0, 0]  # frames of this read, by direction
         self._known = (0, 0)
         self._streaks: dict[tuple[Direction, Rule], Streak] = {}
+        self._stays: dict[tuple[bytes, Admits | None], Stay] = {}
         self._lots: dict[tuple[Direction, Rule], Lot] = {}
         self._moves: tuple[Moves | None, Moves | None] = (None, None)
         if (rewriter := self._rewriter) is not None and rewriter.replies:
@@ -132,14 +131,12 @@ class Shuttle:
         while way is not None:
             if isinstance(way, Lift):
                 at, way = self._lift(direction, frames, at, way, base, now, found)
-                continue
-            stop, following = self._reach(direction, frames, at, way)
-            if isinstance(way, Lot):
-                way.take(frames, at, stop, base, now, found)
-                at = stop
+            elif isinstance(way, Stay):
+                at, way = self._stay(direction, frames, at, way, now, found)
             else:
-                at = self._stay(direction, frames, at, stop, way.unless, found)
-            way = following if at == stop else None
+                stop, following = self._reach(direction, frames, at, way)
+                way.take(frames, at, stop, base, now, found)
+                at, way = stop, following
         return found
 
     def _way(self, direction: Direction, frame: Frame) -> Way:
@@ -166,23 +163,39 @@ class Shuttle:
         direction: Direction,
         frames: Sequence[Frame],
         at: int,
-        stop: int,
-        unless: bytes,
+        way: Stay,
+        now: int,
         found: list[Stretch],
-    ) -> int:
-        """Let neighbours pass; return the index of the first that must take the long way."""
-        moves = self._moves[direction]
-        start = at
-        if not unless and moves is None:
-            at = stop
-        while at < stop:
+    ) -> tuple[int, Way]:
+        """Let neighbours pass; return the index behind them and the way of the next (see `_lift`)."""
+        moves, (unless, admits) = self._moves[direction], way
+        if not unless and moves is None and admits is None:
+            at, following = self._reach(direction, frames, at, way)
+            found.append(Stretch(at))
+            return at, following
+        start, size = at, len(frames)
+        following = way
+        while following is way:
             frame = frames[at]
-            if (unless and unless in frame.headers) or (moves is not None and frame[6] and moves(frame[6])):
+            if (
+                (unless and unless in frame.headers)
+                or (moves is not None and frame[6] and moves(frame[6]))
+                or (
+                    admits is not None and not admits(frame, now)
+                )  # asked last: it may take note of the frame
+            ):
+                following = None
                 break
             at += 1
+            if at == size:
+                following = None
+                break
+            nearest = frames[at]
+            if not (nearest[5] is frame[5] and nearest[7] is frame[7] and nearest[4] is frame[4]):
+                following = self._way(direction, nearest)
         if at > start:
             found.append(Stretch(at))
-        return at
+        return at, following
 
     def _lift(
         self,
@@ -254,11 +267,11 @@ class Shuttle:
 
     def _both(self, direction: Direction, frame: Frame, rules: Way, moved: Moved | None) -> Way:
         """Return the way of frames that rules leave alone, with what rewriting does to them."""
-        if type(rules) is not Stay:
+        if type(rules) is not Stay or rules.admits is not None:
             return None
         unless = _NAMING if frame.op in _WITH_HEADERS else b""  # what rules mind begins like that, too
         if moved is None or moved.subject == frame.subject:
-            return stay(unless)
+            return self._staying(unless)
         if not moved.subject:
             return None
         streak = self._streaks.get((direction, moved.by))
@@ -273,7 +286,7 @@ class Shuttle:
     def _rules(self, direction: Direction, frame: Frame, subject: bytes) -> Way:
         """Return what the rules other than rewriting do to the frames of a subject."""
         acting: Lot | None = None
-        unless = b""
+        unless, admits = b"", None
         for place in self._plan.candidates(direction, frame.op, subject):
             item = self._bound.by_place[direction][place]
             blanket = item.action.blanket(frame.op, subject, frame.sid, self._bound.view)
@@ -281,16 +294,23 @@ class Shuttle:
                 return None
             if frame.op in _WITH_HEADERS:
                 unless = unless or blanket.unless
-            if item.action.stage == Stage.PERMISSION:
-                continue  # a judge that lets them be does not count them
+            if item.action.stage == Stage.PERMISSION:  # a judge that lets them be does not count them
+                if blanket.admits is not None and admits is not None:
+                    return None
+                admits = admits or blanket.admits
+                continue
             if acting is not None or (direction == C2S and self._bound.view.verbose):
                 return None
             acting = self._lots.get((direction, item.rule))
             if acting is None:
                 acting = self._lots[direction, item.rule] = Lot(self._bound, item, direction, blanket)
         if acting is None:
-            return stay(unless)
-        return None if unless else acting
+            return self._staying(unless, admits)
+        return None if unless or admits is not None else acting
+
+    def _staying(self, unless: bytes, admits: Admits | None = None) -> Stay:
+        """Return the one way of all frames that go on under these conditions."""
+        return self._stays.setdefault((unless, admits), Stay(unless, admits))
 
     def collect(self) -> Iterable[Firing]:
         """Take out what went this way since the last time."""

@@ -51,6 +51,7 @@ def chunks(subjects: Iterable[bytes], form: bytes) -> Iterator[bytes]:
 
 PUB = b"PUB %s 16\r\n0123456789abcdef\r\n"
 HPUB = b"HPUB %s 18 34\r\nNATS/1.0\r\nA: b\r\n\r\n0123456789abcdef\r\n"
+ASK = b"MSG svc 1 %s 16\r\n0123456789abcdef\r\n"
 MSG = b"MSG %s 1 16\r\n0123456789abcdef\r\n"
 
 
@@ -62,6 +63,22 @@ def rate(chain: Chain, subjects: list[bytes], direction: Direction = C2S, form: 
     for chunk in data:
         made.receive(direction, chunk, 0)
     return len(subjects) / (time.process_time() - began)
+
+
+def answers(chain: Chain, count: int = 100_000) -> float:
+    """Return requests per second of a service: each comes as a MSG and is answered by a PUB."""
+    made = session(chain)
+    made.receive(C2S, b"SUB svc 1\r\n", 0)
+    inboxes = [b"_INBOX.abcdefghijklmnopqrstuv.%d" % n for n in range(count)]
+    data = [
+        tuple(b"".join(form % inbox for inbox in inboxes[at : at + 500]) for form in (ASK, PUB))
+        for at in range(0, count, 500)
+    ]
+    began = time.process_time()
+    for asked, answered in data:
+        made.receive(S2C, asked, 0)
+        made.receive(C2S, answered, 0)
+    return count / (time.process_time() - began)
 
 
 def rules(text: str) -> RuleChain:
@@ -139,6 +156,9 @@ def main() -> None:
     report("permissions that allow everything, HPUB", rate(rules(allow), same, C2S, HPUB), base)
     report("permissions that allow everything", rate(rules(allow), many), base_many)
     report("permissions that deny everything", rate(rules(rule("deny", 'subject = "orders.>"')), same), base)
+    report("a service that answers requests, no rules", answers(EmptyChain()), base)
+    responses = rule("permissions", 'publish = "x"', "allow_responses = true")
+    report("a service that answers requests, allow_responses", answers(rules(responses)), base)
     latency(base)
     rules_live.main()
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.records import Frames, Item
 from natsproxy.events import Firing
+from natsproxy.rules.bound import RuleBound
 from natsproxy.rules.chain import RuleChain
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.seam import Decision
 from natsproxy.rules.shuttle import MOST, WAYS
 from natsproxy.rules.spec import load
 from natsproxy.session.actions import Action, Emit, Record, Send, SessionSettings
 from natsproxy.session.session import Session
+from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames as parse_frames
 
@@ -66,7 +70,9 @@ def frame_by_frame(item: Item) -> Iterator[tuple[object, ...]]:
         yield item.direction, bytes(frame.raw), came, item.in_t, went, item.out_t, item.cause
 
 
-SUBJECTS = st.sampled_from(["o.a.b", "o.b.a", "s.a.b", "o.a", "x", "_INBOX.q.1", "o..b", "o.a.*"])
+SUBJECTS = st.sampled_from(
+    ["o.a.b", "o.b.a", "s.a.b", "o.a", "x", "_INBOX.q.1", "_INBOX.r.1", "o.r.s", "o..b", "o.a.*"]
+)
 REPLIES = st.sampled_from(["", " _INBOX.r.1", " o.r.s", " s.r.s", " $JS.ACK.S.C.1.2.3.4.5"])
 HEADS = st.sampled_from(["", "", "", "NATS/1.0\r\nA: b\r\n\r\n", "NATS/1.0\r\nNats-Trace-Dest: o.z\r\n\r\n",
                          "NATS/1.0\r\nNats-Subject: s.a.b\r\n\r\n", "NATS/1.0 503\r\n\r\n"])  # fmt: skip
@@ -79,6 +85,8 @@ RULES = {
     "latency": 'op = "PUB"\ndelay = "10ms"',
     "latency at times": 'direction = "s2c"\nop = ["MSG", "HMSG"]\ndelay = "10ms"\nprobability = 0.5',
     "permissions": 'publish = { deny = ["x", "o.z"] }\nsubscribe = { deny = "o.b.*" }',
+    "permissions to answer": 'publish = "x"\nallow_responses = { max = 2, expires = "10ms" }',
+    "permissions to answer once": 'subscribe = { deny = "o.b.*" }\nallow_responses = true',
     "deny": 'subject = "o.a"',
     "headers": 'subject = "x"\nset = { A = "1" }',
     "rewrite": 'from = "o.*.*"\nto = "s.$2.$1"',
@@ -167,6 +175,30 @@ def test_a_recorded_frame_of_the_short_way_has_its_cause() -> None:
     run.causes.clear()
     run.feed(C2S, b"PUB o.a.b 0\r\n\r\n")
     assert run.causes == ["rewrite", "rewrite"]
+
+
+def test_requests_and_their_answers_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that may only answer: what is judged by itself is what it may not send."""
+    judged: list[bytes] = []
+    decide = RuleBound.decide
+
+    def judge(bound: RuleBound, direction: Direction, frame: Frame, now: int) -> Decision | None:
+        judged.append(frame.raw)
+        return decide(bound, direction, frame, now)
+
+    monkeypatch.setattr(RuleBound, "decide", judge)
+    run = Running('[[rules]]\nname = "r"\nkind = "permissions"\npublish = "x"\nallow_responses = true\n')
+    run.feed(C2S, b"SUB svc 1\r\n")
+    judged.clear()
+    requests = b"".join(b"MSG svc 1 _INBOX.%d 0\r\n\r\n" % n for n in range(300))
+    answers = b"".join(b"PUB _INBOX.%d 0\r\n\r\n" % n for n in range(300))
+    for half in (requests[: len(requests) // 2], requests[len(requests) // 2 :], b"MSG svc 1 0\r\n\r\n"):
+        run.feed(S2C, half)
+    run.sent[C2S].clear()
+    run.feed(C2S, answers + b"PUB _INBOX.7 0\r\n\r\nPUB x 0\r\n\r\n")
+    assert run.sent[S2C] == requests + b"MSG svc 1 0\r\n\r\n"
+    assert run.sent[C2S] == answers + b"PING\r\nPUB x 0\r\n\r\n"
+    assert judged == [b"PUB _INBOX.7 0\r\n\r\n"]
 
 
 def test_a_limit_of_deliveries_is_counted() -> None:

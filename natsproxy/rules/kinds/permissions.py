@@ -98,8 +98,7 @@ class PermissionMap(Action):
     def _deliver(self, frame: Frame, hit: Hit) -> Verdict | None:
         if self.filtering and self._deniable(frame.subject, frame.sid, hit.view):
             return Drop()
-        if frame.reply and self.responses is not None:
-            self.responses.delivered(frame.reply, hit.now)
+        self._asked(frame, hit.now)
         return None
 
     def _deniable(self, subject: bytes, sid: bytes, view: View) -> bool:
@@ -113,12 +112,23 @@ class PermissionMap(Action):
 
     def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
         """Leave alone what the map admits whatever else is in the frame."""
+        responds = self.permissions.responses is not None
         if PUBS >> op & 1:
-            return Blanket(unless=TRACE_DEST) if self.permissions.can_publish(subject) else None
-        if self.permissions.responses is not None:
-            return None
+            if self.permissions.can_publish(subject):
+                return Blanket(unless=TRACE_DEST)
+            return Blanket(unless=TRACE_DEST, admits=self._answers) if responds else None
         # Armed or not: what this says holds until a subscription comes or goes, and a refused one may arm it.
-        return None if self._deniable(subject, sid, view) else Blanket()
+        if self._deniable(subject, sid, view):
+            return None
+        return Blanket(admits=self._asked if responds else None)
+
+    def _answers(self, frame: Frame, now: int) -> bool:
+        return self.responses is not None and self.responses.use(frame.subject, now)
+
+    def _asked(self, frame: Frame, now: int) -> bool:
+        if frame.reply and self.responses is not None:
+            self.responses.delivered(frame.reply, now)
+        return True
 
     def revokes(self, view: View) -> list[tuple[bytes, str]]:
         """Return the subscriptions that the map does not admit."""
