@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from natsproxy.protocol import gojson
-from natsproxy.protocol.redaction import CONNECT_SECRETS, redact_object
+from natsproxy.protocol.redaction import CONNECT_SECRETS, SEED, SEED_WITHHELD, redact_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,17 @@ def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
     Raises ValueError with a clause where the server closes without a word.
     """
     found = gojson.fill(args, _FIELDS)
-    kept: dict[str, Any] = {name: value for name, value in found.items() if name in _KEPT}
+    kept: dict[str, Any] = {name: _shown(value) for name, value in found.items() if name in _KEPT}
     given: dict[str, bool] = {name: bool(found[name]) for name in _CREDENTIALS if name in found}
     credentials = {name for name in base.credentials if given.get(name, True)}
     credentials |= {name for name, present in given.items() if present}
     remote = base.remote or any(found.get(name) for name in _REMOTE)
     return replace(base, **kept, credentials=frozenset(credentials), remote=remote)
+
+
+def _shown(value: Any) -> Any:
+    """Return a value without seeds: names and users reach logs and events."""
+    return SEED.sub(SEED_WITHHELD, value) if isinstance(value, str) else value
 
 
 def redact_connect(args: bytes) -> bytes:

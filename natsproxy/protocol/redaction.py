@@ -14,7 +14,8 @@ from typing import Final
 from natsproxy.protocol import gojson
 
 MARKER: Final = '"[withheld: secret]"'
-SEED_MARKER: Final = '"[withheld: seed]"'
+SEED_WITHHELD: Final = "[withheld: seed]"
+SEED_MARKER: Final = f'"{SEED_WITHHELD}"'
 CONNECT_SECRETS: Final = frozenset(
     {"pass", "password", "auth_token", "token", "jwt", "sig", "proxy_sig", "seed"}
 )
