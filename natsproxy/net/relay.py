@@ -4,11 +4,15 @@ A pump reads its leg, gives the bytes to the session, performs the actions and s
 leg cannot take bytes or the session holds back too much.  What a turn leaves is dealt with in the next one,
 before more is read (`pace.py`).  Timers run in a third task that exists only while the session waits for
 something.
+
+A leg that takes no more is still read: its peer may have said why before it closed, and the kernel holds
+that.  What is there is passed on, as at the end of a stream, and then the connection is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from natsproxy.rules.seam import Chain
     from natsproxy.session.session import Session
 
-LINGER = 1.0  # seconds for the client to read what came before the end
+LINGER = 1.0  # seconds for a peer to take what came before the end
 
 
 def now_ns() -> int:
@@ -138,64 +142,90 @@ class Relay:
         source, target = self._from[direction], self._to[direction]
         session, lane = self.session, self.session.lanes[direction]
         pace = Pace(self._most)
-        try:
-            while True:
-                while lane.full and not session.over:
-                    if self._unblocked.is_set():
-                        self._unblocked = trio.Event()
-                    await self._unblocked.wait()
-                    pace.begin()
-                while self._gate.shut:
-                    await self._gate.opened()
-                    pace.begin()
-                data = b"" if lane.pending else source.try_receive()
-                if data is None:
-                    await source.wait_readable()
-                    pace.begin()
-                    continue
-                now = self.last_activity = now_ns()
-                if not (data or lane.pending):
-                    self._perform(session.eof(direction, now))
-                    return
-                before = lane.scanner.ordinal
-                self._perform(session.receive(direction, data, now, pace))
-                over = pace.stepped(lane.scanner.ordinal - before)
-                if target.backlog:
-                    await target.flush()
-                elif over:
-                    await trio.lowlevel.checkpoint()
-                else:
-                    continue
+        while not target.gone:
+            while lane.full and not session.over:
+                if self._unblocked.is_set():
+                    self._unblocked = trio.Event()
+                await self._unblocked.wait()
                 pace.begin()
-        except LegLost as lost:
-            self._lost(direction, str(lost))
+            while self._gate.shut:
+                await self._gate.opened()
+                pace.begin()
+            data = b"" if lane.pending else self._receive(source)
+            if data is None:
+                await source.wait_readable()
+                pace.begin()
+                continue
+            now = self.last_activity = now_ns()
+            if not (data or lane.pending):
+                self._perform(session.eof(direction, now))
+                return
+            before = lane.scanner.ordinal
+            self._perform(session.receive(direction, data, now, pace))
+            over = pace.stepped(lane.scanner.ordinal - before)
+            if target.backlog:
+                await self._flush(target)
+            elif over:
+                await trio.lowlevel.checkpoint()
+            else:
+                continue
+            pace.begin()
 
-    def _lost(self, direction: Direction, detail: str) -> None:
-        if self.session.lanes[C2S].ended and not self.session.over:
-            self._stop(End(causes.CLIENT_CLOSED))  # it had said goodbye before it was gone
-            return
-        self._stop(End(causes.CLIENT_LOST if direction == C2S else causes.SERVER_LOST, detail))
+    def _receive(self, source: Leg) -> bytes | None:
+        """Return what a leg has to say: `b""` when it says no more, None when nothing is there yet."""
+        try:
+            data = source.try_receive()
+        except LegLost as lost:
+            self._lost(lost)
+            return b""
+        return b"" if data is None and source.gone else data
+
+    async def _flush(self, leg: Leg) -> None:
+        try:
+            await leg.flush()
+        except LegLost as lost:
+            self._lost(lost)
+
+    def _lost(self, lost: LegLost) -> None:
+        """Go on until all that the peer of a leg has said is passed on, but not for long."""
+        self._fade()
+        if self.end is None and self._nursery is not None:
+            self._nursery.start_soon(self._fade_out, self._from.index(lost.leg))
+
+    async def _fade_out(self, direction: int) -> None:
+        await trio.sleep(LINGER)
+        if not self.session.lanes[direction].ended:  # else the session has its own time for what it holds
+            self._stop(self._left(direction))
+
+    def _fade(self) -> None:
+        """End the connection if a leg is gone and nothing of it is left to pass on."""
+        for lane, leg in zip(self.session.lanes, self._from, strict=True):
+            if leg.gone and lane.ended and not (lane.pending or lane.outbox.bytes):
+                self._stop(self._left(lane.direction))
+
+    def _left(self, direction: int) -> End:
+        goodbye = direction == C2S or self.session.lanes[C2S].ended
+        return End(causes.CLIENT_CLOSED if goodbye else causes.SERVER_CLOSED)
 
     def _perform(self, actions: list[Action]) -> None:
         """Do what the session asks; what goes to one leg goes with one system call where it can."""
         pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]] = ([], [])
-        try:
-            for action in actions:
-                if isinstance(action, Send):
-                    pieces[action.direction].append(action.data)
-                elif isinstance(action, Record):
-                    self._record(action.item)
-                elif isinstance(action, Emit):
-                    self._emit(action.event)
+        for action in actions:
+            if isinstance(action, Send):
+                pieces[action.direction].append(action.data)
+            elif isinstance(action, Record):
+                self._record(action.item)
+            elif isinstance(action, Emit):
+                self._emit(action.event)
+            else:
+                self._send(pieces)
+                if isinstance(action, Finish):
+                    self._spawn(self._finish, self._to[action.direction])
                 else:
-                    self._send(pieces)
-                    if isinstance(action, Finish):
-                        self._spawn(self._finish, self._to[action.direction])
-                    else:
-                        self._stop(action)
-            self._send(pieces)
-        except LegLost as lost:
-            self._lost(C2S, str(lost))
+                    self._stop(action)
+        self._send(pieces)
+        if self._client.gone or self._server.gone:
+            self._fade()
         if not any(lane.full for lane in self.session.lanes):
             self._unblocked.set()
         self._arm()
@@ -203,7 +233,10 @@ class Relay:
     def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:
         for leg, parts in zip(self._to, pieces, strict=True):
             if parts:
-                leg.write_all(parts)
+                try:
+                    leg.write_all(parts)
+                except LegLost as lost:
+                    self._lost(lost)
                 parts.clear()
 
     def _spawn(self, task: Callable[[Leg], object], leg: Leg) -> None:
@@ -211,18 +244,23 @@ class Relay:
             self._nursery.start_soon(task, leg)  # type: ignore[arg-type]
 
     async def _finish(self, leg: Leg) -> None:
-        try:
-            await leg.flush()
-        except LegLost as lost:
-            self._lost(C2S, str(lost))
+        await self._flush(leg)
         leg.finish()
 
     def _stop(self, end: End) -> None:
         if self.end is None:
-            self.end = end
+            self.end = self._named(end)
             self.session.over = True
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
+
+    def _named(self, end: End) -> End:
+        """Return why the connection ended: to the session a leg that was lost has only closed."""
+        if end.cause == causes.CLIENT_CLOSED and self._client.lost is not None:
+            return End(causes.CLIENT_LOST, self._client.lost)
+        if end.cause == causes.SERVER_CLOSED and self._server.lost is not None:
+            return End(causes.SERVER_LOST, self._server.lost)
+        return end
 
     # -- time
 
@@ -250,32 +288,28 @@ class Relay:
             pace.stepped(self._sent - before)
             for leg in self._to:
                 if leg.backlog:
-                    try:
-                        await leg.flush()
-                    except LegLost as lost:
-                        self._lost(C2S, str(lost))
-                        return
+                    await self._flush(leg)
         self._ticking = False
 
     # -- the end
 
     async def _linger(self, end: End) -> None:
-        """Flush, half-close, drain, close: unread bytes would turn our close into an RST."""
+        """Let both peers take what came before the end."""
         if end.reset:
             self._client.reset()
             self._server.reset()
             return
-        if end.cause in (causes.CLIENT_PROTOCOL, causes.RULE, causes.DRAINED):
-            self._server.finish()
-        try:
-            with trio.move_on_after(LINGER):
-                await self._client.flush()
-                self._client.finish()
-                while True:
-                    data = self._client.try_receive()
-                    if data == b"":
-                        break
-                    if data is None:
-                        await self._client.wait_readable()
-        except LegLost:
-            return
+        with trio.move_on_after(LINGER):
+            async with trio.open_nursery() as nursery:
+                for leg in self._from:
+                    nursery.start_soon(_part, leg)
+
+
+async def _part(leg: Leg) -> None:
+    """Flush, half-close, drain: unread bytes would turn our close into an RST."""
+    with suppress(LegLost):
+        await leg.flush()
+        leg.finish()
+        while (data := leg.try_receive()) != b"":
+            if data is None:
+                await leg.wait_readable()

@@ -20,7 +20,14 @@ _PARTS = 64  # pieces of one system call; of more it is cheaper to make one
 
 
 class LegLost(Exception):
-    """The peer reset the connection or the network did."""
+    """The peer of a leg reset the connection or the network did: it takes no more.
+
+    What it had sent before may still be there to receive.
+    """
+
+    def __init__(self, leg: Leg, reason: str) -> None:
+        super().__init__(reason)
+        self.leg = leg
 
 
 def taken(stream: trio.SocketStream) -> socket.socket:
@@ -29,7 +36,10 @@ def taken(stream: trio.SocketStream) -> socket.socket:
 
 
 class Leg:
-    """The connection on one side of the proxy."""
+    """The connection on one side of the proxy.
+
+    gone: the peer takes no more; what is written is dropped.  lost: why, where it had not said goodbye.
+    """
 
     def __init__(self, sock: socket.socket, *, keepalive: bool = True) -> None:
         sock.setblocking(False)
@@ -38,6 +48,10 @@ class Leg:
         self.backlog = 0
         self._flushing: trio.Event | None = None
         self._open = True
+        self.gone = False
+        self.lost: str | None = None
+        self._ended = False  # the peer has said goodbye
+        self._finished = False  # we have
         self._receive_size = RECEIVE_SIZE
         with suppress(OSError):  # the peer may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -51,20 +65,21 @@ class Leg:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise LegLost(str(error)) from None
+            raise self._lose(error) from None
+        self._ended = not data
         if len(data) == self._receive_size < RECEIVE_MOST:
             self._receive_size *= 2  # more is waiting: fewer, larger reads
         return data
 
     async def wait_readable(self) -> None:
-        """Wait until there may be something to receive."""
-        try:
+        """Wait until there may be something to receive, or the leg is lost: receiving says which."""
+        with suppress(trio.ClosedResourceError, OSError):
             await trio.lowlevel.wait_readable(self._sock)
-        except (trio.ClosedResourceError, OSError) as error:
-            raise LegLost(str(error)) from None
 
     def write(self, data: bytes | memoryview) -> None:
         """Send what the kernel takes now and keep the rest; `flush` sends that."""
+        if self.gone or self._finished:
+            return
         if self._backlog:
             self._keep(memoryview(data))
             return
@@ -73,7 +88,7 @@ class Leg:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise LegLost(str(error)) from None
+            raise self._lose(error) from None
         if sent < len(data):
             self._keep(memoryview(data)[sent:])
 
@@ -81,7 +96,7 @@ class Leg:
         """Send several pieces with one call; the same as `write` for each in turn."""
         if len(parts) > _PARTS:
             parts = [b"".join(parts)]
-        if self._backlog or len(parts) == 1:
+        if self._backlog or len(parts) == 1 or self.gone or self._finished:
             for part in parts:
                 self.write(part)
             return
@@ -90,7 +105,7 @@ class Leg:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise LegLost(str(error)) from None
+            raise self._lose(error) from None
         for part in parts:
             if sent >= len(part):
                 sent -= len(part)
@@ -123,9 +138,7 @@ class Leg:
             except BlockingIOError:
                 continue
             except (OSError, trio.ClosedResourceError) as error:
-                self._backlog.clear()
-                self.backlog = 0
-                raise LegLost(str(error)) from None
+                raise self._lose(error) from None
             self.backlog -= sent
             rest = self._backlog[0][sent:]
             if len(rest):
@@ -133,8 +146,17 @@ class Leg:
             else:
                 self._backlog.popleft()
 
+    def _lose(self, error: Exception) -> LegLost:
+        self.gone = True
+        if not self._ended and self.lost is None:
+            self.lost = str(error)
+        self._backlog.clear()
+        self.backlog = 0
+        return LegLost(self, str(error))
+
     def finish(self) -> None:
         """Half-close: the peer sees EOF after what was sent."""
+        self._finished = True
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 

@@ -149,7 +149,7 @@ class ServerPlayer:
         while True:
             data = await _receive(leg)
             if not data:
-                raise LegLost("the server closed it during the handshake")
+                raise LegLost(leg, "the server closed it during the handshake")
             scanner.feed(data)
             while (frame := scanner.next()) is not None:
                 if not isinstance(frame, Frame):

@@ -1,0 +1,178 @@
+"""The end of a connection: a peer's last words are passed on, and the record names who was lost."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+
+from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.events import Closed
+from natsproxy.net.proxy import Proxy
+from natsproxy.net.stream import Leg, LegLost
+from natsproxy.session import causes
+from tests.kit.servers import NatsServer
+
+TIMES = 20
+DEADLINE = 20.0  # seconds
+INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":1048576}\r\n'
+HELLO = b'CONNECT {"verbose":false,"user":"u","pass":"right"}\r\n'
+PIECE = bytes(70_000)
+
+
+@asynccontextmanager
+async def before(port: int) -> AsyncIterator[tuple[Proxy, trio.MemoryReceiveChannel[Closed]]]:
+    """Yield a proxy before a server, and the ends of its connections."""
+    proxy = Proxy(ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port)))
+    put, ends = trio.open_memory_channel[Closed](TIMES)
+    proxy.subscribe(lambda event: put.send_nowait(event) if isinstance(event, Closed) else None)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(proxy.serve)
+        with trio.fail_after(DEADLINE * 2):
+            yield proxy, ends
+        nursery.cancel_scope.cancel()
+
+
+async def hear(stream: trio.SocketStream, *, until: bytes = b"") -> bytes:
+    """Return what a peer says, to its end or to a text."""
+    heard = b""
+    with suppress(trio.BrokenResourceError):
+        while not (until and until in heard):
+            data = await stream.receive_some()
+            if not data:
+                break
+            heard += data
+    return heard
+
+
+async def offend(port: int, offence: list[bytes], hello: bytes) -> bytes:
+    """Say what the server closes for, all of it or as far as it is taken; return what was heard."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    heard = b""
+
+    async def listen() -> None:
+        nonlocal heard
+        heard = await hear(stream)
+
+    async with stream, trio.open_nursery() as nursery:
+        nursery.start_soon(listen)
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(hello)
+            for piece in offence:
+                await stream.send_all(piece)
+    return heard
+
+
+OFFENCES = {
+    "a payload that is too large": (
+        [b"SUB a 1\r\n" + b"PUB a 5\r\nhello\r\n" * 10 + b"PUB b 9000000\r\n", *[PIECE] * 128],
+        HELLO + b"PING\r\n",
+        [b"PONG\r\n", b"MSG a 1 5\r\nhello\r\n" * 10, b"-ERR 'Maximum Payload Violation'\r\n"],
+    ),
+    "a wrong password": (
+        [b"PING\r\n", *[b"PUB a 5\r\nhello\r\n" * 1_000] * 30],
+        HELLO.replace(b"right", b"wrong"),
+        [b"-ERR 'Authorization Violation'\r\n"],
+    ),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("offence", OFFENCES)
+async def test_a_client_hears_why_the_server_closes(offence: str) -> None:
+    """Though the client is still sending, as on its own."""
+    pieces, hello, expected = OFFENCES[offence]
+    with NatsServer("authorization { user: u, password: right }") as server:
+        async with before(server.port) as (proxy, _):
+            for port in (server.port, proxy.listen[0].port):
+                heard = [await offend(port, pieces, hello) for _ in range(TIMES)]
+                assert [all(one in each for one in expected) for each in heard] == [True] * TIMES, port
+
+
+def reset(stream: trio.SocketStream) -> None:
+    """Close with RST."""
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.socket.close()
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[
+    tuple[trio.SocketStream, trio.SocketStream, trio.MemoryReceiveChannel[Closed]]
+]:
+    """Yield a client and a server that stand on both sides of a proxy, and the ends of connections."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, before(listener.socket.getsockname()[1]) as (proxy, ends):
+        client = await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port)
+        server = await listener.accept()
+        async with client, server:
+            await server.send_all(INFO)
+            await hear(client, until=b"\r\n")
+            yield client, server, ends
+
+
+@pytest.mark.parametrize("who", [causes.CLIENT_LOST, causes.SERVER_LOST])
+@pytest.mark.parametrize("sends", ["the one who stays", "the one who goes", "nobody"])
+async def test_the_record_names_who_was_lost(who: str, sends: str) -> None:
+    for _ in range(4):
+        async with pair() as (client, server, ends):
+            goes, stays = (client, server) if who == causes.CLIENT_LOST else (server, client)
+            frame = {client: b"PUB a 1\r\nx\r\n", server: b"MSG a 1 1\r\nx\r\n"}
+            await client.send_all(HELLO)
+            await hear(server, until=HELLO)
+            if sends == "the one who goes":
+                await goes.send_all(frame[goes] * 1_000)
+            elif sends == "the one who stays":
+                await stays.send_all(frame[stays] * 1_000)
+            reset(goes)
+            with suppress(trio.BrokenResourceError):
+                if sends == "the one who stays":
+                    await stays.send_all(frame[stays] * 1_000)
+            await hear(stays)
+            await stays.aclose()
+            assert (await ends.receive()).cause == who
+
+
+async def test_the_last_words_of_a_client_reach_the_server() -> None:
+    """Though deliveries are on their way to it: unread, they make an RST of its close."""
+    rng = random.Random(1)
+    said = b"PUB a 5\r\nhello\r\n" * 100
+    for _ in range(TIMES):
+        async with pair() as (client, server, ends), trio.open_nursery() as nursery:
+            await client.send_all(HELLO)
+            await hear(server, until=HELLO)
+
+            async def flood(server: trio.SocketStream = server) -> None:
+                with suppress(trio.BrokenResourceError):
+                    while True:
+                        await server.send_all(b"MSG a 1 1000\r\n" + bytes(1_000) + b"\r\n")
+
+            nursery.start_soon(flood)
+            for _ in range(rng.randrange(10, 40)):
+                await trio.lowlevel.checkpoint()
+            await client.send_all(said)
+            await client.aclose()
+            assert await hear(server, until=said) == said
+            nursery.cancel_scope.cancel()
+            assert (await ends.receive()).cause in (causes.CLIENT_LOST, causes.CLIENT_CLOSED)
+
+
+async def test_a_leg_that_takes_no_more_is_still_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        leg = Leg(socket.create_connection(listener.getsockname()))
+        with listener.accept()[0] as peer:
+            leg.write(b"unread")
+            peer.sendall(b"why")
+        with pytest.raises(LegLost) as lost:
+            leg.write_all([b"more", b"and more"])
+        assert lost.value.leg is leg
+        assert leg.gone
+        leg.write(b"dropped")
+        assert leg.try_receive() == b"why"
+        assert leg.try_receive() == b""
+        assert leg.lost is not None
+        leg.close()
