@@ -1,9 +1,8 @@
 """Items to blocks, on the traffic path: cheap, and without copying what was received in large pieces.
 
-A block's body is a list of buffers for `os.writev`: packed fields, then the data as it was received, and so
-on.  Small pieces share one buffer: each buffer costs the writer's thread a checksum of its own, and holds the
-memory of the read that it came with.  Sealing packs the summary; the checksum and compression are left to the
-writer's thread.
+A block's body is a list of buffers: packed fields, then the data as it was received, and so on.  Small pieces
+share one buffer, since each holds the memory of the read that it came with.  Sealing makes the summary;
+joining, checksum and compression are left to the writer's thread.
 """
 
 from __future__ import annotations

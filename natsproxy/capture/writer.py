@@ -119,12 +119,13 @@ class CaptureWriter:
             self.abandon()
             self.open_segment(replace(self.info, wall=block.summary[1], mono=block.summary[0]))
         flags = 0
-        body: Parts = block.buffers
+        # In one piece: each call that releases the interpreter lock costs a wait for it afterwards.
+        body = b"".join(block.buffers)
         if self._compress is not None:
-            body = [self._compress(b"".join(block.buffers))]
+            body = self._compress(body)
             flags = ZSTD
         offset = self.size
-        self._block(Kind.RECORDS, flags, msgpack.packb(block.summary), body)
+        self._block(Kind.RECORDS, flags, msgpack.packb(block.summary), [body])
         self._index.append([offset, int(Kind.RECORDS), block.summary])
         self._items += block.summary[4]
         self._frames += block.frames

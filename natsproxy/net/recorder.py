@@ -9,10 +9,11 @@ What waits for the disk is bounded in bytes.  `overflow` says what happens when 
 | wait | connections are not read; after `wait` as close | as close |
 | close | connections are ended, new ones refused | the same |
 
-That is over when half of the queue is free again.  With `wait` and `close` all that passes is kept: the bound
-is exceeded by one read of each connection, and by what is to be said of those that are ended.  An outage is
-said once when it begins, and once when it is over, with what is missing; a gap record says that in the
-capture.
+That is over when half of the queue is free again.  Before it comes to that, with clearly more than half of
+it used, `gap` too holds traffic up, for up to 30 % of the time: where all processors are busy, traffic would
+take them from the thread that writes.  With `wait` and `close` all that passes is kept: the bound is exceeded
+by one read of each connection, and by what is to be said of those that are ended.  An outage is said once
+when it begins, and once when it is over, with what is missing; a gap record says that in the capture.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from natsproxy.wire.frames import NO_LIMIT
 SIFTED: Final = 2048
 """The most frames of one record where each may have to be looked at: a record is put in one go."""
 SLOW: Final = "the disk did not keep up"
+_MORE: Final = 4 * BLOCK_SIZE  # more than half of the queue, from which on traffic is held up
+_SHARE: Final = 0.3
+_CREDIT: Final = 100_000_000  # ns for which it is held up at once
 
 
 @dataclass(slots=True)
@@ -102,6 +106,7 @@ class Recorder:
         self._full = False
         self._missing = False  # what comes is not kept
         self._patient_until: int | None = None
+        self._credit, self._credit_at = _CREDIT, now_ns()
         self._outage: _Outage | None = None
         self._closing = False
         self._writer.open_segment()
@@ -137,8 +142,11 @@ class Recorder:
         builder.add(item)
         if builder.size >= BLOCK_SIZE:
             self._seal()
-        if self.waiting > self.settings.queue and not self._full:
+        waiting = self.waiting
+        if waiting > self.settings.queue and not self._full:
             self._overflow()
+        elif waiting > self.settings.queue // 2 + _MORE and self.settings.overflow == "gap":
+            self._slow_down()
 
     @property
     def waiting(self) -> int:
@@ -162,10 +170,24 @@ class Recorder:
         elif self.settings.overflow == "close":
             self._bar(SLOW)
         elif self._gate.barred() is None:
-            self._gate.close()
-            self._patient_until = now_ns() + self.settings.wait
-            self._wake.set()
+            self._hold_up(self.settings.wait)
         self._disk.when_eased()
+
+    def _slow_down(self) -> None:
+        """Let traffic wait a little for the disk, if it has not waited too much already."""
+        now = now_ns()
+        if self._gate.shut or self._outage is not None:
+            return
+        self._credit = min(_CREDIT, self._credit + int((now - self._credit_at) * _SHARE))
+        self._credit_at = now
+        if self._credit > _CREDIT // 10:
+            self._hold_up(self._credit)
+            self._disk.when_eased()
+
+    def _hold_up(self, most: int) -> None:
+        self._gate.close()
+        self._patient_until = now_ns() + most
+        self._wake.set()
 
     def _on_failed(self, reason: str) -> None:
         if self._closing or self.settings.overflow == "gap":
@@ -188,8 +210,7 @@ class Recorder:
 
     def _go_on(self) -> None:
         self._full = self._missing = False
-        self._patient_until = None
-        self._gate.open()
+        self._let_go()
         outage, self._outage = self._outage, None
         if outage is None:
             return
@@ -201,6 +222,15 @@ class Recorder:
             self._put(Gap(None, outage.t1, info))
         gap = GapEvent(now_ns(), None, outage.reason, outage.bytes, outage.frames, outage.since)
         self._emit(gap)
+
+    def _let_go(self) -> None:
+        """Open the gate; what traffic has waited under `gap` is taken from its credit."""
+        now = now_ns()
+        if self._patient_until is not None:
+            self._patient_until = None
+            self._credit -= now - self._credit_at
+            self._credit_at = now
+        self._gate.open()
 
     # -- the task
 
@@ -223,7 +253,10 @@ class Recorder:
             if self._builder.begun and now >= self._began + self.settings.flush:
                 self._seal()
             if self._patient_until is not None and now >= self._patient_until:
-                self._bar(f"{SLOW} for {self.settings.wait / 1e9:g} s")
+                if self.settings.overflow == "gap":
+                    self._let_go()
+                else:
+                    self._bar(f"{SLOW} for {self.settings.wait / 1e9:g} s")
             if self._rotate or self._due_to_rotate():
                 self._rotate = False
                 self._next_segment()

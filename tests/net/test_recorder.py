@@ -20,6 +20,7 @@ from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net import disk as disk_thread
+from natsproxy.net.gate import Gate
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import causes
 from natsproxy.wire.ops import C2S
@@ -187,6 +188,31 @@ async def test_gap_lets_traffic_go_on(nats_server: NatsServer, tmp_path: Path, d
     assert run.said("error") == [
         "the capture stands still, traffic goes on unrecorded: the disk did not keep up"
     ]
+
+
+@pytest.mark.server
+async def test_gap_slows_traffic_down_before_it_misses_any(
+    nats_server: NatsServer, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more than half of the queue used traffic is held up, for a moment only if that does not help."""
+    shut: list[int] = []
+    close = Gate.close
+
+    def counted_close(gate: Gate) -> None:
+        shut.append(1)
+        close(gate)
+
+    monkeypatch.setattr(Gate, "close", counted_close)
+    async with running(nats_server, tmp_path / "x.ncap", queue=64 << 20) as run:
+        stream = await run.connect()
+        disk.moving.clear()
+        assert await ask(stream, MESSAGE * 4_500)
+        assert shut
+        disk.moving.set()
+        await stream.aclose()
+        await run.until(run.ends)
+    assert run.said("error") == []
+    run.check_all_that_passed_is_recorded()
 
 
 @pytest.mark.server
