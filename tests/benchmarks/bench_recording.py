@@ -1,0 +1,73 @@
+"""A fast stream through the proxy, with and without recording: the speed of each, and the frames kept.
+
+One publisher and one subscriber, as in `bench_proxy.py`; the rounds of both are interleaved and medians are
+shown, with the processor seconds that the proxy used for all rounds.  The capture is of the default overflow,
+`gap`: what is not kept is counted.  Loopback and temporary files only, bounded in count.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.records import Frames
+from tests.benchmarks.bench_proxy import throughput
+from tests.kit.process import ProxyProcess
+from tests.kit.servers import NatsServer
+
+ROUNDS = 3
+COUNTS = {16: 400_000, 128: 300_000, 1024: 100_000, 16384: 10_000}
+
+
+def processor(proxy: ProxyProcess) -> float:
+    """Return the processor seconds that a proxy has used."""
+    fields = Path(f"/proc/{proxy.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def arrived(proxy: ProxyProcess) -> int:
+    """Return how many frames came to a proxy on the connections that it says have ended."""
+    ends = [line for line in proxy.lines() if line["event"] == "closed"]
+    return sum(line["c2s_frames"] + line["s2c_frames"] for line in ends)
+
+
+def measure(server: NatsServer, size: int, count: int, folder: Path) -> None:
+    """Print one row."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    with ProxyProcess(server.url) as plain, ProxyProcess(server.url, "--record", str(folder)) as recording:
+        for _ in range(ROUNDS):
+            for proxy, rate in zip((plain, recording), rates, strict=True):
+                rate.append(throughput((proxy.port, proxy.port), size, count))
+        seconds = processor(plain), processor(recording)
+        recording.drain()
+        came = arrived(recording)
+    records = (item for _, item in open_capture(folder).items() if isinstance(item, Frames))
+    kept = sum(record.frames for record in records if record.in_first is not None)
+    before, after = (statistics.median(rate) for rate in rates)
+    print(
+        f"{size:>8} B payload {before / 1e3:>9.0f} k/s {after / 1e3:>9.0f} k/s {after / before:>8.2f}"
+        f" {seconds[0]:>9.2f} s {seconds[1]:>8.2f} s   {kept:,} of {came:,} frames",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{'':18} {'plain':>13} {'recording':>13} {'ratio':>8} {'cpu':>11} {'cpu':>10}   recorded")
+    with NatsServer() as server:
+        for size, count in COUNTS.items():
+            folder = Path(tempfile.mkdtemp(prefix="natsproxy-bench-"))
+            try:
+                measure(server, size, count, folder)
+            finally:
+                shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
