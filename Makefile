@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# A worker for each core; what needs Spark stays with one of them, beside its one JVM.
-PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup
+# A worker for each core; tests/conftest.py shares the tests out.
+PYTEST := $(BIN)/python -m pytest -q -n auto
 
 .PHONY: demo test test-fast check check-long coverage bench fix clean
 
@@ -37,7 +37,7 @@ check-long: $(STAMP)
 
 coverage: $(STAMP)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q -n auto --dist loadgroup -m "not long"
+	$(BIN)/coverage run -m pytest -q -n auto -m "not long"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 

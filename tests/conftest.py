@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.kit.servers import NatsServer
 
@@ -21,6 +23,23 @@ settings.load_profile(os.environ.get("NATSPROXY_TEST_PROFILE", "fast"))
 # A shell lets what it starts in the background ignore SIGINT, and the programs that tests start would too.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+TOGETHER = ("tests/spark/", "tests/replay/test_versions.py")
+"""Tests that go to one worker: they share a Java, or what they have found out."""
+
+
+class Grouped(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Tests go to workers one by one, those that share something dear together and first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Choose how tests are shared out."""
+    return Grouped(config, log)
+
 
 LIMIT = 300  # seconds for one test: a hang ends with all stacks
 

@@ -33,7 +33,7 @@ from natsproxy.spark.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
 CAPTURES = [str(ROOT / "recordings" / name) for name in ("requests-v1.ncap", "jetstream-v1.ncap")]

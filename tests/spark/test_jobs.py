@@ -43,7 +43,7 @@ from natsproxy.spark.watching import watch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 MS, DAY = 1_000_000, 86_400_000_000_000
 
 

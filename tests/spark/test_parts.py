@@ -22,7 +22,7 @@ from natsproxy.spark.store import SOURCES, Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 DAY = 86_400_000_000_000
 DAYS = parts.FILES_OPEN + 2
 GOLDEN = sorted((Path(__file__).parents[2] / "recordings").glob("*.ncap"))

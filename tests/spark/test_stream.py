@@ -30,7 +30,7 @@ from natsproxy.spark.stream import NatscapStream, Offsets
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 ROW = (
     StructType()
     .add("recorder", "string").add("segment", "integer").add("block_off", "long")
