@@ -27,6 +27,9 @@ QUEUE: Final = 1 << 20
 """How many bytes of lines wait for whoever reads the log."""
 _OF_THE_SERVER: Final = ("server-closed", "server-lost", "server-protocol")
 """Ends that are the server's doing, but for outages, which are told once (`net/upstream.py`)."""
+_LEFT: Final = ("client-closed", "client-lost")
+PROBES_EVERY: Final = 600_000_000_000
+"""How often (ns) the log says that there were probes."""
 _STDERR: Final = 2
 _PATIENCE: Final = 2.0  # seconds for the last lines
 
@@ -170,6 +173,45 @@ def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping
         for key, value in line.items()
         if value is not None
     }
+
+
+class EventLog:
+    """Writes events.
+
+    A client is told of once it has done something.  One that comes and goes without a word is a probe, of
+    which there may be one a second for ever: they are counted, and the count is said now and then.
+    """
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._coming: dict[int, Opened] = {}  # connections that were not told of yet
+        self._probes = 0
+        self._said = -PROBES_EVERY
+
+    def __call__(self, event: Event) -> None:
+        """Write an event, or keep it for later."""
+        if isinstance(event, Opened):
+            self._coming[event.conn] = event
+            return
+        opened = self._coming.pop(event.conn, None) if event.conn is not None else None
+        if opened is not None:
+            if isinstance(event, Closed) and not event.c2s_bytes and event.cause in _LEFT:
+                self._probe(event.t)
+                return
+            log_event(self._log, opened)
+        log_event(self._log, event)
+
+    def _probe(self, now: int) -> None:
+        self._probes += 1
+        if now - self._said >= PROBES_EVERY:
+            self._said = now
+            self.close()
+
+    def close(self) -> None:
+        """Say what is still to be said."""
+        if self._probes:
+            self._log.info("connections closed by clients that said nothing", count=self._probes)
+        self._probes = 0
 
 
 def log_event(log: Any, event: Event) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.log import LogFile, logger
+from natsproxy.events import Closed, Greeted, Opened
+from natsproxy.log import EventLog, LogFile, logger
 from tests.kit.servers import NatsServer
 
 
@@ -62,6 +63,30 @@ def test_a_reader_that_is_gone_is_no_error(tmp_path: Path) -> None:
     with LogFile(pipe) as file:
         os.close(reader)
         logger(file, "console").error("nobody hears this")
+
+
+def test_probes_are_one_counter(tmp_path: Path) -> None:
+    """Clients that say nothing are counted; who says something is told of, from the beginning."""
+    minute = 60_000_000_000
+    with LogFile(tmp_path / "log") as file:
+        say = EventLog(logger(file, "json"))
+        for conn in range(100):
+            say(Opened(conn * minute, conn, "10.0.0.1:5", "up:1"))
+            say(Closed(conn * minute, conn, "client-closed", s2c_bytes=300, s2c_frames=1))
+        say(Opened(0, 200, "10.0.0.2:5", "up:1"))
+        say(Greeted(0, 200, "app/1", "app"))
+        say(Closed(0, 200, "client-closed", c2s_bytes=20, name="app"))
+        say(Opened(0, 201, "10.0.0.3:5", "up:1"))
+        say(Closed(0, 201, "server-closed"))
+        say.close()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    probes = [line["count"] for line in lines if "said nothing" in line["event"]]
+    assert sum(probes) == 100
+    assert len(probes) == 11
+    told = [(line["conn"], line["event"], line["level"]) for line in lines if "conn" in line]
+    assert told == [
+        (200, "opened", "info"), (200, "closed", "info"), (201, "opened", "info"), (201, "closed", "warning"),
+    ]  # fmt: skip
 
 
 @pytest.mark.server

@@ -19,7 +19,7 @@ from natsproxy.cli.paths import FilePath
 from natsproxy.config.build import inline_rules, proxy_settings, read_file, rules_file
 from natsproxy.config.options import OPTIONS, Option
 from natsproxy.errors import ConfigError, Exit, NatsproxyError
-from natsproxy.log import LogFile, log_event, logger
+from natsproxy.log import EventLog, LogFile, logger
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.base import Rule
 from natsproxy.rules.chain import RuleChain
@@ -175,7 +175,8 @@ class Service:
     async def run(self, log: Any, signals: AsyncIterator[int]) -> None:
         """Serve until drained; signals: those of the process."""
         proxy = self._proxy
-        proxy.subscribe(lambda event: log_event(log, event))
+        events = EventLog(log)
+        proxy.subscribe(events)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._obey, signals, log, nursery.cancel_scope)
             listening = await nursery.start(proxy.serve)
@@ -188,6 +189,7 @@ class Service:
             )
             await proxy.done.wait()
             nursery.cancel_scope.cancel()
+        events.close()
 
     async def _obey(self, signals: AsyncIterator[int], log: Any, everything: trio.CancelScope) -> None:
         draining = False

@@ -22,6 +22,7 @@ from natsproxy.net.gate import Gate
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.relay import Relay, now_ns
 from natsproxy.net.stream import Leg, taken
+from natsproxy.net.unheard import Unheard
 from natsproxy.net.upstream import NoServer, Upstream
 from natsproxy.rules.seam import Chain, EmptyChain
 from natsproxy.session import causes
@@ -53,6 +54,7 @@ class Proxy:
         self.accepted = 0
         self._subscribers: list[Callable[[Event], None]] = []
         self._taps: list[Callable[[records.Item], None]] = []
+        self._unheard: dict[int, Unheard] = {}
         self._names: Counter[str] = Counter()
         self._budget = Budget(settings.buffers)
         self._upstream = Upstream(settings, self.emit, now_ns)
@@ -148,7 +150,7 @@ class Proxy:
         chain, session = self.chain, self._session(conn, ordinal, peer, local, opened)
         end = End(causes.KILLED)
         upstream = str(self.settings.upstream)
-        relay: Relay | None = None
+        record = self._unheard[conn] = Unheard(session, self.record)
         try:
             opening = session.opening
             if opening in ("refuse", "close"):
@@ -164,10 +166,8 @@ class Proxy:
                 end = End(*_unrecordable(barred))
                 return
             self.emit(Opened(opened, conn, peer, upstream, str(Address(*local)), ordinal))
-            self.record(
-                records.Open(conn, opened, {"client": peer, "upstream": upstream, "ordinal": ordinal})
-            )
-            relay = Relay(session, client, server, self.emit, self.record, self._most, self._gate)
+            record(records.Open(conn, opened, {"client": peer, "upstream": upstream, "ordinal": ordinal}))
+            relay = Relay(session, client, server, self.emit, record, self._most, self._gate)
             self.relays[conn] = relay
             if self.chain is not chain:  # it was swapped meanwhile
                 relay.swap(self.chain)
@@ -210,7 +210,8 @@ class Proxy:
             "c2s_bytes": session.lanes[C2S].in_bytes, "c2s_frames": session.lanes[C2S].scanner.ordinal,
             "s2c_bytes": session.lanes[S2C].in_bytes, "s2c_frames": session.lanes[S2C].scanner.ordinal,
         }  # fmt: skip
-        self.record(records.Close(conn, now, end.cause, {**counts, "detail": end.detail}))
+        close = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
+        self._unheard.pop(conn).close(close, end.cause)
         client = session.connect
         self.emit(
             Closed(
@@ -294,6 +295,8 @@ class Proxy:
             preambles=self._preambles, gate=self._gate, end_all=self._end_all,
         )  # fmt: skip
         self._recorded = trio.Event()
+        for unheard in self._unheard.values():
+            unheard.forget()
         for preamble in self._preambles():
             self.recorder.put(preamble)
         self._background.start_soon(self._run_recorder, self.recorder)
@@ -332,6 +335,8 @@ class Proxy:
 
     def _preambles(self) -> Iterator[records.Preamble]:
         for conn, relay in self.relays.items():
+            if self._unheard[conn].waiting:
+                continue
             session = relay.session
             info = {
                 "info": redact_frames(session.last_info, S2C),

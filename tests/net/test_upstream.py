@@ -16,7 +16,9 @@ import trio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.capture.reader import open_capture
+from natsproxy.capture.records import Close, Frames, Open, Preamble
+from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
@@ -219,3 +221,38 @@ async def test_a_client_that_says_nothing_is_timed_out(nats_server: NatsServer) 
     assert told.endswith(b"-ERR 'Authentication Timeout'\r\n")
     first = next(event for event in events if isinstance(event, Closed))
     assert (first.conn, first.cause) == (2, causes.STALLED)
+
+
+@pytest.mark.server
+async def test_a_probe_leaves_nothing_in_the_capture(nats_server: NatsServer, tmp_path: Path) -> None:
+    """One that speaks late is recorded whole, also by a capture that begins meanwhile."""
+    path = tmp_path / "x.ncap"
+    gone = trio.Event()
+    async with before(nats_server.port) as (proxy, _):
+        (address,) = proxy.listen
+        proxy.subscribe(lambda event: gone.set() if isinstance(event, Closed) else None)
+        early = await trio.open_tcp_stream(address.host, address.port)
+        await early.receive_some()
+        proxy.start_recording(RecordSettings(path))
+        late = await trio.open_tcp_stream(address.host, address.port)
+        await late.receive_some()
+        probe = await trio.open_tcp_stream(address.host, address.port)
+        await probe.receive_some()
+        await probe.aclose()
+        with trio.fail_after(20):
+            await gone.wait()
+        for stream in (early, late):
+            await stream.send_all(b"PING\r\n")
+            await stream.receive_some()
+            await stream.aclose()
+    items = [item for _, item in open_capture(path).items()]
+    kinds: dict[int | None, list[str]] = {}
+    for item in items:
+        if isinstance(item, Open | Close | Preamble | Frames):
+            kinds.setdefault(item.conn, []).append(type(item).__name__)
+    assert set(kinds) == {1, 2}
+    assert kinds[1][0] == "Preamble"
+    assert kinds[2][:2] == ["Open", "Frames"]
+    assert kinds[1][-1] == kinds[2][-1] == "Close"
+    (info, *_) = [item for item in items if isinstance(item, Frames) and item.conn == 2]
+    assert bytes(info.data).startswith(b"INFO")
