@@ -70,6 +70,8 @@ def test_no_secret_in_repr() -> None:
     )
     assert "hunter2" not in repr(parsed)
     assert parsed.credentials == {"user", "pass", "auth_token", "jwt", "sig"}
+    named = parse_connect(b'{"name":"app SU%s","user":"u"}' % (b"A" * 56))
+    assert (named.name, named.user) == ("app [withheld: seed]", "u")
 
 
 def test_redact_connect() -> None:
