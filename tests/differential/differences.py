@@ -42,6 +42,17 @@ SEEN_OTHERWISE: Final[dict[str, str]] = {
     "a denied trace that Nats-Trace-Origin-Account turns off": (
         "servers of today do not trace a message with that header, older ones do: we deny it on all"
     ),
+    "a 503 on a reply subject that is denied": (
+        "the server's own 503s pass its filter; from here one looks like a message that somebody published, "
+        "which the server would filter"
+    ),
+    "a 503 where all receivers were filtered": (
+        "the server without the map has delivered the request: to a subscription from which we filter it"
+    ),
+    "a 503 where the last receiver has reached its UNSUB max": (
+        "as above: under a delivery filter we keep the count, so the server still has that receiver for one "
+        "round trip"
+    ),
     "a sid with an UNSUB max under a delivery filter": (
         "the server frees it at its last delivery; we unsubscribe for the client there, so it is free one "
         "round trip later"

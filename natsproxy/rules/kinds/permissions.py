@@ -10,6 +10,9 @@ live subscriptions that it does not admit, as a reload of the server does.
 What only the server can do, and what is done instead
 - A message that permissions keep from one queue member goes to another member on the server; here it is lost.
 - A request whose only receivers were filtered gets a 503 from the server; here it times out.
+- The server's own 503 on a denied reply subject passes its filter; here it is filtered like any message.
+- The server opens a reply (`allow_responses`) as it delivers; here it opens as that passes, so a client
+  that answers what it has not got yet is denied.
 - The server denies after its account's mappings; here the subject is the client's.
 """
 
