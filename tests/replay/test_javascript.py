@@ -45,16 +45,8 @@ async def test_javascript_programs_run_the_same_without_a_server(tmp_path: Path)
             captures = [f"{name}.ncap", f"{name}-again.ncap"]
             for capture in captures:
                 async with nats_server() as server:
-                    record = [
-                        *cassette,
-                        "--mode",
-                        "once",
-                        "--upstream",
-                        f"nats://{server}",
-                        capture,
-                        *program,
-                    ]
-                    printed = await _run(record, tmp_path)
+                    record = [*cassette, "--mode", "once", "--upstream", f"nats://{server}"]
+                    printed = await _run([*record, capture, *program], tmp_path)
                 assert printed
             assert "the same" in await _run([NATSPROXY, "capture", "diff", *captures], tmp_path)
             nursery.start_soon(_play, [*cassette, captures[0], *program], tmp_path, printed, TIMES)
