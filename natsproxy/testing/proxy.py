@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.errors import CaptureError
 from natsproxy.testing.front import Front, server_address
 
 
@@ -22,7 +23,8 @@ class TestProxy(Front):
             proxy.wait_for("orders.new", count=3)
 
     upstream: the server.  rules: tables as in a rules file, in force from the start.  record: a capture to
-    write, `x.ncap`.  seed: of all chance.  Raises ConfigError for what cannot be used.
+    write, `x.ncap`; where the disk does not take it, connections are closed, and leaving raises CaptureError.
+    seed: of all chance.  Raises ConfigError for what cannot be used.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class TestProxy(Front):
         )
 
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
-        async with self._before(self._settings):
+        async with self._before(self._settings) as proxy:
             started()
             await stop.wait()
+        if proxy.unwritten is not None:
+            raise CaptureError(proxy.unwritten)
 
     def story(self, count: int = 20) -> str:
         """Return what a person wants to see when a test failed: faults in force, firings, the last frames."""

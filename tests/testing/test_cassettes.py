@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
-from natsproxy.testing import BlockingCall, CassetteMismatch, cassette, drop, ignoring_json
+from natsproxy.testing import BlockingCall, CassetteMismatch, TestProxy, cassette, drop, ignoring_json
+from tests.kit.disks import Disk
 from tests.kit.servers import NatsServer
 from tests.replay.scripted import Line, hello, write
 
@@ -52,6 +53,28 @@ async def say(url: str, body: bytes) -> bytes:
         heard += data
     writer.close()
     return heard
+
+
+@pytest.mark.server
+def test_a_full_disk_is_told_and_keeps_the_old_recording(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No half of a cassette takes the place of a whole one."""
+    path = hand_made(tmp_path)
+    before = path.read_bytes()
+    disk = Disk(monkeypatch)
+
+    def fill_while_recording(front: cassette | TestProxy) -> None:
+        disk.error = 0
+        with front:
+            assert b"PONG" in asyncio.run(say(front.url, b"1"))
+            disk.fill()
+
+    with pytest.raises(CaptureError, match="No space left"):
+        fill_while_recording(cassette(path, "all", upstream=nats_server.url))
+    with pytest.raises(CaptureError, match="No space left"):
+        fill_while_recording(TestProxy(nats_server.url, record=tmp_path / "proxy.ncap"))
+    assert path.read_bytes() == before
 
 
 @pytest.mark.server
