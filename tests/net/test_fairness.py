@@ -120,6 +120,6 @@ async def test_a_ping_is_answered_after_a_few_turns_of_a_flood(
         nursery.cancel_scope.cancel()
 
     assert sum(found) > 0, "the flood was not seen at all"
-    # A filter's first step comes before its price is known.
-    assert max(found) < FIRST + 30 * 20
-    assert sorted(found)[5] < 15 * 20
+    # A filter's first step comes before its price is known.  Without turns all 20,000 frames come first.
+    assert max(found) < FIRST + 200 * 20
+    assert sorted(found)[5] < 50 * 20
