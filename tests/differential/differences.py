@@ -46,6 +46,9 @@ SEEN_OTHERWISE: Final[dict[str, str]] = {
     "a denied trace that Nats-Trace-Origin-Account turns off": (
         "servers of today do not trace a message with that header, older ones do: we deny it on all"
     ),
+    "a denied message that comes to a queue subscription": (
+        "nats-server 2.12 delivers it where the filter is armed, 2.15 does not: we are as the latter on all"
+    ),
     "a 503 on a reply subject that is denied": (
         "the server's own 503s pass its filter; from here one looks like a message that somebody published, "
         "which the server would filter"
