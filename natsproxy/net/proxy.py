@@ -32,6 +32,8 @@ from natsproxy.session.session import Session
 from natsproxy.wire.frames import NO_LIMIT
 from natsproxy.wire.ops import C2S, S2C
 
+_STEP = 50  # connections that end at once when the proxy is drained, or more where half its time asks for it
+_PAUSE = 0.1  # seconds between two steps
 _NAMES_MAX = 10_000  # remembered connection names: names are hostile
 _FIRING = tuple(name for name in Firing.__slots__ if name != "also")
 
@@ -89,6 +91,8 @@ class Proxy:
                             async with trio.open_nursery() as accepting:
                                 for listener in listeners:
                                     accepting.start_soon(self._accept, listener, connections)
+                        for listener in listeners:
+                            await listener.aclose()
             finally:
                 with trio.CancelScope(shield=True):
                     for listener in listeners:
@@ -98,12 +102,23 @@ class Proxy:
                 self.done.set()
 
     async def drain(self, deadline: float | None = None) -> None:
-        """Accept no more; end each connection once it is answered, all at the deadline (in seconds)."""
+        """Accept no more; end each connection once it is answered, all at the deadline (in seconds).
+
+        Clients that can hear it are told first.  Connections end in steps: all clients at once would come
+        back at once.
+        """
         self._accepting.cancel()
         limit = self.settings.drain / 1e9 if deadline is None else deadline
         with trio.move_on_after(limit):
-            for relay in list(self.relays.values()):
-                relay.drain()
+            relays = list(self.relays.values())
+            for relay in relays:
+                relay.lame_duck()
+            step = max(_STEP, int(len(relays) * _PAUSE / (limit / 2 or 1)) + 1)
+            for first in range(0, len(relays), step):
+                if first:
+                    await trio.sleep(_PAUSE)
+                for relay in relays[first : first + step]:
+                    relay.drain()
             while self.relays:
                 self._quiet = trio.Event()
                 await self._quiet.wait()

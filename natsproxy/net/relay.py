@@ -113,6 +113,10 @@ class Relay:
         """Put another chain in force."""
         self._perform(self.session.swap(chain, now_ns()))
 
+    def lame_duck(self) -> None:
+        """Tell the client that its connection ends soon, if it can hear it."""
+        self._perform(self.session.lame_duck(now_ns()))
+
     def drain(self) -> None:
         """End the connection once what the client has sent is answered."""
         self._perform(self.session.drain(now_ns()))

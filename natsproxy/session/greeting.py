@@ -52,6 +52,11 @@ def rewritten(args: bytes, settings: SessionSettings) -> bytes:
     return rewrite_info(args, remove=remove, set=change)
 
 
+def lame_duck(args: bytes) -> bytes:
+    """Return the arguments of an INFO that says: this connection ends soon."""
+    return rewrite_info(args, remove=("nonce",), set={"ldm": True})
+
+
 _OTHERS = (
     (b"\x16", "a TLS ClientHello: natsproxy does not speak TLS on the client leg yet"),
     (b"GET ", "an HTTP request: WebSocket is not supported, nor is HTTP, on the client port"),

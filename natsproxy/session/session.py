@@ -19,7 +19,7 @@ from natsproxy.protocol.errors import AUTH_TIMEOUT
 from natsproxy.rules.seam import Chain, Stretch, Swift
 from natsproxy.session import causes
 from natsproxy.session.actions import Action, Emit
-from natsproxy.session.greeting import other_protocol
+from natsproxy.session.greeting import lame_duck, other_protocol, rewritten
 from natsproxy.session.handlers import HANDLERS, Handlers
 from natsproxy.session.lane import Lane
 from natsproxy.session.turn import ENDLESS, Turn
@@ -216,6 +216,19 @@ class Session(Handlers):
             then(now)
         else:
             self._fence(now).then.append(then)
+        return self._done()
+
+    def lame_duck(self, now: int) -> list[Action]:
+        """Tell the client that its connection ends soon, as a server does that is going to stop.
+
+        Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
+        word on what clients get.
+        """
+        lane = self.lanes[S2C]
+        hears = self._client_ready and self.connect.protocol > 0 and not self.over
+        if hears and not lane.scanner.interest.need(Op.INFO, b""):
+            args = lame_duck(rewritten(self.last_info[len("INFO") :].strip(), self._settings))
+            lane.inject(encode.info(args), Op.INFO.bit, now, "proxy")
         return self._done()
 
     def drain(self, now: int) -> list[Action]:

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import groupby
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ import trio
 from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.relay import Relay
 from natsproxy.net.stream import Leg, LegLost
 from natsproxy.session import causes
 from tests.kit.servers import NatsServer
@@ -29,7 +31,7 @@ PIECE = bytes(70_000)
 async def before(port: int) -> AsyncIterator[tuple[Proxy, trio.MemoryReceiveChannel[Closed]]]:
     """Yield a proxy before a server, and the ends of its connections."""
     proxy = Proxy(ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port)))
-    put, ends = trio.open_memory_channel[Closed](TIMES)
+    put, ends = trio.open_memory_channel[Closed](1_000)
     proxy.subscribe(lambda event: put.send_nowait(event) if isinstance(event, Closed) else None)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
@@ -176,3 +178,66 @@ async def test_a_leg_that_takes_no_more_is_still_read() -> None:
         assert leg.try_receive() == b""
         assert leg.lost is not None
         leg.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("said", "hears"),
+    [
+        (b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n', True),
+        (b'CONNECT {"verbose":false,"protocol":0}\r\nPING\r\n', False),
+        (b'CONNECT {"verbose":true,"protocol":1}\r\n', False),
+    ],
+)
+async def test_a_drain_tells_clients_that_can_hear_it(
+    said: bytes, hears: bool, nats_server: NatsServer
+) -> None:
+    """As a server in lame-duck mode: those past their first PONG, that take INFO at any time."""
+    async with before(nats_server.port) as (proxy, ends):
+        async with await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port) as client:
+            await hear(client, until=b"\r\n")
+            await client.send_all(said)
+            await hear(client, until=b"PONG\r\n" if b"PING" in said else b"+OK\r\n")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(proxy.drain)
+                heard = await hear(client)
+                await client.aclose()
+        assert (b'"ldm":true' in heard, heard.count(b"INFO ")) == (hears, int(hears))
+        assert (await ends.receive()).cause == causes.DRAINED
+
+
+class Passes(trio.abc.Instrument):
+    """Counts how often trio has looked at what is ready."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_a_drain_ends_connections_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And refuses new ones from its first moment."""
+    passes = Passes()
+    trio.lowlevel.add_instrument(passes)
+    drained: list[int] = []
+    monkeypatch.setattr(Relay, "drain", lambda _: drained.append(passes.count))
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    count = 2 * TIMES
+    monkeypatch.setattr("natsproxy.net.proxy._STEP", count // 2)
+    async with listener, before(listener.socket.getsockname()[1]) as (proxy, _):
+        clients, servers = [], []
+        for _ in range(count):
+            clients.append(await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port))
+            servers.append(await listener.accept())
+            await servers[-1].send_all(INFO)
+            await hear(clients[-1], until=b"\r\n")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(proxy.drain, 60)
+            while len(drained) < count:
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(OSError, match="connect"):
+                await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port)
+            nursery.cancel_scope.cancel()
+        for client in (*clients, *servers):
+            await client.aclose()
+    assert [len(list(step)) for _, step in groupby(drained)] == [count // 2, count // 2]
