@@ -270,12 +270,18 @@ class Lane(Recording):
             self._write(data)
         self._unread(len(data), now)
 
-    def cut(self, rest: bytes, now: int) -> None:
-        """The sender's stream ended, maybe inside a frame: pass what is there and record it."""
-        self.flush(now)
+    def _cut_open(self, now: int) -> None:
+        """Record a frame that came in pieces and will not end; once only, wherever it waits to be sent."""
         opened, self._open = self._open, None
         if opened is not None:
             self._was_open(opened, now, Flags.CUT)
+            if opened.item is not None:
+                opened.item.in_first = None
+
+    def cut(self, rest: bytes, now: int) -> None:
+        """The sender's stream ended, maybe inside a frame: pass what is there and record it."""
+        self.flush(now)
+        self._cut_open(now)
         if rest:
             if self.outbox.active:
                 self.outbox.put(Item([rest], now, 0, 0, None, None))
@@ -289,13 +295,11 @@ class Lane(Recording):
 
         What no turn has come to is as if it had not been read.
         """
-        opened, self._open = self._open, None
-        if opened is not None:
-            self._was_open(opened, now, Flags.CUT)
+        self._cut_open(now)
         if self.pending:
             self.in_bytes -= len(self.scanner.rest())
             self.pending = False
-        self.unsent += (item for item in self.outbox.left() if item is not (opened and opened.item))
+        self.unsent += self.outbox.left()
         while self.unsent and not turn.spent():
             item = self.unsent.popleft()
             if item.frames and item.in_first is not None:

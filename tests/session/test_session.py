@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproxy.capture.records import Flags
 from natsproxy.events import Greeted, Notice
 from natsproxy.rules.seam import Decision, EmptyChain, Shape
 from natsproxy.rules.verdicts import Close
@@ -476,6 +477,20 @@ def test_half_close_passes_and_the_cut_frame_with_it() -> None:
     play.eof(S2C)
     assert play.end is not None
     assert play.end.cause == causes.CLIENT_CLOSED
+
+
+def test_a_held_frame_that_the_end_cuts_is_recorded_once() -> None:
+    """EOF finds it open, the end of the connection finds it in the queue."""
+
+    def hold(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return Decision(until=10**9, cause="holds") if frame.op == Op.PUB else None
+
+    play = Playbook(OneRule(hold, ops=PUBS)).greeted()
+    before = len(play.records)
+    play.client(b"PUB a 100000\r\n" + b"x" * 70_000).eof(C2S)
+    play.do(play.session.closed(play.now))
+
+    assert [(record.cause, record.flags) for record in play.records[before:]] == [("holds", Flags.CUT)]
 
 
 def test_unknown_op_from_the_server_makes_its_stream_opaque() -> None:
