@@ -138,7 +138,7 @@ async def conversation(url: str) -> None:
 def act_record(server: NatsServer) -> None:
     """Record a conversation and look at it."""
     with running("run", "--listen", "127.0.0.1:0", "--upstream", server.url, "--record", str(CAPTURE),
-                 "--log-format", "json") as url:  # fmt: skip
+                 "--log-format", "json") as url:
         asyncio.run(conversation(url))
         say("the client said and heard what it does without a proxy; this is what was recorded:", "2")
     natsproxy("capture", "cat", str(CAPTURE), "--op", "PUB", "--op", "HPUB", "--op", "HMSG")
@@ -158,7 +158,7 @@ def act_rules(server: NatsServer) -> None:
     natsproxy("rules", "check", str(rules))
     natsproxy("rules", "explain", str(rules), "--op", "PUB", "--subject", "orders.eu.7")
     with running("run", "--listen", "127.0.0.1:0", "--upstream", server.url, "--rules", str(rules), "--seed", "7",
-                 "--log-format", "json") as url:  # fmt: skip
+                 "--log-format", "json") as url:
         asyncio.run(faults(url, server.url))
 
 

@@ -7,7 +7,7 @@ of the repository: the captures are those of `recordings/`.
 # %% A session: this machine, or what `spark-submit`, SPARK_REMOTE or a `master=` say.
 from tempfile import mkdtemp
 
-from natsproxy.spark.jobs import analyze, latencies, read
+from natsproxy.spark.jobs.analyze import analyze, latencies, read
 from natsproxy.spark.session import open_session
 
 spark = open_session(cores=2)

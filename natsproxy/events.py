@@ -39,7 +39,8 @@ class Greeted:
 class Closed:
     """A connection ended.
 
-    cause: one of the short names in `session/causes.py`.  detail: a sentence where there is more to say.
+    cause: one of the short names in `session/close_reasons.py`.  detail: a sentence where there is more to
+    say.
     bytes and frames are what arrived, per direction.  error: the -ERR with which the server closed.  name,
     user: who the client said it is.
     """

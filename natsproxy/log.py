@@ -220,21 +220,44 @@ def log_event(log: Any, event: Event) -> None:
         log.info("opened", conn=event.conn, client=event.client, upstream=event.upstream)
     elif isinstance(event, Closed):
         say = log.warning if event.error or event.cause in _OF_THE_SERVER else log.info
-        say("closed", conn=event.conn, cause=event.cause, detail=event.detail or None,
-            error=event.error or None, name=event.name or None, user=event.user or None,
-            seconds=round(event.duration / 1e9, 3), c2s_bytes=event.c2s_bytes, c2s_frames=event.c2s_frames,
-            s2c_bytes=event.s2c_bytes, s2c_frames=event.s2c_frames)  # fmt: skip
+        say(
+            "closed",
+            conn=event.conn,
+            cause=event.cause,
+            detail=event.detail or None,
+            error=event.error or None,
+            name=event.name or None,
+            user=event.user or None,
+            seconds=round(event.duration / 1e9, 3),
+            c2s_bytes=event.c2s_bytes,
+            c2s_frames=event.c2s_frames,
+            s2c_bytes=event.s2c_bytes,
+            s2c_frames=event.s2c_frames,
+        )
     elif isinstance(event, Firing):
         # Rewrites are the steady state of a proxy that has any; what rules do beyond that is news.
         say = log.debug if event.action == "rewrite" else log.info
-        say("fired", rule=event.rule, action=event.action, conn=event.conn, direction=event.direction,
-            subject=event.subject, m=event.m, ordinal=event.ordinal, count=event.count,
-            delay_ms=event.delay / 1e6 or None, detail=event.detail or None)  # fmt: skip
+        say(
+            "fired",
+            rule=event.rule,
+            action=event.action,
+            conn=event.conn,
+            direction=event.direction,
+            subject=event.subject,
+            m=event.m,
+            ordinal=event.ordinal,
+            count=event.count,
+            delay_ms=event.delay / 1e6 or None,
+            detail=event.detail or None,
+        )
     elif isinstance(event, Gap):
         log.warning(
-            "the capture goes on", reason=event.reason, seconds=round((event.t - event.since) / 1e9, 3),
-            missing_frames=event.frames, missing_bytes=event.bytes,
-        )  # fmt: skip
+            "the capture goes on",
+            reason=event.reason,
+            seconds=round((event.t - event.since) / 1e9, 3),
+            missing_frames=event.frames,
+            missing_bytes=event.bytes,
+        )
     elif isinstance(event, Notice):
         getattr(log, event.level)(event.text, conn=event.conn, **event.data)
     else:

@@ -85,8 +85,11 @@ def test_probes_are_one_counter(tmp_path: Path) -> None:
     assert len(probes) == 11
     told = [(line["conn"], line["event"], line["level"]) for line in lines if "conn" in line]
     assert told == [
-        (200, "opened", "info"), (200, "closed", "info"), (201, "opened", "info"), (201, "closed", "warning"),
-    ]  # fmt: skip
+        (200, "opened", "info"),
+        (200, "closed", "info"),
+        (201, "opened", "info"),
+        (201, "closed", "warning"),
+    ]
 
 
 @pytest.mark.server

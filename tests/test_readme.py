@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import main
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write
 from tests.kit.servers import NatsServer
@@ -69,9 +69,12 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     line = re.sub(r"--listen 127\.0\.0\.1:\d+", "--listen 127.0.0.1:0", line)
     arguments = shlex.split(line)[1:]
     process = subprocess.Popen(
-        [sys.executable, "-m", "natsproxy", *arguments], cwd=tmp_path, stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "natsproxy", *arguments],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     try:
         if "--listen" in line:

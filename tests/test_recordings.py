@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Firing
-from natsproxy.capture.recover import verify
-from natsproxy.capture.view import walk
+from natsproxy.capture.format.records import Firing
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.recover import verify
+from natsproxy.capture.read.view import walk
 
 FOLDER = Path(__file__).parent.parent / "recordings"
 GOLDEN = sorted(FOLDER.glob("*.ncap"))

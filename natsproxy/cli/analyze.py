@@ -41,10 +41,20 @@ if TYPE_CHECKING:
 @click.option("--spark-log", default=os.devnull, help="A file for what Spark itself says.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def analyze(
-    captures: tuple[str, ...], out: str, tables: str, report: str | None, watch: bool, every: float,
-    refresh: float, cores: int, master: str | None, remote: str | None, conf: tuple[str, ...],
-    spark_log: str, quiet: bool,
-) -> None:  # fmt: skip
+    captures: tuple[str, ...],
+    out: str,
+    tables: str,
+    report: str | None,
+    watch: bool,
+    every: float,
+    refresh: float,
+    cores: int,
+    master: str | None,
+    remote: str | None,
+    conf: tuple[str, ...],
+    spark_log: str,
+    quiet: bool,
+) -> None:
     """Write the tables of captures as Parquet, and show request latencies.
 
     CAPTURES are files, folders of segments, globs, or URLs of object stores.  Running it again replaces the
@@ -67,10 +77,11 @@ def analyze(
     from natsproxy.spark.session import need_pyspark, open_session
 
     need_pyspark()
-    from natsproxy.spark import jobs, paths
+    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.source import paths
     from natsproxy.spark.tables import TABLES
 
-    wanted = jobs.chosen([name for name in tables.split(",") if name] or TABLES)
+    wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
     size = 0
     if not remote and not watch:
         size = paths.check(captures)  # before the seconds that Spark takes to start
@@ -80,7 +91,7 @@ def analyze(
         if watch:
             _watch(spark, captures, out, wanted, every, refresh, report, quiet)
         else:
-            jobs.analyze(spark, captures, out, wanted, _silent if quiet else _progress)
+            analyze.analyze(spark, captures, out, wanted, _silent if quiet else _progress)
         _results(spark, out, wanted, report, captures)
     finally:
         spark.stop()
@@ -119,22 +130,35 @@ def _progress(table: str, rows: int) -> None:
 
 
 def _watch(
-    spark: SparkSession, captures: Sequence[str], out: str, tables: list[str],
-    every: float, refresh: float, report: str | None, quiet: bool,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    captures: Sequence[str],
+    out: str,
+    tables: list[str],
+    every: float,
+    refresh: float,
+    report: str | None,
+    quiet: bool,
+) -> None:
     """Watch until a signal comes; the report is written each time that the tables are."""
-    from natsproxy.spark import watching
     from natsproxy.spark.report import write
+    from natsproxy.spark.watch import job
 
     def refreshed() -> None:
         if report is not None:
             write(spark, out, report, captures)
 
     with nullcontext(_silent) if quiet else _Watching(captures) as progress:
-        watching.watch(
-            spark, captures, out, tables, every=every, refresh=refresh,
-            stop=_Stop(), progress=progress, refreshed=refreshed,
-        )  # fmt: skip
+        job.watch(
+            spark,
+            captures,
+            out,
+            tables,
+            every=every,
+            refresh=refresh,
+            stop=_Stop(),
+            progress=progress,
+            refreshed=refreshed,
+        )
 
 
 class _Watching:
@@ -182,7 +206,7 @@ def _results(
     spark: SparkSession, out: str, tables: list[str], report: str | None, captures: Sequence[str]
 ) -> None:
     """Show the latencies, and write the report that is asked for."""
-    from natsproxy.spark.jobs import latencies
+    from natsproxy.spark.jobs.analyze import latencies
 
     if "requests" in tables:
         _show(latencies(spark, out))

@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from natsproxy.capture.export import iso, json_line, remarks
-from natsproxy.capture.reader import Follower, open_capture
-from natsproxy.capture.records import Close, Firing, Frames, Gap, Open
-from natsproxy.capture.recover import Recovery
-from natsproxy.capture.recover import recover as mend
-from natsproxy.capture.recover import verify as check_file
-from natsproxy.capture.view import Query, Seen, seen, walk
+from natsproxy.capture.export.json_lines import iso, json_line, remarks
+from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Open
+from natsproxy.capture.read.reader import Follower, open_capture
+from natsproxy.capture.read.recover import Recovery
+from natsproxy.capture.read.recover import recover as mend
+from natsproxy.capture.read.recover import verify as check_file
+from natsproxy.capture.read.view import Query, Seen, seen, walk
 from natsproxy.cli.diff import diff
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.export import export

@@ -10,13 +10,13 @@ from subprocess import CompletedProcess
 import click
 import trio
 
-from natsproxy.cli.asked import URL, Seconds, parse_address
 from natsproxy.cli.foreground import run_stoppable
+from natsproxy.cli.params import URL, Seconds, parse_address
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError, Exit
-from natsproxy.replay.sessions import MODES, Session, parse_mode, use
+from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, use
 
 
 @click.group()
@@ -73,7 +73,7 @@ class _Outcome:
 
     def __init__(self) -> None:
         self.code: int | None = None
-        self.session: Session | None = None
+        self.session: CassetteUse | None = None
 
 
 async def _run(

@@ -11,16 +11,21 @@ from natsproxy.cli.paths import FilePath
 from natsproxy.cli.table import show_table
 from natsproxy.errors import Exit
 from natsproxy.printable import printable
-from natsproxy.replay.canonical import parse_ignore
-from natsproxy.replay.compare import compare
-from natsproxy.replay.report import Report, Row, Sample, Tally
+from natsproxy.replay.diff.compare import compare
+from natsproxy.replay.diff.normalize import parse_ignore
+from natsproxy.replay.diff.report import Report, Row, Sample, Tally
 
 
 @click.command()
 @click.argument("recorded", type=FilePath())
 @click.argument("observed", type=FilePath())
-@click.option("--ignore", "ignored", multiple=True, metavar="WHAT",
-              help="json:/member, header:Name or subject:pattern; may be given often.")  # fmt: skip
+@click.option(
+    "--ignore",
+    "ignored",
+    multiple=True,
+    metavar="WHAT",
+    help="json:/member, header:Name or subject:pattern; may be given often.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--all", "everything", is_flag=True, help="Show subjects without differences too.")
 def diff(recorded: Path, observed: Path, ignored: tuple[str, ...], as_json: bool, everything: bool) -> None:
@@ -87,11 +92,17 @@ def _table(rows: list[Row]) -> None:
 def _cells(row: Row) -> tuple[str, ...]:
     a, b = row.recorded, row.observed
     return (
-        row.group, _pair(a.subscribed, b.subscribed), _pair(a.sent, b.sent),
-        _pair(a.received, b.received), _pair(a.replies, b.replies),
-        _pair(a.errors, b.errors), _statuses(a, b), _pair(_ms(a, 0.5), _ms(b, 0.5)),
-        _pair(_ms(a, 0.99), _ms(b, 0.99)), "" if row.same else f"-{row.missing} +{row.added}",
-    )  # fmt: skip
+        row.group,
+        _pair(a.subscribed, b.subscribed),
+        _pair(a.sent, b.sent),
+        _pair(a.received, b.received),
+        _pair(a.replies, b.replies),
+        _pair(a.errors, b.errors),
+        _statuses(a, b),
+        _pair(_ms(a, 0.5), _ms(b, 0.5)),
+        _pair(_ms(a, 0.99), _ms(b, 0.99)),
+        "" if row.same else f"-{row.missing} +{row.added}",
+    )
 
 
 def _pair(ours: object, theirs: object) -> str:

@@ -8,10 +8,10 @@ from typing import IO
 
 import click
 
-from natsproxy.capture.export import jsonl, output, parquet
-from natsproxy.capture.pcapng import Leg, pcapng
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.view import Query
+from natsproxy.capture.export.json_lines import jsonl, output, parquet
+from natsproxy.capture.export.pcapng import Leg, pcapng
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import Query
 from natsproxy.cli.filters import filters
 from natsproxy.cli.paths import FilePath
 
@@ -25,8 +25,12 @@ _FORMS = "--jsonl, --parquet, --pcapng"
 @click.option(
     "--pcapng", "to_pcapng", metavar="OUT", help="Packets, as Wireshark reads them; TCP is made up."
 )
-@click.option("--payload", type=click.IntRange(0), metavar="BYTES",
-              help="Parquet: at most so much of each payload.  [default: all of it]")  # fmt: skip
+@click.option(
+    "--payload",
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="Parquet: at most so much of each payload.  [default: all of it]",
+)
 @click.option("--leg", type=click.Choice(["client", "server"]), help="Pcapng: whose side.  [default: client]")
 @click.option("--force", is_flag=True, help="Overwrite OUT.")
 @filters

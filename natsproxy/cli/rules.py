@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Firing, Note
+from natsproxy.capture.format.records import Firing, Note
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.exits import CouldNotRun, FoundWrong
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.build import read_text, rules_file, rules_in
@@ -21,16 +21,16 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.protocol.subjects import is_valid_subscribe
-from natsproxy.rules.base import Kind, Rule
-from natsproxy.rules.chain import RuleChain
-from natsproxy.rules.explain import SERVER_ONLY, Someone, Step, sample
-from natsproxy.rules.explain import explain as explain_frame
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.engine.explain import SERVER_ONLY, Someone, Step, sample
+from natsproxy.rules.engine.explain import explain as explain_frame
+from natsproxy.rules.file.parser import GATE, IDENTITY, SELECTOR, load
+from natsproxy.rules.file.serialize import script, to_toml
+from natsproxy.rules.file.values import direction as read_direction
+from natsproxy.rules.file.values import op as read_op
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.script import script, to_toml
-from natsproxy.rules.selector import SENDABLE, WITH_SUBJECT
-from natsproxy.rules.spec import GATE, IDENTITY, SELECTOR, load
-from natsproxy.rules.values import direction as read_direction
-from natsproxy.rules.values import op as read_op
+from natsproxy.rules.model.rule import Kind, Rule
+from natsproxy.rules.model.selector import SENDABLE, WITH_SUBJECT
 from natsproxy.wire.ops import Op
 
 _FILE = click.argument("file", type=FilePath())

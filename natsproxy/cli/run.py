@@ -21,9 +21,9 @@ from natsproxy.config.options import OPTIONS, Option
 from natsproxy.errors import ConfigError, Exit, NatsproxyError
 from natsproxy.log import EventLog, LogFile, logger
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.base import Rule
-from natsproxy.rules.chain import RuleChain
-from natsproxy.rules.spec import NONE_NAMED
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import NONE_NAMED
+from natsproxy.rules.model.rule import Rule
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
@@ -77,9 +77,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         told = "on" if default is True else option.default
         text = option.help + (f"  [{told}]" if told else "") + ("  (repeatable)" if option.many else "")
         command = click.option(
-            name, *short, required=option.required, help=text,
-            envvar=f"NATSPROXY_{option.key.upper()}", **kind,
-        )(command)  # fmt: skip
+            name,
+            *short,
+            required=option.required,
+            help=text,
+            envvar=f"NATSPROXY_{option.key.upper()}",
+            **kind,
+        )(command)
     return command
 
 

@@ -12,18 +12,18 @@ from typing import Any
 import click
 import trio
 
-from natsproxy.cli.asked import URL, Seconds, parse_address, show_facts
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
+from natsproxy.cli.params import URL, Seconds, parse_address, show_facts
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.settings import Address
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
-from natsproxy.replay.canonical import parse_ignore
-from natsproxy.replay.cassette import CassetteServer
-from natsproxy.replay.compare import compare
+from natsproxy.replay.diff.compare import compare
+from natsproxy.replay.diff.normalize import parse_ignore
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.observe import observe
+from natsproxy.replay.server_playback.server import CassetteServer
 
 _SHOWN = 20
 _Front = Callable[[], AbstractAsyncContextManager[Address]]
@@ -61,9 +61,18 @@ _Front = Callable[[], AbstractAsyncContextManager[Address]]
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def to_client(
-    capture: Path, listen: str, upstream: str | None, timeout: float, stay: bool, record: Path | None,
-    report: bool, ignored: tuple[str, ...], as_json: bool, quiet: bool, **options: Any,
-) -> None:  # fmt: skip
+    capture: Path,
+    listen: str,
+    upstream: str | None,
+    timeout: float,
+    stay: bool,
+    record: Path | None,
+    report: bool,
+    ignored: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Play the server to live clients.
 
     What they say is matched with what was recorded.
@@ -140,9 +149,11 @@ async def _serve(server: CassetteServer, front: _Front, idle: float | None, quie
 
 def _facts(server: CassetteServer) -> dict[str, Any]:
     return {
-        "clients": server.accepted, "frames": server.machine.script.played,
-        "mismatches": len(server.mismatches), "unused": len(server.unused()),
-    }  # fmt: skip
+        "clients": server.accepted,
+        "frames": server.machine.script.played,
+        "mismatches": len(server.mismatches),
+        "unused": len(server.unused()),
+    }
 
 
 def say_added(path: Path, count: int) -> None:

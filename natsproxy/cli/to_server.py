@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from natsproxy.cli.asked import (
+from natsproxy.cli.diff import show
+from natsproxy.cli.foreground import run_stoppable, with_progress
+from natsproxy.cli.params import (
     URL,
     Seconds,
     Speed,
@@ -18,14 +20,12 @@ from natsproxy.cli.asked import (
     parse_credentials,
     show_facts,
 )
-from natsproxy.cli.diff import show
-from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.paths import FilePath
 from natsproxy.errors import ConfigError, Exit
-from natsproxy.replay.canonical import parse_ignore
-from natsproxy.replay.compare import compare
-from natsproxy.replay.dry import examine
-from natsproxy.replay.rehearsal import Rehearsal, Terms
+from natsproxy.replay.client_playback.dry_run import examine
+from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
+from natsproxy.replay.diff.compare import compare
+from natsproxy.replay.diff.normalize import parse_ignore
 
 
 @click.command("to-server")
@@ -57,9 +57,16 @@ from natsproxy.replay.rehearsal import Rehearsal, Terms
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def to_server(
-    capture: Path, target: str | None, dry_run: bool, as_json: bool, report: bool,
-    ignored: tuple[str, ...], record: Path | None, quiet: bool, **options: Any,
-) -> None:  # fmt: skip
+    capture: Path,
+    target: str | None,
+    dry_run: bool,
+    as_json: bool,
+    report: bool,
+    ignored: tuple[str, ...],
+    record: Path | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Play the clients: one live connection per recorded one.
 
     Nothing that answered a message is sent before that message came.  Exit code: 0 played whole (and the
@@ -82,7 +89,7 @@ def to_server(
     ignore = parse_ignore(ignored)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
-        played = Rehearsal(capture, parse_address(target, "--to"), _terms(options), observed)
+        played = ReplayJob(capture, parse_address(target, "--to"), _terms(options), observed)
         picture = partial(_picture, f"{capture.name} -> {target}", played)
         stopped = run_stoppable(partial(with_progress, played.run, picture, quiet))
         found = compare(capture, observed, ignore) if report and observed is not None else None
@@ -98,19 +105,22 @@ def to_server(
     raise SystemExit(Exit.OK if same else Exit.FOUND_WRONG)
 
 
-def _terms(options: dict[str, Any]) -> Terms:
-    return Terms(
-        options["speed"], int(options["timeout"] * 1e9), options["loop"],
-        parse_connections(options["connections"]), parse_credentials(options),
-    )  # fmt: skip
+def _terms(options: dict[str, Any]) -> ReplayOptions:
+    return ReplayOptions(
+        options["speed"],
+        int(options["timeout"] * 1e9),
+        options["loop"],
+        parse_connections(options["connections"]),
+        parse_credentials(options),
+    )
 
 
-def _picture(title: str, played: Rehearsal, seconds: float) -> str:
+def _picture(title: str, played: ReplayJob, seconds: float) -> str:
     machine = played.machine
     if machine is None:
         return title
-    lap = f" ({played.lap + 1})" if played.lap else ""
+    iteration = f" ({played.iteration + 1})" if played.iteration else ""
     return (
-        f"{title}{lap}  {seconds:.0f} s  {machine.sent:,} sent  {machine.received_frames:,} received  "
+        f"{title}{iteration}  {seconds:.0f} s  {machine.sent:,} sent  {machine.received_frames:,} received  "
         f"{machine.sent / (seconds or 1):,.0f} frames/s  {machine.lag.last / 1e6:,.1f} ms behind"
     )

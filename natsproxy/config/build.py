@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from natsproxy.capture.sieve import Selection
+from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
-from natsproxy.rules.base import Rule
+from natsproxy.rules.file.parser import ONE_TABLE, Place, load, parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import ONE_TABLE, Place, load, parse_rules
+from natsproxy.rules.model.rule import Rule
 
 _BY_NAME = {option.name: option for option in OPTIONS}
 

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.view import Query, walk
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import Query, walk
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.subjects import compile_pattern
-from natsproxy.rules import values
+from natsproxy.rules.file import values
 from natsproxy.wire.ops import C2S, Op, op_mask
 
 OPEN: Final = 65_536

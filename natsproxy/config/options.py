@@ -14,10 +14,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from natsproxy.addresses import mask_url
-from natsproxy.capture.sieve import PayloadPolicy
+from natsproxy.capture.filter.recording_filter import PayloadPolicy
 from natsproxy.config.settings import Address
 from natsproxy.protocol.subjects import is_valid_subscribe
-from natsproxy.rules import values
+from natsproxy.rules.file import values
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,51 +158,118 @@ _size = values.above_zero(values.size)
 OPTIONS: Final = (
     Option("listen", address, "127.0.0.1:4222", "Where clients connect to.", many=True, metavar="HOST:PORT"),
     Option("upstream", upstream, None, "The server.", required=True, metavar="nats://HOST:PORT"),
-    Option("advertise", values.one_of("strip", "self", "pass"), "strip",
-           "What becomes of the server addresses in INFO.", metavar="strip|self|pass"),
-    Option("hold", duration, "0s", "How long a new client waits while the upstream is down.",
-           metavar="DURATION"),
+    Option(
+        "advertise",
+        values.one_of("strip", "self", "pass"),
+        "strip",
+        "What becomes of the server addresses in INFO.",
+        metavar="strip|self|pass",
+    ),
+    Option(
+        "hold", duration, "0s", "How long a new client waits while the upstream is down.", metavar="DURATION"
+    ),
     Option("connect-timeout", duration, "2s", "To reach the upstream, up to its INFO.", metavar="DURATION"),
-    Option("auth-timeout", duration, "2s", "For a client to say its first word; 0 for ever.",
-           metavar="DURATION"),
+    Option(
+        "auth-timeout", duration, "2s", "For a client to say its first word; 0 for ever.", metavar="DURATION"
+    ),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
-    Option("unparsed", values.one_of("close", "pass"), "close",
-           "What becomes of bytes from a client that are not NATS.", metavar="close|pass"),
-    Option("max-control-line", _size, "4KiB", "The server's max_control_line (it is not in INFO).",
-           metavar="SIZE"),
+    Option(
+        "unparsed",
+        values.one_of("close", "pass"),
+        "close",
+        "What becomes of bytes from a client that are not NATS.",
+        metavar="close|pass",
+    ),
+    Option(
+        "max-control-line",
+        _size,
+        "4KiB",
+        "The server's max_control_line (it is not in INFO).",
+        metavar="SIZE",
+    ),
     Option("rule-buffer", _size, "8MiB", "Up to what size rules see whole payloads.", metavar="SIZE"),
-    Option("queue", _size, "8MiB", "How much delayed traffic each direction of a connection holds.",
-           metavar="SIZE"),
+    Option(
+        "queue",
+        _size,
+        "8MiB",
+        "How much delayed traffic each direction of a connection holds.",
+        metavar="SIZE",
+    ),
     Option("buffers", _size, "256MiB", "How much all connections hold together.", metavar="SIZE"),
     Option("drain", duration, "30s", "How long connections have to end on SIGTERM.", metavar="DURATION"),
     Option("rules", path, None, "Rules to apply (TOML).", metavar="FILE"),
     Option("seed", whole, None, "Seed of all dice; the log names the one that was drawn.", metavar="NUMBER"),
     Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
-    Option("record-rotate", values.size, "256MiB", "Size at which a new segment begins; 0 for never.",
-           metavar="SIZE"),
-    Option("record-rotate-every", duration, "0s", "Age at which a new segment begins; 0 for never.",
-           metavar="DURATION"),
+    Option(
+        "record-rotate",
+        values.size,
+        "256MiB",
+        "Size at which a new segment begins; 0 for never.",
+        metavar="SIZE",
+    ),
+    Option(
+        "record-rotate-every",
+        duration,
+        "0s",
+        "Age at which a new segment begins; 0 for never.",
+        metavar="DURATION",
+    ),
     Option("record-flush", duration, "250ms", "How long a frame may wait to be written.", metavar="DURATION"),
-    Option("record-compression", values.one_of("none", "zstd"), "none", "Of the capture's blocks.",
-           metavar="none|zstd"),
+    Option(
+        "record-compression",
+        values.one_of("none", "zstd"),
+        "none",
+        "Of the capture's blocks.",
+        metavar="none|zstd",
+    ),
     Option("record-frame-max", _size, "8MiB", "How much is kept of one frame.", metavar="SIZE"),
     Option("record-queue", _size, "64MiB", "How much waits for the disk.", metavar="SIZE"),
-    Option("record-overflow", values.one_of("gap", "wait", "close"), "gap",
-           "When the disk is too slow or full: leave a gap in the capture, hold traffic up, or close "
-           "connections.", metavar="gap|wait|close"),
-    Option("record-wait", duration, "10s", "How long wait holds traffic up before it closes connections.",
-           metavar="DURATION"),
-    Option("record-connection", values.line, None,
-           "Only clients of this name (*, ?), or user:PATTERN, address:PATTERN.", many=True,
-           metavar="PATTERN"),
+    Option(
+        "record-overflow",
+        values.one_of("gap", "wait", "close"),
+        "gap",
+        "When the disk is too slow or full: leave a gap in the capture, hold traffic up, or close "
+        "connections.",
+        metavar="gap|wait|close",
+    ),
+    Option(
+        "record-wait",
+        duration,
+        "10s",
+        "How long wait holds traffic up before it closes connections.",
+        metavar="DURATION",
+    ),
+    Option(
+        "record-connection",
+        values.line,
+        None,
+        "Only clients of this name (*, ?), or user:PATTERN, address:PATTERN.",
+        many=True,
+        metavar="PATTERN",
+    ),
     Option("record-subject", pattern, None, "Only these subjects.", many=True, metavar="SUBJECT"),
-    Option("record-payload", policy, None, "What is kept of payloads: keep, hash, drop or truncate:BYTES.",
-           many=True, metavar="SUBJECT=ACTION"),
-    Option("log-format", values.one_of("auto", "console", "json"), "auto", "Lines for a person or JSON.",
-           metavar="auto|console|json"),
-    Option("log-level", values.one_of("debug", "info", "warning", "error"), "info", "The least to be said.",
-           metavar="debug|info|warning|error"),
-    Option("log-file", path, None, "A file instead of standard error; SIGHUP opens it anew.",
-           metavar="FILE"),
-)  # fmt: skip
+    Option(
+        "record-payload",
+        policy,
+        None,
+        "What is kept of payloads: keep, hash, drop or truncate:BYTES.",
+        many=True,
+        metavar="SUBJECT=ACTION",
+    ),
+    Option(
+        "log-format",
+        values.one_of("auto", "console", "json"),
+        "auto",
+        "Lines for a person or JSON.",
+        metavar="auto|console|json",
+    ),
+    Option(
+        "log-level",
+        values.one_of("debug", "info", "warning", "error"),
+        "info",
+        "The least to be said.",
+        metavar="debug|info|warning|error",
+    ),
+    Option("log-file", path, None, "A file instead of standard error; SIGHUP opens it anew.", metavar="FILE"),
+)
 """All options, in the order of `--help`."""

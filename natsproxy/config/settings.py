@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from natsproxy.capture.sieve import Selection
+from natsproxy.capture.filter.recording_filter import Selection
 
 SECOND = 1_000_000_000
 MIB = 1 << 20

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final
 
-from natsproxy.capture.builder import SealedBlock
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.write.builder import SealedBlock
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
 
 FIRST_PAUSE: Final = 0.05

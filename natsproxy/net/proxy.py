@@ -13,8 +13,8 @@ from typing import Any
 
 import trio
 
-from natsproxy.capture import records
-from natsproxy.capture.redact import redact_frames
+from natsproxy.capture.filter.redact import redact_frames
+from natsproxy.capture.format import records
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError, place_of
 from natsproxy.events import Closed, Event, Firing, Notice, Opened
@@ -24,8 +24,8 @@ from natsproxy.net.relay import Relay, now_ns
 from natsproxy.net.stream import Leg, taken
 from natsproxy.net.unheard import Unheard
 from natsproxy.net.upstream import NoServer, Upstream
-from natsproxy.rules.seam import Chain, EmptyChain
-from natsproxy.session import causes
+from natsproxy.rules.interface import Chain, EmptyChain
+from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, SessionSettings
 from natsproxy.session.budget import Budget
 from natsproxy.session.session import Session
@@ -123,7 +123,7 @@ class Proxy:
                 self._quiet = trio.Event()
                 await self._quiet.wait()
         for relay in list(self.relays.values()):
-            relay.kill(causes.DRAINED, "the drain deadline passed")
+            relay.kill(close_reasons.DRAINED, "the drain deadline passed")
         while self.relays:
             self._quiet = trio.Event()
             await self._quiet.wait()
@@ -163,7 +163,7 @@ class Proxy:
             self.emit(Closed(opened, conn, *_unrecordable(barred)))
             return
         chain, session = self.chain, self._session(conn, ordinal, peer, local, opened)
-        end = End(causes.KILLED)
+        end = End(close_reasons.KILLED)
         upstream = str(self.settings.upstream)
         record = self._unheard[conn] = Unheard(session, self.record)
         try:
@@ -172,7 +172,7 @@ class Proxy:
                 for action in session.actions:
                     if isinstance(action, Emit):
                         self.emit(action.event)
-                end = End(causes.RULE, f"a rule says: {opening}", opening == "refuse")
+                end = End(close_reasons.RULE, f"a rule says: {opening}", opening == "refuse")
                 client.reset() if opening == "refuse" else client.close()
                 return
             server, greeting = await self._upstream.dial()
@@ -188,11 +188,11 @@ class Proxy:
                 relay.swap(self.chain)
             end = await relay.run(greeting)
         except NoServer as error:
-            end = End(causes.UPSTREAM_DOWN, str(error))
+            end = End(close_reasons.UPSTREAM_DOWN, str(error))
         except (
             Exception
         ) as error:  # a bug of ours met by one peer's bytes must not end everybody's connection
-            end = End(causes.INTERNAL, f"natsproxy failed, please report it: {place_of(error)}")
+            end = End(close_reasons.INTERNAL, f"natsproxy failed, please report it: {place_of(error)}")
             self.emit(Notice(now_ns(), conn, "error", end.detail))
         finally:
             client.close()
@@ -201,14 +201,26 @@ class Proxy:
     def _session(self, conn: int, ordinal: int, peer: str, local: tuple[str, int], now: int) -> Session:
         s = self.settings
         settings = SessionSettings(
-            max_control_line=s.max_control_line, rule_buffer=s.rule_buffer, advertise=s.advertise,
-            self_host=local[0], self_port=local[1], unparsed=s.unparsed, queue_bytes=s.queue_bytes,
-            auth_timeout=s.auth_timeout, record_frame_max=s.record.frame_max if s.record else 8 << 20,
-        )  # fmt: skip
+            max_control_line=s.max_control_line,
+            rule_buffer=s.rule_buffer,
+            advertise=s.advertise,
+            self_host=local[0],
+            self_port=local[1],
+            unparsed=s.unparsed,
+            queue_bytes=s.queue_bytes,
+            auth_timeout=s.auth_timeout,
+            record_frame_max=s.record.frame_max if s.record else 8 << 20,
+        )
         session = Session(
-            settings, self.chain, conn=conn, ordinal=ordinal, address=peer, record=self._recording, now=now,
+            settings,
+            self.chain,
+            conn=conn,
+            ordinal=ordinal,
+            address=peer,
+            record=self._recording,
+            now=now,
             budget=self._budget,
-        )  # fmt: skip
+        )
         session.key_of = self._key_of
         return session
 
@@ -222,18 +234,27 @@ class Proxy:
         now = now_ns()
         self.relays.pop(conn, None)
         counts = {
-            "c2s_bytes": session.lanes[C2S].in_bytes, "c2s_frames": session.lanes[C2S].scanner.ordinal,
-            "s2c_bytes": session.lanes[S2C].in_bytes, "s2c_frames": session.lanes[S2C].scanner.ordinal,
-        }  # fmt: skip
+            "c2s_bytes": session.pipes[C2S].in_bytes,
+            "c2s_frames": session.pipes[C2S].scanner.ordinal,
+            "s2c_bytes": session.pipes[S2C].in_bytes,
+            "s2c_frames": session.pipes[S2C].scanner.ordinal,
+        }
         close = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
         self._unheard.pop(conn).close(close, end.cause)
         client = session.connect
         self.emit(
             Closed(
-                now, conn, end.cause, end.detail, duration=now - opened, error=session.server_error,
-                name=client.name, user=client.user or client.nkey, **counts,
+                now,
+                conn,
+                end.cause,
+                end.detail,
+                duration=now - opened,
+                error=session.server_error,
+                name=client.name,
+                user=client.user or client.nkey,
+                **counts,
             )
-        )  # fmt: skip
+        )
         self._quiet.set()
 
     # -- events and records
@@ -306,9 +327,14 @@ class Proxy:
             raise ConfigError("a capture is already being recorded: stop it first")
         assert self._background is not None
         self.recorder = Recorder(
-            settings, seed=self.seed, rules=rules or self.chain.text or None, emit=self.emit,
-            preambles=self._preambles, gate=self._gate, end_all=self._end_all,
-        )  # fmt: skip
+            settings,
+            seed=self.seed,
+            rules=rules or self.chain.text or None,
+            emit=self.emit,
+            preambles=self._preambles,
+            gate=self._gate,
+            end_all=self._end_all,
+        )
         self._recorded = trio.Event()
         for unheard in self._unheard.values():
             unheard.forget()
@@ -316,8 +342,8 @@ class Proxy:
             self.recorder.put(preamble)
         self._background.start_soon(self._run_recorder, self.recorder)
         for relay in self.relays.values():
-            for lane in relay.session.lanes:
-                lane.record = True
+            for pipe in relay.session.pipes:
+                pipe.record = True
 
     async def _run_recorder(self, recorder: Recorder) -> None:
         # Shielded: however the proxy ends, what was recorded is written and indexed first (`stop_recording`).
@@ -333,8 +359,8 @@ class Proxy:
         if recorder is None:
             return
         for relay in self.relays.values():
-            for lane in relay.session.lanes:
-                lane.record = bool(self._taps)
+            for pipe in relay.session.pipes:
+                pipe.record = bool(self._taps)
         recorder.close()
         await self._recorded.wait()
         self.unwritten = recorder.failure
@@ -361,14 +387,16 @@ class Proxy:
                     for sub in session.subs.values()
                 ],
                 "ordinals": {
-                    "c2s_in": session.lanes[C2S].scanner.ordinal, "c2s_out": session.lanes[C2S].out_next,
-                    "s2c_in": session.lanes[S2C].scanner.ordinal, "s2c_out": session.lanes[S2C].out_next,
+                    "c2s_in": session.pipes[C2S].scanner.ordinal,
+                    "c2s_out": session.pipes[C2S].out_next,
+                    "s2c_in": session.pipes[S2C].scanner.ordinal,
+                    "s2c_out": session.pipes[S2C].out_next,
                 },
                 "open": {"client": session.address, "ordinal": session.ordinal, "key": session.key},
-            }  # fmt: skip
+            }
             yield records.Preamble(conn, now_ns(), info)
 
 
 def _unrecordable(reason: str) -> tuple[str, str]:
     """Return cause and detail of the end of a connection whose traffic would not be in the capture."""
-    return causes.RECORDER, f"it cannot be recorded: {reason}"
+    return close_reasons.RECORDER, f"it cannot be recorded: {reason}"

@@ -27,10 +27,10 @@ from typing import Final
 
 import trio
 
-from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder
-from natsproxy.capture.records import Frames, Gap, Item, Preamble
-from natsproxy.capture.sieve import Sieve
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.filter.recording_filter import RecordingFilter
+from natsproxy.capture.format.records import Frames, Gap, Item, Preamble
+from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
@@ -93,12 +93,15 @@ class Recorder:
         self._emit, self._preambles, self._gate, self._end_all = emit, preambles, gate, end_all
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
         self._disk = Disk(
-            self._writer, low=settings.queue // 2, tell=trio.lowlevel.current_trio_token().run_sync_soon,
-            failed=self._on_failed, eased=self._go_on,
-        )  # fmt: skip
+            self._writer,
+            low=settings.queue // 2,
+            tell=trio.lowlevel.current_trio_token().run_sync_soon,
+            failed=self._on_failed,
+            eased=self._go_on,
+        )
         self._builder = BlockBuilder()
-        self._sieve = Sieve(settings.selection)
-        self.most = SIFTED if self._sieve.cuts else NO_LIMIT
+        self._filter = RecordingFilter(settings.selection)
+        self.most = SIFTED if self._filter.cuts else NO_LIMIT
         self._began = 0
         self._segment_began = now_ns()
         self._wake = trio.Event()
@@ -123,10 +126,10 @@ class Recorder:
 
     def put(self, item: Item) -> None:
         """Take an item; never blocks, never raises."""
-        if self._sieve.passes(item):
+        if self._filter.passes(item):
             self._put(item)
             return
-        for kept in self._sieve.sift(item):
+        for kept in self._filter.apply(item):
             self._put(kept)
 
     def _put(self, item: Item) -> None:
@@ -216,9 +219,12 @@ class Recorder:
             return
         if outage.t0 is not None:
             info = {
-                "reason": outage.reason, "bytes": outage.bytes, "frames": outage.frames, "t0": outage.t0,
+                "reason": outage.reason,
+                "bytes": outage.bytes,
+                "frames": outage.frames,
+                "t0": outage.t0,
                 "t1": outage.t1,
-            }  # fmt: skip
+            }
             self._put(Gap(None, outage.t1, info))
         gap = GapEvent(now_ns(), None, outage.reason, outage.bytes, outage.frames, outage.since)
         self._emit(gap)

@@ -20,14 +20,14 @@ import trio
 from natsproxy.net.gate import Gate
 from natsproxy.net.pace import Pace
 from natsproxy.net.stream import Leg, LegLost
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 if TYPE_CHECKING:
-    from natsproxy.capture.records import Item
+    from natsproxy.capture.format.records import Item
     from natsproxy.events import Event
-    from natsproxy.rules.seam import Chain
+    from natsproxy.rules.interface import Chain
     from natsproxy.session.session import Session
 
 LINGER = 1.0  # seconds for a peer to take what came before the end
@@ -82,7 +82,7 @@ class Relay:
                 nursery.start_soon(self._pump, C2S)
                 nursery.start_soon(self._pump, S2C)
                 self._arm()
-            end = self.end or End(causes.KILLED)
+            end = self.end or End(close_reasons.KILLED)
             with trio.CancelScope(shield=True):
                 await self._linger(end)
         finally:
@@ -100,7 +100,7 @@ class Relay:
             for action in self.session.closed(now_ns(), pace):
                 if isinstance(action, Record):
                     self._record(action.item)
-            if not any(lane.unsent for lane in self.session.lanes):
+            if not any(pipe.unsent for pipe in self.session.pipes):
                 return
             await trio.lowlevel.checkpoint()
             pace.begin()
@@ -123,7 +123,7 @@ class Relay:
 
     async def barrier(self) -> None:
         """Wait until what the client has sent so far is handled by us and by the server."""
-        while (self._client.readable or self.session.lanes[C2S].pending) and not self.session.over:
+        while (self._client.readable or self.session.pipes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
         passed = trio.Event()
         self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
@@ -134,7 +134,7 @@ class Relay:
 
     @property
     def _sent(self) -> int:
-        return sum(lane.out_next for lane in self.session.lanes)
+        return sum(pipe.out_next for pipe in self.session.pipes)
 
     async def _until_over(self, passed: trio.Event) -> None:
         await self._over.wait()
@@ -144,10 +144,10 @@ class Relay:
 
     async def _pump(self, direction: Direction) -> None:
         source, target = self._from[direction], self._to[direction]
-        session, lane = self.session, self.session.lanes[direction]
+        session, pipe = self.session, self.session.pipes[direction]
         pace = Pace(self._most)
         while not target.gone:
-            while lane.full and not session.over:
+            while pipe.full and not session.over:
                 if self._unblocked.is_set():
                     self._unblocked = trio.Event()
                 await self._unblocked.wait()
@@ -155,18 +155,18 @@ class Relay:
             while self._gate.shut:
                 await self._gate.opened()
                 pace.begin()
-            data = b"" if lane.pending else self._receive(source)
+            data = b"" if pipe.pending else self._receive(source)
             if data is None:
                 await source.wait_readable()
                 pace.begin()
                 continue
             now = self.last_activity = now_ns()
-            if not (data or lane.pending):
+            if not (data or pipe.pending):
                 self._perform(session.eof(direction, now))
                 return
-            before = lane.scanner.ordinal
+            before = pipe.scanner.ordinal
             self._perform(session.receive(direction, data, now, pace))
-            over = pace.stepped(lane.scanner.ordinal - before)
+            over = pace.stepped(pipe.scanner.ordinal - before)
             if target.backlog:
                 await self._flush(target)
             elif over:
@@ -198,18 +198,18 @@ class Relay:
 
     async def _fade_out(self, direction: int) -> None:
         await trio.sleep(LINGER)
-        if not self.session.lanes[direction].ended:  # else the session has its own time for what it holds
+        if not self.session.pipes[direction].ended:  # else the session has its own time for what it holds
             self._stop(self._left(direction))
 
     def _fade(self) -> None:
         """End the connection if a leg is gone and nothing of it is left to pass on."""
-        for lane, leg in zip(self.session.lanes, self._from, strict=True):
-            if leg.gone and lane.ended and not (lane.pending or lane.outbox.bytes):
-                self._stop(self._left(lane.direction))
+        for pipe, leg in zip(self.session.pipes, self._from, strict=True):
+            if leg.gone and pipe.ended and not (pipe.pending or pipe.outbox.bytes):
+                self._stop(self._left(pipe.direction))
 
     def _left(self, direction: int) -> End:
-        goodbye = direction == C2S or self.session.lanes[C2S].ended
-        return End(causes.CLIENT_CLOSED if goodbye else causes.SERVER_CLOSED)
+        goodbye = direction == C2S or self.session.pipes[C2S].ended
+        return End(close_reasons.CLIENT_CLOSED if goodbye else close_reasons.SERVER_CLOSED)
 
     def _perform(self, actions: list[Action]) -> None:
         """Do what the session asks; what goes to one leg goes with one system call where it can."""
@@ -230,7 +230,7 @@ class Relay:
         self._send(pieces)
         if self._client.gone or self._server.gone:
             self._fade()
-        if not any(lane.full for lane in self.session.lanes):
+        if not any(pipe.full for pipe in self.session.pipes):
             self._unblocked.set()
         self._arm()
 
@@ -260,10 +260,10 @@ class Relay:
 
     def _named(self, end: End) -> End:
         """Return why the connection ended: to the session a leg that was lost has only closed."""
-        if end.cause == causes.CLIENT_CLOSED and self._client.lost is not None:
-            return End(causes.CLIENT_LOST, self._client.lost)
-        if end.cause == causes.SERVER_CLOSED and self._server.lost is not None:
-            return End(causes.SERVER_LOST, self._server.lost)
+        if end.cause == close_reasons.CLIENT_CLOSED and self._client.lost is not None:
+            return End(close_reasons.CLIENT_LOST, self._client.lost)
+        if end.cause == close_reasons.SERVER_CLOSED and self._server.lost is not None:
+            return End(close_reasons.SERVER_LOST, self._server.lost)
         return end
 
     # -- time

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from natsproxy.capture.records import Item
-from natsproxy.session import causes
+from natsproxy.capture.format.records import Item
+from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S
 
-_LEFT = (causes.CLIENT_CLOSED, causes.CLIENT_LOST)
+_LEFT = (close_reasons.CLIENT_CLOSED, close_reasons.CLIENT_LOST)
 
 
 class Unheard:
@@ -30,7 +30,7 @@ class Unheard:
             self._record(item)
             return
         self._waiting.append(item)
-        if self._session.lanes[C2S].in_bytes:
+        if self._session.pipes[C2S].in_bytes:
             self._release()
 
     @property
@@ -44,7 +44,7 @@ class Unheard:
 
     def close(self, item: Item, cause: str) -> None:
         """Take the last item; the client of a connection that ended for this cause may have been a probe."""
-        if self._waiting is None or self._session.lanes[C2S].in_bytes or cause not in _LEFT:
+        if self._waiting is None or self._session.pipes[C2S].in_bytes or cause not in _LEFT:
             self(item)
             self._release()
 

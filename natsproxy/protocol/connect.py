@@ -46,10 +46,21 @@ class Connect:
 DEFAULTS: Final = Connect()
 
 _KEPT: Final[dict[str, type]] = {
-    "verbose": bool, "pedantic": bool, "echo": bool, "headers": bool, "no_responders": bool,
-    "tls_required": bool, "protocol": int, "name": str, "lang": str, "version": str, "user": str,
-    "nkey": str, "account": str, "new_account": bool,
-}  # fmt: skip
+    "verbose": bool,
+    "pedantic": bool,
+    "echo": bool,
+    "headers": bool,
+    "no_responders": bool,
+    "tls_required": bool,
+    "protocol": int,
+    "name": str,
+    "lang": str,
+    "version": str,
+    "user": str,
+    "nkey": str,
+    "account": str,
+    "new_account": bool,
+}
 _CREDENTIALS: Final[tuple[str, ...]] = ("user", "pass", "auth_token", "nkey", "jwt", "sig", "proxy_sig")
 _REMOTE: Final[dict[str, type]] = {"import": dict, "export": dict, "remote_account": str}
 _FIELDS: Final = {**_KEPT, **dict.fromkeys(_CREDENTIALS, str), **_REMOTE}

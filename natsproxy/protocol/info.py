@@ -53,17 +53,42 @@ class Info:
 
 
 _FIELDS: Final[dict[str, type]] = {
-    "server_id": str, "server_name": str, "version": str, "proto": int, "host": str, "port": int,
-    "headers": bool, "max_payload": int, "auth_required": bool, "tls_required": bool, "tls_verify": bool,
-    "tls_available": bool, "client_id": int, "client_ip": str, "connect_urls": list, "ws_connect_urls": list,
-    "ldm": bool, "jetstream": bool, "domain": str, "cluster": str, "api_lvl": int, "connect_info": bool,
-    "remote_account": str, "nonce": str,
-}  # fmt: skip
+    "server_id": str,
+    "server_name": str,
+    "version": str,
+    "proto": int,
+    "host": str,
+    "port": int,
+    "headers": bool,
+    "max_payload": int,
+    "auth_required": bool,
+    "tls_required": bool,
+    "tls_verify": bool,
+    "tls_available": bool,
+    "client_id": int,
+    "client_ip": str,
+    "connect_urls": list,
+    "ws_connect_urls": list,
+    "ldm": bool,
+    "jetstream": bool,
+    "domain": str,
+    "cluster": str,
+    "api_lvl": int,
+    "connect_info": bool,
+    "remote_account": str,
+    "nonce": str,
+}
 _OTHER_PORTS: Final = {
-    "gateway": "gateway", "gateway_urls": "gateway", "gateway_url": "gateway",
-    "leafnode_urls": "leafnode", "info_on_connect": "leafnode",
-    "route_pool_size": "route", "route_account": "route", "lnoc": "route", "ip": "route",
-}  # fmt: skip
+    "gateway": "gateway",
+    "gateway_urls": "gateway",
+    "gateway_url": "gateway",
+    "leafnode_urls": "leafnode",
+    "info_on_connect": "leafnode",
+    "route_pool_size": "route",
+    "route_account": "route",
+    "lnoc": "route",
+    "ip": "route",
+}
 
 
 def parse_info(args: bytes) -> Info:

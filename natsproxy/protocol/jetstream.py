@@ -14,22 +14,42 @@ from natsproxy.protocol import gojson
 API_PREFIX: Final = b"$JS.API"
 
 _API: Final[dict[bytes, tuple[str, ...]]] = {
-    b"INFO": (), b"STREAM.CREATE": ("stream",), b"STREAM.UPDATE": ("stream",), b"STREAM.NAMES": (),
-    b"STREAM.LIST": (), b"STREAM.INFO": ("stream",), b"STREAM.DELETE": ("stream",),
-    b"STREAM.PURGE": ("stream",), b"STREAM.SNAPSHOT": ("stream",), b"STREAM.RESTORE": ("stream",),
-    b"STREAM.MSG.GET": ("stream",), b"STREAM.MSG.DELETE": ("stream",), b"STREAM.PEER.REMOVE": ("stream",),
-    b"STREAM.PEER.EVACUATE": ("stream",), b"STREAM.LEADER.STEPDOWN": ("stream",),
-    b"STREAM.CANCEL_MOVE": ("stream",), b"DIRECT.GET": ("stream", "filter"),
+    b"INFO": (),
+    b"STREAM.CREATE": ("stream",),
+    b"STREAM.UPDATE": ("stream",),
+    b"STREAM.NAMES": (),
+    b"STREAM.LIST": (),
+    b"STREAM.INFO": ("stream",),
+    b"STREAM.DELETE": ("stream",),
+    b"STREAM.PURGE": ("stream",),
+    b"STREAM.SNAPSHOT": ("stream",),
+    b"STREAM.RESTORE": ("stream",),
+    b"STREAM.MSG.GET": ("stream",),
+    b"STREAM.MSG.DELETE": ("stream",),
+    b"STREAM.PEER.REMOVE": ("stream",),
+    b"STREAM.PEER.EVACUATE": ("stream",),
+    b"STREAM.LEADER.STEPDOWN": ("stream",),
+    b"STREAM.CANCEL_MOVE": ("stream",),
+    b"DIRECT.GET": ("stream", "filter"),
     b"CONSUMER.CREATE": ("stream", "consumer", "filter"),
-    b"CONSUMER.DURABLE.CREATE": ("stream", "consumer"), b"CONSUMER.NAMES": ("stream",),
-    b"CONSUMER.LIST": ("stream",), b"CONSUMER.INFO": ("stream", "consumer"),
-    b"CONSUMER.DELETE": ("stream", "consumer"), b"CONSUMER.PAUSE": ("stream", "consumer"),
-    b"CONSUMER.UNPIN": ("stream", "consumer"), b"CONSUMER.RESET": ("stream", "consumer"),
-    b"CONSUMER.MSG.NEXT": ("stream", "consumer"), b"CONSUMER.LEADER.STEPDOWN": ("stream", "consumer"),
-    b"META.LEADER.STEPDOWN": (), b"META.RESCUE": (), b"SERVER.REMOVE": (), b"SERVER.EVACUATE": (),
-    b"ACCOUNT.PURGE": ("account",), b"ACCOUNT.STREAM.MOVE": ("account", "stream"),
+    b"CONSUMER.DURABLE.CREATE": ("stream", "consumer"),
+    b"CONSUMER.NAMES": ("stream",),
+    b"CONSUMER.LIST": ("stream",),
+    b"CONSUMER.INFO": ("stream", "consumer"),
+    b"CONSUMER.DELETE": ("stream", "consumer"),
+    b"CONSUMER.PAUSE": ("stream", "consumer"),
+    b"CONSUMER.UNPIN": ("stream", "consumer"),
+    b"CONSUMER.RESET": ("stream", "consumer"),
+    b"CONSUMER.MSG.NEXT": ("stream", "consumer"),
+    b"CONSUMER.LEADER.STEPDOWN": ("stream", "consumer"),
+    b"META.LEADER.STEPDOWN": (),
+    b"META.RESCUE": (),
+    b"SERVER.REMOVE": (),
+    b"SERVER.EVACUATE": (),
+    b"ACCOUNT.PURGE": ("account",),
+    b"ACCOUNT.STREAM.MOVE": ("account", "stream"),
     b"ACCOUNT.STREAM.CANCEL_MOVE": ("account", "stream"),
-}  # fmt: skip
+}
 _LONGEST_VERB: Final = max(verb.count(b".") + 1 for verb in _API)
 _OPTIONAL: Final = {b"DIRECT.GET": 1, b"CONSUMER.CREATE": 1}
 """Verbs whose later names may be absent: how many must be there."""
@@ -117,9 +137,7 @@ def parse_ack(subject: bytes) -> AckSubject | None:
     delivered, stream_seq, consumer_seq, timestamp, pending = (
         int(token) for token in tokens[at + 2 : at + 7]
     )
-    ack = AckSubject(
-        tokens[at], tokens[at + 1], delivered, stream_seq, consumer_seq, timestamp, pending
-    )  # fmt: skip
+    ack = AckSubject(tokens[at], tokens[at + 1], delivered, stream_seq, consumer_seq, timestamp, pending)
     if at == 2:
         return ack
     return ack._replace(domain=b"" if tokens[2] == b"_" else tokens[2], account=tokens[3])
@@ -164,8 +182,11 @@ class AckKind(Enum):
 
 
 _ACK_EXACT: Final = {
-    b"": AckKind.ACK, b"+ACK": AckKind.ACK, b"+OK": AckKind.ACK, b"+WPI": AckKind.PROGRESS,
-}  # fmt: skip
+    b"": AckKind.ACK,
+    b"+ACK": AckKind.ACK,
+    b"+OK": AckKind.ACK,
+    b"+WPI": AckKind.PROGRESS,
+}
 _ACK_PREFIX: Final = {b"-NAK": AckKind.NAK, b"+NXT": AckKind.NEXT, b"+TER": AckKind.TERM}
 
 
@@ -199,11 +220,18 @@ class StatusKind(Enum):
 
 
 _STATUS: Final = {
-    b"204": StatusKind.END, b"400": StatusKind.BAD_REQUEST, b"404": StatusKind.NOT_FOUND,
-    b"408": StatusKind.TIMEOUT, b"409": StatusKind.CONFLICT, b"412": StatusKind.API_LEVEL,
-    b"413": StatusKind.TOO_LARGE, b"423": StatusKind.PIN, b"429": StatusKind.TOO_MANY,
-    b"500": StatusKind.SERVER_ERROR, b"503": StatusKind.NO_RESPONDERS,
-}  # fmt: skip
+    b"204": StatusKind.END,
+    b"400": StatusKind.BAD_REQUEST,
+    b"404": StatusKind.NOT_FOUND,
+    b"408": StatusKind.TIMEOUT,
+    b"409": StatusKind.CONFLICT,
+    b"412": StatusKind.API_LEVEL,
+    b"413": StatusKind.TOO_LARGE,
+    b"423": StatusKind.PIN,
+    b"429": StatusKind.TOO_MANY,
+    b"500": StatusKind.SERVER_ERROR,
+    b"503": StatusKind.NO_RESPONDERS,
+}
 
 
 def status_kind(code: bytes, description: bytes = b"") -> StatusKind:

@@ -31,11 +31,17 @@ from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, has_wildcard, is_subset, is_valid_strict
 
 ALIASES: Final = {
-    "pub": "publish", "import": "publish", "sub": "subscribe", "export": "subscribe",
+    "pub": "publish",
+    "import": "publish",
+    "sub": "subscribe",
+    "export": "subscribe",
     "publish_allow_responses": "allow_responses",
-    "max_msgs": "max", "max_messages": "max", "max_responses": "max",
-    "expiration": "expires", "ttl": "expires",
-}  # fmt: skip
+    "max_msgs": "max",
+    "max_messages": "max",
+    "max_responses": "max",
+    "expiration": "expires",
+    "ttl": "expires",
+}
 DEFAULT_MAX: Final = 1
 DEFAULT_EXPIRES: Final = 120_000_000_000
 _UNITS: Final = {

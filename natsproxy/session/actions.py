@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from natsproxy.capture.records import Item
+from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.wire.ops import Direction
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from natsproxy.capture.redact import Secrets
+from natsproxy.capture.filter.redact import Secrets
 from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import Firing, Notice
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.errors import err_frame
 from natsproxy.protocol.info import Info
-from natsproxy.rules.seam import Bound, Chain, Decision, Shape, Subscription
-from natsproxy.session import causes
+from natsproxy.rules.interface import Chain, ConnectionRules, Decision, LinkConditions, Subscription
+from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, Emit, End, SessionSettings
 from natsproxy.session.budget import UNLIMITED, Budget
-from natsproxy.session.fences import Fence, Ledger
-from natsproxy.session.lane import Lane
+from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.fences import Fence, PongQueue
 from natsproxy.session.outbox import PLAIN
-from natsproxy.session.subscriptions import Move, Subscriptions
+from natsproxy.session.subscriptions import Resubscription, Subscriptions
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op, op_mask
@@ -67,40 +67,40 @@ class Core:
         self._settings = settings
         self._chain = chain
         self._budget = budget or Budget(UNLIMITED)
-        self._bound: Bound = chain.bind(self, None, now)
-        self._ledger = Ledger()
+        self._rules: ConnectionRules = chain.bind(self, None, now)
+        self._pongs = PongQueue()
         self._last_fence: Fence | None = None  # nothing has gone upstream since
         self._greeted = False  # the first INFO has passed
         self._client_ready = False  # the client has had its first PONG
         self._held_infos: list[tuple[Frame, int]] = []
         self._closed_sids: set[bytes] = set()
-        self._moving: dict[bytes, deque[Move]] = {}  # by sid (`moving.py`)
+        self._resubscribing: dict[bytes, deque[Resubscription]] = {}  # by sid (`moving.py`)
         self._tallies: dict[bytes, int] = {}  # what went to the client on sids that are counted, not watched
         self._swallow_ok = 0  # how many +OK of the server answer frames of ours
         self._rule_tick: int | None = None
         self._checkpoint: int | None = None
         self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when
-        lanes, secrets = [], Secrets()
+        pipes, secrets = [], Secrets()
         for direction in (C2S, S2C):
             scanner = Scanner(
                 direction,
-                self._bound.interest[direction],
+                self._rules.interest[direction],
                 line_limit=settings.max_control_line,
                 hold=0 if direction == C2S else settings.hold,
                 buffer_limit=settings.rule_buffer,
             )
             scanner.watch_ops = STATE_OPS[direction]
-            lanes.append(Lane(direction, scanner, settings, conn, record, self._budget, secrets))
-        self.lanes = (lanes[0], lanes[1])
+            pipes.append(DirectionPipe(direction, scanner, settings, conn, record, self._budget, secrets))
+        self.pipes = (pipes[0], pipes[1])
         self.actions: list[Action] = []
-        for lane in self.lanes:
-            lane.actions = self.actions
-        self._shape(now)
+        for pipe in self.pipes:
+            pipe.actions = self.actions
+        self._update_conditions(now)
 
     @property
     def opening(self) -> str:
-        """What the rules say about a client that has just connected (see `Bound.opening`)."""
-        return self._bound.opening
+        """What the rules say about a client that has just connected (see `ConnectionRules.opening`)."""
+        return self._rules.opening
 
     @property
     def subs(self) -> Mapping[bytes, Subscription]:
@@ -124,7 +124,7 @@ class Core:
 
     def watch_sid(self, sid: bytes, need: Need) -> None:
         """Want every MSG and HMSG on `sid` until the subscription ends."""
-        watches = self.lanes[S2C].scanner.watch_sids
+        watches = self.pipes[S2C].scanner.watch_sids
         watches[sid] = max(need, watches.get(sid, Need.NONE))
 
     def count_sid(self, sid: bytes) -> None:
@@ -137,73 +137,94 @@ class Core:
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
         """Want every message frame of exactly `subject`."""
-        self.lanes[direction].scanner.watch_subjects[subject] = need
+        self.pipes[direction].scanner.watch_subjects[subject] = need
 
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
         """Take back `watch_subject`."""
-        self.lanes[direction].scanner.watch_subjects.pop(subject, None)
+        self.pipes[direction].scanner.watch_subjects.pop(subject, None)
 
-    def _decide(self, lane: Lane, frame: Frame, now: int) -> Decision | None:
-        state_only = STATE_OPS[lane.direction] >> frame.op & 1
-        if state_only and not lane.scanner.interest.need(frame.op, frame.subject):
+    def _decide(self, pipe: DirectionPipe, frame: Frame, now: int) -> Decision | None:
+        state_only = STATE_OPS[pipe.direction] >> frame.op & 1
+        if state_only and not pipe.scanner.interest.need(frame.op, frame.subject):
             return None  # it is here for the session's sake; no rule asked for it
         try:
-            return self._consult(lane.direction, frame, now)
+            return self._consult(pipe.direction, frame, now)
         except Exception as error:
             self._failed(frame, error, now)
             return None
 
     def _consult(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
-        return self._bound.decide(direction, frame, now)
+        return self._rules.decide(direction, frame, now)
 
     def _failed(self, frame: Frame, error: Exception, now: int) -> None:
         """A rule that fails closes this connection and no other."""
         # Without its text, which may quote the frame.
         detail = f"a rule failed on {frame.op.label}: {place_of(error)}"
         self.actions.append(Emit(Notice(now, self.conn, "error", detail)))
-        self._end(causes.RULE_FAILED, detail)
+        self._end(close_reasons.RULE_FAILED, detail)
 
-    def _carry_out(self, lane: Lane, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
+    def _carry_out(
+        self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision, now: int
+    ) -> None:
         for f in decision.firings:  # a new one by position: dataclasses.replace costs more than all else here
-            numbered = Firing(f.t, f.conn, f.rule, f.kind, f.direction, ordinal, f.m, f.action, f.delay,
-                              f.key, f.subject, f.detail)  # fmt: skip
+            numbered = Firing(
+                f.t,
+                f.conn,
+                f.rule,
+                f.kind,
+                f.direction,
+                ordinal,
+                f.m,
+                f.action,
+                f.delay,
+                f.key,
+                f.subject,
+                f.detail,
+            )
             self.actions.append(Emit(numbered))
         if decision.close is not None:
-            lane.drop(frame, ordinal, now, decision.cause or decision.close.cause)
+            pipe.drop(frame, ordinal, now, decision.cause or decision.close.cause)
             close = decision.close
-            self._close_verdict(lane, close.cause, close.raw, close.reset, now)
+            self._close_verdict(pipe, close.cause, close.raw, close.reset, now)
             return
         out = decision.out
         passes = out is None or len(out) > 0
-        self._settle(lane, frame, passes, decision.upstream_subject, now)
+        self._settle(pipe, frame, passes, decision.upstream_subject, now)
         if decision.before:
-            lane.inject(decision.before, 1 << frame.op, now, decision.cause)
+            pipe.inject(decision.before, 1 << frame.op, now, decision.cause)
         if not passes:
-            lane.drop(frame, ordinal, now, decision.cause)
+            pipe.drop(frame, ordinal, now, decision.cause)
         elif out is None and decision.until is None and not decision.defer:
-            lane.pass_(frame, ordinal, now)
+            pipe.pass_(frame, ordinal, now)
         else:
             late = frame.op not in (Op.PING, Op.PONG)
-            lane.replace(
-                frame, out if out is not None else (frame.raw,), ordinal, now,
-                cause=decision.cause, until=decision.until,
-                overtake=decision.overtake and late, defer=decision.defer if late else 0,
-            )  # fmt: skip
+            pipe.replace(
+                frame,
+                out if out is not None else (frame.raw,),
+                ordinal,
+                now,
+                cause=decision.cause,
+                until=decision.until,
+                overtake=decision.overtake and late,
+                defer=decision.defer if late else 0,
+            )
         if decision.after:
-            lane.inject(decision.after, 1 << frame.op, now, decision.cause)
+            pipe.inject(decision.after, 1 << frame.op, now, decision.cause)
         answer = decision.answer
-        if decision.ok and lane.direction == C2S and self.verbose and OPS[frame.op].earns_ok:
+        if decision.ok and pipe.direction == C2S and self.verbose and OPS[frame.op].earns_ok:
             answer += encode.OK
         if answer:
-            self._answer(lane, answer, now)
-        if decision.bent:
-            self._shape(now)
+            self._answer(pipe, answer, now)
+        if decision.conditions_changed:
+            self._update_conditions(now)
 
-    def _settle(self, lane: Lane, frame: Frame, passes: bool, upstream: bytes | None, now: int) -> None:
+    def _settle(
+        self, pipe: DirectionPipe, frame: Frame, passes: bool, upstream: bytes | None, now: int
+    ) -> None:
         """Bring the session's state up to date with what became of a frame."""
-        if lane.direction == C2S:
+        if pipe.direction == C2S:
             if frame.op == Op.PING and passes:
-                self._ledger.client_ping()
+                self._pongs.client_ping()
             elif frame.op == Op.SUB:
                 sub = self._subs.get(frame.sid)
                 if not passes and sub is not None and sub.delivered == -1:
@@ -213,11 +234,11 @@ class Core:
                     sub.upstream = upstream or sub.upstream
         elif frame.op in (Op.MSG, Op.HMSG):
             if passes:
-                self._delivered(lane, frame, now)
+                self._delivered(pipe, frame, now)
             elif frame.sid in self._tallies and not frame.no_responders:
                 self._tallies[frame.sid] -= 1  # it was counted as it came
 
-    def _delivered(self, lane: Lane, frame: Frame, now: int) -> None:
+    def _delivered(self, pipe: DirectionPipe, frame: Frame, now: int) -> None:
         sub = self._subs.get(frame.sid)
         if sub is None or sub.delivered < 0 or frame.no_responders or frame.sid in self._tallies:
             return
@@ -225,7 +246,7 @@ class Core:
         if not sub.max or sub.delivered < sub.max:
             return
         self._forget(frame.sid)
-        if sub.ours or self._bound.alters_delivery:
+        if sub.ours or self._rules.alters_delivery:
             self._close_sid(frame.sid, now)
 
     def _forget(self, sid: bytes) -> None:
@@ -234,7 +255,7 @@ class Core:
 
     def _unwatch(self, sid: bytes) -> None:
         self._tallies.pop(sid, None)
-        self.lanes[S2C].scanner.watch_sids.pop(sid, None)
+        self.pipes[S2C].scanner.watch_sids.pop(sid, None)
 
     def delivered(self, sub: Subscription) -> int:
         """Return how many messages went to the client on a subscription, as far as they were counted."""
@@ -246,7 +267,7 @@ class Core:
         self.watch_sid(sid, Need.LINE)
         self._last_fence = None
         self._fence(now).then.append(lambda _: self._expect_ok(1))
-        self.lanes[C2S].inject(encode.unsub(sid), Op.UNSUB.bit, now, "proxy")
+        self.pipes[C2S].inject(encode.unsub(sid), Op.UNSUB.bit, now, "proxy")
         self._last_fence = None
         self._fence(now).then.append(lambda _: self._sid_closed(sid))
         self._last_fence = None
@@ -254,7 +275,7 @@ class Core:
     def _expect_ok(self, count: int) -> None:
         self._swallow_ok = count if self.verbose else 0
         extra = Op.OK.bit if self._swallow_ok > 0 else 0
-        self.lanes[S2C].scanner.watch_ops = STATE_OPS[S2C] | extra
+        self.pipes[S2C].scanner.watch_ops = STATE_OPS[S2C] | extra
 
     def _sid_closed(self, sid: bytes) -> None:
         self._expect_ok(0)
@@ -262,79 +283,81 @@ class Core:
             self._closed_sids.discard(sid)
             self._unwatch(sid)
 
-    def _answer(self, lane: Lane, answer: bytes, now: int) -> None:
+    def _answer(self, pipe: DirectionPipe, answer: bytes, now: int) -> None:
         """Answer the sender of a frame at that frame's place."""
-        if lane.direction == C2S:
+        if pipe.direction == C2S:
             self._fence(now).answer += answer
-            lane.owed += len(answer)
+            pipe.owed += len(answer)
         else:
-            self.lanes[C2S].inject(answer, 0, now, "rule")
+            self.pipes[C2S].inject(answer, 0, now, "rule")
 
     def _fence(self, now: int) -> Fence:
         """Return a fence at this place of the c2s stream; neighbours share one."""
-        lane = self.lanes[C2S]
+        pipe = self.pipes[C2S]
         if self._last_fence is None:
             self._last_fence = Fence(deadline=now + self._settings.fence_timeout)
-            lane.inject(encode.PING, Op.PING.bit, now, "proxy")
-            self._ledger.fence(self._last_fence)
+            pipe.inject(encode.PING, Op.PING.bit, now, "proxy")
+            self._pongs.fence(self._last_fence)
         return self._last_fence
 
-    def _close_verdict(self, lane: Lane, cause: str, raw: bytes, reset: bool, now: int) -> None:
+    def _close_verdict(self, pipe: DirectionPipe, cause: str, raw: bytes, reset: bool, now: int) -> None:
         if reset:
-            self._end(causes.RULE, cause, reset=True)
-        elif lane.direction == C2S and raw:
+            self._end(close_reasons.RULE, cause, reset=True)
+        elif pipe.direction == C2S and raw:
             fence = self._fence(now)
             fence.answer += raw
-            fence.end = (causes.RULE, cause)
-            lane.ended = True
+            fence.end = (close_reasons.RULE, cause)
+            pipe.ended = True
         else:
             if raw:
-                lane.inject(raw, Op.ERR.bit, now, "rule")
-            self._end(causes.RULE, cause)
+                pipe.inject(raw, Op.ERR.bit, now, "rule")
+            self._end(close_reasons.RULE, cause)
 
     def _passed(self, fence: Fence, now: int) -> None:
-        lane = self.lanes[S2C]
+        pipe = self.pipes[S2C]
         for then in fence.then:
             then(now)
         fence.then = []
         if fence.answer:
-            lane.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
-        self.lanes[C2S].owed = max(0, self.lanes[C2S].owed - len(fence.answer))
+            pipe.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
+        self.pipes[C2S].owed = max(0, self.pipes[C2S].owed - len(fence.answer))
         if fence.end is not None:
             self._end(*fence.end)
 
     def _bind(self, now: int) -> None:
         try:
-            self._bound = self._chain.bind(self, self._bound, now)
+            self._rules = self._chain.bind(self, self._rules, now)
         except NatsproxyError as error:
-            self._end(causes.RULE_FAILED, str(error))
+            self._end(close_reasons.RULE_FAILED, str(error))
             return
-        for lane in self.lanes:
-            lane.scanner.interest = self._bound.interest[lane.direction]
-        for sid, text in self._bound.revoked:
+        for pipe in self.pipes:
+            pipe.scanner.interest = self._rules.interest[pipe.direction]
+        for sid, text in self._rules.revoked:
             self._forget(sid)
             self._close_sid(sid, now)
-            self._answer(self.lanes[C2S], err_frame(text), now)
-        self._shape(now)
+            self._answer(self.pipes[C2S], err_frame(text), now)
+        self._update_conditions(now)
 
-    def _shape(self, now: int) -> None:
+    def _update_conditions(self, now: int) -> None:
         times = []
-        for lane in self.lanes:
-            shape, again = self._bound.shape(lane.direction, now)
-            lane.outbox.shape = PLAIN if shape is None or shape == Shape() else shape
-            lane.swallowing = lane.outbox.shape.swallow
-            if lane.direction == S2C:
-                lane.scanner.tallies = {} if lane.swallowing else self._tallies
-            if lane.outbox.shape.finish and not lane.finished:
-                lane.finished = True
-                lane.finish(now)
+        for pipe in self.pipes:
+            conditions, again = self._rules.conditions(pipe.direction, now)
+            pipe.outbox.conditions = (
+                PLAIN if conditions is None or conditions == LinkConditions() else conditions
+            )
+            pipe.swallowing = pipe.outbox.conditions.swallow
+            if pipe.direction == S2C:
+                pipe.scanner.tallies = {} if pipe.swallowing else self._tallies
+            if pipe.outbox.conditions.finish and not pipe.finished:
+                pipe.finished = True
+                pipe.finish(now)
             times.append(again)
         self._rule_tick = min((time for time in times if time is not None), default=None)
         self._emit_fired()
 
     def _emit_fired(self) -> None:
         """Tell of firings that belong to no frame, or to several."""
-        fired = self._bound.fired
+        fired = self._rules.fired
         if fired:
             self.actions += map(Emit, fired)
             fired.clear()
@@ -344,11 +367,11 @@ class Core:
             self.over = True
             self.actions.append(End(cause, detail, reset))
 
-    def _stopped(self, lane: Lane) -> bool:
-        return self.over or lane.ended or lane.finished
+    def _stopped(self, pipe: DirectionPipe) -> bool:
+        return self.over or pipe.ended or pipe.finished
 
     def _done(self) -> list[Action]:
         done, self.actions = self.actions, []
-        for lane in self.lanes:
-            lane.actions = self.actions
+        for pipe in self.pipes:
+            pipe.actions = self.actions
         return done

@@ -25,7 +25,7 @@ class Fence:
     deadline: int = 0
 
 
-class Ledger:
+class PongQueue:
     """The FIFO of PONG owners: a `Fence`, or None for the client."""
 
     def __init__(self) -> None:

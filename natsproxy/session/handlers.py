@@ -22,12 +22,12 @@ from natsproxy.protocol.errors import (
     err_text,
 )
 from natsproxy.protocol.info import parse_info
-from natsproxy.rules.seam import Subscription
-from natsproxy.session import causes
+from natsproxy.rules.interface import Subscription
+from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
+from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
-from natsproxy.session.lane import Lane
-from natsproxy.session.moving import Moving
+from natsproxy.session.resubscribe import Resubscribing
 from natsproxy.session.subscriptions import unsub_max
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
@@ -36,16 +36,19 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op
 _NO_LIMIT = 999_999_999  # the largest number that the server reads
 
 
-class Handlers(Moving):
+class Handlers(Resubscribing):
     """The handlers by op."""
 
-    def _on_connect(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         try:
             self.connect = parse_connect(frame.args, self.connect)
         except ValueError as error:
-            lane.drop(frame, ordinal, now, "proxy")
-            lane.ended = True
-            self._fence(now).end = (causes.CLIENT_PROTOCOL, f"a CONNECT that nats-server refuses: {error}")
+            pipe.drop(frame, ordinal, now, "proxy")
+            pipe.ended = True
+            self._fence(now).end = (
+                close_reasons.CLIENT_PROTOCOL,
+                f"a CONNECT that nats-server refuses: {error}",
+            )
             return False
         if self.connected:
             if clears_subscriptions(self.info.version):
@@ -58,30 +61,30 @@ class Handlers(Moving):
         self.actions.append(Emit(Greeted(now, self.conn, self.key, c.name, c.lang, c.version, c.user)))
         self._speak_by = None
         if self._refusal is not None:
-            lane.drop(frame, ordinal, now, "proxy")
+            pipe.drop(frame, ordinal, now, "proxy")
             return False
         # Its own record: secrets are taken out of it before it is written.
-        lane.flush(now)
+        pipe.flush(now)
         self._bind(now)
         self._set_hold()
-        decision = self._decide(lane, frame, now)
+        decision = self._decide(pipe, frame, now)
         if decision is None:
             if not self.over:
-                lane.pass_(frame, ordinal, now)
-                lane.flush(now)
+                pipe.pass_(frame, ordinal, now)
+                pipe.flush(now)
                 self._last_fence = None
         else:
-            self._carry_out(lane, frame, ordinal, decision, now)
+            self._carry_out(pipe, frame, ordinal, decision, now)
         return False
 
     def _set_hold(self) -> None:
         # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
         limit = self.info.max_payload or self._settings.hold
         hold = min(self._settings.hold, limit) if self.connect.headers else 0
-        self.lanes[C2S].scanner.hold = hold
-        self.lanes[C2S].scanner.max_payload = self.info.max_payload
+        self.pipes[C2S].scanner.hold = hold
+        self.pipes[C2S].scanner.max_payload = self.info.max_payload
 
-    def _on_publish(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_publish(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Say in the server's place what it says of a payload that it does not take, at the control line.
 
         It would get only part of a frame that rules look at; one that none asks for is its own to refuse.
@@ -89,23 +92,26 @@ class Handlers(Moving):
         most = self.info.max_payload
         if not 0 < most < frame.size or (frame.op == Op.HPUB and not self.connect.headers):
             return True
-        if not lane.scanner.interest.need(frame.op, frame.subject):
+        if not pipe.scanner.interest.need(frame.op, frame.subject):
             return True
-        lane.drop(frame, ordinal, now, "proxy")
-        lane.ended = True
+        pipe.drop(frame, ordinal, now, "proxy")
+        pipe.ended = True
         fence = self._fence(now)
         fence.answer += err_frame(MAX_PAYLOAD.text)
-        fence.end = (causes.CLIENT_PROTOCOL, f"a payload of {frame.size} bytes; the server takes {most}")
+        fence.end = (
+            close_reasons.CLIENT_PROTOCOL,
+            f"a payload of {frame.size} bytes; the server takes {most}",
+        )
         return False
 
-    def _on_sub(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_sub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         if self._subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
             self._subs[frame.sid].delivered = -1  # being decided
             self._closed_sids.discard(frame.sid)
             self._tallies.pop(frame.sid, None)
         return True
 
-    def _on_unsub(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_unsub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         sub = self._subs.get(frame.sid)
         maximum = unsub_max(frame.args)
         if sub is None:
@@ -113,17 +119,17 @@ class Handlers(Moving):
         if not maximum:
             self._forget(frame.sid)
             return True
-        counted = frame.sid in self._tallies or frame.sid in self.lanes[S2C].scanner.watch_sids
+        counted = frame.sid in self._tallies or frame.sid in self.pipes[S2C].scanner.watch_sids
         sub.delivered = self._tallies.pop(frame.sid, sub.delivered)
         self._subs.count(sub)
-        if sub.ours or self._bound.alters_delivery:
+        if sub.ours or self._rules.alters_delivery:
             # The server would count what a rule takes away: the limit is ours to keep.  It holds from this
             # place of the stream, and what the server sent before has not arrived yet: hence the fence.
             sub.ours = True
             self.watch_sid(frame.sid, Need.LINE)
             self._fence(now).then.append(lambda at: self._limit(sub, maximum, counted, at))
             raw = encode.unsub(frame.sid, _NO_LIMIT)
-            lane.replace(frame, (raw,), ordinal, now, cause="proxy")
+            pipe.replace(frame, (raw,), ordinal, now, cause="proxy")
             self._last_fence = None
             return False
         if not self._subs.limit(frame.sid, maximum, counted=counted):
@@ -137,43 +143,43 @@ class Handlers(Moving):
         if self._subs.get(sub.sid) is sub and not self._subs.limit(sub.sid, maximum, counted=counted):
             self._close_sid(sub.sid, now)
 
-    def _on_message(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_message(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         if frame.sid in self._closed_sids:
-            lane.drop(frame, ordinal, now, "proxy")
+            pipe.drop(frame, ordinal, now, "proxy")
             return False
         return True
 
-    def _on_ok(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         if self._swallow_ok > 0:
             self._expect_ok(self._swallow_ok - 1)
-            lane.drop(frame, ordinal, now, "proxy")
+            pipe.drop(frame, ordinal, now, "proxy")
             return False
         return True
 
-    def _on_pong(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
-        fence = self._ledger.pong()
+    def _on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        fence = self._pongs.pong()
         if fence is None:
             return True
-        lane.drop(frame, ordinal, now, "proxy")
+        pipe.drop(frame, ordinal, now, "proxy")
         if fence is self._last_fence:
             self._last_fence = None
         self._passed(fence, now)
         return False
 
-    def _after_pong(self, lane: Lane, frame: Frame, now: int) -> None:
+    def _after_pong(self, pipe: DirectionPipe, frame: Frame, now: int) -> None:
         if frame.op != Op.PONG or self._client_ready or not self.connected:
             return
         self._client_ready = True
-        lane.flush(now)
+        pipe.flush(now)
         held, self._held_infos = self._held_infos, []
         for info, ordinal in held:
-            self._send_info(lane, info, ordinal, now)
+            self._send_info(pipe, info, ordinal, now)
 
-    def _on_info(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         try:
             self.info = parse_info(frame.args)
         except ValueError as error:
-            self._end(causes.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
+            self._end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return False
         why = refusal(self.info)
         if not self._greeted:
@@ -188,27 +194,27 @@ class Handlers(Moving):
             self._held_infos.append((frame, ordinal))
             return False
         self._greeted = True
-        self._send_info(lane, frame, ordinal, now)
+        self._send_info(pipe, frame, ordinal, now)
         return False
 
-    def _send_info(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> None:
+    def _send_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
         args = rewritten(frame.args, self._settings)
-        decision = self._decide(lane, frame._replace(args=args), now)
+        decision = self._decide(pipe, frame._replace(args=args), now)
         if self.over:
             return
         if decision is not None:
             if decision.out is None and args is not frame.args:
                 decision.out = (encode.info(args),)
                 decision.cause = decision.cause or "proxy"
-            self._carry_out(lane, frame, ordinal, decision, now)
+            self._carry_out(pipe, frame, ordinal, decision, now)
         elif args is frame.args:
-            lane.flush(now)
-            lane.pass_(frame, ordinal, now)
+            pipe.flush(now)
+            pipe.pass_(frame, ordinal, now)
         else:
-            lane.replace(frame, (encode.info(args),), ordinal, now, cause="proxy")
-        lane.flush(now)
+            pipe.replace(frame, (encode.info(args),), ordinal, now, cause="proxy")
+        pipe.flush(now)
 
-    def _on_err(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> bool:
+    def _on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         text = err_text(frame.args)
         error = classify(text)
         if error.kind.closes or error.kind is OTHER:
@@ -225,7 +231,7 @@ class Handlers(Moving):
         return True
 
 
-HANDLERS: dict[tuple[Direction, Op], Callable[[Handlers, Lane, Frame, int, int], bool]] = {
+HANDLERS: dict[tuple[Direction, Op], Callable[[Handlers, DirectionPipe, Frame, int, int], bool]] = {
     (C2S, Op.CONNECT): Handlers._on_connect,
     (C2S, Op.PUB): Handlers._on_publish,
     (C2S, Op.HPUB): Handlers._on_publish,

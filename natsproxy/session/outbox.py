@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
-from natsproxy.rules.seam import Shape
+from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.turn import ENDLESS
 
-PLAIN = Shape()
+PLAIN = LinkConditions()
 OVERHEAD = 400
 """What an item takes beside its bytes: a frame of ten bytes must not be held for the price of ten."""
 
@@ -46,7 +46,7 @@ class Outbox:
     """The queue of one direction."""
 
     def __init__(self) -> None:
-        self.shape = PLAIN
+        self.conditions = PLAIN
         self.bytes = 0
         self._queue: deque[Item] = deque()
         self._aside = 0  # how many may be overtaken: sent when due, wherever the queue is
@@ -60,12 +60,12 @@ class Outbox:
     @property
     def active(self) -> bool:
         """Whether new frames must queue here."""
-        return bool(self._queue or self._aside or self._carry) or self.shape is not PLAIN
+        return bool(self._queue or self._aside or self._carry) or self.conditions is not PLAIN
 
     def put(self, item: Item) -> None:
         """Queue an item behind the others."""
         item.size = sum(map(len, item.parts)) + OVERHEAD
-        item.due += self.shape.delay
+        item.due += self.conditions.delay
         self.bytes += item.size
         if not (item.overtake or item.defer):
             self._queue.append(item)
@@ -85,7 +85,7 @@ class Outbox:
 
     def release(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[Item]:
         """Yield the items whose time has come, in the order in which they leave, until it is to `stop`."""
-        if self.shape.paused:
+        if self.conditions.paused:
             return
         yield from self._overtaking(now, stop)
         while self._queue and self._queue[0].due <= now and not self._queue[0].open and not stop():
@@ -124,7 +124,7 @@ class Outbox:
         if not self._aside:
             self._by_count.clear()
 
-    def bend(self, data: bytes | memoryview) -> None:
+    def set_conditions(self, data: bytes | memoryview) -> None:
         """Give released bytes to the link's slicer and rate limit."""
         self._carry.append(memoryview(data))
         self.bytes += len(data)
@@ -132,21 +132,25 @@ class Outbox:
     @property
     def bent(self) -> bool:
         """Whether released bytes go through `bend`."""
-        return bool(self._carry) or self.shape.rate is not None or self.shape.slice_size > 0
+        return bool(self._carry) or self.conditions.rate is not None or self.conditions.slice_size > 0
 
     def slices(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[memoryview]:
         """Yield what the bent link takes now, until it is to `stop`."""
-        shape = self.shape
-        while self._carry and self._credit_at <= now and not shape.paused and not stop():
+        conditions = self.conditions
+        while self._carry and self._credit_at <= now and not conditions.paused and not stop():
             piece = self._carry[0]
-            size = shape.slice_size or (max(1, shape.rate // 100) if shape.rate else len(piece))
+            size = conditions.slice_size or (
+                max(1, conditions.rate // 100) if conditions.rate else len(piece)
+            )
             head, rest = piece[:size], piece[size:]
             if len(rest):
                 self._carry[0] = rest
             else:
                 self._carry.popleft()
             self.bytes -= len(head)
-            cost = shape.slice_delay + (len(head) * 1_000_000_000 // shape.rate if shape.rate else 0)
+            cost = conditions.slice_delay + (
+                len(head) * 1_000_000_000 // conditions.rate if conditions.rate else 0
+            )
             self._credit_at = max(self._credit_at, now - 20_000_000) + cost
             yield head
 
@@ -163,7 +167,7 @@ class Outbox:
 
     def next_due(self) -> int | None:
         """When (ns) something here may go next; None for nothing."""
-        if self.shape.paused:
+        if self.conditions.paused:
             return None
         ahead = self._by_time[:1]
         if ahead and (ahead[0][2].open or ahead[0][2].gone):

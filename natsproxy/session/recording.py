@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from natsproxy.capture.records import Flags, Frames, Opaque
-from natsproxy.capture.redact import SECRET_OPS, Secrets, needs_look
+from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
+from natsproxy.capture.format.records import Flags, Frames, Opaque
 from natsproxy.session.actions import Action, Record
 from natsproxy.session.outbox import Item
 from natsproxy.wire.frames import NO_LIMIT, Frame, Run
@@ -108,10 +108,19 @@ class Recording:
             extra["size"] = opened.size
         same = opened.head_out == opened.head_in
         record = Frames(
-            self._conn, self.direction, opened.head_in + opened.tail, 1, 1 << opened.op, opened.ordinal, now,
-            went if same else None, now if same and went is not None else None, opened.cause, flags,
+            self._conn,
+            self.direction,
+            opened.head_in + opened.tail,
+            1,
+            1 << opened.op,
+            opened.ordinal,
+            now,
+            went if same else None,
+            now if same and went is not None else None,
+            opened.cause,
+            flags,
             extra or None,
-        )  # fmt: skip
+        )
         self._put(record)
         if not same and opened.head_out is not None and went is not None:
             extra["of"] = opened.ordinal
@@ -131,9 +140,18 @@ class Recording:
         if self.record and rest:
             sent = out_first is not None
             record = Frames(
-                self._conn, self.direction, rest, 1, 0, first, now, out_first, now if sent else None,
-                None if sent else UNSENT, Flags.CUT,
-            )  # fmt: skip
+                self._conn,
+                self.direction,
+                rest,
+                1,
+                0,
+                first,
+                now,
+                out_first,
+                now if sent else None,
+                None if sent else UNSENT,
+                Flags.CUT,
+            )
             self._put(record)
 
     def _left(self, rest: bytes, first: int, now: int) -> None:

@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 from natsproxy.events import Notice
 from natsproxy.protocol.errors import AUTH_TIMEOUT
-from natsproxy.rules.seam import Chain, Stretch, Swift
-from natsproxy.session import causes
+from natsproxy.rules.interface import BatchResult, Chain, FastPathFunction
+from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, Emit
+from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.greeting import lame_duck, other_protocol, rewritten
 from natsproxy.session.handlers import HANDLERS, Handlers
-from natsproxy.session.lane import Lane
 from natsproxy.session.turn import ENDLESS, Turn
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Opaque, Run
@@ -46,114 +46,114 @@ class Session(Handlers):
 
         Where the turn ends first, `lane.pending` says so: the next call, without bytes, goes on from there.
         """
-        lane = self.lanes[direction]
-        lane.pending = False
-        lane.in_bytes += len(data)
-        if self._stopped(lane):
+        pipe = self.pipes[direction]
+        pipe.pending = False
+        pipe.in_bytes += len(data)
+        if self._stopped(pipe):
             return self._done()
-        if direction == C2S and lane.in_bytes == len(data):
+        if direction == C2S and pipe.in_bytes == len(data):
             other = other_protocol(data)
             if other is not None:
-                self._end(causes.CLIENT_PROTOCOL, f"the client sent {other}")
+                self._end(close_reasons.CLIENT_PROTOCOL, f"the client sent {other}")
                 return self._done()
-        if lane.unread:
-            lane.pass_unread(data, now)
+        if pipe.unread:
+            pipe.pass_unread(data, now)
             return self._done()
         if self._refusal is not None and direction == C2S:
-            self._turn_away(lane, data, now)
+            self._turn_away(pipe, data, now)
             return self._done()
-        lane.limit()
+        pipe.limit()
         if data:
-            lane.scanner.feed(data)
-        self._scan(lane, now, turn)
-        lane.flush(now)
+            pipe.scanner.feed(data)
+        self._scan(pipe, now, turn)
+        pipe.flush(now)
         self._emit_fired()
-        for each in self.lanes:
+        for each in self.pipes:
             each.charge()
         return self._done()
 
-    def _scan(self, lane: Lane, now: int, turn: Turn) -> None:
+    def _scan(self, pipe: DirectionPipe, now: int, turn: Turn) -> None:
         """Deal with what is in the scanner until it wants more bytes or the turn is over."""
-        scanner = lane.scanner
+        scanner = pipe.scanner
         scanner.most = turn.frames
         first = scanner.ordinal
         stop = first + turn.frames
         while (segment := scanner.next()) is not None:
             if isinstance(segment, Run):
-                if lane.swallowing:
-                    lane.lose(segment, first, now)
+                if pipe.swallowing:
+                    pipe.lose(segment, first, now)
                 else:
-                    lane.pass_(segment, first, now)
-                    if lane.direction == C2S:
+                    pipe.pass_(segment, first, now)
+                    if pipe.direction == C2S:
                         self._last_fence = None
             elif isinstance(segment, Frame):
-                swift = self._swift(lane)
-                if swift is None or segment.op not in MESSAGE_OPS or segment.missing:
-                    self._frame(lane, segment, first, now)
+                fastpath = self._fastpath(pipe)
+                if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
+                    self._frame(pipe, segment, first, now)
                 else:
-                    self._neighbours(lane, [segment, *scanner.more(MOST)], first, now, turn)
+                    self._neighbours(pipe, [segment, *scanner.more(MOST)], first, now, turn)
             elif isinstance(segment, Body):
-                lane.body(segment, now)
+                pipe.body(segment, now)
             elif isinstance(segment, Malformed):
-                self._malformed(lane, segment, now)
+                self._malformed(pipe, segment, now)
             else:
-                self._opaque(lane, segment, now)
-            if self._stopped(lane):
+                self._opaque(pipe, segment, now)
+            if self._stopped(pipe):
                 break
             first = scanner.ordinal
-            if (first >= stop or turn.spent()) and not lane.unread:
+            if (first >= stop or turn.spent()) and not pipe.unread:
                 scanner.untake([])
-                lane.pending = True
+                pipe.pending = True
                 break
 
     def eof(self, direction: Direction, now: int) -> list[Action]:
         """The sender of `direction` will send no more."""
-        lane = self.lanes[direction]
-        if lane.outbox.shape.linger:
-            self._lingering[direction] = now + lane.outbox.shape.linger
+        pipe = self.pipes[direction]
+        if pipe.outbox.conditions.linger:
+            self._lingering[direction] = now + pipe.outbox.conditions.linger
         else:
-            self._eof(lane, now)
+            self._eof(pipe, now)
         return self._done()
 
-    def _eof(self, lane: Lane, now: int) -> None:
-        if not lane.ended:
-            lane.cut(lane.scanner.rest(), now)
-        if lane.direction == C2S:
-            lane.finish(now)
-        elif lane.outbox.active:
-            lane.finish(now)
+    def _eof(self, pipe: DirectionPipe, now: int) -> None:
+        if not pipe.ended:
+            pipe.cut(pipe.scanner.rest(), now)
+        if pipe.direction == C2S:
+            pipe.finish(now)
+        elif pipe.outbox.active:
+            pipe.finish(now)
             self._checkpoint = now
         else:
             self._ended_by_peer()
 
     def _ended_by_peer(self) -> None:
         if self._refusal is not None:
-            self._end(causes.REFUSED, self._refusal)
+            self._end(close_reasons.REFUSED, self._refusal)
         elif self.server_error:  # a client that closes because of it does not make it the client's doing
-            self._end(causes.SERVER_CLOSED, f"the server said {self.server_error!r}")
+            self._end(close_reasons.SERVER_CLOSED, f"the server said {self.server_error!r}")
         else:
-            self._end(causes.CLIENT_CLOSED if self.lanes[C2S].ended else causes.SERVER_CLOSED)
+            self._end(close_reasons.CLIENT_CLOSED if self.pipes[C2S].ended else close_reasons.SERVER_CLOSED)
 
-    def _turn_away(self, lane: Lane, data: bytes, now: int) -> None:
+    def _turn_away(self, pipe: DirectionPipe, data: bytes, now: int) -> None:
         """Tell a client why it cannot be served, where it looks for it: in the answer to its first frame."""
-        lane.scanner.feed(data)
-        segment = lane.scanner.next()
+        pipe.scanner.feed(data)
+        segment = pipe.scanner.next()
         if segment is None:
             return
         if isinstance(segment, Frame) and segment.op == Op.CONNECT:
-            self._on_connect(lane, segment, 0, now)
-        self.lanes[S2C].inject(encode.err(f"natsproxy: {self._refusal}"), Op.ERR.bit, now, "proxy")
-        self._end(causes.REFUSED, self._refusal or "")
+            self._on_connect(pipe, segment, 0, now)
+        self.pipes[S2C].inject(encode.err(f"natsproxy: {self._refusal}"), Op.ERR.bit, now, "proxy")
+        self._end(close_reasons.REFUSED, self._refusal or "")
 
     def _stalled(self, now: int) -> None:
         """End a connection whose client has had its INFO and says nothing, as the server does."""
         self._speak_by = None
-        spoken, heard = self.lanes
+        spoken, heard = self.pipes
         if heard.outbox.bytes or spoken.full:  # a rule keeps it from hearing or speaking
             self._speak_by = now + self._settings.auth_timeout
         elif not spoken.scanner.ordinal and not spoken.mid_frame:
             heard.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
-            self._end(causes.STALLED, "the client said nothing in the auth time-out")
+            self._end(close_reasons.STALLED, "the client said nothing in the auth time-out")
 
     def tick(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
         """Do what is due; what the turn leaves is still due (`next_tick`)."""
@@ -161,58 +161,60 @@ class Session(Handlers):
             return self._done()
         for direction in [way for way, time in self._lingering.items() if time <= now]:
             del self._lingering[direction]
-            self._eof(self.lanes[direction], now)
+            self._eof(self.pipes[direction], now)
         if self._speak_by is not None and self._speak_by <= now:
             self._stalled(now)
-        self._shape(now)
-        injected, close, self._checkpoint = self._bound.due(now)
+        self._update_conditions(now)
+        injected, close, self._checkpoint = self._rules.due(now)
         self._emit_fired()
         for direction, raw in injected:
             if direction == C2S or self._client_ready:
-                self.lanes[direction].inject(raw, 0, now, "rule")
+                self.pipes[direction].inject(raw, 0, now, "rule")
         if close is not None:
-            self._close_verdict(self.lanes[S2C], close.cause, close.raw, close.reset, now)
-        for lane in sorted(self.lanes, key=lambda lane: lane.outbox.next_due() or 0):  # the later one last
-            lane.tick(now, turn)
-            lane.charge()
-        for fence in self._ledger.fences():
+            self._close_verdict(self.pipes[S2C], close.cause, close.raw, close.reset, now)
+        for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):  # the later one last
+            pipe.tick(now, turn)
+            pipe.charge()
+        for fence in self._pongs.fences():
             if fence.end is not None and fence.deadline <= now:
                 self._passed(fence, now)
-        for lane in self.lanes:
-            if lane.boundary_by is not None and lane.boundary_by <= now:
-                self._end(causes.MID_FRAME, f"{lane.direction.label}: a frame began and did not end in time")
-        if self.lanes[S2C].ended and not self.lanes[S2C].outbox.active:
+        for pipe in self.pipes:
+            if pipe.boundary_by is not None and pipe.boundary_by <= now:
+                self._end(
+                    close_reasons.MID_FRAME, f"{pipe.direction.label}: a frame began and did not end in time"
+                )
+        if self.pipes[S2C].ended and not self.pipes[S2C].outbox.active:
             self._ended_by_peer()
         return self._done()
 
     def next_tick(self) -> int | None:
         """When (ns) `tick` is to be called next; None for not at all."""
-        quiet = self._rule_tick is None and self._checkpoint is None and not self._ledger.waiting
+        quiet = self._rule_tick is None and self._checkpoint is None and not self._pongs.waiting
         quiet = quiet and not self._lingering and self._speak_by is None
-        if self.over or (quiet and not any(lane.outbox.bytes or lane.boundary_by for lane in self.lanes)):
+        if self.over or (quiet and not any(pipe.outbox.bytes or pipe.boundary_by for pipe in self.pipes)):
             return None
         times = [
             self._rule_tick,
             self._checkpoint,
             self._speak_by,
-            *(lane.outbox.next_due() for lane in self.lanes),
+            *(pipe.outbox.next_due() for pipe in self.pipes),
         ]
         times += self._lingering.values()
-        times += [lane.boundary_by for lane in self.lanes]
-        times += [fence.deadline for fence in self._ledger.fences() if fence.end is not None]
+        times += [pipe.boundary_by for pipe in self.pipes]
+        times += [fence.deadline for fence in self._pongs.fences() if fence.end is not None]
         return min((time for time in times if time is not None), default=None)
 
     def swap(self, chain: Chain, now: int) -> list[Action]:
         """Put another chain in force, between frames."""
         self._chain = chain
         self._bind(now)
-        if self.lanes[S2C].unread:
+        if self.pipes[S2C].unread:
             self._refuse_unread()
         return self._done()
 
     def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
         """Call `then` where the server has answered all that the client has sent so far."""
-        if self.over or self.lanes[C2S].mid_frame:
+        if self.over or self.pipes[C2S].mid_frame:
             then(now)
         else:
             self._fence(now).then.append(then)
@@ -224,17 +226,17 @@ class Session(Handlers):
         Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
         word on what clients get.
         """
-        lane = self.lanes[S2C]
+        pipe = self.pipes[S2C]
         hears = self._client_ready and self.connect.protocol > 0 and not self.over
-        if hears and not lane.scanner.interest.need(Op.INFO, b""):
+        if hears and not pipe.scanner.interest.need(Op.INFO, b""):
             args = lame_duck(rewritten(self.last_info[len("INFO") :].strip(), self._settings))
-            lane.inject(encode.info(args), Op.INFO.bit, now, "proxy")
+            pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
         return self._done()
 
     def drain(self, now: int) -> list[Action]:
         """End the connection where all that the client has sent so far is answered."""
-        if not self.over and not self.lanes[C2S].unread:
-            self._fence(now).end = (causes.DRAINED, "natsproxy is shutting down")
+        if not self.over and not self.pipes[C2S].unread:
+            self._fence(now).end = (close_reasons.DRAINED, "natsproxy is shutting down")
         return self._done()
 
     def closed(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
@@ -242,117 +244,121 @@ class Session(Handlers):
 
         While a lane has something `unsent`, there is more to come.
         """
-        self._bound.close(now)
-        for lane in self.lanes:
-            lane.abandon(now, turn)
-            lane.refund()
+        self._rules.close(now)
+        for pipe in self.pipes:
+            pipe.abandon(now, turn)
+            pipe.refund()
         return self._done()
 
-    def _swift(self, lane: Lane) -> Swift | None:
+    def _fastpath(self, pipe: DirectionPipe) -> FastPathFunction | None:
         """Return the rules' short way, None where each frame must be looked at for our own sake."""
-        if lane.swallowing or (lane.direction == S2C and (self._closed_sids or self._moving)):
+        if pipe.swallowing or (pipe.direction == S2C and (self._closed_sids or self._resubscribing)):
             return None
-        return self._bound.swift[lane.direction]
+        return self._rules.fastpath[pipe.direction]
 
-    def _neighbours(self, lane: Lane, frames: list[Frame], first: int, now: int, turn: Turn) -> None:
+    def _neighbours(self, pipe: DirectionPipe, frames: list[Frame], first: int, now: int, turn: Turn) -> None:
         """Deal with whole message frames that stand side by side; first is the ordinal of the first."""
         at = 0
-        while at < len(frames) and not self._stopped(lane) and not (at and turn.spent()):
-            for stretch in self._stretches(lane, frames, at, first, now):
-                self._stretch(lane, frames[at : stretch.stop], stretch, first + at, now)
-                at = stretch.stop
+        while at < len(frames) and not self._stopped(pipe) and not (at and turn.spent()):
+            for result in self._batch_results(pipe, frames, at, first, now):
+                self._carry_out_batch(pipe, frames[at : result.stop], result, first + at, now)
+                at = result.stop
             if at < len(frames) and not self.over:
-                self._frame(lane, frames[at], first + at, now)
+                self._frame(pipe, frames[at], first + at, now)
                 at += 1
-        lane.scanner.untake(frames[at:])
+        pipe.scanner.untake(frames[at:])
 
-    def _stretches(self, lane: Lane, frames: list[Frame], at: int, first: int, now: int) -> list[Stretch]:
-        swift = self._swift(lane)
-        if swift is None:
+    def _batch_results(
+        self, pipe: DirectionPipe, frames: list[Frame], at: int, first: int, now: int
+    ) -> list[BatchResult]:
+        fastpath = self._fastpath(pipe)
+        if fastpath is None:
             return []
         try:
-            return swift(frames, at, first + at, now)
+            return fastpath(frames, at, first + at, now)
         except Exception as error:  # as in `_decide`
             self._failed(frames[at], error, now)
             return []
 
-    def _stretch(self, lane: Lane, frames: list[Frame], stretch: Stretch, first: int, now: int) -> None:
+    def _carry_out_batch(
+        self, pipe: DirectionPipe, frames: list[Frame], result: BatchResult, first: int, now: int
+    ) -> None:
         """Carry out what the rules' short way says of neighbours."""
-        out = stretch.out
+        out = result.out
         if out is None:
             ops = 0
             for frame in frames:
                 ops |= 1 << frame[4]
             run = Run(frames[0].buffer, frames[0].start, frames[-1].end, len(frames), ops)
-            if stretch.until is None:
-                lane.pass_(run, first, now)
+            if result.until is None:
+                pipe.pass_(run, first, now)
             else:
-                lane.hold(run, first, now, stretch.until, stretch.cause)
+                pipe.hold(run, first, now, result.until, result.cause)
         elif out:
-            lane.change(frames, out, first, now, stretch.cause)
+            pipe.change(frames, out, first, now, result.cause)
         else:
             for place, frame in enumerate(frames):
-                self._settle(lane, frame, False, None, now)
-                lane.drop(frame, first + place, now, stretch.cause)
-        if lane.direction == C2S and out != ():
+                self._settle(pipe, frame, False, None, now)
+                pipe.drop(frame, first + place, now, result.cause)
+        if pipe.direction == C2S and out != ():
             self._last_fence = None
 
-    def _frame(self, lane: Lane, frame: Frame, ordinal: int, now: int) -> None:
-        handler = HANDLERS.get((lane.direction, frame.op))
-        if handler is not None and not handler(self, lane, frame, ordinal, now):
+    def _frame(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        handler = HANDLERS.get((pipe.direction, frame.op))
+        if handler is not None and not handler(self, pipe, frame, ordinal, now):
             return
-        if lane.swallowing and frame.op in MESSAGE_OPS:
-            lane.drop(frame, ordinal, now, "swallow")
+        if pipe.swallowing and frame.op in MESSAGE_OPS:
+            pipe.drop(frame, ordinal, now, "swallow")
             return
-        decision = self._decide(lane, frame, now)
+        decision = self._decide(pipe, frame, now)
         if self.over:
             return
         if decision is not None:
-            self._carry_out(lane, frame, ordinal, decision, now)
+            self._carry_out(pipe, frame, ordinal, decision, now)
         else:
-            self._settle(lane, frame, True, None, now)
-            lane.pass_(frame, ordinal, now)
-        if lane.direction == C2S and (decision is None or decision.out != ()):
+            self._settle(pipe, frame, True, None, now)
+            pipe.pass_(frame, ordinal, now)
+        if pipe.direction == C2S and (decision is None or decision.out != ()):
             self._last_fence = None
-        if frame.op in (Op.PONG, Op.INFO) and lane.direction == S2C:
-            self._after_pong(lane, frame, now)
+        if frame.op in (Op.PONG, Op.INFO) and pipe.direction == S2C:
+            self._after_pong(pipe, frame, now)
 
-    def _malformed(self, lane: Lane, bad: Malformed, now: int) -> None:
-        lane.flush(now)
-        lane.ended = True
-        where = f"{lane.direction.label} byte {bad.offset}: {bad.reason}"
-        if lane.direction == S2C:
-            self._end(causes.SERVER_PROTOCOL, where)
+    def _malformed(self, pipe: DirectionPipe, bad: Malformed, now: int) -> None:
+        pipe.flush(now)
+        pipe.ended = True
+        where = f"{pipe.direction.label} byte {bad.offset}: {bad.reason}"
+        if pipe.direction == S2C:
+            self._end(close_reasons.SERVER_PROTOCOL, where)
         elif self._settings.unparsed == "pass" and not self._chain.guards:
             self.actions.append(Emit(Notice(now, self.conn, "warning", f"passing what is not NATS: {where}")))
-            lane.ended = False
-            lane.unread = True
-            lane.pass_unread(lane.scanner.rest(), now)
+            pipe.ended = False
+            pipe.unread = True
+            pipe.pass_unread(pipe.scanner.rest(), now)
         elif bad.streaming:
             # The server stands where we stand, waiting for CRLF: the same wrong bytes get its own answer.
-            lane.cut(bad.buffer[bad.start : bad.end], now)
+            pipe.cut(bad.buffer[bad.start : bad.end], now)
             self._fence_end_at_server(now, where)
         else:
             fence = self._fence(now)
             text = _ANSWERS[bad.fault]
             if text is not None:
                 fence.answer += encode.err(text)
-            fence.end = (causes.CLIENT_PROTOCOL, where)
+            fence.end = (close_reasons.CLIENT_PROTOCOL, where)
 
     def _fence_end_at_server(self, now: int, where: str) -> None:
         self.actions.append(Emit(Notice(now, self.conn, "warning", where)))
 
     def _refuse_unread(self) -> bool:
         """End the connection if a rule needs the server's stream, which is no longer framed."""
-        needed = self._chain.guards or bool(self._bound.interest[S2C].clauses)
+        needed = self._chain.guards or bool(self._rules.interest[S2C].clauses)
         if needed:
-            self._end(causes.SERVER_PROTOCOL, "the server sent an operation that no rule can judge")
+            self._end(close_reasons.SERVER_PROTOCOL, "the server sent an operation that no rule can judge")
         return needed
 
-    def _opaque(self, lane: Lane, segment: Opaque, now: int) -> None:
+    def _opaque(self, pipe: DirectionPipe, segment: Opaque, now: int) -> None:
         if self._refuse_unread():
             return
         text = "the server sent an operation that natsproxy does not know: passing its stream unread"
         self.actions.append(Emit(Notice(now, self.conn, "warning", text)))
-        lane.unread = True
-        lane.pass_unread(segment.buffer[segment.start : segment.end], now)
+        pipe.unread = True
+        pipe.pass_unread(segment.buffer[segment.start : segment.end], now)

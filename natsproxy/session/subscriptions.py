@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from natsproxy.protocol.subjects import is_valid_subscribe
-from natsproxy.rules.seam import Bound, Subscription
+from natsproxy.rules.interface import ConnectionRules, Subscription
 
 
 def unsub_max(args: bytes) -> int:
@@ -18,10 +18,10 @@ def unsub_max(args: bytes) -> int:
     return int(args) if args.isdigit() and len(args) <= 9 else 0
 
 
-class Move(NamedTuple):
+class Resubscription(NamedTuple):
     """Where a subscription is moving from: the rules before, and its subject on the server."""
 
-    bound: Bound
+    rules: ConnectionRules
     upstream: bytes
 
 

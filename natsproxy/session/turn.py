@@ -3,7 +3,7 @@
 A call ends early in two ways.  Work whose price shows while it is done (rules, held frames) ends when `spent`
 says so, which is asked between frames.  What follows from the frames (events, records, the filters of a
 recording) is paid for after the call: of these no more than `frames` are dealt with at once.  What is left
-stays where it is, for the next call (`Lane.pending`, `Session.next_tick`, `Lane.unsent`).
+stays where it is, for the next call (`DirectionPipe.pending`, `Session.next_tick`, `DirectionPipe.unsent`).
 """
 
 from __future__ import annotations

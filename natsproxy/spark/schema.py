@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from natsproxy.capture.columns import FIELDS
+from natsproxy.capture.columns.table import FIELDS
 
 FRAMES: Final = ", ".join(f"{name} {kind}" for name, (kind, _) in FIELDS.items())
-"""One row per frame; the columns are explained in `natsproxy/capture/columns.py`."""
+"""One row per frame; the columns are explained in `natsproxy/capture/columns/table.py`."""
 
 ITEMS: Final = (
     "recorder string, segment int, block_off bigint, t_ns bigint, conn_id bigint, kind string, info string"
@@ -82,11 +82,7 @@ TABLES: Final[dict[str, str]] = {
         "delay_ns bigint, error_ns bigint, error string, close_ns bigint, close_cause string, "
         "reply_ns bigint, outcome string"
     ),
-    "gaps": (
-        "recorder string, conn_id bigint, t_ns bigint, reason string, frames bigint, bytes bigint"
-    ),
-    "replay_diff": (
-        f"template string, same boolean, recorded struct<{_COUNTS}>, observed struct<{_COUNTS}>"
-    ),
-}  # fmt: skip
+    "gaps": ("recorder string, conn_id bigint, t_ns bigint, reason string, frames bigint, bytes bigint"),
+    "replay_diff": (f"template string, same boolean, recorded struct<{_COUNTS}>, observed struct<{_COUNTS}>"),
+}
 """Table name: its columns."""

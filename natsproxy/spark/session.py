@@ -82,7 +82,7 @@ def open_session(
     need_pyspark()
     from pyspark.sql import SparkSession
 
-    from natsproxy.spark.trouble import told
+    from natsproxy.spark.errors import translate_errors
 
     remote = remote or os.environ.get("SPARK_REMOTE")
     if master and remote:
@@ -105,7 +105,7 @@ def open_session(
             chosen = {**local_settings(size), "spark.sql.warehouse.dir": _folder(), **chosen}
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    with told(place), _stderr(log):
+    with translate_errors(place), _stderr(log):
         return builder.getOrCreate()
 
 

@@ -11,7 +11,7 @@ blocking one called inside a running event loop raises BlockingCall at once.  Al
 `NatsServer` is a real server on a free port, for tests that need one and to record cassettes from.
 """
 
-from natsproxy.replay.match import ignoring_json
+from natsproxy.replay.conversation.matching import ignoring_json
 from natsproxy.testing import faults
 from natsproxy.testing.cassettes import CassetteMismatch, cassette
 from natsproxy.testing.faults import (

@@ -15,9 +15,9 @@ import trio
 
 from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.errors import NatsproxyError
-from natsproxy.replay.match import BodyMatcher
-from natsproxy.replay.near import preview
-from natsproxy.replay.sessions import Session, parse_mode, use
+from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, use
+from natsproxy.replay.conversation.matching import BodyMatcher
+from natsproxy.replay.server_playback.suggestions import preview
 from natsproxy.testing.front import Front, server_address
 from natsproxy.testing.thread import refuse_in_loop
 
@@ -69,7 +69,7 @@ class cassette(Front):
         self.path = Path(path)
         self.mode = parse_mode(mode)
         self.strict = strict
-        self.session: Session | None = None
+        self.session: CassetteUse | None = None
         self._bodies = [(pattern.encode(), same) for pattern, same in (bodies or {}).items()]
         self._upstream = None if upstream is None or mode == "none" else server_address(upstream)
         self._keep = True
@@ -160,7 +160,7 @@ class cassette(Front):
         return "\n".join([head, *brief(self.mismatches()), super().story(count)])
 
 
-async def _settled(session: Session) -> None:
+async def _settled(session: CassetteUse) -> None:
     """Wait until the player has read all that clients sent before they left."""
     played = session.played
     with trio.move_on_after(_SETTLE):

@@ -20,10 +20,10 @@ from natsproxy.config.settings import Address, ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import Place, parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import Place, parse_rules
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from natsproxy.testing.faults import Fault
 from natsproxy.testing.seen import Seen, SeenFrame, WaitTimeout, Wanted
 from natsproxy.testing.thread import TrioThread, refuse_in_loop
@@ -31,7 +31,7 @@ from natsproxy.testing.thread import TrioThread, refuse_in_loop
 TIMEOUT = 5.0  # seconds
 _FIRINGS = 10_000  # kept
 _ENDS = 20
-_USUAL = (causes.CLIENT_CLOSED, causes.DRAINED, causes.KILLED)
+_USUAL = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.KILLED)
 _URL = re.compile(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::(\d{1,5}))?/?")
 
 F = TypeVar("F", bound="Front")

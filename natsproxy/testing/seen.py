@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from natsproxy.capture.records import Flags, Frames, Item
+from natsproxy.capture.format.records import Flags, Frames, Item
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.subjects import matches
@@ -164,7 +164,13 @@ def _cut(item: Frames) -> Iterator[SeenFrame]:
     withheld = head(data, item.direction) if item.flags & Flags.PAYLOAD else None
     for frame in (withheld,) if withheld is not None else parse_frames(data, item.direction):
         yield SeenFrame(
-            item.conn, Direction(item.direction).label, frame.op.label,
-            frame.subject.decode("utf-8", "replace"), frame.reply.decode("utf-8", "replace"),
-            frame.headers, frame.body, passed, item.cause,
-        )  # fmt: skip
+            item.conn,
+            Direction(item.direction).label,
+            frame.op.label,
+            frame.subject.decode("utf-8", "replace"),
+            frame.reply.decode("utf-8", "replace"),
+            frame.headers,
+            frame.body,
+            passed,
+            item.cause,
+        )

@@ -321,9 +321,21 @@ class Scanner:
             end, missing, short = self._extent(start, line_end, header_size, size, need)
         self.counts[spec.op] += 1
         frame = Frame(
-            self._buf, start, end, line_end, spec.op, subject, fields.get("reply", b""), sid,
-            fields.get("queue", b""), fields.get("args", b""), header_size, size, missing, short,
-        )  # fmt: skip
+            self._buf,
+            start,
+            end,
+            line_end,
+            spec.op,
+            subject,
+            fields.get("reply", b""),
+            sid,
+            fields.get("queue", b""),
+            fields.get("args", b""),
+            header_size,
+            size,
+            missing,
+            short,
+        )
         if sid in self.tallies and spec.payload and not frame.no_responders:
             self.tallies[sid] += 1
         return frame, bool(need) or missing > 0

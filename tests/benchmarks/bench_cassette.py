@@ -100,8 +100,10 @@ def asked(*before: str, answer_url: str = "", **environment: str) -> Percentiles
     """Ask in a process of its own, with `before` in front of its command; answer_url: "" for the same one."""
     done = subprocess.run(
         [*before, sys.executable, __file__, "ask", answer_url],
-        env={**os.environ, **environment}, stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     p50, p99 = json.loads(done.stdout)
     return p50, p99
 

@@ -72,8 +72,9 @@ def throughput(ports: tuple[int, int], size: int, count: int) -> float:
     delivered = len(f"MSG {subject} 1 {size}\r\n") + size + 2
     child = subprocess.Popen(
         [sys.executable, __file__, "subscriber", str(ports[1]), subject, str(delivered * count)],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert child.stdout is not None
     child.stdout.readline()
     batch = max(1, 65536 // len(frame))

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Frames
+from natsproxy.capture.format.records import Frames
+from natsproxy.capture.read.reader import open_capture
 from tests.benchmarks.bench_proxy import throughput
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer

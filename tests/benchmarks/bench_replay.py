@@ -17,9 +17,9 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from natsproxy.config.settings import Address
-from natsproxy.replay.player import ServerPlayer
-from natsproxy.replay.strides import strides
-from natsproxy.replay.to_server import ToServer
+from natsproxy.replay.client_playback.batches import batches
+from natsproxy.replay.client_playback.playback import ToServer
+from natsproxy.replay.client_playback.player import ServerPlayer
 from tests.replay.big import big
 from tests.replay.kit import nats_server
 
@@ -35,7 +35,7 @@ SHAPES = (
 
 async def fastest(capture: Path, server: Address) -> tuple[float, float]:
     """Return frames sent and frames handled in both directions, each in a second."""
-    machine = ToServer(strides(capture))
+    machine = ToServer(batches(capture))
     began = time.perf_counter()
     await ServerPlayer(machine, server).run()
     seconds = time.perf_counter() - began
@@ -58,7 +58,7 @@ async def measure_speed(folder: Path) -> None:
 async def measure_times(folder: Path, seconds: int) -> None:
     """Print how late frames went out at recorded speed, and how that changed from beginning to end."""
     capture = big(folder / "times.ncap", seconds * RATE, rate=RATE, listen=False, asks=100)
-    machine = ToServer(strides(capture), speed=1.0)
+    machine = ToServer(batches(capture), speed=1.0)
     lags: list[int] = []
 
     async def sample() -> None:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.seam import Chain, EmptyChain
-from natsproxy.rules.spec import load
 from natsproxy.session.actions import Send, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -148,10 +148,16 @@ def main() -> None:
     report("every PUB rewritten, 1,000 subjects", rate(rules(prefix), thousand_subjects), base)
     back = [b"tenant-a.orders.eu.new.1"] * FRAMES
     report("every MSG rewritten back, one subject", rate(rules(prefix), back, S2C, MSG), base)
-    report("every PUB dropped with probability 0.01",
-           rate(rules(rule("drop", 'op = "PUB"', "probability = 0.01")), same), base)  # fmt: skip
-    report("every MSG dropped with probability 0.01",
-           rate(rules(rule("drop", 'op = "MSG"', "probability = 0.01")), same, S2C, MSG), base)  # fmt: skip
+    report(
+        "every PUB dropped with probability 0.01",
+        rate(rules(rule("drop", 'op = "PUB"', "probability = 0.01")), same),
+        base,
+    )
+    report(
+        "every MSG dropped with probability 0.01",
+        rate(rules(rule("drop", 'op = "MSG"', "probability = 0.01")), same, S2C, MSG),
+        base,
+    )
     allow = rule("permissions", 'publish = "orders.>"')
     report("permissions that allow everything, HPUB", rate(rules(allow), same, C2S, HPUB), base)
     report("permissions that allow everything", rate(rules(allow), many), base_many)

@@ -42,10 +42,12 @@ def main() -> None:
         rows = {
             "one subject, nobody wants it": ((), [one * 2000] * (500 * million), 1_000_000 * million),
             "1,000 patterns, 1 M subjects, none wanted": (
-                (Clause(ALL_OPS, Need.LINE, patterns),), distinct(), 1_000_000,
+                (Clause(ALL_OPS, Need.LINE, patterns),),
+                distinct(),
+                1_000_000,
             ),
             "every frame wanted": ((Clause(ALL_OPS, Need.LINE),), [one * 2000] * 50, 100_000),
-        }  # fmt: skip
+        }
         for title, (clauses, buffers, frames) in rows.items():
             speed = rate(interest(clauses), scanner, buffers, frames)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from natsproxy.capture.segment import CaptureFile
+from natsproxy.capture.read.segment import CaptureFile
 from tests.kit.traffic import traffic
 
 FRAMES = 2_000_000
@@ -29,7 +29,7 @@ PURE_BLOCKS = 10  # of the capture: enough for the pure twin
 
 def decode(path: Path, cores: int, *, pure: bool) -> dict[str, Any]:
     """Blocks to Arrow batches of all columns, no payloads; the best of three."""
-    from natsproxy.capture import arrow
+    from natsproxy.capture.columns import arrow
 
     make = arrow.pure_batch if pure else arrow.batch
     found = []
@@ -44,7 +44,7 @@ def decode(path: Path, cores: int, *, pure: bool) -> dict[str, Any]:
 
 def source(path: Path, cores: int) -> dict[str, Any]:
     """The data source into nothing, the better of two."""
-    from natsproxy.spark.jobs import read
+    from natsproxy.spark.jobs.analyze import read
     from natsproxy.spark.session import open_session
 
     spark = open_session(cores, size=path.stat().st_size)
@@ -59,7 +59,7 @@ def source(path: Path, cores: int) -> dict[str, Any]:
 
 def tables(path: Path, cores: int) -> dict[str, Any]:
     """All tables, from a cold start; and the seconds of each."""
-    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.jobs.analyze import analyze
     from natsproxy.spark.session import open_session
 
     spark = open_session(cores, size=path.stat().st_size)
@@ -132,9 +132,13 @@ JOBS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "analyze, all tables": tables,
 }
 ROWS = [
-    ("decode to Arrow, compiled", 1), ("decode to Arrow, pure Python", 1), ("data source to noop", 2),
-    ("data source to noop", 1), ("analyze, all tables", 2), ("analyze, all tables", 1),
-]  # fmt: skip
+    ("decode to Arrow, compiled", 1),
+    ("decode to Arrow, pure Python", 1),
+    ("data source to noop", 2),
+    ("data source to noop", 1),
+    ("analyze, all tables", 2),
+    ("analyze, all tables", 1),
+]
 
 
 def main(frames: int) -> None:
@@ -152,8 +156,11 @@ def main(frames: int) -> None:
             told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
             made = json.loads(told.stdout.splitlines()[-1])
             rate, worked = made["frames"] / made["seconds"], made["frames"] / made["cpu"]
-            print(f"{name:32}{cores:>6}{made['seconds']:>9.1f}{made['cpu']:>8.1f}{rate:>12,.0f}{worked:>11,.0f}"
-                  f"{made['memory']:>7}", flush=True)  # fmt: skip
+            print(
+                f"{name:32}{cores:>6}{made['seconds']:>9.1f}{made['cpu']:>8.1f}{rate:>12,.0f}{worked:>11,.0f}"
+                f"{made['memory']:>7}",
+                flush=True,
+            )
             for table, seconds in made.get("steps", []):
                 print(f"  {table:36}{seconds:>9.1f}")
 

@@ -99,10 +99,10 @@ def delays(port: int, to: int) -> tuple[int, float, float]:
     step = RATE // 500
     with listener(to, "delays") as child, dial(port) as sock:
         began = time.monotonic()
-        for turn in range(SECONDS * 500):
+        for trace in range(SECONDS * 500):
             stamp = b"%016d" % (time.monotonic_ns() // 1000)
             sock.sendall((b"PUB b.load 16\r\n%s\r\n" % stamp) * step)
-            time.sleep(max(0.0, began + (turn + 1) / 500 - time.monotonic()))
+            time.sleep(max(0.0, began + (trace + 1) / 500 - time.monotonic()))
         rate = SECONDS * RATE / (time.monotonic() - began)
         sock.sendall(b"PUB b.end %d\r\n%s\r\n" % (len(MARK), MARK))
         assert child.stdout is not None
@@ -117,20 +117,40 @@ def rule(kind: str, *lines: str, name: str = "r") -> str:
 
 THOUSAND = "".join(rule("drop", f'subject = "b.eu.no{n}.*"', name=f"r{n}") for n in range(1000))
 HIT = 'subject = "b.eu.hit.x"'
-Subjects = Callable[[int], bytes]
-ROWS: tuple[tuple[str, str, int, Subjects], ...] = (
+SubjectRewriter = Callable[[int], bytes]
+ROWS: tuple[tuple[str, str, int, SubjectRewriter], ...] = (
     ("1,000 rules that match nothing, 1 M subjects", THOUSAND, 1_000_000, lambda n: b"b.eu.%d.x" % n),
-    ("a drop on 1 % of frames", rule("drop", HIT, 'op = "PUB"'), 500_000,
-     lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x"),
-    ("a body damaged on 1 % of frames", rule("corrupt", HIT, 'op = "PUB"'), 500_000,
-     lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x"),
-    ("a drop with probability 0.01, one subject", rule("drop", 'op = "PUB"', "probability = 0.01"), 200_000,
-     lambda n: b"b.eu.new.x"),
-    ("every PUB and MSG rewritten, one subject", rule("rewrite", 'prefix = "t"'), 200_000,
-     lambda n: b"b.eu.new.x"),
-    ("every PUB and MSG rewritten, 1,000 subjects", rule("rewrite", 'prefix = "t"'), 200_000,
-     lambda n: b"b.eu.%d.x" % (n % 1000)),
-)  # fmt: skip
+    (
+        "a drop on 1 % of frames",
+        rule("drop", HIT, 'op = "PUB"'),
+        500_000,
+        lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x",
+    ),
+    (
+        "a body damaged on 1 % of frames",
+        rule("corrupt", HIT, 'op = "PUB"'),
+        500_000,
+        lambda n: b"b.eu.hit.x" if n % 100 == 0 else b"b.eu.miss.x",
+    ),
+    (
+        "a drop with probability 0.01, one subject",
+        rule("drop", 'op = "PUB"', "probability = 0.01"),
+        200_000,
+        lambda n: b"b.eu.new.x",
+    ),
+    (
+        "every PUB and MSG rewritten, one subject",
+        rule("rewrite", 'prefix = "t"'),
+        200_000,
+        lambda n: b"b.eu.new.x",
+    ),
+    (
+        "every PUB and MSG rewritten, 1,000 subjects",
+        rule("rewrite", 'prefix = "t"'),
+        200_000,
+        lambda n: b"b.eu.%d.x" % (n % 1000),
+    ),
+)
 
 
 class Measured(NamedTuple):

@@ -20,30 +20,61 @@ from typing import Any
 
 import msgpack
 
-from natsproxy.capture import arrow
-from natsproxy.capture.blocks import Block, Kind, Summary
-from natsproxy.capture.columns import FIELDS
-from natsproxy.capture.records import Item, encode
-from natsproxy.capture.segment import BlockRef, Segment, decode_items
+from natsproxy.capture.columns import arrow
+from natsproxy.capture.columns.table import FIELDS
+from natsproxy.capture.format.blocks import Block, Kind, Summary
+from natsproxy.capture.format.records import Item, encode
+from natsproxy.capture.read.segment import BlockRef, Segment, decode_items
 from natsproxy.errors import CaptureError
-from tests.capture.test_columns import QUERIES, generated, others, pure_others, run
+from tests.capture.columns.test_table import QUERIES, generated, others, pure_others, run
 from tests.kit.captures import MONO, WALL
 
 SEGMENT = Segment("fuzz.ncap", bytes(16), 0, WALL, MONO, None, None, "", {})
 HUGE = [
     *(kind + b"\xff" * width for kind, width in [(b"\xcc", 1), (b"\xcd", 2), (b"\xce", 4), (b"\xcf", 8)]),
-    b"\xd0\x80", b"\xd1\x80" + bytes(1), b"\xd2\x80" + bytes(3), b"\xd3\x80" + bytes(7),
+    b"\xd0\x80",
+    b"\xd1\x80" + bytes(1),
+    b"\xd2\x80" + bytes(3),
+    b"\xd3\x80" + bytes(7),
     *(kind + b"\x7f\xff\xff\xff" for kind in (b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9")),
     *(kind + b"\xff\xff\xff\xff" for kind in (b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9")),
-    b"\xcf\x40" + bytes(7), b"\xcb\x7f\xf0" + bytes(6), b"\xc7\x01\x01\x00", b"\xd8" + bytes(17), b"\xc1",
-    b"\xc0", b"\x80", b"\x90", b"\xa0", b"\xc4\x00",
-]  # fmt: skip
+    b"\xcf\x40" + bytes(7),
+    b"\xcb\x7f\xf0" + bytes(6),
+    b"\xc7\x01\x01\x00",
+    b"\xd8" + bytes(17),
+    b"\xc1",
+    b"\xc0",
+    b"\x80",
+    b"\x90",
+    b"\xa0",
+    b"\xc4\x00",
+]
 """Values of msgpack at the ends of what it has."""
 WORDS = [
-    b"99999999999", b"999999999", b"4294967296", b"2147483647", b"00000000000", b"-1", b"\xff\xfe",
-    b"\xed\xa0\x80", b"\xf0\x90", b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b"\0", b"PUB ", b"MSG ",
-    b"HMSG ", b"NATS/1.0 ", b"$JS.ACK.", b"_INBOX.", b".",
-]  # fmt: skip
+    b"99999999999",
+    b"999999999",
+    b"4294967296",
+    b"2147483647",
+    b"00000000000",
+    b"-1",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\xf0\x90",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\r\n\r\n",
+    b" ",
+    b"\t",
+    b"\0",
+    b"PUB ",
+    b"MSG ",
+    b"HMSG ",
+    b"NATS/1.0 ",
+    b"$JS.ACK.",
+    b"_INBOX.",
+    b".",
+]
 """What frames are made of, in wrong places."""
 
 

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.capture import records
-from natsproxy.capture.blocks import HEADER, MAGIC, Kind, header
-from natsproxy.capture.builder import BlockBuilder
-from natsproxy.capture.reader import Follower, open_capture
-from natsproxy.capture.records import Close, Firing, Frames, Gap, Item, Note, Opaque, Open, Preamble
-from natsproxy.capture.recover import recover, verify
-from natsproxy.capture.segment import CaptureFile
-from natsproxy.capture.view import Query, legs, walk
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.format import records
+from natsproxy.capture.format.blocks import HEADER, MAGIC, Kind, header
+from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Item, Note, Opaque, Open, Preamble
+from natsproxy.capture.read.reader import Follower, open_capture
+from natsproxy.capture.read.recover import recover, verify
+from natsproxy.capture.read.segment import CaptureFile
+from natsproxy.capture.read.view import Query, legs, walk
+from natsproxy.capture.write.builder import BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError, TruncatedCapture
 from natsproxy.wire.ops import C2S, S2C, Op, op_mask
 from tests.kit.captures import MONO, WALL, Scribe, write
@@ -41,18 +41,23 @@ _FRAMES = st.builds(
     lambda conn, way, n, came, went, cause: Frames(
         conn, way, b"PING\r\n" * n, n, 0, came and 7, came and MONO + 5, went and 8, went and MONO + 6, cause
     ),
-    st.integers(0, 1 << 40), st.sampled_from([C2S, S2C]), st.integers(1, 4), st.just(1) | st.none(),
-    st.just(1) | st.none(), st.none() | st.text(max_size=8),
-)  # fmt: skip
+    st.integers(0, 1 << 40),
+    st.sampled_from([C2S, S2C]),
+    st.integers(1, 4),
+    st.just(1) | st.none(),
+    st.just(1) | st.none(),
+    st.none() | st.text(max_size=8),
+)
 _ITEMS = st.one_of(
     _FRAMES,
     st.builds(Open, st.integers(0, 9), _TIMES, _INFO),
     st.builds(Close, st.integers(0, 9), _TIMES, st.text(), _INFO),
     st.builds(Firing, st.integers(0, 9), _TIMES, _INFO),
     st.builds(Gap, st.none() | st.integers(0, 9), _TIMES, _INFO),
-    st.builds(Preamble, st.integers(0, 9), _TIMES, _INFO), st.builds(Note, _TIMES, _INFO),
+    st.builds(Preamble, st.integers(0, 9), _TIMES, _INFO),
+    st.builds(Note, _TIMES, _INFO),
     st.builds(Opaque, st.integers(0, 9), st.sampled_from([C2S, S2C]), _TIMES, st.integers(0, 1 << 40)),
-)  # fmt: skip
+)
 
 
 @given(st.lists(_ITEMS, max_size=12), st.sampled_from(["none", "zstd"]), st.integers(1, 5))
@@ -272,7 +277,7 @@ def test_kill_9_leaves_whole_blocks(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from tests.kit.captures import *\n"
-        "from natsproxy.capture.builder import BlockBuilder\n"
+        "from natsproxy.capture.write.builder import BlockBuilder\n"
         "from natsproxy.wire.ops import C2S\n"
         "w = CaptureWriter(Path(sys.argv[1]), SegmentInfo(bytes(16), bytes(16), WALL, MONO))\n"
         "w.open_segment()\n"

@@ -12,10 +12,10 @@ import msgpack
 import pytest
 from hypothesis import settings
 
-from natsproxy.capture.columns import FIELDS
-from natsproxy.capture.records import Frames
+from natsproxy.capture.columns.table import FIELDS
+from natsproxy.capture.format.records import Frames
 from natsproxy.wire.ops import C2S, S2C
-from tests.capture.test_columns import arrow, both, refs
+from tests.capture.columns.test_table import arrow, both, refs
 from tests.kit.captures import MONO, write
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
 from natsproxy.cli.analyze import _Stop, analyze
 from natsproxy.errors import NatsproxyError

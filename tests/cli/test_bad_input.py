@@ -13,7 +13,7 @@ import msgpack
 import pytest
 from click.testing import CliRunner, Result
 
-from natsproxy.capture.blocks import MAGIC, SYNC, Kind, header
+from natsproxy.capture.format.blocks import MAGIC, SYNC, Kind, header
 from natsproxy.cli import main
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from natsproxy.cli import main
 from natsproxy.config.options import OPTIONS, duration, upstream, written_duration, written_size
-from natsproxy.rules.values import size as read_size
+from natsproxy.rules.file.values import size as read_size
 
 FILE = '# the sidecar\nupstream = "nats://file:1"\nlisten = "127.0.0.1:1"\nseed = 5\nlog-format = "json"\n'
 
@@ -193,9 +193,15 @@ def test_a_size_is_shown_as_it_may_be_written(value: int, written: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0, "0s"), (1, "1ns"), (250_000_000, "250ms"), (1_500_000_000, "1500ms"), (90_000_000_000, "90s"),
-     (7_200_000_000_000, "2h")],
-)  # fmt: skip
+    [
+        (0, "0s"),
+        (1, "1ns"),
+        (250_000_000, "250ms"),
+        (1_500_000_000, "1500ms"),
+        (90_000_000_000, "90s"),
+        (7_200_000_000_000, "2h"),
+    ],
+)
 def test_a_duration_is_shown_as_it_may_be_written(value: int, written: str) -> None:
     assert written_duration(value) == written
     assert duration(written) == value

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from natsproxy.capture.builder import BlockBuilder
-from natsproxy.capture.records import Gap
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.format.records import Gap
+from natsproxy.capture.write.builder import BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
 from tests.replay.scripted import hello, write
 

@@ -259,8 +259,13 @@ def test_a_full_disk_behind_the_output(line: str, tmp_path: Path) -> None:
     whole(tmp_path / "x.ncap")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*NATSPROXY, *line.split()], cwd=tmp_path,
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=20, env=os.environ,
-        )  # fmt: skip
+            [*NATSPROXY, *line.split()],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=20,
+            env=os.environ,
+        )
     said = "Error: standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (Exit.COULD_NOT_RUN, said)

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import COMMANDS, main
-from natsproxy.cli.asked import Seconds
+from natsproxy.cli.params import Seconds
 from natsproxy.cli.table import show_table
 from tests.cli.test_bad_input import run, whole
 from tests.replay.scripted import hello, write
@@ -165,8 +165,11 @@ def test_a_terminal_that_wants_no_colours(tmp_path: Path, monkeypatch: pytest.Mo
     whole(tmp_path / "x.ncap")
     words = ["capture", "cat", str(tmp_path / "x.ncap")]
     for name, value, coloured in (
-        ("NO_COLOR", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False), ("TERM", "xterm", True),
-    ):  # fmt: skip
+        ("NO_COLOR", "", True),
+        ("NO_COLOR", "1", False),
+        ("TERM", "dumb", False),
+        ("TERM", "xterm", True),
+    ):
         with monkeypatch.context() as patch:
             patch.delenv("NO_COLOR", raising=False)
             patch.setenv("TERM", "xterm")
@@ -179,9 +182,13 @@ def test_a_terminal_that_has_no_arrows(command: list[str], tmp_path: Path) -> No
     write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"PUB a 0\r\n\r\n")])
     write(tmp_path / "y.ncap", hello(1, "a"))
     done = subprocess.run(
-        [sys.executable, "-m", "natsproxy", "capture", *command], capture_output=True, text=True,
-        cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, timeout=30,
-    )  # fmt: skip
+        [sys.executable, "-m", "natsproxy", "capture", *command],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        timeout=30,
+    )
     assert (done.returncode, done.stderr) == (0 if command[0] == "cat" else 1, "")
     assert "\\u2192" in done.stdout
 
@@ -193,8 +200,10 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     for command in (["info"], ["verify"], ["cat", "--subject", b"a.\xff"]):
         done = subprocess.run(
             [sys.executable, "-m", "natsproxy", "capture", *command, name],
-            capture_output=True, cwd=tmp_path, timeout=30,
-        )  # fmt: skip
+            capture_output=True,
+            cwd=tmp_path,
+            timeout=30,
+        )
         assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -226,8 +235,12 @@ def test_help_and_completion_load_no_command() -> None:
     for words, more in ((["--help"], {}), ([], variables)):
         done = subprocess.run(
             [sys.executable, "-c", f"import sys; sys.argv = ['natsproxy', *{words}]\n{script}"],
-            capture_output=True, text=True, env={**os.environ, **more}, timeout=30, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env={**os.environ, **more},
+            timeout=30,
+            check=True,
+        )
         assert done.stdout.splitlines()[-1] == "[]"
         assert "replay" in done.stdout
 
@@ -250,11 +263,14 @@ def test_there_is_a_script_for_each_shell_of_the_readme(shell: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["capture", "info", ""], ["rules", "check", ""], ["run", "-u", "x:1", "--record", ""],
-        ["run", "--config", ""], ["replay", "to-server", "x", "--record", ""],
+        ["capture", "info", ""],
+        ["rules", "check", ""],
+        ["run", "-u", "x:1", "--record", ""],
+        ["run", "--config", ""],
+        ["replay", "to-server", "x", "--record", ""],
         ["cassette", "run", "", "true"],
     ],
-)  # fmt: skip
+)
 def test_an_empty_name_is_not_the_folder_one_is_in(words: list[str]) -> None:
     """As of a variable that is not set."""
     done = run(*words)

@@ -40,9 +40,16 @@ def evil(path: Path, body: bytes) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    ["capture info A", "capture cat A", "capture cat A --json", "capture verify A", "capture diff A B",
-     "capture diff A B --json", "replay to-server A --to nats://127.0.0.1:1 --dry-run"],
-)  # fmt: skip
+    [
+        "capture info A",
+        "capture cat A",
+        "capture cat A --json",
+        "capture verify A",
+        "capture diff A B",
+        "capture diff A B --json",
+        "replay to-server A --to nats://127.0.0.1:1 --dry-run",
+    ],
+)
 def test_no_command_passes_it_on(words: str, tmp_path: Path) -> None:
     paths = {name: str(evil(tmp_path / f"{name}.ncap", name.encode() * 3 + b"\x1b\x07")) for name in "AB"}
     done = CliRunner().invoke(main, [paths.get(word, word) for word in words.split()], color=False)

@@ -12,9 +12,13 @@ import pytest
 from tests.kit.traffic import traffic
 
 COMMANDS = [
-    ["verify"], ["info"], ["cat"], ["export", "--jsonl", "-"], ["export", "--pcapng", "-"],
+    ["verify"],
+    ["info"],
+    ["cat"],
+    ["export", "--jsonl", "-"],
+    ["export", "--pcapng", "-"],
     ["export", "--parquet", "-"],
-]  # fmt: skip
+]
 
 
 def peak(capture: Path, command: list[str]) -> int:

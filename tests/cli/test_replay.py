@@ -16,10 +16,10 @@ import trio
 from click.testing import CliRunner, Result
 
 from natsproxy.cli import main
-from natsproxy.cli.asked import parse_address
+from natsproxy.cli.params import parse_address
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError
-from natsproxy.replay.plan import Step, events
+from natsproxy.replay.conversation.steps import Step, events
 from tests.replay.kit import PROGRAMS, nats_server, record_program
 from tests.replay.scripted import hello, write
 
@@ -85,9 +85,11 @@ BAD: list[tuple[list[str], str]] = [
     (["to-server", "{py}", "--to", "x"], "not a natsproxy capture"),
     (["to-client", "{py}"], "not a natsproxy capture"),
     (["to-client", "{x}", "--unrecorded", "pass"], "only with an upstream"),
-    (["to-client", "{x}", "--listen", "127.0.0.1:0", "--timeout", "0.01", "--quiet"],
-     "it was waiting for PUB a"),
-]  # fmt: skip
+    (
+        ["to-client", "{x}", "--listen", "127.0.0.1:0", "--timeout", "0.01", "--quiet"],
+        "it was waiting for PUB a",
+    ),
+]
 
 
 @pytest.mark.parametrize(("arguments", "said"), BAD)
@@ -107,10 +109,20 @@ async def test_a_capture_is_played_and_compared(tmp_path: Path) -> None:
     await record_program(PROGRAMS / "core.py", capture)
     async with nats_server() as server:
         done = await trio.run_process(
-            [NATSPROXY, "replay", "to-server", str(capture), "--to", f"nats://{server}", "--speed", "max",
-             "--report"],
-            capture_stdout=True, check=False,
-        )  # fmt: skip
+            [
+                NATSPROXY,
+                "replay",
+                "to-server",
+                str(capture),
+                "--to",
+                f"nats://{server}",
+                "--speed",
+                "max",
+                "--report",
+            ],
+            capture_stdout=True,
+            check=False,
+        )
     assert done.returncode == 0
     assert b"the same: 3 subjects compared" in done.stdout
 
@@ -124,8 +136,9 @@ async def _first_line(process: subprocess.Popen[bytes]) -> str:
 async def test_a_signal_stops_a_played_server_in_order(number: int, capture: Path) -> None:
     process = subprocess.Popen(  # noqa: ASYNC220
         [NATSPROXY, "replay", "to-client", str(capture), "--listen", "127.0.0.1:0"],
-        stderr=subprocess.PIPE, env=os.environ,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        env=os.environ,
+    )
     with process, trio.fail_after(20):
         assert "on nats://127.0.0.1:" in await _first_line(process)
         process.send_signal(number)
@@ -153,7 +166,7 @@ async def test_a_signal_stops_played_clients_and_leaves_no_connection(number: in
         process = subprocess.Popen(  # noqa: ASYNC220
             [NATSPROXY, "replay", "to-server", str(capture), "--to", f"127.0.0.1:{port}", "--speed", "20"],
             stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         with process, trio.fail_after(30):
             for _ in range(3):
                 await arrived[1].receive()
@@ -187,10 +200,22 @@ async def test_unrecorded_input_is_recorded_into_the_capture(tmp_path: Path) -> 
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
     async with nats_server() as server:
         process = subprocess.Popen(  # noqa: ASYNC220
-            [NATSPROXY, "replay", "to-client", str(capture), "--listen", "127.0.0.1:0",
-             "--unrecorded", "record", "--upstream", f"nats://{server}", "--stay"],
-            stderr=subprocess.PIPE, env=os.environ,
-        )  # fmt: skip
+            [
+                NATSPROXY,
+                "replay",
+                "to-client",
+                str(capture),
+                "--listen",
+                "127.0.0.1:0",
+                "--unrecorded",
+                "record",
+                "--upstream",
+                f"nats://{server}",
+                "--stay",
+            ],
+            stderr=subprocess.PIPE,
+            env=os.environ,
+        )
         with process, trio.fail_after(20):
             port = int((await _first_line(process)).rsplit(":", 1)[1])
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -209,8 +234,10 @@ async def _play_along(arguments: list[str], said: bytes, until: bytes) -> tuple[
     """Play a capture to one client that says something; return exit code and output."""
     process = subprocess.Popen(  # noqa: ASYNC220
         [NATSPROXY, "replay", "to-client", *arguments, "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ,
+    )
     with process, trio.fail_after(20):
         port = int((await _first_line(process)).rsplit(":", 1)[1])
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from natsproxy.cli import main
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 
 TEXT = """
 [[rules]]

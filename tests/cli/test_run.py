@@ -42,8 +42,9 @@ def running(config: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run the proxy; it is stopped at the end, whatever happens."""
     process = subprocess.Popen(
         [sys.executable, "-m", "natsproxy", "run", "--config", str(config), *more],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         yield process
     finally:
@@ -174,8 +175,10 @@ def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "natsproxy", "run", "-u", "nats://127.0.0.1:1"]
     done = subprocess.run(
         [*command, "--log-file", "/nonexistent/log"],
-        capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert done.returncode == 2
     assert "cannot write the log /nonexistent/log" in done.stderr
     assert "Traceback" not in done.stderr

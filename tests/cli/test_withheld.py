@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from natsproxy.capture.records import Frames
-from natsproxy.capture.sieve import PayloadPolicy, Selection, Sieve
+from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
+from natsproxy.capture.format.records import Frames
 from natsproxy.cli import main
 from natsproxy.wire.ops import C2S, Op
 from tests.kit.captures import write
@@ -17,10 +17,10 @@ from tests.kit.captures import write
 
 @pytest.mark.parametrize("action", ["hash", "drop", "truncate:3"])
 def test_op_subject_and_size_are_there(action: str, tmp_path: Path) -> None:
-    sieve = Sieve(Selection(payloads=(PayloadPolicy.parse(f">={action}"),)))
+    sieve = RecordingFilter(Selection(payloads=(PayloadPolicy.parse(f">={action}"),)))
     raw = b"HPUB orders.eu reply.x 18 30\r\nNATS/1.0\r\nA: b\r\n\r\nhello, world\r\n"
     whole = Frames(1, C2S, raw, 1, Op.HPUB.bit, 0, 1, 0, 1)
-    path = write(tmp_path / "x.ncap", sieve.sift(whole))
+    path = write(tmp_path / "x.ncap", sieve.apply(whole))
 
     line = CliRunner().invoke(main, ["capture", "cat", str(path)], color=False).output
     row = json.loads(CliRunner().invoke(main, ["capture", "cat", str(path), "--json"]).output)

@@ -16,9 +16,9 @@ import pytest
 import trio
 
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
 from tests.differential.wirelog import fair, play, settings_before
 from tests.kit.servers import NatsServer
 
@@ -97,13 +97,18 @@ TRICKS: dict[str, bytes] = {
     "traced to, tracing disabled": traced(b"Nats-Trace-Dest: trace disabled"),
     "traced to, first one no subject": traced(b"Nats-Trace-Dest: a b", b"Nats-Trace-Dest: secret.t"),
     "neighbours": b"PUB ok 1\r\nx\r\nPUB secret.x 1\r\nx\r\nPUB ok r 1\r\nx\r\nPUB secret 0\r\n\r\n" * 3,
-    "neighbours with headers": (traced(b"A: b") + traced(b"Nats-Trace-Dest: secret.t")
-                                + traced(b"A: b", subject=b"secret.x") + traced(b"A: c")) * 3,
+    "neighbours with headers": (
+        traced(b"A: b")
+        + traced(b"Nats-Trace-Dest: secret.t")
+        + traced(b"A: b", subject=b"secret.x")
+        + traced(b"A: c")
+    )
+    * 3,
     "UNSUB and a number": b"SUB *.x 9\r\nUNSUB 9 1\r\nPUB work.x 1\r\nx\r\nSUB secret.x 9\r\n",
     "CONNECT again": b'CONNECT {"verbose":true,"name":"other"}\r\nPUB secret.x 1\r\nx\r\nSUB secret.x 9\r\n',
     "an operation of servers": b"MSG secret.x 1 1\r\nx\r\n",
     "an account's operation": b"LS+ acc secret.x\r\n",
-}  # fmt: skip
+}
 
 
 def config(*, secured: bool) -> str:

@@ -18,9 +18,9 @@ import pytest
 import trio
 
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, S2C, Op
@@ -89,9 +89,7 @@ FORMS = {
         {**ORDERED, "deliver_policy": "last_per_subject", "filter_subject": "$KV.B.>"},
         BUCKET,
     ),
-    "pull of a batch": Form(
-        b"SUB in.1 2\r\n", {}, asks=(pull(batch=2), pull(batch=3))
-    ),
+    "pull of a batch": Form(b"SUB in.1 2\r\n", {}, asks=(pull(batch=2), pull(batch=3))),
     "pull one by one": Form(b"SUB in.* 2\r\n", {}, asks=(pull(batch=1) * 2, pull(batch=1) * 3)),
     "pull of nothing": Form(
         b"SUB in.1 2\r\n",
@@ -114,7 +112,7 @@ FORMS = {
     "direct get of a batch": Form(
         b"SUB in.1 2\r\n", asks=(get(b'{"seq":1,"batch":9}'),) * 2, answers=(2, 2), filtered=False
     ),
-}  # fmt: skip
+}
 ARMS = {
     "never": (b"", b""),
     "before": (b"SUB *.armed 1\r\n", b""),

@@ -18,9 +18,9 @@ import trio
 
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.subjects import matches
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
 from tests.differential.differences import SEEN_OTHERWISE
 from tests.differential.test_denial import config, permission_map, subject
 from tests.differential.wirelog import fair, play, settings_before, split
@@ -31,8 +31,16 @@ _NOBODY = re.compile(rb"HMSG (\S+) \d+ \d+ \d+\r\nNATS/1\.0 503\r\nNats-Subject:
 
 
 def connect(user: str, verbose: bool = False, pedantic: bool = False, echo: bool = True) -> bytes:
-    told = {"user": user, "pass": "p", "verbose": verbose, "pedantic": pedantic, "echo": echo,
-            "headers": True, "no_responders": True, "protocol": 1}  # fmt: skip
+    told = {
+        "user": user,
+        "pass": "p",
+        "verbose": verbose,
+        "pedantic": pedantic,
+        "echo": echo,
+        "headers": True,
+        "no_responders": True,
+        "protocol": 1,
+    }
     return b"CONNECT " + json.dumps(told).encode() + b"\r\n"
 
 

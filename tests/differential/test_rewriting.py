@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
 from natsproxy.wire.ops import S2C
 from natsproxy.wire.parse import frames
 from tests.differential.wirelog import fair, play, settings_before
@@ -95,13 +95,17 @@ async def test_a_publish_goes_where_the_server_s_mapping_sends_it() -> None:
     rules = parse_rules(
         [
             {
-                "name": source, "kind": "rewrite", "client": {"user": f"u{n}"},
-                "from": source, "to": to, "two_way": False,
+                "name": source,
+                "kind": "rewrite",
+                "client": {"user": f"u{n}"},
+                "from": source,
+                "to": to,
+                "two_way": False,
             }
             for n, (source, to) in enumerate(listed)
         ],
         KINDS,
-    )  # fmt: skip
+    )
     wrong = []
     mapped = [{source: to} for source, to in listed]
     with NatsServer(accounts(mapped, MAPPINGS)) as server, NatsServer(accounts(None, MAPPINGS)) as open_:

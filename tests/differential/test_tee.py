@@ -15,8 +15,8 @@ import nats
 import pytest
 import trio
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.view import legs
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import legs
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy

@@ -86,11 +86,19 @@ def generated(seed: int, count: int) -> Iterator[bytes]:
     """Yield random programs of valid, odd and broken pieces."""
     rng = random.Random(seed)
     pieces = [
-        b"PING\r\n", b"SUB g.a 1\r\n", b"SUB g.* 2\r\n", b"UNSUB 1\r\n", b"UNSUB 2 1\r\n",
+        b"PING\r\n",
+        b"SUB g.a 1\r\n",
+        b"SUB g.* 2\r\n",
+        b"UNSUB 1\r\n",
+        b"UNSUB 2 1\r\n",
         b"PUB g.a 2\r\nhi\r\n",
-        b"pub  g.b   1 \r\nx\r\n", b"HPUB g.a 12 13\r\nNATS/1.0\r\n\r\nx\r\n", b"PONG\r\n", b"+OK\r\n",
-        b"PUB g..b 1\r\nx\r\n", b"SUB g..b 3\r\n",
-    ]  # fmt: skip
+        b"pub  g.b   1 \r\nx\r\n",
+        b"HPUB g.a 12 13\r\nNATS/1.0\r\n\r\nx\r\n",
+        b"PONG\r\n",
+        b"+OK\r\n",
+        b"PUB g..b 1\r\nx\r\n",
+        b"SUB g..b 3\r\n",
+    ]
     broken = [
         b"PUB g.a x\r\n",
         b"NOPE\r\n",

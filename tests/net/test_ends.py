@@ -17,7 +17,7 @@ from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.relay import Relay
 from natsproxy.net.stream import Leg, LegLost
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from tests.kit.servers import NatsServer
 
 TIMES = 20
@@ -117,12 +117,12 @@ async def pair() -> AsyncIterator[
             yield client, server, ends
 
 
-@pytest.mark.parametrize("who", [causes.CLIENT_LOST, causes.SERVER_LOST])
+@pytest.mark.parametrize("who", [close_reasons.CLIENT_LOST, close_reasons.SERVER_LOST])
 @pytest.mark.parametrize("sends", ["the one who stays", "the one who goes", "nobody"])
 async def test_the_record_names_who_was_lost(who: str, sends: str) -> None:
     for _ in range(4):
         async with pair() as (client, server, ends):
-            goes, stays = (client, server) if who == causes.CLIENT_LOST else (server, client)
+            goes, stays = (client, server) if who == close_reasons.CLIENT_LOST else (server, client)
             frame = {client: b"PUB a 1\r\nx\r\n", server: b"MSG a 1 1\r\nx\r\n"}
             await client.send_all(HELLO)
             await hear(server, until=HELLO)
@@ -160,7 +160,7 @@ async def test_the_last_words_of_a_client_reach_the_server() -> None:
             await client.aclose()
             assert await hear(server, until=said) == said
             nursery.cancel_scope.cancel()
-            assert (await ends.receive()).cause in (causes.CLIENT_LOST, causes.CLIENT_CLOSED)
+            assert (await ends.receive()).cause in (close_reasons.CLIENT_LOST, close_reasons.CLIENT_CLOSED)
 
 
 async def test_a_leg_that_takes_no_more_is_still_read() -> None:
@@ -203,7 +203,7 @@ async def test_a_drain_tells_clients_that_can_hear_it(
                 heard = await hear(client)
                 await client.aclose()
         assert (b'"ldm":true' in heard, heard.count(b"INFO ")) == (hears, int(hears))
-        assert (await ends.receive()).cause == causes.DRAINED
+        assert (await ends.receive()).cause == close_reasons.DRAINED
 
 
 class Passes(trio.abc.Instrument):

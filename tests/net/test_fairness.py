@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import trio
 
-from natsproxy.capture.sieve import PayloadPolicy, Selection, Sieve
+from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.net.pace import FIRST, Pace
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.bound import RuleBound
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.engine.connection_rules import ActiveRules
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
 CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'
@@ -50,8 +50,8 @@ class Work:
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     found = Work()
     monkeypatch.setattr(Pace, "clock", staticmethod(found.clock))
-    monkeypatch.setattr(RuleBound, "decide", found.counted(RuleBound.decide))
-    monkeypatch.setattr(Sieve, "_one", found.counted(Sieve._one))
+    monkeypatch.setattr(ActiveRules, "decide", found.counted(ActiveRules.decide))
+    monkeypatch.setattr(RecordingFilter, "_one", found.counted(RecordingFilter._one))
     return found
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import nats
 import pytest
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Flags
-from natsproxy.capture.view import walk
+from natsproxy.capture.format.records import Flags
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import walk
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 

@@ -19,12 +19,12 @@ import pytest
 import trio
 from nats.errors import NoRespondersError
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.view import legs, walk
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import legs, walk
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action
 from natsproxy.session.session import Session
 from natsproxy.session.turn import ENDLESS, Turn
@@ -102,7 +102,7 @@ async def test_a_conversation_is_relayed_and_recorded_byte_for_byte(
     _, events = await through(settings_for(nats_server, path), conversation)
 
     (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert closed.cause == causes.CLIENT_CLOSED
+    assert closed.cause == close_reasons.CLIENT_CLOSED
     reader = open_capture(path)
     assert reader.tail() is None
     taps = legs(reader, 1)
@@ -171,7 +171,7 @@ async def test_upstream_down_closes_like_a_dead_server(tmp_path: Path) -> None:
         await stream.aclose()
         await proxy.drain(1)
     (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert closed.cause == causes.UPSTREAM_DOWN
+    assert closed.cause == close_reasons.UPSTREAM_DOWN
     assert closed.detail == f"cannot connect to 127.0.0.1:{port}: Connection refused"
 
 
@@ -208,9 +208,21 @@ def test_the_command_runs_drains_and_reloads(nats_server: NatsServer, tmp_path: 
     rules.write_text('[[rules]]\nname = "no"\nkind = "deny"\nsubject = ["secret.>"]\n')
     capture = tmp_path / "x.ncap"
     command = [
-        sys.executable, "-m", "natsproxy", "run", "--listen", "127.0.0.1:0", "--upstream", nats_server.url,
-        "--record", str(capture), "--rules", str(rules), "--log-format", "json",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "natsproxy",
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--upstream",
+        nats_server.url,
+        "--record",
+        str(capture),
+        "--rules",
+        str(rules),
+        "--log-format",
+        "json",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -273,10 +285,20 @@ def test_a_port_in_use_is_one_sentence() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "natsproxy", "run", "--listen", f"127.0.0.1:{port}", "--upstream",
-             "nats://127.0.0.1:1"],
-            capture_output=True, text=True, timeout=30,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "natsproxy",
+                "run",
+                "--listen",
+                f"127.0.0.1:{port}",
+                "--upstream",
+                "nats://127.0.0.1:1",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
 
     assert done.returncode == 2
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
@@ -317,5 +339,5 @@ async def test_a_bug_ends_one_connection_and_no_other(
         assert not (await _pong(address, b"PUB BOOM 0\r\n\r\n")).endswith(b"PONG\r\n")
         assert (await _pong(address)).endswith(b"PONG\r\n")
         await proxy.drain(5)
-    (failed,) = [e for e in events if isinstance(e, Closed) and e.cause == causes.INTERNAL]
+    (failed,) = [e for e in events if isinstance(e, Closed) and e.cause == close_reasons.INTERNAL]
     assert "ZeroDivisionError at test_proxy.py:" in failed.detail

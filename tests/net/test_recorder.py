@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import trio
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Frames, Gap, Open
-from natsproxy.capture.view import legs
+from natsproxy.capture.format.records import Frames, Gap, Open
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import legs
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net import disk as disk_thread
 from natsproxy.net.gate import Gate
 from natsproxy.net.proxy import Proxy
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S
 from tests.kit.disks import Disk
 from tests.kit.servers import NatsServer
@@ -229,7 +229,7 @@ async def test_wait_holds_traffic_up(nats_server: NatsServer, tmp_path: Path, di
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish)
             await run.until(lambda: run.proxy._gate.shut)
-            passed = run.proxy.relays[1].session.lanes[C2S].in_bytes
+            passed = run.proxy.relays[1].session.pipes[C2S].in_bytes
             late = await run.dial()
             await late.send_all(CONNECT + b"PING\r\n")  # it waits as well
             assert passed < 2_000_000
@@ -264,7 +264,7 @@ async def test_what_cannot_be_recorded_does_not_pass(
         for _ in range(3):
             refused = await run.dial()
             assert not await ask(refused, CONNECT + b"PUB a 1\r\nx\r\n")
-        assert run.ends() == [causes.RECORDER] * 5
+        assert run.ends() == [close_reasons.RECORDER] * 5
         assert len(run.tee.conns) == 2
         assert len(run.said("error")) == 1
         disk.error = 0

@@ -13,8 +13,8 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Close, Frames
+from natsproxy.capture.format.records import Close, Frames
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event
@@ -87,7 +87,7 @@ async def test_a_password_is_nowhere(
 
 async def _arrived(proxy: Proxy, size: int) -> None:
     """Wait until the proxy has read so much of the client, or has ended the connection."""
-    while any(relay.session.lanes[0].in_bytes < size for relay in proxy.relays.values()):
+    while any(relay.session.pipes[0].in_bytes < size for relay in proxy.relays.values()):
         await trio.lowlevel.checkpoint()
 
 

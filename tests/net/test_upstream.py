@@ -16,16 +16,16 @@ import trio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Close, Frames, Open, Preamble
+from natsproxy.capture.format.records import Close, Frames, Open, Preamble
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from tests.kit.servers import NatsServer
 
 MS = 1_000_000
@@ -104,7 +104,7 @@ async def test_an_outage_is_said_once_and_when_it_is_over(nursery: trio.Nursery)
             f"the upstream cannot be used: 127.0.0.1:{port} accepts connections and sends no INFO in 100ms",
             f"the upstream cannot be used: 127.0.0.1:{port} closes connections before its INFO",
         ]
-        assert {event.cause for event in events if isinstance(event, Closed)} == {causes.UPSTREAM_DOWN}
+        assert {event.cause for event in events if isinstance(event, Closed)} == {close_reasons.UPSTREAM_DOWN}
         server.mood = "greets"
         assert (await heard(proxy, b"PING\r\n", until=b"PONG")).endswith(b"PONG\r\n")
         (over,) = [event for event in events if isinstance(event, Notice)][2:]
@@ -181,7 +181,7 @@ async def test_a_refused_login_is_told_with_its_names(tmp_path: Path) -> None:
             with pytest.raises(NatsError, match="Authorization Violation"):
                 await trio.to_thread.run_sync(lambda: asyncio.run(connected(proxy, **options)))
         (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert (closed.cause, closed.error) == (causes.SERVER_CLOSED, "Authorization Violation")
+    assert (closed.cause, closed.error) == (close_reasons.SERVER_CLOSED, "Authorization Violation")
     with LogFile(tmp_path / "log") as file:
         log = logger(file, "json", "warning")
         for event in events:
@@ -201,7 +201,7 @@ async def test_the_servers_own_time_out_is_passed_on() -> None:
     assert told.count(b"-ERR") == 1
     assert told.endswith(b"-ERR 'Authentication Timeout'\r\n")
     (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert (closed.cause, closed.error) == (causes.SERVER_CLOSED, "Authentication Timeout")
+    assert (closed.cause, closed.error) == (close_reasons.SERVER_CLOSED, "Authentication Timeout")
 
 
 @pytest.mark.server
@@ -220,7 +220,7 @@ async def test_a_client_that_says_nothing_is_timed_out(nats_server: NatsServer) 
         await speaking.aclose()
     assert told.endswith(b"-ERR 'Authentication Timeout'\r\n")
     first = next(event for event in events if isinstance(event, Closed))
-    assert (first.conn, first.cause) == (2, causes.STALLED)
+    assert (first.conn, first.cause) == (2, close_reasons.STALLED)
 
 
 @pytest.mark.server

@@ -101,13 +101,41 @@ def test_redaction_never_leaks(options: dict[str, str | None]) -> None:
 
 
 JSON_CASES = [
-    b"{}", b"null", b"[]", b'"x"', b"1", b"{} x", b"{}  ", b'{"verbose":null}', b'{"VERBOSE":1}',
-    b'{"verbose":"x"}', '{"verbo\u017fe":"x"}'.encode(), b'{"verbo\\u017fe":"x"}', b'{"protocol":1.0}',
-    b'{"protocol":1e0}', b'{"name":1}', b'{"name":"\xff"}', b'{"name":"\x01"}', b'{"name":"\\ud800"}',
-    b'{"import":[]}', b'{"import":{}}', b'{"export":"x"}', b'{"unknown":[{"pass":1}]}', b'{"a":01}',
-    b'{"a":NaN}', b'{"a":1,}', b'{"a":-}', b"\xef\xbb\xbf{}", b'{"\xff":1}', b'{"new_account":"x"}',
-    b'{"proxy_sig":5}', b'{"remote_account":5}', b'{"jwt":{}}', b'{"nkey":[]}', b"{'a':1}",
-]  # fmt: skip
+    b"{}",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"1",
+    b"{} x",
+    b"{}  ",
+    b'{"verbose":null}',
+    b'{"VERBOSE":1}',
+    b'{"verbose":"x"}',
+    '{"verbo\u017fe":"x"}'.encode(),
+    b'{"verbo\\u017fe":"x"}',
+    b'{"protocol":1.0}',
+    b'{"protocol":1e0}',
+    b'{"name":1}',
+    b'{"name":"\xff"}',
+    b'{"name":"\x01"}',
+    b'{"name":"\\ud800"}',
+    b'{"import":[]}',
+    b'{"import":{}}',
+    b'{"export":"x"}',
+    b'{"unknown":[{"pass":1}]}',
+    b'{"a":01}',
+    b'{"a":NaN}',
+    b'{"a":1,}',
+    b'{"a":-}',
+    b"\xef\xbb\xbf{}",
+    b'{"\xff":1}',
+    b'{"new_account":"x"}',
+    b'{"proxy_sig":5}',
+    b'{"remote_account":5}',
+    b'{"jwt":{}}',
+    b'{"nkey":[]}',
+    b"{'a':1}",
+]
 
 
 @pytest.mark.server

@@ -181,11 +181,23 @@ def test_a_pattern_covered_in_part_is_not_mapped() -> None:
 # --- against a real server ---------------------------------------------------------------------------------
 
 FUNCTIONS = [
-    "$1", "$2", "{{wildcard(2)}}", "{{partition(5,1,2)}}", "{{partition(9,2)}}", "{{split(1,-)}}",
-    "{{splitfromleft(1,%d)}}", "{{splitfromright(2,%d)}}", "{{ SplitFromLeft( 1 , %d ) }}",
-    "{{slicefromleft(1,%d)}}", "{{slicefromright(2,%d)}}", "{{left(1,%d)}}", "{{right(2,%d)}}",
-    "lit", "x{{wildcard(1)}}", "$abc",
-]  # fmt: skip
+    "$1",
+    "$2",
+    "{{wildcard(2)}}",
+    "{{partition(5,1,2)}}",
+    "{{partition(9,2)}}",
+    "{{split(1,-)}}",
+    "{{splitfromleft(1,%d)}}",
+    "{{splitfromright(2,%d)}}",
+    "{{ SplitFromLeft( 1 , %d ) }}",
+    "{{slicefromleft(1,%d)}}",
+    "{{slicefromright(2,%d)}}",
+    "{{left(1,%d)}}",
+    "{{right(2,%d)}}",
+    "lit",
+    "x{{wildcard(1)}}",
+    "$abc",
+]
 VALUES = ["a", "ab", "abc-de", "--x--y-", "1234567890", "é€", "Order_7", "-", "0"]
 
 

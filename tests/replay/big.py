@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from natsproxy.capture.builder import BLOCK_SIZE, BlockBuilder
-from natsproxy.capture.records import Close, Frames, Item, Open
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.format.records import Close, Frames, Item, Open
+from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from tests.replay.scripted import INFO, connect
 

@@ -12,8 +12,8 @@ import trio
 
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.net.proxy import Proxy
-from natsproxy.replay.cassette import CassetteServer
 from natsproxy.replay.errors import Stalled
+from natsproxy.replay.server_playback.server import CassetteServer
 from tests.kit.servers import NatsServer
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -33,8 +33,11 @@ async def run_program(program: Path, url: str, *arguments: str) -> str:
     with trio.fail_after(LIMIT):
         done = await trio.run_process(
             [sys.executable, "-X", "dev", "-W", "ignore", str(program), *arguments],
-            env=environment, capture_stdout=True, capture_stderr=True, check=False,
-        )  # fmt: skip
+            env=environment,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr.decode()[-3000:] + done.stdout.decode()
     return done.stdout.decode()
 

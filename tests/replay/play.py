@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.lives import Dial, Leave, Write
-from natsproxy.replay.to_server import ToServer
+from natsproxy.replay.client_playback.playback import ToServer
+from natsproxy.replay.client_playback.state import Dial, Leave, Write
 from tests.replay.scripted import MS, Line, events
 
 PATIENCE = 1000 * MS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from natsproxy.capture.builder import BlockBuilder
-from natsproxy.capture.records import Close, Frames, Item, Open
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
-from natsproxy.replay.plan import Began, Ended, Event, Step
+from natsproxy.capture.format.records import Close, Frames, Item, Open
+from natsproxy.capture.write.builder import BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
+from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
 

@@ -20,8 +20,9 @@ ROOM = 48 << 20
 def start(*arguments: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "natsproxy", *map(str, arguments)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
 
 
 def peak(process: subprocess.Popen[bytes]) -> int:

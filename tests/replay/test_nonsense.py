@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from natsproxy.capture.builder import BlockBuilder
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.write.builder import BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
 from natsproxy.errors import CaptureError, NatsproxyError
-from natsproxy.replay.compare import compare
-from natsproxy.replay.dry import examine
-from natsproxy.replay.plan import events
-from natsproxy.replay.script import Script
-from natsproxy.replay.strides import strides
+from natsproxy.replay.client_playback.batches import batches
+from natsproxy.replay.client_playback.dry_run import examine
+from natsproxy.replay.conversation.exchanges import RecordedConversation
+from natsproxy.replay.conversation.steps import events
+from natsproxy.replay.diff.compare import compare
 from tests.replay.scripted import hello, write
 
 GOLDEN = (Path(__file__).parents[2] / "recordings" / "requests-v1.ncap").read_bytes()
@@ -32,8 +32,8 @@ def consume(found: Iterable[object]) -> None:
 
 READERS: list[Callable[[Path], object]] = [
     lambda path: consume(events(path)),
-    lambda path: consume(strides(path)),
-    lambda path: Script(events(path)).fill(),
+    lambda path: consume(batches(path)),
+    lambda path: RecordedConversation(events(path)).fill(),
     lambda path: compare(path, path),
     examine,
 ]
@@ -57,13 +57,27 @@ def test_an_edited_capture_plays_or_says_what_is_wrong(
             read(path)
 
 
-FRAMES = st.sampled_from([
-    b"SUB a 1\r\n", b"SUB a a a a\r\n", b"UNSUB\r\n", b"\x00", b"-ERR\r\n", b"INFO \xff\r\n",
-    b"CONNECT {\r\n", b"CONNECT []\r\n", b"PUB a 5\r\nhello\r\n", b"PUB a 5\r\nhel\r\n", b"PUB a 99999\r\n",
-    b"PUB $JS.ACK.S.C.x 0\r\n\r\n", b"PUB $JS.API.CONSUMER.CREATE.S r 1\r\n[\r\n", b"MSG a 1 0\r\n\r\n",
-    b"MSG r 1 8\r\n{\"name\":\r\n",
-    b"HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n", b"HMSG a 1 4 4\r\nabcd\r\n",
-])  # fmt: skip
+FRAMES = st.sampled_from(
+    [
+        b"SUB a 1\r\n",
+        b"SUB a a a a\r\n",
+        b"UNSUB\r\n",
+        b"\x00",
+        b"-ERR\r\n",
+        b"INFO \xff\r\n",
+        b"CONNECT {\r\n",
+        b"CONNECT []\r\n",
+        b"PUB a 5\r\nhello\r\n",
+        b"PUB a 5\r\nhel\r\n",
+        b"PUB a 99999\r\n",
+        b"PUB $JS.ACK.S.C.x 0\r\n\r\n",
+        b"PUB $JS.API.CONSUMER.CREATE.S r 1\r\n[\r\n",
+        b"MSG a 1 0\r\n\r\n",
+        b'MSG r 1 8\r\n{"name":\r\n',
+        b"HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n",
+        b"HMSG a 1 4 4\r\nabcd\r\n",
+    ]
+)
 LINES = st.lists(st.tuples(st.integers(1, 2), st.sampled_from("><"), FRAMES), max_size=12)
 
 
@@ -82,7 +96,7 @@ def test_records_of_anything_play_or_say_what_is_wrong(
 
 def _newer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("natsproxy.capture.writer.VERSION", (2, 0))
+        patched.setattr("natsproxy.capture.write.writer.VERSION", (2, 0))
         writer, builder = CaptureWriter(path, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0)), BlockBuilder()
         builder.begin(0, 0)
         writer.open_segment()

@@ -17,10 +17,10 @@ import pytest
 import trio
 
 from natsproxy.config.settings import Address
-from natsproxy.replay.canonical import Ignore, parse_ignore
-from natsproxy.replay.compare import compare
-from natsproxy.replay.rehearsal import Rehearsal, Terms
-from natsproxy.replay.report import Row
+from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
+from natsproxy.replay.diff.compare import compare
+from natsproxy.replay.diff.normalize import Ignore, parse_ignore
+from natsproxy.replay.diff.report import Row
 from tests.kit.servers import VERSIONS, NatsServer, executable
 from tests.replay.kit import PROGRAMS, recording, run_program
 
@@ -85,7 +85,7 @@ CHANGES = (
         "the version and the level in metadata are others",
         ("json:/config/metadata/_nats.ver", "json:/config/metadata/_nats.level"),
     ),
-)  # fmt: skip
+)
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ async def _record(name: str, version: str, capture: Path) -> None:
 
 async def _play(capture: Path, version: str, observed: Path) -> None:
     with NatsServer(jetstream=True, executable=executable(version)) as server:
-        rehearsal = Rehearsal(capture, Address("127.0.0.1", server.port), Terms(speed=None), observed)
+        rehearsal = ReplayJob(capture, Address("127.0.0.1", server.port), ReplayOptions(speed=None), observed)
         with trio.fail_after(LIMIT):
             await rehearsal.run()
     assert [str(missing) for missing in rehearsal.missing] == []

@@ -16,10 +16,10 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
 from natsproxy.log import LogFile
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.kinds.latency import Latency
-from natsproxy.rules.spec import load
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from natsproxy.capture import records
-from natsproxy.capture.builder import BlockBuilder
+from natsproxy.capture.format import records
+from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.errors import ConfigError
 from natsproxy.events import Firing
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.session.playbook import Playbook
 
@@ -135,23 +135,23 @@ SAID = {
 }
 
 
-def frame(dice: random.Random) -> tuple[Direction, bytes]:
-    way, roll = dice.choice((C2S, S2C)), dice.random()
-    subject, body, block = dice.choice(SUBJECTS), dice.choice(BODIES), dice.choice(BLOCKS)
-    reply, sid = dice.choice((b"", b"", b" " + dice.choice(SUBJECTS))), dice.choice(SIDS)
+def frame(seeded: random.Random) -> tuple[Direction, bytes]:
+    way, draws = seeded.choice((C2S, S2C)), seeded.random()
+    subject, body, block = seeded.choice(SUBJECTS), seeded.choice(BODIES), seeded.choice(BLOCKS)
+    reply, sid = seeded.choice((b"", b"", b" " + seeded.choice(SUBJECTS))), seeded.choice(SIDS)
     head = subject + (b" " + sid if way else b"") + reply
-    if roll < 0.3:
+    if draws < 0.3:
         return way, (b"PUB", b"MSG")[way] + b" %s %d\r\n%s\r\n" % (head, len(body), body)
-    if roll < 0.6:
+    if draws < 0.6:
         sizes = b"%d %d" % (len(block), len(block) + len(body))
         return way, (b"HPUB", b"HMSG")[way] + b" %s %s\r\n%s%s\r\n" % (head, sizes, block, body)
-    if roll < 0.9 and way == C2S:
-        queue = dice.choice((b"", b" q", b" q.x", b" >"))
-        limit = dice.choice((b"", b" 1", b" 3", b" x", b" 0"))
-        return way, dice.choice(
+    if draws < 0.9 and way == C2S:
+        queue = seeded.choice((b"", b" q", b" q.x", b" >"))
+        limit = seeded.choice((b"", b" 1", b" 3", b" x", b" 0"))
+        return way, seeded.choice(
             (b"SUB %s%s %s\r\n" % (subject, queue, sid), b"UNSUB %s%s\r\n" % (sid, limit))
         )
-    return way, dice.choice(SAID[way])
+    return way, seeded.choice(SAID[way])
 
 
 def chain(tables: list[dict[str, Any]], seed: int, previous: RuleChain | None = None) -> RuleChain | None:
@@ -163,25 +163,27 @@ def chain(tables: list[dict[str, Any]], seed: int, previous: RuleChain | None = 
 
 def run(seed: int) -> Playbook | None:
     """Let two hostile peers talk through some rules."""
-    dice = random.Random(seed)
-    tables = [{**table, "name": str(n)} for n, table in enumerate(dice.sample(TABLES, dice.randint(1, 8)))]
+    seeded = random.Random(seed)
+    tables = [
+        {**table, "name": str(n)} for n, table in enumerate(seeded.sample(TABLES, seeded.randint(1, 8)))
+    ]
     for table in tables:
-        if dice.random() < 0.5 and table["kind"] != "permissions":
+        if seeded.random() < 0.5 and table["kind"] != "permissions":
             table.pop("client", None)
     rules = chain(tables, seed)
     if rules is None:
         return None
     play = Playbook(rules, rule_buffer=2000)
     play.server(b'INFO {"version":"2.15.1","headers":true,"max_payload":100000}\r\n')
-    for _ in range(dice.randint(5, 60)):
-        way, raw = frame(dice)
-        if dice.random() < 0.1 and (other := chain(tables[: dice.randint(0, len(tables))], seed, rules)):
+    for _ in range(seeded.randint(5, 60)):
+        way, raw = frame(seeded)
+        if seeded.random() < 0.1 and (other := chain(tables[: seeded.randint(0, len(tables))], seed, rules)):
             play.do(play.session.swap(other, play.now))
-        at = dice.randint(0, len(raw))
+        at = seeded.randint(0, len(raw))
         for piece in (raw[:at], raw[at:]):
             if piece:
                 (play.server if way else play.client)(piece)
-        play.at(play.now + dice.choice((0, 1_000_000, 3_000_000_000)))
+        play.at(play.now + seeded.choice((0, 1_000_000, 3_000_000_000)))
         if play.end:
             break
     return play
@@ -193,7 +195,7 @@ def check(seeds: range) -> None:
         play = run(seed)
         if play is None:
             continue
-        assert play.end is None or play.end.cause != causes.RULE_FAILED, (seed, play.end)
+        assert play.end is None or play.end.cause != close_reasons.RULE_FAILED, (seed, play.end)
         builder = BlockBuilder()
         builder.begin(0, 0)
         for event in play.events:

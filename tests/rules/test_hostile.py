@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from natsproxy.capture import records
-from natsproxy.capture.reader import open_capture
+from natsproxy.capture.format import records
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 from tests.kit.servers import NatsServer
 
 NAMES = (rb"\ud800", rb"\udcff", b"\xff\xfe", rb"\u0000", b"", b"x" * 3000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
 from tests.session.playbook import Playbook
@@ -76,7 +76,7 @@ def test_what_a_link_swallows_is_not_counted() -> None:
 def test_a_refused_subscription_leaves_nothing_behind() -> None:
     play = Playbook(RuleChain(load(LOSSY, KINDS))).greeted()
     play.client(b"".join(b"SUB a.secret %d\r\n" % sid for sid in range(100)))
-    scanner = play.session.lanes[S2C].scanner
+    scanner = play.session.pipes[S2C].scanner
     assert not play.session.subs
     assert not scanner.tallies
     assert not scanner.watch_sids
@@ -92,6 +92,10 @@ def test_what_we_send_never_goes_into_a_frame_that_is_on_its_way() -> None:
     play.server(stream([(b"a.x", b"1")]))
     play.client(big[100_000:] + b"PING\r\n").server(b"PONG\r\n" * 3)
     assert [frame.line for frame in frames(play.to_server, C2S)] == [
-        b"PUB b 200000\r\n", b"PING\r\n", b"UNSUB 1\r\n", b"PING\r\n", b"PING\r\n",
-    ]  # fmt: skip
+        b"PUB b 200000\r\n",
+        b"PING\r\n",
+        b"UNSUB 1\r\n",
+        b"PING\r\n",
+        b"PING\r\n",
+    ]
     assert play.to_client == stream([(b"a.x", b"1")]) + b"PONG\r\n"

@@ -11,13 +11,13 @@ from typing import Any
 import nats
 import pytest
 
-from natsproxy.capture import records
-from natsproxy.capture.reader import open_capture
+from natsproxy.capture.format import records
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.events import Closed
 from natsproxy.log import LogFile, log_event, logger
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 from tests.kit.servers import NatsServer
 from tests.rules.through import settle, through
 
@@ -62,7 +62,7 @@ async def test_swallowed_messages_are_gone_and_the_link_goes_on(nats_server: Nat
     await through(nats_server.port, text, program)
 
 
-@pytest.mark.parametrize(("kind", "asked"), [("duplicate", "act"), ("drop", "blanket")])
+@pytest.mark.parametrize(("kind", "asked"), [("duplicate", "act"), ("drop", "static_decision")])
 async def test_a_rule_that_fails_ends_its_connection_only(
     nats_server: NatsServer, tmp_path: Path, kind: str, asked: str
 ) -> None:

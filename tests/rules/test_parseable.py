@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol.connect import Connect
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.interface import Decision
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.seam import Decision
-from natsproxy.rules.spec import load
 from natsproxy.wire import _interest_py, _scanner_py
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
@@ -100,7 +100,7 @@ def under(twin: str, text: str, seed: int, told: bytes, pieces: list[tuple[Direc
     scanner, interest = TWINS[twin]
     with (
         patch("natsproxy.session.core.Scanner", scanner),
-        patch("natsproxy.rules.plan.Interest", interest),
+        patch("natsproxy.rules.engine.rule_index.Interest", interest),
     ):
         play = Playbook(RuleChain(load(text, KINDS), seed=seed))
         play.server(INFO).client(b"CONNECT " + told + b"\r\nPING\r\n").server(b"PONG\r\n")
@@ -120,13 +120,13 @@ def takes(kind: str, gate: str) -> bool:
 
 def interleaved(talk: list[tuple[Direction, bytes]], seed: int) -> list[tuple[Direction, bytes]]:
     """Cut each frame in two and let the directions overtake each other."""
-    dice = random.Random(seed)
+    seeded = random.Random(seed)
     queues: dict[Direction, list[bytes]] = {C2S: [], S2C: []}
     for direction, raw in talk:
-        at = dice.randrange(len(raw))
+        at = seeded.randrange(len(raw))
         queues[direction] += [piece for piece in (raw[:at], raw[at:]) if piece]
     order = [direction for direction, queue in queues.items() for _ in queue]
-    dice.shuffle(order)
+    seeded.shuffle(order)
     return [(direction, queues[direction].pop(0)) for direction in order]
 
 
@@ -138,7 +138,7 @@ def interleaved(talk: list[tuple[Direction, bytes]], seed: int) -> list[tuple[Di
     st.integers(0, 1 << 30),
 )
 def test_sessions_send_whole_frames_whichever_scanner_there_is(
-    drawn: list[tuple[str, str]], talk: list[tuple[Direction, bytes]], seed: int, verbose: bool, dice: int
+    drawn: list[tuple[str, str]], talk: list[tuple[Direction, bytes]], seed: int, verbose: bool, seeded: int
 ) -> None:
     text = "".join(
         f'[[rules]]\nname = "r{n}"\n{kind}\n' + (f"{gate}\n" if takes(kind, gate) else "")
@@ -146,7 +146,7 @@ def test_sessions_send_whole_frames_whichever_scanner_there_is(
     )
     text = text or NONE
     told = b'{"verbose":%s,"pedantic":false,"headers":true}' % str(verbose).lower().encode()
-    sent = [under(twin, text, seed, told, interleaved(talk, dice)) for twin in TWINS]
+    sent = [under(twin, text, seed, told, interleaved(talk, seeded)) for twin in TWINS]
     for direction in Direction:
         list(frames(sent[0][direction], direction))  # raises where a frame is broken or not whole
     assert all(other == sent[0] for other in sent)

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
-from natsproxy.session import causes
+from natsproxy.session import close_reasons
 from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import frames
 from tests.differential.wirelog import settings_before
@@ -112,7 +112,7 @@ def test_open_subscriptions_follow_their_mapping() -> None:
     assert play.to_server == b""
     play.do(play.session.swap(chain("rules = []"), 0))
     assert lines(play.to_server) == [b"UNSUB 1", b"UNSUB 2", b"PING", b"SUB o.x 1", b"SUB o.y q 2"]
-    assert not any(lane.scanner.watch_sids for lane in play.server(b"PONG\r\n").session.lanes)
+    assert not any(pipe.scanner.watch_sids for pipe in play.server(b"PONG\r\n").session.pipes)
 
 
 def test_changes_that_follow_closely_are_told_apart() -> None:
@@ -121,9 +121,17 @@ def test_changes_that_follow_closely_are_told_apart() -> None:
     for text in (A, B, A):
         play.do(play.session.swap(chain(text), 0))
     assert lines(play.to_server) == [
-        b"SUB o.x 1", b"UNSUB 1", b"PING", b"SUB a.o.x 1", b"UNSUB 1", b"PING", b"SUB b.o.x 1", b"UNSUB 1",
-        b"PING", b"SUB a.o.x 1",
-    ]  # fmt: skip
+        b"SUB o.x 1",
+        b"UNSUB 1",
+        b"PING",
+        b"SUB a.o.x 1",
+        b"UNSUB 1",
+        b"PING",
+        b"SUB b.o.x 1",
+        b"UNSUB 1",
+        b"PING",
+        b"SUB a.o.x 1",
+    ]
     for subject in (b"o.x", b"a.o.x", b"b.o.x", b"a.o.x"):
         assert play.server(b"MSG %s 1 0\r\n\r\n" % subject).to_client == b"MSG o.x 1 0\r\n\r\n"
         play.server(b"PONG\r\n")
@@ -176,16 +184,16 @@ def test_a_stream_that_is_not_read_any_more_ends_when_a_rule_comes_that_needs_it
     assert play.end is None
     play.do(play.session.swap(chain(DENY), 0))
     assert play.end is not None
-    assert play.end.cause == causes.SERVER_PROTOCOL
+    assert play.end.cause == close_reasons.SERVER_PROTOCOL
 
 
 def test_subscriptions_that_the_server_refuses_leave_nothing_behind() -> None:
     play = Playbook(chain('[[rules]]\nname = "d"\nkind = "drop"\n')).greeted()
     for sid in range(50):
         play.client(b"SUB a..b %d\r\n" % sid)
-    assert not play.session.lanes[S2C].scanner.tallies
+    assert not play.session.pipes[S2C].scanner.tallies
     play.client(b"SUB a.b 7\r\n")
-    assert play.session.lanes[S2C].scanner.tallies == {b"7": 0}
+    assert play.session.pipes[S2C].scanner.tallies == {b"7": 0}
 
 
 @pytest.mark.server
@@ -218,8 +226,10 @@ async def test_a_subscription_follows_before_a_real_server(nats_server: NatsServ
             assert await say(inside, b"") == []
             await say(outside, b"PUB a.o.x 1\r\n2\r\n" + b"PUB b.o.x 1\r\n3\r\n" * 2)
             assert sorted(await say(inside, b"")) == [
-                b"MSG o.x 1 1\r\n3\r\n", b"MSG o.x 1 1\r\n3\r\n", b"MSG o.x 2 1\r\n3\r\n",
-            ]  # fmt: skip
+                b"MSG o.x 1 1\r\n3\r\n",
+                b"MSG o.x 1 1\r\n3\r\n",
+                b"MSG o.x 2 1\r\n3\r\n",
+            ]
             assert (
                 await say(inside, b"PUB o.x 1\r\n4\r\n") == [b"MSG o.x 1 1\r\n4\r\n", *ok][:: 1 - 2 * verbose]
             )

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.rules.dice import STRANDS, Dice, Strands, strand_of
+from natsproxy.rules.model.seeded_random import SUBSTREAMS, SeededRandom, Substreams, substream_of
 from natsproxy.wire.ops import S2C
 from tests.rules.kit import Wire
 
@@ -51,14 +51,14 @@ def fates(seed: int, order: list[tuple[str, str, int]]) -> dict[tuple[str, str, 
 
 @given(st.integers(0, 99), st.integers(0, 1 << 30))
 def test_the_order_of_fan_out_changes_nothing(seed: int, shuffle: int) -> None:
-    dice = random.Random(shuffle)
+    seeded = random.Random(shuffle)
     plain = [(subject, sid, n) for subject, sids in HEARS.items() for n in range(12) for sid in sids]
     order = []
     subjects = [subject for subject in HEARS for _ in range(12)]
     numbers = dict.fromkeys(HEARS, 0)
-    for subject in dice.sample(subjects, len(subjects)):
+    for subject in seeded.sample(subjects, len(subjects)):
         sids = HEARS[subject]  # of one message, subscriptions come in any order
-        order += [(subject, sid, numbers[subject]) for sid in dice.sample(sids, len(sids))]
+        order += [(subject, sid, numbers[subject]) for sid in seeded.sample(sids, len(sids))]
         numbers[subject] += 1
     before, after = fates(seed, plain), fates(seed, order)
     assert before == after
@@ -75,33 +75,35 @@ def test_subscriptions_of_one_subject_have_dice_of_their_own() -> None:
 
 def test_inboxes_of_another_run_have_the_same_dice() -> None:
     other = NUID[::-1]
-    names = {strand_of(b"_INBOX.%s.%s" % (nuid, nuid[:8]), b"_INBOX.%s.*" % nuid) for nuid in (NUID, other)}
+    names = {
+        substream_of(b"_INBOX.%s.%s" % (nuid, nuid[:8]), b"_INBOX.%s.*" % nuid) for nuid in (NUID, other)
+    }
     assert names == {b"_INBOX.*"}
-    assert strand_of(b"mine.%s.1" % NUID, b"") == b"mine.*"
-    pushed = {strand_of(b"orders.1", b"_INBOX.%s" % nuid) for nuid in (NUID, other)}
+    assert substream_of(b"mine.%s.1" % NUID, b"") == b"mine.*"
+    pushed = {substream_of(b"orders.1", b"_INBOX.%s" % nuid) for nuid in (NUID, other)}
     assert pushed == {b"orders.1 _INBOX.*"}
 
 
 def test_strands_are_bounded_and_the_oldest_begins_anew() -> None:
-    strands, dice = Strands(), Dice(1, "r", "k", S2C)
+    substreams, seeded = Substreams(), SeededRandom(1, "r", "k", S2C)
 
     def m(subject: bytes) -> int:
-        return strands.roll(dice, subject, b">").m
+        return substreams.draws(seeded, subject, b">").m
 
     assert [m(b"kept"), m(b"kept"), m(b"kept")] == [1, 2, 3]
-    for number in range(STRANDS - 1):
+    for number in range(SUBSTREAMS - 1):
         m(b"%d" % number)
     assert m(b"kept") == 4
     m(b"one more")
-    assert len(strands) == STRANDS
+    assert len(substreams) == SUBSTREAMS
     assert m(b"kept") == 5
     assert m(b"0") == 1
 
 
 def test_inboxes_are_counted_together() -> None:
-    strands, dice = Strands(), Dice(1, "r", "k", S2C)
-    rolls = [strands.roll(dice, b"_INBOX.%s.%d" % (NUID, n), b"_INBOX.%s.*" % NUID) for n in range(3)]
-    assert [roll.m for roll in rolls] == [1, 2, 3]
-    assert {roll.dice.mark for roll in rolls} == {dice.strand(b"_INBOX.*").mark}
+    substreams, seeded = Substreams(), SeededRandom(1, "r", "k", S2C)
+    rolls = [substreams.draws(seeded, b"_INBOX.%s.%d" % (NUID, n), b"_INBOX.%s.*" % NUID) for n in range(3)]
+    assert [draws.m for draws in rolls] == [1, 2, 3]
+    assert {draws.seeded.mark for draws in rolls} == {seeded.substream(b"_INBOX.*").mark}
     long = b"a" * 4000
-    assert [strands.roll(dice, long, b">").m for _ in range(2)] == [1, 2]
+    assert [substreams.draws(seeded, long, b">").m for _ in range(2)] == [1, 2]

@@ -12,9 +12,9 @@ import trio
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.events import Event
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 
 Program = Callable[[str], Coroutine[Any, Any, None]]
 
@@ -24,9 +24,11 @@ async def through(
 ) -> list[Event]:
     """Run `program` (given the proxy's URL) to its end; return what happened."""
     settings = ProxySettings(
-        listen=(Address(),), upstream=Address("127.0.0.1", port), seed=seed,
+        listen=(Address(),),
+        upstream=Address("127.0.0.1", port),
+        seed=seed,
         record=RecordSettings(record) if record is not None else None,
-    )  # fmt: skip
+    )
     chain = RuleChain(load(rules, KINDS), seed=seed) if isinstance(rules, str) else rules
     proxy = Proxy(settings, chain)
     events: list[Event] = []

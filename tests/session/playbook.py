@@ -12,9 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from natsproxy.capture.records import Frames
+from natsproxy.capture.format.records import Frames
 from natsproxy.events import Event, Firing
-from natsproxy.rules.seam import Bound, Chain, Decision, EmptyChain, Shape, Swift, View
+from natsproxy.rules.interface import (
+    Chain,
+    ConnectionRules,
+    Decision,
+    EmptyChain,
+    FastPathFunction,
+    LinkConditions,
+    View,
+)
 from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire.frames import Frame, Need
@@ -38,8 +46,13 @@ class Playbook:
         self._out = [bytearray(), bytearray()]
         self.session = Session(
             SessionSettings(advertise="pass", **settings),  # type: ignore[arg-type]
-            chain or EmptyChain(), conn=1, ordinal=1, address="127.0.0.1:1", record=True, now=0,
-        )  # fmt: skip
+            chain or EmptyChain(),
+            conn=1,
+            ordinal=1,
+            address="127.0.0.1:1",
+            record=True,
+            now=0,
+        )
 
     def do(self, actions: list[Action]) -> None:
         """Take actions."""
@@ -118,10 +131,10 @@ class OneRule:
     alters_delivery: bool = False
     opening: str = "serve"
     text: str = ""
-    swift: tuple[Swift | None, Swift | None] = (None, None)
+    fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (None, None)
     revoked: list[tuple[bytes, str]] = field(default_factory=list)
-    remade: list[tuple[bytes, bytes]] = field(default_factory=list)
-    link: Shape | None = None
+    resubscribed: list[tuple[bytes, bytes]] = field(default_factory=list)
+    link: LinkConditions | None = None
     bound_times: int = 0
     fired: list[Firing] = field(default_factory=list)
 
@@ -129,7 +142,7 @@ class OneRule:
         interest = Interest((Clause(self.ops, self.need, self.match),))
         self.interest = (interest, interest)
 
-    def bind(self, view: View, previous: Bound | None, now: int) -> Bound:
+    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
         """Return itself."""
         self.bound_times += 1
         self.view = view
@@ -142,7 +155,7 @@ class OneRule:
         assert decision is None or isinstance(decision, Decision)
         return decision
 
-    def shape(self, direction: Direction, now: int) -> tuple[Shape | None, int | None]:
+    def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
         """Bend the s2c link as told."""
         return (self.link if direction == S2C else None), None
 

@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.capture.export import jsonl
-from natsproxy.capture.pcapng import pcapng
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Frames, Item
-from natsproxy.capture.sieve import PayloadPolicy, Selection, Sieve
-from natsproxy.capture.view import Query
+from natsproxy.capture.export.json_lines import jsonl
+from natsproxy.capture.export.pcapng import pcapng
+from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
+from natsproxy.capture.format.records import Frames, Item
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import Query
 from natsproxy.events import Event
 from natsproxy.log import log_event
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
 from natsproxy.session.actions import Action, Emit, Record, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.testing.seen import Seen, Wanted
@@ -58,18 +58,20 @@ def _json(draw: Callable[[st.SearchStrategy[Any]], Any]) -> bytes:
     """Return an object with secrets: valid, spread over lines, nested, twice the same, or not valid."""
     key = draw(_KEYS).encode()
     found: bytes = draw(
-        st.sampled_from([
-            b'{"verbose":false,"%s":"%s"}' % (key, SECRET),
-            b'{"%s":"x","name":"a", "%s" : "%s","user":"u"}' % (key, key, SECRET),
-            b'{"name":"%s","%s":"%s"}' % (SEED, key, SECRET),
-            b'{"a":{"%s":["%s",{"b":"%s"}]}}' % (key, SECRET, SECRET),
-            b'{"user":"u",\n"%s":"%s"}' % (key, SECRET),
-            b'{"user":"u",\r"%s":"%s"}' % (key, SECRET),
-            b'{"%s":"%s"' % (key, SECRET),
-            b'{"%s":"%s"} trailing %s' % (key, SECRET, SECRET),
-            b"'%s'" % SECRET,
-        ])
-    )  # fmt: skip
+        st.sampled_from(
+            [
+                b'{"verbose":false,"%s":"%s"}' % (key, SECRET),
+                b'{"%s":"x","name":"a", "%s" : "%s","user":"u"}' % (key, key, SECRET),
+                b'{"name":"%s","%s":"%s"}' % (SEED, key, SECRET),
+                b'{"a":{"%s":["%s",{"b":"%s"}]}}' % (key, SECRET, SECRET),
+                b'{"user":"u",\n"%s":"%s"}' % (key, SECRET),
+                b'{"user":"u",\r"%s":"%s"}' % (key, SECRET),
+                b'{"%s":"%s"' % (key, SECRET),
+                b'{"%s":"%s"} trailing %s' % (key, SECRET, SECRET),
+                b"'%s'" % SECRET,
+            ]
+        )
+    )
     return found
 
 
@@ -82,17 +84,30 @@ def _message(op: bytes, subject: bytes, sid: bytes, reply: bytes, body: bytes) -
 
 _CONNECT = st.builds(_control, st.just("connect"), _OPS, _BLANKS, _json(), _ENDS)
 _INFO = st.builds(
-    _control, st.just("info"), _OPS, _BLANKS,
-    st.just(b'{"server_id":"S","max_payload":1048576,"headers":true,"nonce":"%s"}' % SECRET), _ENDS,
-)  # fmt: skip
+    _control,
+    st.just("info"),
+    _OPS,
+    _BLANKS,
+    st.just(b'{"server_id":"S","max_payload":1048576,"headers":true,"nonce":"%s"}' % SECRET),
+    _ENDS,
+)
 _BARE = st.builds(
     _control, st.sampled_from(["ping", "pong", "+ok"]), _OPS, st.sampled_from([b" ", b""]), _json(), _ENDS
 )
-_PLAIN = st.sampled_from([
-    (C2S, b"PING\r\n"), (C2S, b"PUB a.b 2\r\nhi\r\n"), (C2S, b"SUB a.* 1\r\n"), (C2S, b"SUB > 7\r\n"),
-    (C2S, b"HPUB a.b 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"), (C2S, b"UNSUB 1\r\n"), (S2C, b"PONG\r\n"),
-    (S2C, b"+OK\r\n"), (S2C, b"MSG a.b 1 2\r\nhi\r\n"), (S2C, b"-ERR 'Authorization Violation'\r\n"),
-])  # fmt: skip
+_PLAIN = st.sampled_from(
+    [
+        (C2S, b"PING\r\n"),
+        (C2S, b"PUB a.b 2\r\nhi\r\n"),
+        (C2S, b"SUB a.* 1\r\n"),
+        (C2S, b"SUB > 7\r\n"),
+        (C2S, b"HPUB a.b 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"),
+        (C2S, b"UNSUB 1\r\n"),
+        (S2C, b"PONG\r\n"),
+        (S2C, b"+OK\r\n"),
+        (S2C, b"MSG a.b 1 2\r\nhi\r\n"),
+        (S2C, b"-ERR 'Authorization Violation'\r\n"),
+    ]
+)
 
 
 @st.composite
@@ -189,7 +204,7 @@ class _Witness:
     @property
     def over(self) -> bool:
         """Whether nobody would go on: what follows would answer what was never asked."""
-        return self.session.over or any(lane.ended or lane.unread for lane in self.session.lanes)
+        return self.session.over or any(pipe.ended or pipe.unread for pipe in self.session.pipes)
 
     def end(self, way: str) -> None:
         if way == "rubbish":
@@ -203,8 +218,10 @@ class _Witness:
 
     def everything(self, selection: Selection) -> Iterator[bytes]:
         """Yield what reaches a disk, a log or a test."""
-        sieve = Sieve(selection)
-        items = [kept for item in self.items for kept in ([item] if sieve.passes(item) else sieve.sift(item))]
+        sieve = RecordingFilter(selection)
+        items = [
+            kept for item in self.items for kept in ([item] if sieve.passes(item) else sieve.apply(item))
+        ]
         with tempfile.TemporaryDirectory() as folder:
             path = write(Path(folder) / "x.ncap", items)
             yield path.read_bytes()
@@ -220,9 +237,13 @@ class _Witness:
 
 
 _SETTINGS = st.builds(
-    SessionSettings, hold=st.sampled_from([0, 65536]), record_frame_max=st.sampled_from([60, 8 << 20]),
-    rule_buffer=st.sampled_from([64, 8 << 20]), unparsed=st.just("close"), advertise=st.just("pass"),
-)  # fmt: skip
+    SessionSettings,
+    hold=st.sampled_from([0, 65536]),
+    record_frame_max=st.sampled_from([60, 8 << 20]),
+    rule_buffer=st.sampled_from([64, 8 << 20]),
+    unparsed=st.just("close"),
+    advertise=st.just("pass"),
+)
 
 
 @given(

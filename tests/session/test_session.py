@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.capture.records import Flags
+from natsproxy.capture.format.records import Flags
 from natsproxy.events import Greeted, Notice
-from natsproxy.rules.seam import Decision, EmptyChain, Shape
-from natsproxy.rules.verdicts import Close
-from natsproxy.session import causes
+from natsproxy.rules.interface import Decision, EmptyChain, LinkConditions
+from natsproxy.rules.model.verdicts import Close
+from natsproxy.session import close_reasons
 from natsproxy.session.actions import Send, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire import encode
@@ -48,11 +48,23 @@ def test_every_byte_passes_as_it_came() -> None:
 def test_a_conversation_split_anywhere_is_byte_exact(cuts: list[int], seed: int) -> None:
     """However TCP cuts the streams, what goes out is what came in, and so is the record of it."""
     rng = random.Random(seed)
-    said = CONNECT + b"PING\r\n" + b"".join(
-        rng.choice([b"PUB a 2\r\nhi\r\n", b"SUB a.* 1\r\n", b"UNSUB 1\r\n", b"PING\r\n",
-                    b"HPUB a 12 14\r\nNATS/1.0\r\n\r\nhi\r\n", b"PUB big 90\r\n" + b"x" * 90 + b"\r\n"])
-        for _ in range(12)
-    )  # fmt: skip
+    said = (
+        CONNECT
+        + b"PING\r\n"
+        + b"".join(
+            rng.choice(
+                [
+                    b"PUB a 2\r\nhi\r\n",
+                    b"SUB a.* 1\r\n",
+                    b"UNSUB 1\r\n",
+                    b"PING\r\n",
+                    b"HPUB a 12 14\r\nNATS/1.0\r\n\r\nhi\r\n",
+                    b"PUB big 90\r\n" + b"x" * 90 + b"\r\n",
+                ]
+            )
+            for _ in range(12)
+        )
+    )
     play = Playbook(hold=40)
     play.server(INFO)
     assert play.to_client == INFO
@@ -95,7 +107,7 @@ def test_nothing_of_ours_goes_into_the_middle_of_a_frame() -> None:
     assert play.to_server.removeprefix(b"x" * 30_000) == b"\r\nPUB seen 0\r\n\r\nPING\r\nPUB next 0\r\n\r\n"
     play.server(b"PONG\r\n")
     assert play.end is not None
-    assert play.end.cause == causes.DRAINED
+    assert play.end.cause == close_reasons.DRAINED
 
 
 def test_a_frame_that_never_ends_ends_the_connection() -> None:
@@ -109,7 +121,7 @@ def test_a_frame_that_never_ends_ends_the_connection() -> None:
     play.at(1_007)
 
     assert play.end is not None
-    assert play.end.cause == causes.MID_FRAME
+    assert play.end.cause == close_reasons.MID_FRAME
     assert play.to_server == b""
 
 
@@ -132,7 +144,7 @@ def test_bad_connect_closes_silently_after_earlier_replies() -> None:
 
     assert play.to_client == PONG
     assert play.end is not None
-    assert play.end.cause == causes.CLIENT_PROTOCOL
+    assert play.end.cause == close_reasons.CLIENT_PROTOCOL
 
 
 def test_unknown_op_is_answered_in_order_and_closes() -> None:
@@ -155,7 +167,7 @@ def test_argument_errors_close_without_a_word() -> None:
     assert play.to_server == PING
     assert play.to_client == b""
     assert play.end is not None
-    assert play.end.cause == causes.CLIENT_PROTOCOL
+    assert play.end.cause == close_reasons.CLIENT_PROTOCOL
 
 
 def test_long_line_gets_the_servers_text() -> None:
@@ -200,7 +212,7 @@ def test_tls_server_is_refused_in_a_sentence() -> None:
     assert play.to_server == b""
     assert play.to_client.startswith(b"-ERR 'natsproxy: the server requires TLS")
     assert play.end is not None
-    assert (play.end.cause, "requires TLS" in play.end.detail) == (causes.REFUSED, True)
+    assert (play.end.cause, "requires TLS" in play.end.detail) == (close_reasons.REFUSED, True)
 
 
 @pytest.mark.parametrize("said", [b"PING\r\n", b"PUB a 1\r\nx\r\n", b"SUB a 1\r\n", b"nonsense\r\n"])
@@ -223,7 +235,7 @@ def test_a_client_that_stalls_before_its_first_frame_is_timed_out(said: bytes) -
     assert play.end is None
     assert play.at(2 * SECOND).to_client == INFO + b"-ERR 'Authentication Timeout'\r\n"
     assert play.end is not None
-    assert play.end.cause == causes.STALLED
+    assert play.end.cause == close_reasons.STALLED
 
 
 @pytest.mark.parametrize(
@@ -243,12 +255,12 @@ def test_the_servers_own_time_out_comes_alone() -> None:
     assert play.to_client == INFO + b"-ERR 'Authentication Timeout'\r\n"
     play.eof(S2C)
     assert play.end is not None
-    assert play.end == (causes.SERVER_CLOSED, "the server said 'Authentication Timeout'", False)
+    assert play.end == (close_reasons.SERVER_CLOSED, "the server said 'Authentication Timeout'", False)
 
 
 def test_a_client_that_has_not_heard_yet_is_not_timed_out() -> None:
     """A rule keeps INFO back: the time counts anew."""
-    play = Playbook(OneRule(lambda *_: None, link=Shape(paused=True)), auth_timeout=2 * SECOND)
+    play = Playbook(OneRule(lambda *_: None, link=LinkConditions(paused=True)), auth_timeout=2 * SECOND)
     play.server(INFO).at(9 * SECOND)
     assert (play.to_client, play.end) == (b"", None)
 
@@ -280,7 +292,7 @@ def test_large_denied_publish_is_discarded_as_it_streams() -> None:
     play.client(b"PUB no 1000\r\n" + b"x" * 10)
     for _ in range(99):
         play.client(b"x" * 10)
-        assert play.session.lanes[C2S].scanner.held < 200
+        assert play.session.pipes[C2S].scanner.held < 200
     play.client(b"\r\nPUB ok 1\r\nx\r\n").server(PONG)
 
     assert play.to_server == PING + b"PUB ok 1\r\nx\r\n"
@@ -385,7 +397,7 @@ def test_a_failing_rule_closes_its_connection_only() -> None:
     play.client(b"PUB a 1\r\nx\r\n")
 
     assert play.end is not None
-    assert play.end.cause == causes.RULE_FAILED
+    assert play.end.cause == close_reasons.RULE_FAILED
     (notice,) = [e for e in play.events if isinstance(e, Notice)]
     assert notice.text.startswith("a rule failed on PUB: RuntimeError at test_session.py:")
     assert "broken" not in notice.text  # it might quote the frame
@@ -403,7 +415,7 @@ def test_close_verdict_answers_first() -> None:
 
     assert play.to_client == b"-ERR 'Stale Connection'\r\n"
     assert play.end is not None
-    assert play.end.cause == causes.RULE
+    assert play.end.cause == close_reasons.RULE
 
 
 def test_subscriptions_follow_the_server() -> None:
@@ -476,7 +488,7 @@ def test_half_close_passes_and_the_cut_frame_with_it() -> None:
 
     play.eof(S2C)
     assert play.end is not None
-    assert play.end.cause == causes.CLIENT_CLOSED
+    assert play.end.cause == close_reasons.CLIENT_CLOSED
 
 
 def test_a_held_frame_that_the_end_cuts_is_recorded_once() -> None:
@@ -500,7 +512,7 @@ def test_unknown_op_from_the_server_makes_its_stream_opaque() -> None:
     play.server(b"more")
     assert play.to_client == b"NEW thing\r\nMSG a 1 1\r\nx\r\nmore"
     assert len([e for e in play.events if isinstance(e, Notice)]) == 1
-    play.session.lanes[S2C].inject(PING, Op.PING.bit, 0, "rule")
+    play.session.pipes[S2C].inject(PING, Op.PING.bit, 0, "rule")
     play.nothing()
 
     guarded = Playbook(OneRule(deny, op_mask(Op.MSG))).greeted()
@@ -519,7 +531,7 @@ def test_drain_ends_where_everything_is_answered() -> None:
 
     assert play.to_client == b"MSG a 1 1\r\nx\r\n"
     assert play.end is not None
-    assert play.end.cause == causes.DRAINED
+    assert play.end.cause == close_reasons.DRAINED
 
 
 def test_nothing_of_ours_goes_out_inside_a_frame() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from natsproxy.session.turn import Turn
 from natsproxy.wire.ops import C2S, Direction
-from tests.rules.test_shuttle import RULES, Running, frames, rules_of
+from tests.rules.engine.test_fastpath import RULES, Running, frames, rules_of
 
 MS = 1_000_000
 
@@ -38,7 +38,7 @@ class InTurns(Running):
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
         self.note(self.session.receive(direction, data, now, self.turn()))
-        while self.session.lanes[direction].pending:
+        while self.session.pipes[direction].pending:
             self.note(self.session.receive(direction, b"", now, self.turn()))
 
     def tick(self, now: int) -> None:
@@ -47,7 +47,7 @@ class InTurns(Running):
 
     def close(self, now: int) -> None:
         self.note(self.session.closed(now, self.turn()))
-        while any(lane.unsent for lane in self.session.lanes):
+        while any(pipe.unsent for pipe in self.session.pipes):
             self.note(self.session.closed(now, self.turn()))
 
 
@@ -77,9 +77,9 @@ def test_what_is_done_in_many_turns_is_what_is_done_in_one(
     assert sorted(often.records, key=repr) == sorted(once.records, key=repr)
     assert sum(one.count for one in often.told) == sum(one.count for one in once.told)
     for direction in Direction:
-        lanes = once.session.lanes[direction], often.session.lanes[direction]
-        assert lanes[0].scanner.counts == lanes[1].scanner.counts
-        assert lanes[0].in_bytes == lanes[1].in_bytes
+        pipes = once.session.pipes[direction], often.session.pipes[direction]
+        assert pipes[0].scanner.counts == pipes[1].scanner.counts
+        assert pipes[0].in_bytes == pipes[1].in_bytes
 
 
 PUBS = b"PUB a 1\r\nx\r\n" * 1000
@@ -89,17 +89,17 @@ def test_a_turn_ends_between_frames_that_rules_look_at() -> None:
     """The rule is asked about as many frames as there is time for, and the rest keeps its order."""
     run = Running('[[rules]]\nname = "r"\nkind = "corrupt"\nop = "PUB"\n')
     run.note(run.session.receive(C2S, PUBS, 0, Short(20)))
-    assert (len(run.told), run.session.lanes[C2S].pending) == (20, True)
-    assert run.session.lanes[C2S].scanner.counts[0] == 20
+    assert (len(run.told), run.session.pipes[C2S].pending) == (20, True)
+    assert run.session.pipes[C2S].scanner.counts[0] == 20
     run.note(run.session.receive(C2S, b"", 0))
-    assert (len(run.told), run.session.lanes[C2S].pending) == (1000, False)
+    assert (len(run.told), run.session.pipes[C2S].pending) == (1000, False)
     assert [one.ordinal for one in run.told] == list(range(2, 1002))
 
 
 def test_a_turn_has_no_more_frames_than_it_says_even_if_nobody_looks_at_them() -> None:
     run = Running("rules = []", record=True)
     run.note(run.session.receive(C2S, PUBS, 0, Short(99, frames=300)))
-    assert (len(run.sent[C2S]), run.session.lanes[C2S].pending) == (300 * 12, True)
+    assert (len(run.sent[C2S]), run.session.pipes[C2S].pending) == (300 * 12, True)
     run.note(run.session.receive(C2S, b"", 0))
     assert run.sent[C2S] == PUBS
 
@@ -126,20 +126,20 @@ def test_the_end_of_a_connection_that_held_much_takes_several_turns() -> None:
     run.records.clear()
     run.note(run.session.closed(1, Short(100)))
     assert 0 < len(run.records) <= 100
-    assert run.session.lanes[C2S].unsent
+    assert run.session.pipes[C2S].unsent
     run.note(run.session.closed(1))
     assert len(run.records) == 1000
-    assert not run.session.lanes[C2S].unsent
+    assert not run.session.pipes[C2S].unsent
 
 
 def test_what_no_turn_has_come_to_is_not_recorded_as_a_frame_that_was_cut() -> None:
     """The connection ends first: those bytes were read, and yet it is as if they had not been."""
     run = Running("rules = []", record=True)
-    before = run.session.lanes[C2S].in_bytes
+    before = run.session.pipes[C2S].in_bytes
     run.records.clear()
     run.note(run.session.receive(C2S, PUBS, 0, Short(99, frames=300)))
     run.causes.clear()
     run.note(run.session.closed(1))
     assert len(run.records) == 300
     assert run.causes == []
-    assert run.session.lanes[C2S].in_bytes - before == 300 * 12
+    assert run.session.pipes[C2S].in_bytes - before == 300 * 12

@@ -22,9 +22,16 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 PATIENCE = 120
 """Seconds that an answer may take, on a busy machine."""
 LAUNCH = """
@@ -65,8 +72,11 @@ class Browser:
         with (profile.parent / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, f"--user-data-dir={profile}", "about:blank"],
-                pass_fds=(reading, writing), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                pass_fds=(reading, writing),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         os.close(reading)
         os.close(writing)
         self._answers = os.fdopen(answers, "rb")

@@ -32,7 +32,7 @@ def spark() -> Iterator[SparkSession]:
     An editable install is no folder on the path, so Spark's own search does not see the source.
     """
     pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
-    from natsproxy.spark.jobs import register
+    from natsproxy.spark.jobs.analyze import register
     from natsproxy.spark.session import local_session
 
     session = local_session(2, **SETTINGS)
@@ -49,10 +49,10 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from natsproxy.spark.options import parse
-    from natsproxy.spark.plan import runs
     from natsproxy.spark.schema import FRAMES, ITEMS
-    from natsproxy.spark.source import arrow_schema, read_run
+    from natsproxy.spark.source.data_source import arrow_schema, read_run
+    from natsproxy.spark.source.options import parse
+    from natsproxy.spark.source.partitions import runs
     from natsproxy.spark.tables import PAYLOAD_BYTES
 
     found = []

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from natsproxy.capture.builder import BlockBuilder
-from natsproxy.capture.records import Frames
-from natsproxy.capture.writer import CaptureWriter, SegmentInfo
+from natsproxy.capture.format.records import Frames
+from natsproxy.capture.write.builder import BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import C2S, Op
 from tests.kit.captures import MONO, WALL
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from natsproxy.capture.records import Close, Firing, Frames, Gap, Open
+from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Open
 from natsproxy.wire.ops import C2S, S2C, Op
 from tests.kit.captures import MONO, Scribe, write
 

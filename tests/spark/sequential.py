@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Flags
-from natsproxy.capture.view import Seen, walk
+from natsproxy.capture.format.records import Flags
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import Seen, walk
 from natsproxy.protocol import headers as blocks
 from natsproxy.protocol.jetstream import AckKind, ack_kind, parse_ack
 from natsproxy.protocol.template import template

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from natsproxy.capture.records import Close, Firing, Flags, Frames, Gap, Item, Open, Preamble
+from natsproxy.capture.format.records import Close, Firing, Flags, Frames, Gap, Item, Open, Preamble
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
 from tests.kit.captures import MONO, write
@@ -26,16 +26,24 @@ class Story:
         self._left: dict[tuple[int, Direction], itertools.count[int]] = {}
 
     def _put(
-        self, conn: int, way: Direction, raw: bytes, came: float | None, went: float | None,
-        cause: str | None = None, of: int | None = None, flags: int = 0,
-    ) -> int | None:  # fmt: skip
+        self,
+        conn: int,
+        way: Direction,
+        raw: bytes,
+        came: float | None,
+        went: float | None,
+        cause: str | None = None,
+        of: int | None = None,
+        flags: int = 0,
+    ) -> int | None:
         lane, sides = (conn, way), (self._arrived, self._left)
         op = 0 if flags else 1 << next(frames(raw, way)).op
         seen: list[tuple[int | None, int | None]] = [
-            (None, None) if t is None
+            (None, None)
+            if t is None
             else (next(side.setdefault(lane, itertools.count())), MONO + round(t * MS))
             for t, side in zip((came, went), sides, strict=True)
-        ]  # fmt: skip
+        ]
         extra = None if of is None else {"of": of}
         self.items.append(Frames(conn, way, raw, 1, op, *seen[0], *seen[1], cause, flags, extra))
         return seen[0][0]
@@ -93,7 +101,7 @@ def msg(subject: bytes, sid: bytes, body: bytes, reply: bytes = b"") -> bytes:
     return b"MSG %s\r\n%s\r\n" % (b" ".join(filter(None, (subject, sid, reply, b"%d" % len(body)))), body)
 
 
-def told() -> Story:
+def translate_errors() -> Story:
     """Return the whole story."""
     story = Story()
     for part in (_comings, _requests, _reused, _jetstream, _publishes, _deliveries, _fanout, _lines, _signs):
@@ -197,9 +205,16 @@ def _publishes(s: Story) -> None:
 def _deliveries(s: Story) -> None:
     """Each stream sequence is one way to settle; 2 is delivered twice, 8 and 9 over a domain."""
     settled: dict[int, tuple[bytes, ...]] = {
-        1: (b"+ACK",), 2: (b"-NAK",), 3: (b"+TERM because",), 4: (b"+WPI", b"+WPI", b""), 5: (b"+WPI",),
-        6: (), 7: (b"+NXT 1",), 8: (b"what?",), 9: (b"+ACKnowledged",),
-    }  # fmt: skip
+        1: (b"+ACK",),
+        2: (b"-NAK",),
+        3: (b"+TERM because",),
+        4: (b"+WPI", b"+WPI", b""),
+        5: (b"+WPI",),
+        6: (),
+        7: (b"+NXT 1",),
+        8: (b"what?",),
+        9: (b"+ACKnowledged",),
+    }
     tails = {8: b"hub.acc.S.C.1.8.8.1.0", 9: b"_.acc.S.C.1.9.9.1.0.rnd"}
     for seq, answers in settled.items():
         t, ack = 600 + seq * 10, b"$JS.ACK." + tails.get(seq, b"S.C.1.%d.%d.1.7" % (seq, seq))
@@ -281,4 +296,4 @@ def _goings(s: Story) -> None:
 
 def write_story(path: Path) -> Path:
     """Write the story as a capture of small blocks."""
-    return write(path, told().items, per_block=17)
+    return write(path, translate_errors().items, per_block=17)

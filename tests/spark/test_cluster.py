@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.test_jobs import same
+from tests.spark.jobs.test_analyze import same
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
 import pyspark
 
-from natsproxy.spark.jobs import analyze
-from natsproxy.spark.store import Store
+from natsproxy.spark.jobs.analyze import analyze
+from natsproxy.spark.jobs.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,9 +41,12 @@ TABLES = ("frames", "items", "requests")
 _READY = 120.0  # seconds: several Javas start at once
 _PATIENCE = 600.0
 ENVIRONMENT = {
-    **os.environ, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
+    **os.environ,
+    "SPARK_HOME": str(HOME),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_PYTHON": sys.executable,
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -78,15 +81,33 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     common = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as parts:
         master = parts.enter_context(
-            daemon(folder, "master", r"Starting Spark master at (spark://\S+)",
-                   start, f"{place}.master.Master", *common)
-        )  # fmt: skip
+            daemon(
+                folder,
+                "master",
+                r"Starting Spark master at (spark://\S+)",
+                start,
+                f"{place}.master.Master",
+                *common,
+            )
+        )
         for name in ("one", "two"):
             parts.enter_context(
-                daemon(folder, name, r"Successfully registered with master (\S+)",
-                       start, f"{place}.worker.Worker", *common, "--cores", "1", "--memory", "1g",
-                       "--work-dir", str(folder / name), master)
-            )  # fmt: skip
+                daemon(
+                    folder,
+                    name,
+                    r"Successfully registered with master (\S+)",
+                    start,
+                    f"{place}.worker.Worker",
+                    *common,
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "1g",
+                    "--work-dir",
+                    str(folder / name),
+                    master,
+                )
+            )
         yield master
 
 
@@ -173,12 +194,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     said = r"Spark Connect server started at: \S*:(\d+)"
     with daemon(
-        tmp_path_factory.mktemp("server"), "connect", said,
-        str(HOME / "bin" / "spark-submit"), "--master", "local[2]",
-        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
-        "--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false",
+        tmp_path_factory.mktemp("server"),
+        "connect",
+        said,
+        str(HOME / "bin" / "spark-submit"),
+        "--master",
+        "local[2]",
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--conf",
+        f"spark.connect.grpc.binding.port={port}",
+        "--conf",
+        "spark.ui.enabled=false",
         "spark-internal",
-    ) as bound:  # fmt: skip
+    ) as bound:
         yield f"sc://127.0.0.1:{bound}"
 
 
@@ -190,7 +219,14 @@ def test_a_connect_server_makes_the_same_tables(
     path = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], client])
     option, variable = ((way, server), {}) if way == "--remote" else ((), {way: server})
     run(
-        sys.executable, "-m", "natsproxy", *arguments(tmp_path / "out"), *option,
-        PYTHONPATH=path, PATH=str(tmp_path), JAVA_HOME="", **variable,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "natsproxy",
+        *arguments(tmp_path / "out"),
+        *option,
+        PYTHONPATH=path,
+        PATH=str(tmp_path),
+        JAVA_HOME="",
+        **variable,
+    )
     assert_equal(spark, tmp_path / "out", local)

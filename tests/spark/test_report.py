@@ -29,7 +29,7 @@ Data = dict[str, Any]
 @pytest.fixture(scope="module")
 def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tables of the known capture, some of them."""
-    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.jobs.analyze import analyze
 
     folder = tmp_path_factory.mktemp("report")
     analyze(spark, [known.make(folder / "known.ncap")], folder / "tables", WANTED)
@@ -102,8 +102,11 @@ def test_the_slowest_requests_come_with_their_frames(data: Data) -> None:
     )
     assert (slow[0]["requester"], slow[0]["responder"]) == (client, service)
     assert [(leg["conn"], leg["op"]) for leg in slow[0]["frames"]] == [
-        (client, "PUB"), (service, "MSG"), (service, "PUB"), (client, "MSG"),
-    ]  # fmt: skip
+        (client, "PUB"),
+        (service, "MSG"),
+        (service, "PUB"),
+        (client, "MSG"),
+    ]
     after = [leg["t"] - slow[0]["t1"] for leg in slow[0]["frames"]]
     assert after == [0, 0.5, known.REQUESTS - 0.5, known.REQUESTS]
 
@@ -126,8 +129,10 @@ def test_denied_permissions_are_told_by_subject(data: Data) -> None:
     (kind,), (denied,) = errors["listed"], errors["denied"]
     assert (kind["kind"], kind["count"]) == ('Permissions Violation for Publish to "*"', known.DENIED)
     assert (denied["subject"], denied["count"], denied["from_proxy"]) == (
-        known.EVIL, known.DENIED, known.DENIED
-    )  # fmt: skip
+        known.EVIL,
+        known.DENIED,
+        known.DENIED,
+    )
 
 
 def test_firings_stand_beside_what_followed(data: Data) -> None:
@@ -136,12 +141,16 @@ def test_firings_stand_beside_what_followed(data: Data) -> None:
     assert faults["count"] == known.DENIED + known.DROPPED
     deny, drop = sorted(faults["listed"], key=lambda row: row["kind"])
     assert (deny["rule"], deny["count"], deny["error"], deny["closed"]) == (
-        known.EVIL, known.DENIED, known.DENIED, known.DENIED
-    )  # fmt: skip
+        known.EVIL,
+        known.DENIED,
+        known.DENIED,
+        known.DENIED,
+    )
     assert (drop["rule"], drop["count"], drop["error"], drop["closed"]) == ("lossy", known.DROPPED, 0, 0)
     assert {lane["rule"]: sum(lane["over"]) for lane in faults["lanes"]} == {
-        known.EVIL: known.DENIED, "lossy": known.DROPPED
-    }  # fmt: skip
+        known.EVIL: known.DENIED,
+        "lossy": known.DROPPED,
+    }
     assert drop["during"]["requests"] == known.DROPPED
 
 
@@ -218,7 +227,7 @@ def test_the_axis_is_bounded_and_covers_all(span: int) -> None:
 @pytest.mark.long
 def test_the_page_is_small_whatever_the_capture_holds(spark: SparkSession, tmp_path: Path) -> None:
     """Of subjects, connections, rules, consumers, errors and gaps it shows the first ones, and counts all."""
-    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.jobs.analyze import analyze
     from natsproxy.spark.report.collect import collect
     from natsproxy.spark.report.page import render
 

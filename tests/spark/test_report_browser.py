@@ -51,7 +51,7 @@ def report(
     spark: SparkSession, browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Data]:
     """Return the page of the known capture, all tables, and what it was made of."""
-    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.jobs.analyze import analyze
     from natsproxy.spark.report import write
 
     folder = tmp_path_factory.mktemp("report")
@@ -112,11 +112,17 @@ def test_the_numbers_in_the_document_are_those_of_the_tables(
     (rules,) = tables(browser, "faults")
     assert {row["rule"]: row["firings"] for row in rules} == {known.EVIL: "4", "lossy": "5"}
     assert [row["ended"] for row in tables(browser, "connections")[0]] == [
-        "client-closed", "client-closed", f"rule {known.EVIL}"
-    ]  # fmt: skip
+        "client-closed",
+        "client-closed",
+        f"rule {known.EVIL}",
+    ]
     assert tables(browser, "gaps")[0][0] == {
-        "at": "00:01:05.000", "reason": known.EVIL, "connection": "all", "frames": "3", "bytes": "99 B"
-    }  # fmt: skip
+        "at": "00:01:05.000",
+        "reason": known.EVIL,
+        "connection": "all",
+        "frames": "3",
+        "bytes": "99 B",
+    }
     assert "not complete" in browser.run("document.querySelector('[role=alert]').textContent")
     assert browser.complaints() == []
 
@@ -136,11 +142,16 @@ def test_charts_are_drawn_in_their_colours(report: tuple[Path, Data], browser: B
     browser.open(report[0], theme, 1000)
     expected, other = colours(theme), colours("dark" if theme == "light" else "light")
     drawn = {
-        "traffic": {"c2s": 2000, "s2c": 2000, "card": 50_000}, "templates": {"c2s": 500, "s2c": 300},
-        "latency": {"h1": 50, "h6": 50, "bad": 50}, "slowest": {"busy": 5000},
-        "jetstream": {"good": 300, "fault": 100}, "errors": {"fault": 1000},
-        "faults": {"fault": 500, "bad": 200}, "connections": {"s2c": 2000, "bad": 1000}, "gaps": {"ink": 10},
-    }  # fmt: skip
+        "traffic": {"c2s": 2000, "s2c": 2000, "card": 50_000},
+        "templates": {"c2s": 500, "s2c": 300},
+        "latency": {"h1": 50, "h6": 50, "bad": 50},
+        "slowest": {"busy": 5000},
+        "jetstream": {"good": 300, "fault": 100},
+        "errors": {"fault": 1000},
+        "faults": {"fault": 500, "bad": 200},
+        "connections": {"s2c": 2000, "bad": 1000},
+        "gaps": {"ink": 10},
+    }
     for section, least in drawn.items():
         seen = browser.picture(f"#{section}")
         for name, count in least.items():
@@ -253,7 +264,7 @@ def test_any_span_of_time_has_its_words(
 
 def test_golden_captures_are_drawn(spark: SparkSession, browser: Browser, tmp_path: Path) -> None:
     """All of them in one report: each section has something to say, but for the gaps."""
-    from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.jobs.analyze import analyze
     from natsproxy.spark.report import write
 
     captures = sorted(RECORDINGS.glob("*-v1.ncap"))

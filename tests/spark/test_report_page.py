@@ -22,20 +22,43 @@ HOSTILE = (
     '"><svg onload=alert(1)>',
 )
 SECTIONS = (
-    "traffic", "templates", "fanout", "latency", "slowest", "deliveries", "publishes", "js_api", "errors",
-    "faults", "connections", "subscriptions", "gaps",
-)  # fmt: skip
+    "traffic",
+    "templates",
+    "fanout",
+    "latency",
+    "slowest",
+    "deliveries",
+    "publishes",
+    "js_api",
+    "errors",
+    "faults",
+    "connections",
+    "subscriptions",
+    "gaps",
+)
 
 
 def bare(**more: Any) -> dict[str, Any]:
     """Return the data of a page on which every section is empty."""
     return {
-        "captures": ["a.ncap"], "recorders": [], "top": 25,
+        "captures": ["a.ncap"],
+        "recorders": [],
+        "top": 25,
         "axis": {"t0": 1.7e12, "step": 1.0, "count": 1, "length": 1.0},
-        "totals": {"frames": 0, "messages": 0, "published": 0, "delivered": 0, "bytes": 0, "connections": 0,
-                   "corrupt": 0},
-        "empty": dict.fromkeys(SECTIONS, "Nothing."), "findings": [], **dict.fromkeys(SECTIONS), **more,
-    }  # fmt: skip
+        "totals": {
+            "frames": 0,
+            "messages": 0,
+            "published": 0,
+            "delivered": 0,
+            "bytes": 0,
+            "connections": 0,
+            "corrupt": 0,
+        },
+        "empty": dict.fromkeys(SECTIONS, "Nothing."),
+        "findings": [],
+        **dict.fromkeys(SECTIONS),
+        **more,
+    }
 
 
 class Page(HTMLParser):
@@ -160,29 +183,56 @@ DELIVERIES = {"deliveries": 1200, "redelivered": 1, "nak": 0, "none": 4}
 ENDS = [{"cause": "client-closed", "count": 9, "clean": True}, {"cause": "rule", "count": 1, "clean": False}]
 
 SAYS: list[tuple[dict[str, Any], str, str]] = [
-    ({"gaps": {"count": 1, "frames": 1200}}, "bad",
-     "The capture has 1 gap: at least 1,200 frames passed unrecorded, so every number here may be too low."),
-    ({"totals": {"corrupt": 2}}, "bad",
-     "2 blocks of the capture could not be read: what they held is missing here."),
-    ({"errors": {"count": 2, "listed": [{"example": "Slow Consumer"}]}}, "bad",
-     "Clients were told 2 errors, most often `Slow Consumer`."),
-    ({"latency": latency(asked(unanswered=3), asked(template="b"))}, "warn",
-     "3 requests had no answer, all of them to `svc.*`."),
-    ({"latency": latency(asked(unanswered=1), asked(template="b", unanswered=2))}, "warn",
-     "3 requests had no answer, 2 of them to `b`."),
-    ({"latency": latency(asked(), asked(template="b", no_responders=1))}, "warn",
-     "1 request met no responders (503), most often at `b`."),
-    ({"latency": latency(asked(), asked(template="b", latency=[1.0, 2.0, 9e3, 9e3]))}, "note",
-     "`b` is the slowest to answer: p99 9 s, p50 1 ms."),
+    (
+        {"gaps": {"count": 1, "frames": 1200}},
+        "bad",
+        "The capture has 1 gap: at least 1,200 frames passed unrecorded, so every number here may be "
+        "too low.",
+    ),
+    (
+        {"totals": {"corrupt": 2}},
+        "bad",
+        "2 blocks of the capture could not be read: what they held is missing here.",
+    ),
+    (
+        {"errors": {"count": 2, "listed": [{"example": "Slow Consumer"}]}},
+        "bad",
+        "Clients were told 2 errors, most often `Slow Consumer`.",
+    ),
+    (
+        {"latency": latency(asked(unanswered=3), asked(template="b"))},
+        "warn",
+        "3 requests had no answer, all of them to `svc.*`.",
+    ),
+    (
+        {"latency": latency(asked(unanswered=1), asked(template="b", unanswered=2))},
+        "warn",
+        "3 requests had no answer, 2 of them to `b`.",
+    ),
+    (
+        {"latency": latency(asked(), asked(template="b", no_responders=1))},
+        "warn",
+        "1 request met no responders (503), most often at `b`.",
+    ),
+    (
+        {"latency": latency(asked(), asked(template="b", latency=[1.0, 2.0, 9e3, 9e3]))},
+        "note",
+        "`b` is the slowest to answer: p99 9 s, p50 1 ms.",
+    ),
     ({"js_api": {"listed": [{"errors": 1}, {"errors": 0}]}}, "warn", "1 JetStream API call failed."),
-    ({"deliveries": {"whole": DELIVERIES}}, "warn",
-     "JetStream made 1,200 deliveries: 1 of messages that came before, 4 never answered."),
-    ({"connections": {"ends": ENDS}}, "warn",
-     "1 connection did not end by the client's own wish (rule: 1)."),
+    (
+        {"deliveries": {"whole": DELIVERIES}},
+        "warn",
+        "JetStream made 1,200 deliveries: 1 of messages that came before, 4 never answered.",
+    ),
+    ({"connections": {"ends": ENDS}}, "warn", "1 connection did not end by the client's own wish (rule: 1)."),
     ({"faults": fault()}, "note", "Rule `slow` fired 1 time (hold)."),
-    ({"faults": fault(during={"latency": [1.0, 2.0, 80.0, 90.0]}), "latency": latency(asked())}, "note",
-     "Rule `slow` fired 1 time (hold); while it did, request p99 was 80 ms (overall 8 ms)."),
-]  # fmt: skip
+    (
+        {"faults": fault(during={"latency": [1.0, 2.0, 80.0, 90.0]}), "latency": latency(asked())},
+        "note",
+        "Rule `slow` fired 1 time (hold); while it did, request p99 was 80 ms (overall 8 ms).",
+    ),
+]
 
 
 @pytest.mark.parametrize(("more", "level", "text"), SAYS, ids=[text[:30] for _, _, text in SAYS])
@@ -203,10 +253,15 @@ def test_findings_are_few_and_the_worst_come_first() -> None:
     """A page of sentences is no summary."""
     rows = [asked(template=f"t{n}", unanswered=1, no_responders=1) for n in range(3)]
     faults = {"listed": [fault()["listed"][0] | {"rule": f"r{n}"} for n in range(20)], "count": 20}
-    said = findings(bare(
-        latency=latency(*rows), faults=faults, gaps={"count": 1, "frames": 1},
-        errors={"count": 1, "listed": [{"example": "x"}]}, connections={"ends": ENDS},
-    ))  # fmt: skip
+    said = findings(
+        bare(
+            latency=latency(*rows),
+            faults=faults,
+            gaps={"count": 1, "frames": 1},
+            errors={"count": 1, "listed": [{"example": "x"}]},
+            connections={"ends": ENDS},
+        )
+    )
     levels = [found["level"] for found in said]
     assert levels == sorted(levels, key=("bad", "warn", "note").index)
     assert levels.count("bad") == 2
@@ -216,8 +271,14 @@ def test_findings_are_few_and_the_worst_come_first() -> None:
 def test_numbers_are_as_people_say_them() -> None:
     """Singular, plural, thousands; a duration in its unit."""
     assert [many(1, "frame"), many(1200, "frame"), many(2, "delivery", "deliveries")] == [
-        "1 frame", "1,200 frames", "2 deliveries"
-    ]  # fmt: skip
+        "1 frame",
+        "1,200 frames",
+        "2 deliveries",
+    ]
     assert [duration(ms) for ms in (0.25, 12.345, 2500, 150e3, 8e6)] == [
-        "250 µs", "12.3 ms", "2.5 s", "2.5 min", "2.22 h"
-    ]  # fmt: skip
+        "250 µs",
+        "12.3 ms",
+        "2.5 s",
+        "2.5 min",
+        "2.22 h",
+    ]

@@ -49,10 +49,17 @@ def test_the_wheels_java_takes_sparks_arguments(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("JAVA_HOME", "")
     session.find_java()
     done = subprocess.run(
-        [f"{os.environ['JAVA_HOME']}/bin/java", "--add-modules=jdk.incubator.vector", "-Dx=a b",
-         "-XshowSettings:properties", "-version"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            f"{os.environ['JAVA_HOME']}/bin/java",
+            "--add-modules=jdk.incubator.vector",
+            "-Dx=a b",
+            "-XshowSettings:properties",
+            "-version",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "x = a b" in done.stderr
 
@@ -99,10 +106,22 @@ def test_a_java_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
     (home / "bin" / "java").write_text("#!/bin/sh\necho out of order >&2; exit 1\n")
     capture = Path(__file__).parents[2] / "recordings" / "requests-v1.ncap"
     done = subprocess.run(
-        [sys.executable, "-m", "natsproxy", "analyze", str(capture), "--out", str(tmp_path / "out"),
-         "--spark-log", str(tmp_path / "log")],
-        env={**os.environ, "JAVA_HOME": str(home)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "natsproxy",
+            "analyze",
+            str(capture),
+            "--out",
+            str(tmp_path / "out"),
+            "--spark-log",
+            str(tmp_path / "log"),
+        ],
+        env={**os.environ, "JAVA_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     (said,) = done.stderr.splitlines()
     assert said.startswith(f"Error: Spark does not start (with {home})")
@@ -136,12 +155,29 @@ def test_analyze_works_where_no_java_is_installed(tmp_path: Path) -> None:
     capture = Path(__file__).parents[2] / "recordings" / "requests-v1.ncap"
     log = tmp_path / "spark.log"
     done = subprocess.run(
-        [sys.executable, "-m", "natsproxy", "analyze", str(capture), "--out", str(tmp_path / "out"),
-         "--tables", "requests", "--spark-log", str(log)],
-        env={**env, "PATH": str(tools)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "natsproxy",
+            "analyze",
+            str(capture),
+            "--out",
+            str(tmp_path / "out"),
+            "--tables",
+            "requests",
+            "--spark-log",
+            str(log),
+        ],
+        env={**env, "PATH": str(tools)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr + log.read_text()
     assert "quotes.acme" in done.stdout
     assert done.stderr.splitlines() == [
-        "frames: 28 rows", "items: 4 rows", "requests: 3 rows", f"the tables are in {tmp_path / 'out'}",
-    ]  # fmt: skip
+        "frames: 28 rows",
+        "items: 4 rows",
+        "requests: 3 rows",
+        f"the tables are in {tmp_path / 'out'}",
+    ]

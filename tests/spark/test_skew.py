@@ -19,8 +19,14 @@ pytestmark = [
 ]
 EACH, TASKS = 4_000, 4
 PULL = "$JS.API.CONSUMER.MSG.NEXT.S.C"
-KINDS = ((PULL, "PUB", "inbox"), ("inbox", "HMSG", None), ("svc", "PUB", "shared"), ("shared", "MSG", None),
-         ("hot", "PUB", None), ("hot", "MSG", None))  # fmt: skip
+KINDS = (
+    (PULL, "PUB", "inbox"),
+    ("inbox", "HMSG", None),
+    ("svc", "PUB", "shared"),
+    ("shared", "MSG", None),
+    ("hot", "PUB", None),
+    ("hot", "MSG", None),
+)
 """The six kinds of frames, as many of each: subject, op, reply.  All are of one connection."""
 
 
@@ -34,13 +40,26 @@ def hot(spark: SparkSession) -> DataFrame:
         for texts in zip(*KINDS, strict=True)
     )
     known = {
-        "recorder": "'r'", "segment": "0", "block_off": "0", "idx": "id",
+        "recorder": "'r'",
+        "segment": "0",
+        "block_off": "0",
+        "idx": "id",
         "t_ns": "1767225600000000000 + id * 1000",
-        "ts": "timestamp_micros(1767225600000000 + id)", "conn_id": "1", "dir": "id % 2", "op": op,
-        "in_ordinal": "id DIV 2", "out_ordinal": "id DIV 2", "subject": subject, "template": subject,
-        "reply": reply, "size": "4", "header_size": "0", "status": "if(id % 6 = 1, 404, NULL)",
-        "delay_ns": "0", "flags": "0",
-    }  # fmt: skip
+        "ts": "timestamp_micros(1767225600000000 + id)",
+        "conn_id": "1",
+        "dir": "id % 2",
+        "op": op,
+        "in_ordinal": "id DIV 2",
+        "out_ordinal": "id DIV 2",
+        "subject": subject,
+        "template": subject,
+        "reply": reply,
+        "size": "4",
+        "header_size": "0",
+        "status": "if(id % 6 = 1, 404, NULL)",
+        "delay_ns": "0",
+        "flags": "0",
+    }
     fields = [part.split() for part in FRAMES.split(", ")]
     rows = spark.range(0, EACH * len(KINDS), 1, TASKS)
     return rows.selectExpr(*(f"CAST({known.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in fields))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from natsproxy.capture.reader import open_capture
-from natsproxy.capture.records import Close, Firing, Gap, Open
-from natsproxy.capture.view import walk
+from natsproxy.capture.format.records import Close, Firing, Gap, Open
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.view import walk
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, WALL, Scribe, write
 
@@ -111,8 +111,10 @@ def test_a_damaged_block_is_a_row_or_an_error(spark: SparkSession, capture: Path
     raw[place] ^= 0xFF
     broken = tmp_path / "broken.ncap"
     broken.write_bytes(raw)
-    load = {mode: spark.read.format("natscap").option("mode", mode).load(str(broken)) for mode in
-            ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")}  # fmt: skip
+    load = {
+        mode: spark.read.format("natscap").option("mode", mode).load(str(broken))
+        for mode in ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+    }
 
     assert load["PERMISSIVE"].where("op = '_corrupt'").count() == 1
     assert load["DROPMALFORMED"].count() == load["PERMISSIVE"].count() - 1
@@ -135,7 +137,11 @@ def test_a_wheel_is_found_without_a_register_call(capture: Path, tmp_path: Path)
         "print('rows', spark.sql('SELECT count(*) FROM f').first()[0])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(target)},
-    )  # fmt: skip
+    )
     assert f"rows {len(list(walk(open_capture(capture))))}" in done.stdout, done.stderr

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module")
 def table(known: Known) -> Callable[[str], list[Row]]:
     """The rows of a table that are the story's."""
-    from natsproxy.capture.reader import open_capture
+    from natsproxy.capture.read.reader import open_capture
 
     (segment,) = open_capture(known.story).segments()
     recorder = segment.recorder.hex()
@@ -98,8 +98,10 @@ def test_a_reply_subject_is_used_again(table: Callable[[str], list[Row]]) -> Non
     """Each reply belongs to the latest request before it."""
     again = [row for row in table("requests") if row["reply"] == "r.again"]
     assert [(ms(t1), ms(t4), outcome) for t1, t4, outcome in brief(again, "t1", "t4", "outcome")] == [
-        (300, 304, "replied"), (310, None, "no reply"), (320, 324, "replied"),
-    ]  # fmt: skip
+        (300, 304, "replied"),
+        (310, None, "no reply"),
+        (320, 324, "replied"),
+    ]
 
 
 def test_js_api(table: Callable[[str], list[Row]]) -> None:
@@ -133,9 +135,17 @@ def test_js_acks(table: Callable[[str], list[Row]]) -> None:
     """Every way to answer a delivery, or not to; redelivery; all three forms of the subject."""
     rows = sorted(table("js_acks"), key=lambda row: row["consumer_seq"])
     assert [(row["stream_seq"], row["delivered"], row["answer"], row["wpi"]) for row in rows] == [
-        (1, 1, "ack", 0), (2, 1, "nak", 0), (3, 1, "term", 0), (4, 1, "ack", 2), (5, 1, "wpi", 1),
-        (6, 1, "none", 0), (7, 1, "next", 0), (8, 1, "other", 0), (9, 1, "other", 0), (2, 2, "ack", 0),
-    ]  # fmt: skip
+        (1, 1, "ack", 0),
+        (2, 1, "nak", 0),
+        (3, 1, "term", 0),
+        (4, 1, "ack", 2),
+        (5, 1, "wpi", 1),
+        (6, 1, "none", 0),
+        (7, 1, "next", 0),
+        (8, 1, "other", 0),
+        (9, 1, "other", 0),
+        (2, 2, "ack", 0),
+    ]
     late = [row["answer_ns"] and row["answer_ns"] // MS for row in rows]
     assert late == [1, 1, 1, 3, 1, None, 1, 1, 1, 5]
     assert [row["redelivered"] for row in rows] == [False] * 9 + [True]
@@ -150,11 +160,15 @@ def test_subjects(table: Callable[[str], list[Row]]) -> None:
     rows = [row for row in table("subjects") if row["template"].startswith(("news.", "headed."))]
     assert brief(rows, "template", "dir", "messages", "bytes", "connections") == [
         ("headed.*", 0, 7, sum(len(block) + 1 for block in BLOCKS), 1),
-        ("news.before", 0, 1, 1, 1), ("news.before", 1, 1, 1, 1),
-        ("news.equal", 0, 2, 8, 1), ("news.equal", 1, 2, 8, 1),
-        ("news.invented", 1, 1, 1, 1), ("news.lost", 0, 1, 1, 1),
-        ("news.one", 0, 1, 4, 1), ("news.one", 1, 2, 8, 2),
-    ]  # fmt: skip
+        ("news.before", 0, 1, 1, 1),
+        ("news.before", 1, 1, 1, 1),
+        ("news.equal", 0, 2, 8, 1),
+        ("news.equal", 1, 2, 8, 1),
+        ("news.invented", 1, 1, 1, 1),
+        ("news.lost", 0, 1, 1, 1),
+        ("news.one", 0, 1, 4, 1),
+        ("news.one", 1, 2, 8, 2),
+    ]
 
 
 def test_fanout(table: Callable[[str], list[Row]]) -> None:
@@ -271,17 +285,18 @@ def test_faults(table: Callable[[str], list[Row]]) -> None:
 def test_gaps(table: Callable[[str], list[Row]]) -> None:
     """What was not recorded."""
     assert brief(table("gaps"), "conn_id", "reason", "frames", "bytes") == [
-        (FIRST, "full", None, None), (None, "the disk", 3, 99),
-    ]  # fmt: skip
+        (FIRST, "full", None, None),
+        (None, "the disk", 3, 99),
+    ]
 
 
 def test_a_replay_differs_where_it_differs(known: Known) -> None:
     """One service does not answer, one subject is gone; the rest is the same."""
     from natsproxy.spark.tables import replay_diff
 
-    told = known.frames.where("subject LIKE 'svc.%' OR subject LIKE 'r.%'")
-    later = told.where("NOT (subject = 'r.plain' AND dir = 1) AND subject <> 'svc.nobody'")
-    rows = {row["template"]: row for row in replay_diff(told, later).toArrow().to_pylist()}
+    translate_errors = known.frames.where("subject LIKE 'svc.%' OR subject LIKE 'r.%'")
+    later = translate_errors.where("NOT (subject = 'r.plain' AND dir = 1) AND subject <> 'svc.nobody'")
+    rows = {row["template"]: row for row in replay_diff(translate_errors, later).toArrow().to_pylist()}
     assert {name for name, row in rows.items() if not row["same"]} == {"svc.plain", "r.plain", "svc.nobody"}
     asked = rows["svc.plain"]
     assert (asked["recorded"]["replies"], asked["observed"]["replies"]) == (1, 0)

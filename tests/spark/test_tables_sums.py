@@ -82,8 +82,9 @@ def test_golden_captures(known: Known) -> None:
     assert (asked["err_code"], asked["error"]) == (10014, "consumer not found")
     fired = [row for row in known.rows("faults") if row["rule"].startswith("no-")]
     assert {(row["rule"], row["error"]) for row in fired} == {
-        ("no-secrets", 'Permissions Violation for Publish to "secret.plan"'), ("no-telemetry", None),
-    }  # fmt: skip
+        ("no-secrets", 'Permissions Violation for Publish to "secret.plan"'),
+        ("no-telemetry", None),
+    }
     orders = [row for row in known.rows("fanout") if row["subject"] == "orders.new" and row["published"] == 1]
     assert sum(row["deliveries"] == 2 for row in orders) == 5
     held = {(row["subject"], row["queue"]): row["delivered"] for row in known.rows("subscriptions")}

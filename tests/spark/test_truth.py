@@ -111,8 +111,10 @@ def test_requests_and_what_delayed_them(tables: dict[str, list[dict[str, Any]]])
     found = Counter((row["subject"].split(".")[0], row["outcome"]) for row in tables["requests"])
     asked = {key: count for key, count in found.items() if key[0] in ("slow", "fast", "nobody")}
     assert asked == {
-        ("slow", "replied"): SLOW, ("fast", "replied"): FAST, ("nobody", "no responders"): NOBODY,
-    }  # fmt: skip
+        ("slow", "replied"): SLOW,
+        ("fast", "replied"): FAST,
+        ("nobody", "no responders"): NOBODY,
+    }
     slow = [row["latency_ns"] for row in tables["requests"] if row["subject"].startswith("slow.")]
     assert min(slow) >= DELAY_MS * 1_000_000
     held = [row for row in tables["faults"] if row["rule"] == "slow"]

@@ -10,8 +10,8 @@ import pytest
 
 from natsproxy import testing
 from natsproxy.errors import ConfigError
+from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import parse_rules
 from natsproxy.testing import Fault, TestProxy, cassette, deny, drop, faults, latency
 
 
@@ -29,8 +29,12 @@ def test_own_settings_come_in_order_all_else_by_name() -> None:
     fault = latency("200ms", subject="orders.>", first=2)
     assert fault == Fault("latency", {"delay": "200ms", "subject": "orders.>", "first": 2})
     assert fault.table("slow", {"first": 3}) == {
-        "delay": "200ms", "subject": "orders.>", "first": 3, "name": "slow", "kind": "latency",
-    }  # fmt: skip
+        "delay": "200ms",
+        "subject": "orders.>",
+        "first": 3,
+        "name": "slow",
+        "kind": "latency",
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from nats.errors import TimeoutError as NatsTimeout
 
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError, NatsproxyError
-from natsproxy.replay.plan import Step, events
+from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.testing import BlockingCall, TestProxy, WaitTimeout, drop
 from natsproxy.testing.front import server_address
 from tests.kit.servers import NatsServer
@@ -86,8 +86,10 @@ def test_it_is_used_inside_its_with() -> None:
         with pytest.raises(NatsproxyError, match="use it inside its `with`"):
             use()
     assert (proxy.frames(), proxy.firings, proxy.story()) == (
-        [], [], "proxy before nats://127.0.0.1:1, seed 0\nno frame passed",
-    )  # fmt: skip
+        [],
+        [],
+        "proxy before nats://127.0.0.1:1, seed 0\nno frame passed",
+    )
 
 
 @pytest.mark.server

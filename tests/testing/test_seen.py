@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from natsproxy.capture.records import Close, Flags, Frames
+from natsproxy.capture.format.records import Close, Flags, Frames
 from natsproxy.testing import WaitTimeout
 from natsproxy.testing.seen import Seen, SeenFrame, Wanted
 from natsproxy.wire.ops import C2S, S2C, Direction

@@ -115,8 +115,10 @@ def test_unknown_server_op_makes_the_rest_opaque(twin: str) -> None:
     data = b"MSG a 1 1\r\nx\r\nHMSG FOO.BAR 34 45\r\n"
     _, segments = scan(twin, S2C, [b"+OK\r\nNEW 1\r\n", b"PING\r\n"])
     assert normal(segments) == [
-        ("run", b"+OK\r\n", 1, Op.OK.bit), ("Opaque", b"NEW 1\r\n", None), ("Opaque", b"PING\r\n", None),
-    ]  # fmt: skip
+        ("run", b"+OK\r\n", 1, Op.OK.bit),
+        ("Opaque", b"NEW 1\r\n", None),
+        ("Opaque", b"PING\r\n", None),
+    ]
 
     _, segments = scan(twin, S2C, [data])  # the documents' HMSG without a sid
     assert isinstance(segments[-1], Malformed)
@@ -290,10 +292,14 @@ def test_interest_is_the_servers_matching(
 
 
 _PIECES = st.sampled_from([case.raw for case in GOOD] + [case.raw for case in BAD if len(case.raw) < 50])
-_CLAUSES = st.sampled_from([
-    (), ALL, (Clause(ALL_OPS, Need.LINE, (b"foo", b"FOO.>", b"a")),),
-    (Clause(ALL_OPS, Need.HEADERS, None, (b"FOO.*",)),),
-])  # fmt: skip
+_CLAUSES = st.sampled_from(
+    [
+        (),
+        ALL,
+        (Clause(ALL_OPS, Need.LINE, (b"foo", b"FOO.>", b"a")),),
+        (Clause(ALL_OPS, Need.HEADERS, None, (b"FOO.*",)),),
+    ]
+)
 
 
 @given(st.lists(_PIECES, max_size=8), _CLAUSES, st.integers(0, 2**32), st.sampled_from([C2S, S2C]))

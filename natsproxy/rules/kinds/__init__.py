@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from natsproxy.rules.base import Kind
 from natsproxy.rules.kinds import (
     announce,
     answer,
@@ -24,12 +23,27 @@ from natsproxy.rules.kinds import (
     rewrite,
     truncate,
 )
-from natsproxy.rules.kinds.bends import BENDS
+from natsproxy.rules.kinds.bends import LINK_CONDITIONS
+from natsproxy.rules.model.rule import Kind
 
 _LISTED: Final = (
-    permissions.KIND, deny.KIND, rewrite.KIND,
-    latency.KIND, drop.KIND, duplicate.KIND, reorder.KIND, corrupt.KIND, truncate.KIND, headers.KIND,
-    answer.KIND, error.KIND, info.KIND, announce.KIND,
-    close.KIND, reset.KIND, refuse.KIND, *BENDS,
-)  # fmt: skip
+    permissions.KIND,
+    deny.KIND,
+    rewrite.KIND,
+    latency.KIND,
+    drop.KIND,
+    duplicate.KIND,
+    reorder.KIND,
+    corrupt.KIND,
+    truncate.KIND,
+    headers.KIND,
+    answer.KIND,
+    error.KIND,
+    info.KIND,
+    announce.KIND,
+    close.KIND,
+    reset.KIND,
+    refuse.KIND,
+    *LINK_CONDITIONS,
+)
 KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in _LISTED}

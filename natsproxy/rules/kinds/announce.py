@@ -12,10 +12,10 @@ from typing import Any
 
 from natsproxy.protocol import gojson
 from natsproxy.protocol.info import Info
-from natsproxy.rules.base import Action, Hit, Kind, LinkAction
 from natsproxy.rules.kinds.info import MEMBERS, members
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Close
+from natsproxy.rules.model.rule import Action, Hit, Kind, LinkAction
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Close
 from natsproxy.wire import encode
 from natsproxy.wire.ops import S2C, Direction
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from natsproxy.protocol.headers import build
 from natsproxy.protocol.subjects import matches
-from natsproxy.rules import values
-from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.roles import PUBS
-from natsproxy.rules.seam import View
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Answer, Drop, Verdict
+from natsproxy.rules.file import values
+from natsproxy.rules.interface import View
+from natsproxy.rules.model.roles import PUBS
+from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Answer, Drop, Verdict
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S

@@ -17,45 +17,45 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from natsproxy.rules import values
-from natsproxy.rules.base import REQUIRED, Action, Kind, LinkAction, Setting
-from natsproxy.rules.seam import Shape
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.file import values
+from natsproxy.rules.interface import LinkConditions
+from natsproxy.rules.model.rule import REQUIRED, Action, Kind, LinkAction, Setting
+from natsproxy.rules.model.selector import Selector
 from natsproxy.wire.ops import S2C
 
-Bending = Callable[[Shape, Mapping[str, Any]], Shape]
+Change = Callable[[LinkConditions, Mapping[str, Any]], LinkConditions]
 
 
-class Bender(LinkAction):
+class LinkCondition(LinkAction):
     """Bends a link as long as it is in force."""
 
-    def __init__(self, label: str, bending: Bending, settings: Mapping[str, Any]) -> None:
+    def __init__(self, label: str, change: Change, settings: Mapping[str, Any]) -> None:
         self.label = label
         self.settings = settings
         self.lasts = settings.get("lasts")
-        self._bending = bending
+        self._change = change
 
-    def bend(self, shape: Shape, age: int) -> Shape:
+    def apply(self, conditions: LinkConditions, age: int) -> LinkConditions:
         """Add this rule's part to the shape."""
-        return self._bending(shape, self.settings)
+        return self._change(conditions, self.settings)
 
 
-def _bandwidth(shape: Shape, settings: Mapping[str, Any]) -> Shape:
+def _bandwidth(conditions: LinkConditions, settings: Mapping[str, Any]) -> LinkConditions:
     rate = int(settings["rate"])
-    return shape._replace(rate=rate if shape.rate is None else min(rate, shape.rate))
+    return conditions._replace(rate=rate if conditions.rate is None else min(rate, conditions.rate))
 
 
-def _slice(shape: Shape, settings: Mapping[str, Any]) -> Shape:
+def _slice(conditions: LinkConditions, settings: Mapping[str, Any]) -> LinkConditions:
     size = int(settings["size"])
-    smaller = min(size, shape.slice_size) if shape.slice_size else size
-    return shape._replace(slice_size=smaller, slice_delay=shape.slice_delay + settings["delay"])
+    smaller = min(size, conditions.slice_size) if conditions.slice_size else size
+    return conditions._replace(slice_size=smaller, slice_delay=conditions.slice_delay + settings["delay"])
 
 
 def _kind(
-    name: str, text: str, bending: Bending, example: str, *settings: Setting, toward_client: bool = False
+    name: str, text: str, change: Change, example: str, *settings: Setting, toward_client: bool = False
 ) -> Kind:
     def make(given: Mapping[str, Any], selector: Selector) -> Action:
-        return Bender(name, bending, given)
+        return LinkCondition(name, change, given)
 
     lasts = Setting("lasts", values.above_zero(values.duration), None, "how long; without it: to the end")
     direction = S2C if toward_client else None
@@ -92,7 +92,7 @@ delay = "1ms"
 PAUSE: Final = _kind(
     "pause",
     "nothing goes out for a while, nothing is lost",
-    lambda shape, settings: shape._replace(paused=True),
+    lambda conditions, settings: conditions._replace(paused=True),
     """
 [[rules]]
 name = "stuck for two seconds"
@@ -103,7 +103,7 @@ between = ["5s", "7s"]
 SWALLOW: Final = _kind(
     "swallow",
     "messages are lost for a while",
-    lambda shape, settings: shape._replace(swallow=True),
+    lambda conditions, settings: conditions._replace(swallow=True),
     """
 [[rules]]
 name = "black hole after the tenth order"
@@ -119,7 +119,7 @@ lasts = "3s"
 STOP_READING: Final = _kind(
     "stop_reading",
     "the sender's bytes are not taken: a slow consumer",
-    lambda shape, settings: shape._replace(stop_reading=True),
+    lambda conditions, settings: conditions._replace(stop_reading=True),
     """
 [[rules]]
 name = "slow consumer"
@@ -133,7 +133,7 @@ between = ["1s", "20s"]
 HALF_CLOSE: Final = _kind(
     "half_close",
     "one direction ends, the other goes on",
-    lambda shape, settings: shape._replace(finish=True),
+    lambda conditions, settings: conditions._replace(finish=True),
     """
 [[rules]]
 name = "the server fell silent"
@@ -146,7 +146,7 @@ between = ["3s"]
 SLOW_CLOSE: Final = _kind(
     "slow_close",
     "the end of a connection reaches the other side later",
-    lambda shape, settings: shape._replace(linger=max(shape.linger, settings["delay"])),
+    lambda conditions, settings: conditions._replace(linger=max(conditions.linger, settings["delay"])),
     """
 [[rules]]
 name = "late FIN"
@@ -155,4 +155,4 @@ delay = "2s"
 """,
     Setting("delay", values.above_zero(values.duration), REQUIRED, "how much later"),
 )
-BENDS: Final = (BANDWIDTH, SLICE, PAUSE, SWALLOW, STOP_READING, HALF_CLOSE, SLOW_CLOSE)
+LINK_CONDITIONS: Final = (BANDWIDTH, SLICE, PAUSE, SWALLOW, STOP_READING, HALF_CLOSE, SLOW_CLOSE)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules import values
-from natsproxy.rules.base import Action, Hit, Kind, LinkAction, Setting
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Close, Verdict
+from natsproxy.rules.file import values
+from natsproxy.rules.model.rule import Action, Hit, Kind, LinkAction, Setting
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Close, Verdict
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import S2C, Direction, Op

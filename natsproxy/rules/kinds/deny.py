@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from natsproxy.protocol.permissions import Entry, Permissions
-from natsproxy.rules.base import Action, Kind
 from natsproxy.rules.kinds.permissions import SUBS, PermissionMap
-from natsproxy.rules.roles import MSGS, PUBS
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.model.roles import MSGS, PUBS
+from natsproxy.rules.model.rule import Action, Kind
+from natsproxy.rules.model.selector import Selector
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

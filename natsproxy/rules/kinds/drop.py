@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules.base import Action, Blanket, Hit, Kind
-from natsproxy.rules.seam import View
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Drop, Verdict
+from natsproxy.rules.interface import View
+from natsproxy.rules.model.rule import Action, Hit, Kind, StaticDecision
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Drop, Verdict
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -28,9 +28,9 @@ class Dropping(Action):
         """Drop the frame."""
         return Drop()
 
-    def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
+    def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Drop them all."""
-        return Blanket(drop=True)
+        return StaticDecision(drop=True)
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from natsproxy.protocol.errors import OTHER, classify, err_frame
-from natsproxy.rules import values
-from natsproxy.rules.base import REQUIRED, Action, Hit, Kind, LinkAction, Setting
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Answer, Close, Inject, Verdict
+from natsproxy.rules.file import values
+from natsproxy.rules.model.rule import REQUIRED, Action, Hit, Kind, LinkAction, Setting
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Answer, Close, Inject, Verdict
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction
 

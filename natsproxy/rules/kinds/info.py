@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from natsproxy.protocol.info import rewrite_info
-from natsproxy.rules import values
-from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Replace, Verdict
+from natsproxy.rules.file import values
+from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Replace, Verdict
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import S2C, Op, op_mask

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules import values
-from natsproxy.rules.base import REQUIRED, Action, Blanket, Hit, Kind, LinkAction, Setting
-from natsproxy.rules.dice import Distribution
-from natsproxy.rules.seam import Shape, View
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Hold, Verdict
+from natsproxy.rules.file import values
+from natsproxy.rules.interface import LinkConditions, View
+from natsproxy.rules.model.rule import REQUIRED, Action, Hit, Kind, LinkAction, Setting, StaticDecision
+from natsproxy.rules.model.seeded_random import Distribution
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Hold, Verdict
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import ALL_OPS, Op
 
@@ -38,10 +38,10 @@ class Latency(Action):
         delay = round(self.delay.sample(hit.u()))
         return Hold(hit.now + delay, self.overtake) if delay > 0 else None
 
-    def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
+    def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Hold them all for the same time, where that is the same and none may overtake."""
         delay = 0 if self.draws or self.overtake else round(self.delay.sample(0.5))
-        return Blanket(delay=delay) if delay > 0 else None
+        return StaticDecision(delay=delay) if delay > 0 else None
 
     def describe(self) -> str:
         """Return the median delay and the distribution's name."""
@@ -57,9 +57,9 @@ class LinkLatency(LinkAction):
     def __init__(self, delay: int) -> None:
         self.delay = delay
 
-    def bend(self, shape: Shape, age: int) -> Shape:
+    def apply(self, conditions: LinkConditions, age: int) -> LinkConditions:
         """Add the delay."""
-        return shape._replace(delay=shape.delay + self.delay)
+        return conditions._replace(delay=conditions.delay + self.delay)
 
     def describe(self) -> str:
         """Return the delay."""

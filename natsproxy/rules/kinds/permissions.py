@@ -26,11 +26,11 @@ from natsproxy.protocol.errors import publish_denied, subscribe_denied, subscrip
 from natsproxy.protocol.headers import TRACE_DEST, trace_span
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
 from natsproxy.protocol.subjects import has_wildcard, is_valid_strict
-from natsproxy.rules.base import Action, Blanket, Hit, Kind, Setting, Stage
-from natsproxy.rules.roles import MSGS, PUBS
-from natsproxy.rules.seam import View
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Close, Deny, Drop, Verdict
+from natsproxy.rules.interface import View
+from natsproxy.rules.model.roles import MSGS, PUBS
+from natsproxy.rules.model.rule import Action, Hit, Kind, Setting, Stage, StaticDecision
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Close, Deny, Drop, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
@@ -56,13 +56,13 @@ class PermissionMap(Action):
 
     def bind(self, view: View) -> Action:
         """Return the map with the open replies and the filter of one connection."""
-        bound = PermissionMap(self.permissions)
-        bound.responses = ResponsePermissions(self.permissions)
-        bound.filtering = any(
+        active = PermissionMap(self.permissions)
+        active.responses = ResponsePermissions(self.permissions)
+        active.filtering = any(
             self.permissions.can_subscribe(sub.subject, sub.queue).filter_needed for sub in view.subs.values()
         )
-        bound.queues = {sub.sid: sub.queue for sub in view.subs.values() if sub.queue}
-        return bound
+        active.queues = {sub.sid: sub.queue for sub in view.subs.values() if sub.queue}
+        return active
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Deny what the map does not admit."""
@@ -113,17 +113,17 @@ class PermissionMap(Action):
             queue = sub.queue if sub.certain else None
         return self.permissions.delivery_denied(subject, queue)
 
-    def blanket(self, op: Op, subject: bytes, sid: bytes, view: View) -> Blanket | None:
+    def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Leave alone what the map admits whatever else is in the frame."""
         responds = self.permissions.responses is not None
         if PUBS >> op & 1:
             if self.permissions.can_publish(subject):
-                return Blanket(unless=TRACE_DEST)
-            return Blanket(unless=TRACE_DEST, admits=self._answers) if responds else None
+                return StaticDecision(unless=TRACE_DEST)
+            return StaticDecision(unless=TRACE_DEST, admits=self._answers) if responds else None
         # Armed or not: what this says holds until a subscription comes or goes, and a refused one may arm it.
         if self._deniable(subject, sid, view):
             return None
-        return Blanket(admits=self._asked if responds else None)
+        return StaticDecision(admits=self._asked if responds else None)
 
     def _answers(self, frame: Frame, now: int) -> bool:
         return self.responses is not None and self.responses.use(frame.subject, now)

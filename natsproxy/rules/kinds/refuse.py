@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules import values
-from natsproxy.rules.base import Action, Kind, LinkAction, Setting
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.file import values
+from natsproxy.rules.model.rule import Action, Kind, LinkAction, Setting
+from natsproxy.rules.model.selector import Selector
 
 
 class Refusing(LinkAction):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules.base import Action, Hit, Kind, LinkAction
-from natsproxy.rules.selector import Selector
-from natsproxy.rules.verdicts import Close, Verdict
+from natsproxy.rules.model.rule import Action, Hit, Kind, LinkAction
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.verdicts import Close, Verdict
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction
 

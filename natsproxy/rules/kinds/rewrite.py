@@ -1,4 +1,4 @@
-"""rewrite: the server sees other subjects than the client; the theory is in `rules/rewriting.py`."""
+"""rewrite: the server sees other subjects than the client; the theory is in `rules/rewriting/subjects.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.mapping import Destination, Mapping
-from natsproxy.rules import values
-from natsproxy.rules.base import Action, Kind, Setting
-from natsproxy.rules.rewriting import Rewriting
-from natsproxy.rules.selector import Selector
+from natsproxy.rules.file import values
+from natsproxy.rules.model.rule import Action, Kind, Setting
+from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.rewriting.subjects import Rewriting
 
 
 def make(settings: MappingType[str, Any], selector: Selector) -> Action:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules import values
-from natsproxy.rules.base import Action, Hit, Kind, Setting
-from natsproxy.rules.selector import MESSAGES, Selector
-from natsproxy.rules.verdicts import Replace, Verdict
+from natsproxy.rules.file import values
+from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
+from natsproxy.rules.model.selector import MESSAGES, Selector
+from natsproxy.rules.model.verdicts import Replace, Verdict
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 

@@ -26,13 +26,13 @@ def write(
     captures: what was analysed, for the heading.  Raises NatsproxyError where there are no tables, where
     one cannot be read, or where the file cannot be written; a page is there whole or not at all.
     """
+    from natsproxy.spark.errors import translate_errors
     from natsproxy.spark.report.collect import collect
-    from natsproxy.spark.trouble import told
 
     part = Path(f"{path}.part")
     try:
         with part.open("w", encoding="utf-8") as page:  # opened before the long work
-            with told(out):
+            with translate_errors(out):
                 data = collect(spark, out, captures)
             page.write(render(data))
         part.replace(path)

@@ -37,20 +37,32 @@ SECTIONS: Final = (
     Section("traffic", "frames", traffic.traffic, "No frame was recorded."),
     Section("templates", "frames", traffic.templates, "No message was recorded: nobody published anything."),
     Section("fanout", "fanout", traffic.fanout, "No message reached the server."),
-    Section("latency", "requests", exchanges.latency,
-            "No request was recorded: nobody published with a reply subject."),
+    Section(
+        "latency",
+        "requests",
+        exchanges.latency,
+        "No request was recorded: nobody published with a reply subject.",
+    ),
     Section("slowest", "requests", exchanges.slowest, "No request that was answered was recorded."),
-    Section("deliveries", "js_acks", jetstream.deliveries,
-            "No JetStream delivery that wants an answer was recorded."),
-    Section("publishes", "pub_acks", jetstream.publishes,
-            "No JetStream publish that wants an acknowledgement was recorded."),
+    Section(
+        "deliveries",
+        "js_acks",
+        jetstream.deliveries,
+        "No JetStream delivery that wants an answer was recorded.",
+    ),
+    Section(
+        "publishes",
+        "pub_acks",
+        jetstream.publishes,
+        "No JetStream publish that wants an acknowledgement was recorded.",
+    ),
     Section("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
     Section("errors", "errors", traffic.errors, "No client was told an error (-ERR)."),
     Section("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
     Section("connections", "connections", peers.connections, "No connection came or went while recording."),
     Section("subscriptions", "subscriptions", peers.subscriptions, "No subscription was recorded."),
     Section("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
-)  # fmt: skip
+)
 
 
 def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path] = ()) -> dict[str, Any]:

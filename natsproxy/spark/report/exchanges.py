@@ -30,11 +30,13 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return latencies by subject template, together, over time, and as a heat map (time x log latency)."""
     asked = requests.where(ASKED)
     counts = (
-        F.sum("requests").alias("requests"), F.sum("replies").alias("replies"),
+        F.sum("requests").alias("requests"),
+        F.sum("replies").alias("replies"),
         F.count_if(F.expr("outcome = 'no responders'")).alias("no_responders"),
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
-        percentiles("latency_ns"), percentiles("service_ns", "service"),
-    )  # fmt: skip
+        percentiles("latency_ns"),
+        percentiles("service_ns", "service"),
+    )
     whole, listed = with_whole(asked, ("template",), counts, "requests")
     if not listed:
         return {}
@@ -49,9 +51,13 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     }
     places = range(-(-axis.count // coarse))
     return {
-        "whole": whole, "listed": listed, "coarse": coarse, "over": [over.get(at) for at in places],
-        "decade": DECADE, "cells": _cells(asked),
-    }  # fmt: skip
+        "whole": whole,
+        "listed": listed,
+        "coarse": coarse,
+        "over": [over.get(at) for at in places],
+        "decade": DECADE,
+        "cells": _cells(asked),
+    }
 
 
 def _cells(asked: DataFrame) -> list[list[int | None]]:
@@ -70,9 +76,19 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
     answered = requests.where(ASKED).where("latency_ns IS NOT NULL AND requests = 1")
     slow = answered.orderBy(F.desc("latency_ns"), "t1", "reply").limit(_SLOWEST)
     names = (
-        "subject", "template", "reply", "recorder", "requester", "responder_recorder", "responder",
-        "status", "t1", "t2", "t3", "t4",
-    )  # fmt: skip
+        "subject",
+        "template",
+        "reply",
+        "recorder",
+        "requester",
+        "responder_recorder",
+        "responder",
+        "status",
+        "t1",
+        "t2",
+        "t3",
+        "t4",
+    )
     listed = rows(slow.select(*names, "latency_ns"))
     legs = _frames(slow, tables.get("frames")) if listed else {}
     return [
@@ -109,12 +125,22 @@ def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, int], 
         .join(F.broadcast(keys), "k")
         .where("at_ns BETWEEN start AND end")
         .select(
-            "k", "start", "at_ns", "recorder", "conn_id", "dir", "op", cut("subject").alias("subject"),
-            "size", "status", cut("cause").alias("cause"), "delay_ns",
+            "k",
+            "start",
+            "at_ns",
+            "recorder",
+            "conn_id",
+            "dir",
+            "op",
+            cut("subject").alias("subject"),
+            "size",
+            "status",
+            cut("cause").alias("cause"),
+            "delay_ns",
         )
         .withColumn("place", F.row_number().over(order))
         .where(F.col("place") <= _FRAMES)
-    )  # fmt: skip
+    )
     found: dict[tuple[str, int], Rows] = {}
     for row in sorted(rows(legs), key=lambda row: row.pop("place")):
         found.setdefault((row.pop("k"), row.pop("start")), []).append(row)

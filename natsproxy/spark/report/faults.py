@@ -25,14 +25,17 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     where it came.  during: what became of all requests that began in the steps in which the rule fired.
     """
     counts = (
-        F.count("*").alias("count"), F.count_distinct(peer()).alias("connections"),
-        F.min("t_ns").alias("first"), F.max("t_ns").alias("last"),
+        F.count("*").alias("count"),
+        F.count_distinct(peer()).alias("connections"),
+        F.min("t_ns").alias("first"),
+        F.max("t_ns").alias("last"),
         F.any_value(cut("subject"), True).alias("example"),
         F.count("error_ns").alias("error"),
         F.count_if(F.col("close_ns").isNotNull() & ~F.col("close_cause").isin(*CLEAN)).alias("closed"),
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
-        percentiles("nullif(delay_ns, 0)", "delay"), percentiles("reply_ns", "reply"),
-    )  # fmt: skip
+        percentiles("nullif(delay_ns, 0)", "delay"),
+        percentiles("reply_ns", "reply"),
+    )
     whole, listed = with_whole(table, ("rule", "kind", "action"), counts, "count")
     if not listed:
         return {}

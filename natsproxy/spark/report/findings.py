@@ -112,5 +112,10 @@ def _connections(data: dict[str, Any]) -> Iterator[Finding]:
 
 
 _LOOKS: Final[tuple[Callable[[dict[str, Any]], Iterator[Finding]], ...]] = (
-    _lost, _errors, _latency, _jetstream, _connections, _faults,
-)  # fmt: skip
+    _lost,
+    _errors,
+    _latency,
+    _jetstream,
+    _connections,
+    _faults,
+)

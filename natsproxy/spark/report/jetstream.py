@@ -13,9 +13,12 @@ from natsproxy.spark.report.traffic import TOP, Rows, cut, ms, percentiles, rows
 ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "none")
 """What may have been said to a delivery, as in the table `js_acks`."""
 OUTCOMES: Final = {
-    "ack": "ack", "duplicate": "duplicate", "error": "error", "no_ack": "no ack",
+    "ack": "ack",
+    "duplicate": "duplicate",
+    "error": "error",
+    "no_ack": "no ack",
     "no_responders": "no responders",
-}  # fmt: skip
+}
 """What may have become of a publish, as in the table `pub_acks`."""
 
 
@@ -23,10 +26,12 @@ def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return deliveries by consumer: acks, naks, redeliveries, how long answers took."""
     made = table.where("delivered_ns IS NOT NULL")
     counts: tuple[Column, ...] = (
-        F.count("*").alias("deliveries"), F.count_if("redelivered").alias("redelivered"),
-        F.max("delivered").alias("most"), percentiles("answer_ns"),
+        F.count("*").alias("deliveries"),
+        F.count_if("redelivered").alias("redelivered"),
+        F.max("delivered").alias("most"),
+        percentiles("answer_ns"),
         *(F.count_if(F.col("answer") == name).alias(name) for name in ANSWERS),
-    )  # fmt: skip
+    )
     whole, listed = with_whole(made, ("stream", "consumer"), counts, "deliveries")
     if not listed:
         return {}
@@ -39,9 +44,12 @@ def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return publishes by subject template: acknowledged, duplicates, refused, how long it took."""
     counts = (F.count_if(F.col("outcome") == said).alias(name) for name, said in OUTCOMES.items())
     grouped = table.groupBy("template").agg(
-        F.count("*").alias("publishes"), F.max("stream").alias("stream"), F.max(cut("error")).alias("said"),
-        *counts, percentiles("latency_ns"),
-    )  # fmt: skip
+        F.count("*").alias("publishes"),
+        F.max("stream").alias("stream"),
+        F.max(cut("error")).alias("said"),
+        *counts,
+        percentiles("latency_ns"),
+    )
     top = grouped.orderBy(F.desc("publishes"), "template").limit(TOP)
     return [
         {**row, "latency": ms(row["latency"])} for row in rows(top.withColumn("template", cut("template")))
@@ -53,9 +61,10 @@ def api(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     failed = F.expr("err_code IS NOT NULL OR status <=> 503")
     grouped = table.groupBy(cut("verb").alias("verb")).agg(
         F.count("*").alias("calls"),
-        F.count_if(failed).alias("errors"), F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
+        F.count_if(failed).alias("errors"),
+        F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
         percentiles("latency_ns"),
-    )  # fmt: skip
+    )
     listed = rows(grouped.orderBy(F.desc("calls"), "verb").limit(TOP))
     if not listed:
         return {}

@@ -32,9 +32,13 @@ def render(data: dict[str, Any]) -> str:
     script = '"use strict";(() => {\n' + "\n".join(_part(name) for name in SCRIPTS) + "\n})();"
     title = ", ".join(data["captures"]) or "NATS traffic"
     return Template(_part("page.html")).substitute(
-        title=html.escape(title), style=style, script=script, data=embedded(data),
-        style_hash=_hash(style), script_hash=_hash(script),
-    )  # fmt: skip
+        title=html.escape(title),
+        style=style,
+        script=script,
+        data=embedded(data),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+    )
 
 
 def _part(name: str) -> str:

@@ -28,17 +28,22 @@ def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     top = table.orderBy(unclean.desc(), frames.desc(), *CONN).limit(STRIPS)
     listed = [
         {
-            "conn": who(row["recorder"], row["conn_id"]), "id": row["conn_id"],
-            "name": (row["name"] or "")[:TEXT], "client": row["client"],
+            "conn": who(row["recorder"], row["conn_id"]),
+            "id": row["conn_id"],
+            "name": (row["name"] or "")[:TEXT],
+            "client": row["client"],
             "lang": " ".join(filter(None, (row["lang"], row["version"])))[:TEXT],
-            "cause": row["cause"], "detail": (row["detail"] or "")[:TEXT],
+            "cause": row["cause"],
+            "detail": (row["detail"] or "")[:TEXT],
             "clean": row["cause"] in (*CLEAN, None),
-            "opened": axis.ms(row["opened_ns"]), "closed": axis.ms(row["closed_ns"]),
-            "rtt": _ms(row.get("rtt")), "silence": _ms(row.get("silence")),
+            "opened": axis.ms(row["opened_ns"]),
+            "closed": axis.ms(row["closed_ns"]),
+            "rtt": _ms(row.get("rtt")),
+            "silence": _ms(row.get("silence")),
             **{name: row[name] for name in _COUNTS},
         }
         for row in rows(_lively(top, tables.get("liveness")))
-    ]  # fmt: skip
+    ]
     listed.sort(key=lambda row: (row["opened"] or 0, row["id"]))
     return {"count": sum(end["count"] for end in ends), "ends": ends, "listed": listed} if listed else {}
 
@@ -60,10 +65,12 @@ def _ms(value: int | None) -> float | None:
 def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return subscriptions by subject template and queue: how many, refused, what they got."""
     grouped = table.groupBy(F.coalesce("template", "subject").alias("template"), "queue").agg(
-        F.count("*").alias("count"), F.count_if("refused").alias("refused"),
+        F.count("*").alias("count"),
+        F.count_if("refused").alias("refused"),
         F.count_if(F.expr("ended IS NULL AND NOT refused")).alias("open"),
         *(F.count_if(F.col("ended") == end).alias(end) for end in ("unsub", "max", "close")),
-        F.sum("delivered").alias("delivered"), F.sum("bytes").alias("bytes"),
-    )  # fmt: skip
+        F.sum("delivered").alias("delivered"),
+        F.sum("bytes").alias("bytes"),
+    )
     top = grouped.orderBy(F.desc("delivered"), F.desc("count"), "template", "queue").limit(TOP)
     return rows(top.withColumns({"template": cut("template"), "queue": cut("queue")}))

@@ -72,22 +72,26 @@ def overview(frames: DataFrame) -> dict[str, Any]:
     """Return the totals of all frames, first and last time (Unix ns; None without any)."""
     messages = F.expr(MESSAGE)
     totals = clients_side(frames).agg(
-        F.min("at_ns").alias("first"), F.max("at_ns").alias("last"),
-        F.count("*").alias("frames"), F.count_if(messages).alias("messages"),
+        F.min("at_ns").alias("first"),
+        F.max("at_ns").alias("last"),
+        F.count("*").alias("frames"),
+        F.count_if(messages).alias("messages"),
         F.count_if(messages & (F.col("dir") == 0)).alias("published"),
         F.count_if(messages & (F.col("dir") == 1)).alias("delivered"),
         F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
         F.approx_count_distinct(peer()).alias("connections"),
-    )  # fmt: skip
+    )
     return {**rows(totals)[0], "corrupt": frames.where("op = '_corrupt'").count()}
 
 
 def recorders(frames: DataFrame) -> Rows:
     """Return who recorded, and which segments."""
     grouped = frames.groupBy("recorder").agg(
-        F.min("segment").alias("first"), F.max("segment").alias("last"),
-        F.count_distinct("segment").alias("segments"), F.count("*").alias("frames"),
-    )  # fmt: skip
+        F.min("segment").alias("first"),
+        F.max("segment").alias("last"),
+        F.count_distinct("segment").alias("segments"),
+        F.count("*").alias("frames"),
+    )
     return rows(grouped.orderBy(F.desc("frames"), "recorder").limit(TOP))
 
 
@@ -124,7 +128,7 @@ def templates(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
         )
         .orderBy((F.col("published") + F.col("delivered")).desc(), "template")
         .limit(TOP)
-    )  # fmt: skip
+    )
     found = rows(top)
     steps = named.where(F.col("template").isin([row["template"] for row in found])) if found else named
     counts: dict[str, dict[int, int]] = {}
@@ -141,10 +145,12 @@ def templates(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
 def fanout(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return how far messages went, by template: copies, how many nobody got, delay and spread."""
     grouped = table.groupBy("template").agg(
-        F.sum("published").alias("published"), F.sum("deliveries").alias("deliveries"),
+        F.sum("published").alias("published"),
+        F.sum("deliveries").alias("deliveries"),
         F.sum(F.expr("if(deliveries = 0, published, 0)")).alias("unheard"),
-        percentiles("delay_ns", "delay"), percentiles("spread_ns", "spread"),
-    )  # fmt: skip
+        percentiles("delay_ns", "delay"),
+        percentiles("spread_ns", "spread"),
+    )
     top = grouped.orderBy(F.desc("published"), "template").limit(TOP).withColumn("template", cut("template"))
     return [{**row, "delay": ms(row["delay"]), "spread": ms(row["spread"])} for row in rows(top)]
 
@@ -156,18 +162,23 @@ def errors(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         return {}
     denied = table.where(F.col("kind").startswith(_DENIED))
     return {
-        "count": sum(over.values()), "over": axis.series(over), "listed": _told(table, axis, "kind"),
+        "count": sum(over.values()),
+        "over": axis.series(over),
+        "listed": _told(table, axis, "kind"),
         "denied": _told(denied, axis, "kind", "subject"),
-    }  # fmt: skip
+    }
 
 
 def _told(errors: DataFrame, axis: Axis, *by: str) -> Rows:
     """Return errors by texts of theirs: how many, and who said them."""
     grouped = errors.groupBy(*(cut(name).alias(name) for name in by)).agg(
-        F.count("*").alias("count"), F.count_if("from_proxy").alias("from_proxy"),
-        F.count_distinct(peer()).alias("connections"), F.any_value(cut("text")).alias("example"),
-        F.min("t_ns").alias("first"), F.max("t_ns").alias("last"),
-    )  # fmt: skip
+        F.count("*").alias("count"),
+        F.count_if("from_proxy").alias("from_proxy"),
+        F.count_distinct(peer()).alias("connections"),
+        F.any_value(cut("text")).alias("example"),
+        F.min("t_ns").alias("first"),
+        F.max("t_ns").alias("last"),
+    )
     told = rows(grouped.orderBy(F.desc("count"), *by).limit(TOP))
     return [row | {"first": axis.ms(row["first"]), "last": axis.ms(row["last"])} for row in told]
 

@@ -25,8 +25,15 @@ from natsproxy.spark.tables.replays import replay_diff
 from natsproxy.spark.tables.requests import js_api, pub_acks, requests
 
 __all__ = [
-    "FROM", "MESSAGES", "PAYLOAD_BYTES", "TABLES", "clients_side", "derive", "exchanges", "replay_diff",
-]  # fmt: skip
+    "FROM",
+    "MESSAGES",
+    "PAYLOAD_BYTES",
+    "TABLES",
+    "clients_side",
+    "derive",
+    "exchanges",
+    "replay_diff",
+]
 
 FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
     "requests": (requests, ("exchanges",)),

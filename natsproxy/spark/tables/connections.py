@@ -30,30 +30,41 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
     opened_ns: NULL where it was open before the recording; closed_ns, cause: where it did not end in it.
     name, lang, version, user: of its last CONNECT; server_version: of its last INFO.
     """
-    seen = items.where("kind IN ('open', 'preamble', 'close')").groupBy(*CONN).agg(
-        F.min(when("kind = 'open'", "t_ns")).alias("opened_ns"),
-        F.max(when("kind = 'close'", "t_ns")).alias("closed_ns"),
-        F.max(F.coalesce(info("client"), info("open.client"))).alias("client"),
-        F.max(when("kind = 'close'", info("cause"))).alias("cause"),
-        F.max(info("detail")).alias("detail"),
-        *(F.max(info(name, "bigint")).alias(name) for name in _BYTES),
-    )  # fmt: skip
+    seen = (
+        items.where("kind IN ('open', 'preamble', 'close')")
+        .groupBy(*CONN)
+        .agg(
+            F.min(when("kind = 'open'", "t_ns")).alias("opened_ns"),
+            F.max(when("kind = 'close'", "t_ns")).alias("closed_ns"),
+            F.max(F.coalesce(info("client"), info("open.client"))).alias("client"),
+            F.max(when("kind = 'close'", info("cause"))).alias("cause"),
+            F.max(info("detail")).alias("detail"),
+            *(F.max(info(name, "bigint")).alias(name) for name in _BYTES),
+        )
+    )
     said = clients_side(frames).where("op IN ('CONNECT', 'INFO')").select(*CONN, "op", "at_ns", "args")
     before = items.where("kind = 'preamble'").select(
-        *CONN, F.col("t_ns").alias("at_ns"),
-        F.expr("inline(array(named_struct('op', 'CONNECT', 'line', get_json_object(info, '$.connect')), "
-               "named_struct('op', 'INFO', 'line', get_json_object(info, '$.info'))))"),
-    )  # fmt: skip
+        *CONN,
+        F.col("t_ns").alias("at_ns"),
+        F.expr(
+            "inline(array(named_struct('op', 'CONNECT', 'line', get_json_object(info, '$.connect')), "
+            "named_struct('op', 'INFO', 'line', get_json_object(info, '$.info'))))"
+        ),
+    )
     said = said.unionByName(
         before.select(*CONN, "op", "at_ns", F.regexp_extract("line", r"(\{.*\})", 1).alias("args"))
     )
     fields = {name: f"CONNECT.{name}" for name in ("name", "lang", "version", "user")}
     fields["server_version"] = "INFO.version"
-    greeted = said.groupBy(*CONN).agg(*(
-        F.expr(f"max_by(get_json_object(args, '$.{path.split('.')[1]}'), "
-               f"if(op = '{path.split('.')[0]}', at_ns, NULL))").alias(name)
-        for name, path in fields.items()
-    ))  # fmt: skip
+    greeted = said.groupBy(*CONN).agg(
+        *(
+            F.expr(
+                f"max_by(get_json_object(args, '$.{path.split('.')[1]}'), "
+                f"if(op = '{path.split('.')[0]}', at_ns, NULL))"
+            ).alias(name)
+            for name, path in fields.items()
+        )
+    )
     return shaped("connections", seen.join(greeted, [*CONN], "left"))
 
 
@@ -96,19 +107,41 @@ def _control(frames: DataFrame, items: DataFrame) -> DataFrame:
 
     A SUB of a live sid is none: the server ignores it.
     """
-    said = clients_side(frames).where("dir = 0 AND op IN ('SUB', 'UNSUB')").select(
-        *CONN, "sid", "op", "at_ns", "dir", F.col("in_ordinal").alias("ordinal"), "subject", "template",
-        "queue", F.lit(None).cast("bigint").alias("limit"), F.lit(0).cast("bigint").alias("before"),
-    )  # fmt: skip
+    said = (
+        clients_side(frames)
+        .where("dir = 0 AND op IN ('SUB', 'UNSUB')")
+        .select(
+            *CONN,
+            "sid",
+            "op",
+            "at_ns",
+            "dir",
+            F.col("in_ordinal").alias("ordinal"),
+            "subject",
+            "template",
+            "queue",
+            F.lit(None).cast("bigint").alias("limit"),
+            F.lit(0).cast("bigint").alias("before"),
+        )
+    )
     subs = F.expr("explode(from_json(get_json_object(info, '$.subs'), 'array<array<string>>'))").alias("sub")
-    before = items.where("kind = 'preamble'").select(*CONN, "t_ns", subs).select(
-        *CONN, F.expr("get(sub, 0)").alias("sid"), F.lit("PREAMBLE").alias("op"),
-        F.col("t_ns").alias("at_ns"), F.lit(0).alias("dir"), F.lit(-1).cast("bigint").alias("ordinal"),
-        F.expr("get(sub, 1)").alias("subject"), F.lit(None).cast("string").alias("template"),
-        F.expr("nullif(get(sub, 2), '')").alias("queue"),
-        F.expr("nullif(try_cast(get(sub, 3) AS bigint), 0)").alias("limit"),
-        F.expr("coalesce(try_cast(get(sub, 4) AS bigint), 0)").alias("before"),
-    )  # fmt: skip
+    before = (
+        items.where("kind = 'preamble'")
+        .select(*CONN, "t_ns", subs)
+        .select(
+            *CONN,
+            F.expr("get(sub, 0)").alias("sid"),
+            F.lit("PREAMBLE").alias("op"),
+            F.col("t_ns").alias("at_ns"),
+            F.lit(0).alias("dir"),
+            F.lit(-1).cast("bigint").alias("ordinal"),
+            F.expr("get(sub, 1)").alias("subject"),
+            F.lit(None).cast("string").alias("template"),
+            F.expr("nullif(get(sub, 2), '')").alias("queue"),
+            F.expr("nullif(try_cast(get(sub, 3) AS bigint), 0)").alias("limit"),
+            F.expr("coalesce(try_cast(get(sub, 4) AS bigint), 0)").alias("before"),
+        )
+    )
     order = Window.partitionBy(*CONN, "sid").orderBy("at_ns", "dir", "ordinal")
     told = said.unionByName(before).withColumn("previous", F.lag("op").over(order))
     begins = "previous IS NULL OR (op = 'SUB' AND previous = 'UNSUB')"
@@ -122,29 +155,43 @@ def _touching(frames: DataFrame) -> DataFrame:
         "op = 'SUB' OR (op = 'UNSUB' AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL)"
     )
     return rows.select(
-        *CONN, "sid", "op", "dir", F.coalesce("in_ordinal", "of", "out_ordinal").alias("ordinal"), "size",
+        *CONN,
+        "sid",
+        "op",
+        "dir",
+        F.coalesce("in_ordinal", "of", "out_ordinal").alias("ordinal"),
+        "size",
         F.expr("t_ns + if(dir = 1, delay_ns, 0)").alias("at_ns"),
         F.expr("out_ordinal IS NOT NULL").alias("went"),
         F.expr("dir = 1 AND NOT (status <=> 503)").alias("message"),
         F.expr("if(args RLIKE '^[0-9]{1,9}$', CAST(args AS bigint), 0)").alias("most"),
-    )  # fmt: skip
+    )
 
 
 def _ended(rows: DataFrame) -> DataFrame:
-    rows = rows.withColumns({
-        "begun_ns": F.col("at_ns"),
-        "delivered": F.coalesce("delivered", F.lit(0)),
-        "bytes": F.coalesce("bytes", F.lit(0)),
-        "refused": F.expr("op = 'SUB' AND reached IS NULL"),
-        "max": F.expr("nullif(if(unsub_ns IS NULL, limit, most), 0)"),
-    }).withColumn("ended", F.expr(
-        "CASE WHEN refused THEN NULL WHEN delivered + before >= max THEN 'max' "
-        "WHEN unsub_ns IS NOT NULL AND max IS NULL THEN 'unsub' WHEN closed_ns IS NOT NULL THEN 'close' END"
-    ))  # fmt: skip
-    return rows.withColumn("ended_ns", F.expr(
-        "CASE ended WHEN 'max' THEN greatest(unsub_ns, last_ns) WHEN 'unsub' THEN unsub_ns "
-        "WHEN 'close' THEN closed_ns END"
-    ))  # fmt: skip
+    rows = rows.withColumns(
+        {
+            "begun_ns": F.col("at_ns"),
+            "delivered": F.coalesce("delivered", F.lit(0)),
+            "bytes": F.coalesce("bytes", F.lit(0)),
+            "refused": F.expr("op = 'SUB' AND reached IS NULL"),
+            "max": F.expr("nullif(if(unsub_ns IS NULL, limit, most), 0)"),
+        }
+    ).withColumn(
+        "ended",
+        F.expr(
+            "CASE WHEN refused THEN NULL WHEN delivered + before >= max THEN 'max' "
+            "WHEN unsub_ns IS NOT NULL AND max IS NULL THEN 'unsub' WHEN closed_ns IS NOT NULL THEN 'close' "
+            "END"
+        ),
+    )
+    return rows.withColumn(
+        "ended_ns",
+        F.expr(
+            "CASE ended WHEN 'max' THEN greatest(unsub_ns, last_ns) WHEN 'unsub' THEN unsub_ns "
+            "WHEN 'close' THEN closed_ns END"
+        ),
+    )
 
 
 def liveness(frames: DataFrame) -> DataFrame:
@@ -164,34 +211,58 @@ def liveness(frames: DataFrame) -> DataFrame:
         "gap", F.expr(f"if(first - since >= {SECOND}, first - since, NULL)")
     )
     sides = gaps.groupBy(*key).agg(
-        F.sum("frames").alias("frames"), F.min("first").alias("first_ns"), F.max("last").alias("last_ns"),
-        F.max("gap").alias("silence_ns"), F.expr("max_by(since, gap)").alias("silent_from_ns"),
-    )  # fmt: skip
+        F.sum("frames").alias("frames"),
+        F.min("first").alias("first_ns"),
+        F.max("last").alias("last_ns"),
+        F.max("gap").alias("silence_ns"),
+        F.expr("max_by(since, gap)").alias("silent_from_ns"),
+    )
     return shaped("liveness", sides.join(_round_trips(frames), key, "left").na.fill(0, ["pings", "pongs"]))
 
 
 def _round_trips(frames: DataFrame) -> DataFrame:
     key = [*CONN, "dir"]
-    rows = clients_side(frames).where("op IN ('PING', 'PONG')").select(
-        *CONN, "op", "at_ns", F.expr("if(op = 'PING', dir, 1 - dir)").alias("dir"),
-        F.coalesce("in_ordinal", "out_ordinal").alias("ordinal"),
-    )  # fmt: skip
+    rows = (
+        clients_side(frames)
+        .where("op IN ('PING', 'PONG')")
+        .select(
+            *CONN,
+            "op",
+            "at_ns",
+            F.expr("if(op = 'PING', dir, 1 - dir)").alias("dir"),
+            F.coalesce("in_ordinal", "out_ordinal").alias("ordinal"),
+        )
+    )
     began = F.min(when("op = 'PING'", "at_ns")).over(Window.partitionBy(*key))
     rows = rows.withColumn("began", began).where("op = 'PING' OR at_ns >= began")
     number = F.row_number().over(Window.partitionBy(*key, "op").orderBy("at_ns", "ordinal"))
-    pairs = rows.withColumn("n", number).groupBy(*key, "n").agg(
-        F.min(when("op = 'PING'", "at_ns")).alias("ping"), F.min(when("op = 'PONG'", "at_ns")).alias("pong")
-    )  # fmt: skip
+    pairs = (
+        rows.withColumn("n", number)
+        .groupBy(*key, "n")
+        .agg(
+            F.min(when("op = 'PING'", "at_ns")).alias("ping"),
+            F.min(when("op = 'PONG'", "at_ns")).alias("pong"),
+        )
+    )
     pairs = pairs.withColumn("rtt", when("pong >= ping", "pong - ping"))
     return pairs.groupBy(*key).agg(
-        F.count("ping").alias("pings"), F.count("pong").alias("pongs"),
-        F.min("rtt").alias("rtt_min_ns"), F.max("rtt").alias("rtt_max_ns"),
+        F.count("ping").alias("pings"),
+        F.count("pong").alias("pongs"),
+        F.min("rtt").alias("rtt_min_ns"),
+        F.max("rtt").alias("rtt_max_ns"),
         F.expr("sum(rtt) DIV nullif(count(rtt), 0)").alias("rtt_mean_ns"),
-    )  # fmt: skip
+    )
 
 
 def gaps(items: DataFrame) -> DataFrame:
     """Return what a capture could not record."""
-    return shaped("gaps", items.where("kind = 'gap'").withColumns({
-        "reason": info("reason"), "frames": info("frames", "bigint"), "bytes": info("bytes", "bigint"),
-    }))  # fmt: skip
+    return shaped(
+        "gaps",
+        items.where("kind = 'gap'").withColumns(
+            {
+                "reason": info("reason"),
+                "frames": info("frames", "bigint"),
+                "bytes": info("bytes", "bigint"),
+            }
+        ),
+    )

@@ -28,20 +28,27 @@ def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFra
     it belongs to none, or to a reply subject that several share; reply_ns: how long until the reply.
     """
     fired = items.where("kind = 'firing'").select(
-        *CONN, "t_ns", *(info(name).alias(name) for name in _TEXTS),
+        *CONN,
+        "t_ns",
+        *(info(name).alias(name) for name in _TEXTS),
         *(info(name, "bigint").alias(name) for name in ("m", "ordinal")),
         info("delay", "bigint").alias("delay_ns"),
         F.coalesce(info("count", "bigint"), F.lit(1)).alias("count"),
-    )  # fmt: skip
+    )
     return shaped("faults", _answered(_followed(fired, frames, items), frames, exchanges))
 
 
 def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFrame:
     """Return firings with the next error and the next end: the latest row before, in falling order."""
-    errors = clients_side(frames).where("op = '-ERR'").select(
-        *CONN, F.col("at_ns").alias("t_ns"),
-        F.struct("at_ns", F.expr("trim(BOTH '\\'' FROM err)").alias("text")).alias("erred"),
-    )  # fmt: skip
+    errors = (
+        clients_side(frames)
+        .where("op = '-ERR'")
+        .select(
+            *CONN,
+            F.col("at_ns").alias("t_ns"),
+            F.struct("at_ns", F.expr("trim(BOTH '\\'' FROM err)").alias("text")).alias("erred"),
+        )
+    )
     ends = items.where("kind = 'close'").select(
         *CONN, "t_ns", F.struct("t_ns", info("cause").alias("text")).alias("ended")
     )
@@ -56,12 +63,14 @@ def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFram
 
     rows = rows.withColumns({"erred": following("erred"), "ended": following("ended")}).where("fired")
     near = "if({0}.{1} - t_ns <= " + str(WINDOW) + ", {2}, NULL)"
-    return rows.withColumns({
-        "error_ns": F.expr(near.format("erred", "at_ns", "erred.at_ns - t_ns")),
-        "error": F.expr(near.format("erred", "at_ns", "erred.text")),
-        "close_ns": F.expr(near.format("ended", "t_ns", "ended.t_ns - t_ns")),
-        "close_cause": F.expr(near.format("ended", "t_ns", "ended.text")),
-    })  # fmt: skip
+    return rows.withColumns(
+        {
+            "error_ns": F.expr(near.format("erred", "at_ns", "erred.at_ns - t_ns")),
+            "error": F.expr(near.format("erred", "at_ns", "erred.text")),
+            "close_ns": F.expr(near.format("ended", "t_ns", "ended.t_ns - t_ns")),
+            "close_cause": F.expr(near.format("ended", "t_ns", "ended.text")),
+        }
+    )
 
 
 def _answered(fired: DataFrame, frames: DataFrame, exchanges: DataFrame) -> DataFrame:

@@ -55,13 +55,21 @@ def js_acks(frames: DataFrame) -> DataFrame:
     grouped = with_peer(grouped, frames, "peer", "recorder", "conn_id")
     split = grouped.withColumn("p", F.split("k", r"\.")).withColumn("o", F.expr("if(size(p) >= 11, 4, 2)"))
     words = ", ".join(f"'{word}'" for word in ANSWERS)
-    return shaped("js_acks", split.withColumns({
-        "domain": F.expr("if(o = 4, nullif(p[2], '_'), NULL)"),
-        "stream": F.expr(_token(0)), "consumer": F.expr(_token(1)),
-        "delivered": F.expr(_token(2, "bigint")), "stream_seq": F.expr(_token(3, "bigint")),
-        "consumer_seq": F.expr(_token(4, "bigint")), "pending": F.expr(_token(6, "bigint")),
-        "redelivered": F.expr(f"{_token(2, 'bigint')} > 1"),
-        "answered_ns": F.expr("coalesce(settled_ns, wpi_ns)"),
-        "answer": F.expr(f"coalesce(elt(said, {words}), if(wpi > 0, 'wpi', 'none'))"),
-        "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
-    }))  # fmt: skip
+    return shaped(
+        "js_acks",
+        split.withColumns(
+            {
+                "domain": F.expr("if(o = 4, nullif(p[2], '_'), NULL)"),
+                "stream": F.expr(_token(0)),
+                "consumer": F.expr(_token(1)),
+                "delivered": F.expr(_token(2, "bigint")),
+                "stream_seq": F.expr(_token(3, "bigint")),
+                "consumer_seq": F.expr(_token(4, "bigint")),
+                "pending": F.expr(_token(6, "bigint")),
+                "redelivered": F.expr(f"{_token(2, 'bigint')} > 1"),
+                "answered_ns": F.expr("coalesce(settled_ns, wpi_ns)"),
+                "answer": F.expr(f"coalesce(elt(said, {words}), if(wpi > 0, 'wpi', 'none'))"),
+                "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
+            }
+        ),
+    )

@@ -56,10 +56,12 @@ def headers(frames: DataFrame) -> DataFrame:
     rows = rows.select("*", F.posexplode("lines").alias("position", "line"))
     status = f"regexp_replace(substr(line, 9), {_BLANKS}, '')"
     value = f"regexp_replace(substr(line, instr(line, ':') + 1), {_BLANKS}, '')"
-    lines = rows.withColumns({
-        "name": F.expr("if(position = 0, ':status', substr(line, 1, instr(line, ':') - 1))"),
-        "value": F.expr(f"if(position = 0, {status}, {value})"),
-    })  # fmt: skip
+    lines = rows.withColumns(
+        {
+            "name": F.expr("if(position = 0, ':status', substr(line, 1, instr(line, ':') - 1))"),
+            "value": F.expr(f"if(position = 0, {status}, {value})"),
+        }
+    )
     kept = "if(position = 0, versioned AND value <> '', contains(line, ':'))"
     return shaped("headers", lines.where(kept))
 
@@ -89,11 +91,16 @@ def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
         F.max(when("dir = 1", "at_ns")).alias("last_ns"),
     )
     named = with_peer(grouped.where("published > 0"), frames, "publisher_id", "recorder", "publisher")
-    return shaped("fanout", named.withColumns({
-        "deliveries": F.expr("if(sent > 1, own_deliveries, deliveries)"),
-        "delay_ns": when("sent = 1", "first_ns - published_ns"),
-        "spread_ns": when("sent = 1", "last_ns - first_ns"),
-    }))  # fmt: skip
+    return shaped(
+        "fanout",
+        named.withColumns(
+            {
+                "deliveries": F.expr("if(sent > 1, own_deliveries, deliveries)"),
+                "delay_ns": when("sent = 1", "first_ns - published_ns"),
+                "spread_ns": when("sent = 1", "last_ns - first_ns"),
+            }
+        ),
+    )
 
 
 def errors(frames: DataFrame) -> DataFrame:
@@ -103,10 +110,15 @@ def errors(frames: DataFrame) -> DataFrame:
     not say it.  cause: `rule` where a rule made it (which one: `faults`), else the rule that changed it.
     """
     rows = clients_side(frames).where("op = '-ERR'")
-    return shaped("errors", rows.withColumns({
-        "t_ns": F.col("at_ns"),
-        "text": F.expr("trim(BOTH '\\'' FROM err)"),
-        "kind": F.expr("regexp_replace(trim(BOTH '\\'' FROM err), '\"[^\"]*\"', '\"*\"')"),
-        "subject": F.expr("nullif(regexp_extract(err, '\"([^\"]*)\"', 1), '')"),
-        "from_proxy": F.expr("in_ordinal IS NULL AND of IS NULL"),
-    }))  # fmt: skip
+    return shaped(
+        "errors",
+        rows.withColumns(
+            {
+                "t_ns": F.col("at_ns"),
+                "text": F.expr("trim(BOTH '\\'' FROM err)"),
+                "kind": F.expr("regexp_replace(trim(BOTH '\\'' FROM err), '\"[^\"]*\"', '\"*\"')"),
+                "subject": F.expr("nullif(regexp_extract(err, '\"([^\"]*)\"', 1), '')"),
+                "from_proxy": F.expr("in_ordinal IS NULL AND of IS NULL"),
+            }
+        ),
+    )

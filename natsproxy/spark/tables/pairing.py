@@ -50,12 +50,22 @@ def asking(frames: DataFrame) -> DataFrame:
 
 def legs(frames: DataFrame) -> DataFrame:
     """Return one row per message and exchange: `k`, `leg`; body is the text of a payload that is JSON."""
-    rows = clients_side(frames).where(MESSAGE).select(
-        "at_ns", "in_ordinal", "dir", "subject", "reply", "status", peer().alias("peer"),
-        F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
-        F.expr("if(startswith(payload, X'7B'), CAST(payload AS string), NULL)").alias("body"),
-        F.expr(_SIDES).alias("side"),
-    )  # fmt: skip
+    rows = (
+        clients_side(frames)
+        .where(MESSAGE)
+        .select(
+            "at_ns",
+            "in_ordinal",
+            "dir",
+            "subject",
+            "reply",
+            "status",
+            peer().alias("peer"),
+            F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
+            F.expr("if(startswith(payload, X'7B'), CAST(payload AS string), NULL)").alias("body"),
+            F.expr(_SIDES).alias("side"),
+        )
+    )
     rows = rows.withColumns({"k": F.expr("if(side = 1, reply, subject)"), "leg": F.expr("side + dir")})
     return rows.where(~F.col("k").startswith(ACK)).drop("side", "dir", "reply")
 
@@ -110,9 +120,11 @@ def paired(frames: DataFrame, own: str = "true") -> DataFrame:
 
 def _turns(frames: DataFrame) -> DataFrame:
     """Return the legs of reply subjects that several requests use, each with the number of its request."""
-    asked = asking(frames).groupBy(F.col("reply").alias("k")).agg(
-        F.count("*").alias("uses"), F.expr(f"count_if({_PULL})").alias("pulls")
-    )  # fmt: skip
+    asked = (
+        asking(frames)
+        .groupBy(F.col("reply").alias("k"))
+        .agg(F.count("*").alias("uses"), F.expr(f"count_if({_PULL})").alias("pulls"))
+    )
     reused = asked.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select("k")
     order = Window.partitionBy("k").orderBy("at_ns", "leg", "in_ordinal")
     return (
@@ -128,20 +140,22 @@ def timed(frames: DataFrame, own: str = "true") -> DataFrame:
     own: an SQL condition on `at_ns`, which requests count.
     """
     alone = "requests = 1 AND pulls = 0"
-    return with_text(paired(frames, own), asking(frames), "subject_id", "subject", "template").withColumns({
-        "outcome": F.expr(
-            "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
-            "WHEN status = 503 THEN 'no responders' ELSE 'replied' END"
-        ),
-        "latency_ns": when(f"{alone} AND t4 >= t1", "t4 - t1"),
-        "service_ns": when(f"{alone} AND t3 >= t2", "t3 - t2"),
-    })  # fmt: skip
+    return with_text(paired(frames, own), asking(frames), "subject_id", "subject", "template").withColumns(
+        {
+            "outcome": F.expr(
+                "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
+                "WHEN status = 503 THEN 'no responders' ELSE 'replied' END"
+            ),
+            "latency_ns": when(f"{alone} AND t4 >= t1", "t4 - t1"),
+            "service_ns": when(f"{alone} AND t3 >= t2", "t3 - t2"),
+        }
+    )
 
 
 def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
     """Return one row per request with all that `requests`, `js_api`, `pub_acks` and `faults` select from.
 
-    own: an SQL condition on `at_ns`, which requests count (see `natsproxy/spark/hours.py`).
+    own: an SQL condition on `at_ns`, which requests count (see `natsproxy/spark/jobs/hours.py`).
     """
     said = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
     texts = (

@@ -29,8 +29,10 @@ def replay_diff(recorded: DataFrame, observed: DataFrame) -> DataFrame:
     template, or have the template `-ERR <kind>` where they quote none that was used.  requests and what
     follows: by the template of the request; latencies are shown, they do not make a row differ (`same`).
     """
-    sides = [_tally(frames).select("template", F.struct(*COUNTS, "statuses", *TIMES).alias(name))
-             for name, frames in (("recorded", recorded), ("observed", observed))]  # fmt: skip
+    sides = [
+        _tally(frames).select("template", F.struct(*COUNTS, "statuses", *TIMES).alias(name))
+        for name, frames in (("recorded", recorded), ("observed", observed))
+    ]
     both = sides[0].join(sides[1], "template", "full")
     same = " AND ".join(f"recorded.{name} <=> observed.{name}" for name in (*COUNTS, "statuses"))
     return shaped("replay_diff", both.withColumn("same", F.expr(same)))
@@ -44,12 +46,17 @@ def _tally(frames: DataFrame) -> DataFrame:
         F.expr("count_if(op IN ('MSG', 'HMSG'))").alias("delivered"),
         F.expr("count_if(op = 'SUB')").alias("subscribed"),
     )
-    asked = timed(frames).groupBy("template").agg(
-        F.sum("requests").alias("requests"), F.sum("replies").alias("replies"),
-        F.expr("count_if(outcome = 'no responders')").alias("no_responders"),
-        F.expr("count_if(outcome = 'no reply')").alias("unanswered"),
-        *(F.expr(f"percentile_approx(latency_ns, {share})").alias(name) for name, share in TIMES.items()),
-    )  # fmt: skip
+    asked = (
+        timed(frames)
+        .groupBy("template")
+        .agg(
+            F.sum("requests").alias("requests"),
+            F.sum("replies").alias("replies"),
+            F.expr("count_if(outcome = 'no responders')").alias("no_responders"),
+            F.expr("count_if(outcome = 'no reply')").alias("unanswered"),
+            *(F.expr(f"percentile_approx(latency_ns, {share})").alias(name) for name, share in TIMES.items()),
+        )
+    )
     rows = said
     for more in (_refusals(frames, seen), _statuses(seen), asked):
         rows = rows.join(more, "template", "full")

@@ -33,10 +33,15 @@ def js_api(exchanges: DataFrame) -> DataFrame:
     calls = exchanges.where(f"subject RLIKE '{_API}'").withColumn(
         "p", F.split(F.regexp_replace("subject", _API, ""), r"\.")
     )
-    return shaped("js_api", calls.withColumns({
-        "verb": F.expr(_VERB),
-        "last_token": F.expr("get(p, size(p) - 1)"),
-    }))  # fmt: skip
+    return shaped(
+        "js_api",
+        calls.withColumns(
+            {
+                "verb": F.expr(_VERB),
+                "last_token": F.expr("get(p, size(p) - 1)"),
+            }
+        ),
+    )
 
 
 def pub_acks(exchanges: DataFrame) -> DataFrame:
@@ -48,11 +53,16 @@ def pub_acks(exchanges: DataFrame) -> DataFrame:
     asked = exchanges.where("pulls = 0").withColumn("acked", F.col("stream_id").isNotNull())
     usual = asked.where("acked").select("template").distinct().withColumn("usual", F.lit(True))
     found = asked.join(F.broadcast(usual), "template", "left").where("usual OR marked > 0")
-    return shaped("pub_acks", found.withColumns({
-        "duplicate": when("acked", "duplicated = 1"),
-        "outcome": F.expr(
-            "CASE WHEN err_code IS NOT NULL THEN 'error' WHEN duplicated = 1 THEN 'duplicate' "
-            "WHEN acked THEN 'ack' WHEN replies = 0 THEN 'no ack' "
-            "WHEN status = 503 THEN 'no responders' ELSE 'other' END"
+    return shaped(
+        "pub_acks",
+        found.withColumns(
+            {
+                "duplicate": when("acked", "duplicated = 1"),
+                "outcome": F.expr(
+                    "CASE WHEN err_code IS NOT NULL THEN 'error' WHEN duplicated = 1 THEN 'duplicate' "
+                    "WHEN acked THEN 'ack' WHEN replies = 0 THEN 'no ack' "
+                    "WHEN status = 503 THEN 'no responders' ELSE 'other' END"
+                ),
+            }
         ),
-    }))  # fmt: skip
+    )

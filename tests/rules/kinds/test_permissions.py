@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.protocol.connect import Connect
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import FakeView, S, Wire
 from tests.session.playbook import Playbook
@@ -27,7 +27,7 @@ def test_a_denied_publish_gets_the_server_s_words_only() -> None:
 
 def test_what_is_allowed_is_not_even_looked_at() -> None:
     found = wire('publish = "a.*"')
-    assert not found.bound.interest[C2S].need(0, b"a.b")
+    assert not found.active.interest[C2S].need(0, b"a.b")
     assert found.c2s("PUB a.b 0\n") == b"PUB a.b 0\r\n\r\n"
 
 

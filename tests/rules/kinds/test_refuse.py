@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.errors import ConfigError
-from natsproxy.rules.chain import RuleChain
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.spec import load
 from tests.rules.kit import FakeView, Wire
 
 
@@ -22,14 +22,14 @@ def test_the_first_two_connections_of_the_proxy() -> None:
 
 
 def test_reset_is_the_default() -> None:
-    assert Wire(rule()).bound.opening == "refuse"
+    assert Wire(rule()).active.opening == "refuse"
 
 
 def test_open_connections_are_left_alone() -> None:
     wire = Wire("rules = []")
     wire.rebind(rule())
-    assert wire.bound.opening == "serve"
-    assert wire.bound.due(0)[1] is None
+    assert wire.active.opening == "serve"
+    assert wire.active.due(0)[1] is None
 
 
 def test_nobody_has_a_name_yet() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.rules.verdicts import Close
+from natsproxy.rules.model.verdicts import Close
 from natsproxy.wire.ops import C2S
 from tests.rules.kit import Wire
 
@@ -18,4 +18,4 @@ def test_at_the_frame_that_the_gate_lets_through() -> None:
 
 
 def test_at_once_without_a_frame() -> None:
-    assert Wire(TEXT).bound.due(0)[1] == Close("reset", reset=True)
+    assert Wire(TEXT).active.due(0)[1] == Close("reset", reset=True)

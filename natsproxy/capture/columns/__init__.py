@@ -1,0 +1,1 @@
+"""Blocks as columns, for Arrow, Parquet and Spark."""

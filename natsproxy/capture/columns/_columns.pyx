@@ -1,0 +1,616 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The compiled twin of `capture/columns/table.py`: a block's body becomes Arrow buffers in one walk.
+
+What is compiled is what captures are full of: `Frames` items with plain fields, in them PUB, HPUB, MSG, HMSG,
+SUB, UNSUB, PING, PONG and +OK as clients and servers write them, and the templates of their subjects.  A
+record or a frame that is something else is read by the pure code and its values are put in their place; where
+a block as a whole is not what it should be, `buffers` returns None and the pure twin says what is wrong.  So
+both give the same answers by construction, and what is compiled never has to know about errors.
+
+Frames are read into a table of fixed size (`Row`, offsets into the body), and whenever it is full each column
+that was asked for takes its part of it: memory follows the columns, and columns that nobody asked for cost
+nothing.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset, strlen
+
+from natsproxy.capture.format._frames cimport (
+    ARGS, BODY, HEADERS, HMSG, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
+)
+from natsproxy.capture.format._items cimport FULL, TEXT_MAX, Body, Record, Span, read_record, skip
+from natsproxy.capture.columns._subjects cimport ack_template, digit, fits, is_ascii, plain_template, upper
+
+from itertools import islice
+
+import msgpack
+
+from natsproxy.capture.columns import table as pure
+from natsproxy.capture.format import records
+from natsproxy.capture.read.view import seen
+from natsproxy.errors import CaptureError
+from natsproxy.protocol import headers
+from natsproxy.protocol.subjects import is_valid_subscribe
+from natsproxy.protocol.template import template
+from natsproxy.wire.ops import ALL_OPS, OPS
+
+cdef enum:
+    TABLE = 256                 # rows and records that wait for the columns
+    REDACTED = 4
+    DEPTH = 32                  # of msgpack that is not a plain Frames item
+
+cdef enum:
+    SPAN, OP, TEMPLATE, CAUSE, NOTHING, PAYLOAD
+    IDX, IN, OUT, HEADER_SIZE, SIZE, STATUS
+    T_NS, TS, CONN, DIR, DELAY, OF, FLAGS       # the same for all frames of a record
+
+cdef enum:
+    CAUSED = 1 << 24, REPLACED = 1 << 25    # beside the bits of the ops: a record has a cause, an `of`
+
+
+def _with(field):
+    """Return the ops whose control lines may have a field."""
+    return sum(spec.op.bit for spec in OPS if any(field in form for form in spec.forms.values()))
+
+
+_SUBJECTS = _with("subject")
+_TEXTS = {
+    "op": (OP, 0, ALL_OPS), "subject": (SPAN, SUBJECT, _SUBJECTS), "template": (TEMPLATE, 0, _SUBJECTS),
+    "reply": (SPAN, REPLY, _with("reply")), "sid": (SPAN, SID, _with("sid")),
+    "queue": (SPAN, QUEUE, _with("queue")), "headers": (SPAN, HEADERS, _with("header_size")),
+    "payload": (PAYLOAD, BODY, _with("size")), "err": (NOTHING, 0, 0), "cause": (CAUSE, 0, CAUSED),
+    "args": (SPAN, ARGS, _with("args")),
+}
+_NUMBERS = {
+    "idx": (IDX, 4, ALL_OPS), "t_ns": (T_NS, 8, ALL_OPS), "ts": (TS, 8, ALL_OPS), "conn_id": (CONN, 8, ALL_OPS),
+    "dir": (DIR, 4, ALL_OPS), "in_ordinal": (IN, 8, ALL_OPS), "out_ordinal": (OUT, 8, ALL_OPS),
+    "header_size": (HEADER_SIZE, 4, ALL_OPS), "size": (SIZE, 4, ALL_OPS), "status": (STATUS, 4, 1 << HMSG),
+    "delay_ns": (DELAY, 8, ALL_OPS), "flags": (FLAGS, 4, ALL_OPS), "of": (OF, 8, REPLACED),
+}
+NAMES = frozenset((*_TEXTS, *_NUMBERS))
+"""The columns that this module makes; those that are one value for a whole block are its caller's."""
+
+class Unsure(Exception):
+    """The pure twin has to look at this block."""
+
+
+# -- columns
+
+
+cdef class Column:
+    """One column as it grows: a bit and a value for each row."""
+
+    cdef object make            # how the pure code reads it from a frame
+    cdef int source
+    cdef int ops                # what has a value in it at all
+    cdef bytearray bits
+    cdef char *bit              # where bits, and below values, offsets and data begin
+    cdef Py_ssize_t rows, nulls, room
+
+    cdef int reserve(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t have = len(self.bits)
+        if self.rows + more > self.room:
+            self.room = max(self.room + self.room // 2, self.rows + more)
+            PyByteArray_Resize(self.bits, (self.room + 7) // 8)
+            self.bit = PyByteArray_AS_STRING(self.bits)
+            memset(self.bit + have, 0, len(self.bits) - have)
+            self.grow()
+        return 0
+
+    cdef int grow(self) except -1:
+        return 0
+
+    cdef inline void say(self, bint there) noexcept:
+        """Set the row's bit; no bits are set before the first null."""
+        if not there:
+            if self.nulls == 0:
+                self.first_null()
+            self.nulls += 1
+        elif self.nulls:
+            self.bit[self.rows >> 3] |= 1 << (self.rows & 7)
+
+    cdef void first_null(self) noexcept:
+        memset(self.bit, 0xFF, self.rows >> 3)
+        self.bit[self.rows >> 3] |= (1 << (self.rows & 7)) - 1
+
+    cdef int absent(self, Py_ssize_t count) except -1:
+        """Add rows without a value."""
+        if self.nulls == 0:
+            self.first_null()
+        self.nulls += count
+        self.rows += count
+        return 0
+
+    def validity(self):
+        """Return the bitmap, None where no value is absent."""
+        PyByteArray_Resize(self.bits, (self.rows + 7) // 8)
+        return self.bits if self.nulls else None
+
+
+cdef class Numbers(Column):
+    """Integers of 4 or 8 bytes."""
+
+    cdef int width
+    cdef bytearray values
+    cdef char *value
+
+    def __init__(self, make, int source, int width, int ops):
+        self.make, self.source, self.width, self.ops = make, source, width, ops
+        self.bits, self.values = bytearray(), bytearray()
+
+    cdef int grow(self) except -1:
+        PyByteArray_Resize(self.values, self.room * self.width)
+        self.value = PyByteArray_AS_STRING(self.values)
+        return 0
+
+    cdef int absent(self, Py_ssize_t count) except -1:
+        memset(self.value + self.rows * self.width, 0, count * self.width)
+        return Column.absent(self, count)
+
+    cdef inline bint add(self, int64_t value, bint there) noexcept:
+        """Add a value; False where it does not fit."""
+        if not there:
+            value = 0
+        if self.width == 8:
+            (<int64_t *>self.value)[self.rows] = value
+        elif value == <int32_t>value:
+            (<int32_t *>self.value)[self.rows] = <int32_t>value
+        else:
+            return False
+        self.say(there)
+        self.rows += 1
+        return True
+
+    def finish(self):
+        """Return what `buffers` says of a column."""
+        PyByteArray_Resize(self.values, self.rows * self.width)
+        return self.nulls, self.validity(), None, self.values
+
+
+cdef class Texts(Column):
+    """Strings or bytes: offsets and data."""
+
+    cdef int part
+    cdef bint binary
+    cdef bytearray offsets, data
+    cdef int32_t *offset
+    cdef char *start
+    cdef Py_ssize_t used, space
+
+    def __init__(self, make, int source, int part, int ops):
+        self.make, self.source, self.part, self.ops = make, source, part, ops
+        self.binary = source == PAYLOAD
+        self.bits, self.offsets, self.data = bytearray(), bytearray(4), bytearray()
+
+    cdef int grow(self) except -1:
+        PyByteArray_Resize(self.offsets, 4 * (self.room + 1))
+        self.offset = <int32_t *>PyByteArray_AS_STRING(self.offsets)
+        return 0
+
+    cdef int absent(self, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        for i in range(self.rows + 1, self.rows + 1 + count):
+            self.offset[i] = <int32_t>self.used
+        return Column.absent(self, count)
+
+    cdef char *place(self, Py_ssize_t more) except NULL:
+        """Return where `more` bytes may be written."""
+        if self.used + more > TEXT_MAX:
+            raise Unsure
+        if self.used + more > self.space:
+            self.space = 2 * self.space + more + 64
+            PyByteArray_Resize(self.data, self.space)
+            self.start = PyByteArray_AS_STRING(self.data)
+        return self.start + self.used
+
+    cdef inline int end(self, bint there) except -1:
+        self.say(there)
+        self.rows += 1
+        self.offset[self.rows] = <int32_t>self.used
+        return 0
+
+    cdef int raw(self, const char *text, Py_ssize_t length) except -1:
+        memcpy(self.place(length + 1), text, length)
+        self.used += length
+        return self.end(True)
+
+    cdef int text(self, const unsigned char *text, Py_ssize_t length) except -1:
+        """Add text of the wire: what is not UTF-8 is replaced, as everywhere."""
+        if self.binary or is_ascii(text, length):
+            return self.raw(<const char *>text, length)
+        cdef bytes whole = PyBytes_FromStringAndSize(<const char *>text, length)
+        return self.value(whole.decode("utf-8", "replace"))
+
+    cdef int value(self, value) except -1:
+        """Add a Python value: str, bytes or None."""
+        if value is None:
+            return self.end(False)
+        cdef bytes encoded = value if self.binary else value.encode()
+        return self.raw(PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
+
+    def finish(self):
+        """Return what `buffers` says of a column."""
+        PyByteArray_Resize(self.offsets, 4 * (self.rows + 1))
+        PyByteArray_Resize(self.data, self.used)
+        return self.nulls, self.validity(), self.offsets, self.data
+
+
+# -- templates: protocol/template.py says what they are
+
+
+cdef int add_template(Texts column, const unsigned char *s, Py_ssize_t length) except -1:
+    """Add the template of a subject."""
+    cdef bint suspect = False
+    cdef Py_ssize_t i, made = 0
+    cdef char *out
+    if not is_ascii(s, length):
+        return column.value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode("utf-8", "replace"))
+    for i in range(length):
+        if digit(s[i]) or upper(s[i]):
+            suspect = True
+            break
+    if not suspect:
+        return column.raw(<const char *>s, length)
+    out = column.place(2 * length + 8)
+    if length > 6 and memcmp(s, b"_INBOX.", 7) == 0:
+        memcpy(out, b"_INBOX", 6)
+        made = 6
+        for i in range(6, length):
+            if s[i] == 46:
+                memcpy(&out[made], b".*", 2)
+                made += 2
+    elif length > 7 and memcmp(s, b"$JS.ACK.", 8) == 0:
+        made = ack_template(s, length, out)
+    elif length < 4 or memcmp(s, b"$JS.", 4) != 0:
+        made = plain_template(s, length, out)
+    if made == 0:
+        return column.value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode())
+    column.used += made
+    return column.end(True)
+
+
+# -- the walk
+
+
+cdef inline bint number_of(int source, const Row *row, const Record *record, int64_t *value) noexcept nogil:
+    """Find a number of a frame; False where it is null."""
+    if source == IDX:
+        value[0] = row.idx
+    elif source == T_NS:
+        value[0] = record.wall
+    elif source == TS:
+        value[0] = record.wall // 1000 - (record.wall % 1000 < 0)
+    elif source == CONN:
+        value[0] = record.conn
+    elif source == DIR:
+        value[0] = record.direction
+    elif source == IN:
+        value[0] = record.in_first + row.nth
+        return record.has_in_first
+    elif source == OUT:
+        value[0] = record.out_first + row.nth
+        return record.has_out_first
+    elif source == HEADER_SIZE:
+        value[0] = row.header_size
+    elif source == SIZE:
+        value[0] = row.size
+    elif source == DELAY:
+        value[0] = record.out_t - record.in_t if record.has_in_t and record.has_out_t else 0
+    elif source == FLAGS:
+        value[0] = record.flags
+    elif source == OF:
+        value[0] = record.of
+        return record.has_of
+    return True
+
+
+cdef class Walk:
+    """One block on its way into columns."""
+
+    cdef bytes whole
+    cdef Body body
+    cdef object ref, query
+    cdef const unsigned char *p
+    cdef Row *rows
+    cdef Record *records
+    cdef int row_count, record_count
+    cdef list odd, columns, patterns
+    cdef int64_t idx, payload, mono0, wall0
+    cdef int ops
+    cdef bint choosy                # about subjects
+    cdef readonly Py_ssize_t total
+    cdef tuple labels           # of the ops, and the same where C finds them
+    cdef const char *label[16]
+
+    def __cinit__(self):
+        self.rows = <Row *>calloc(TABLE, sizeof(Row))
+        self.records = <Record *>calloc(TABLE, sizeof(Record))
+        if self.rows == NULL or self.records == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.records)
+
+    def __init__(self, bytes body, ref, list columns, payload, query):
+        self.whole, self.ref, self.columns, self.query = body, ref, columns, query
+        self.p = self.body.p = <const unsigned char *>PyBytes_AS_STRING(body)
+        self.body.length = PyBytes_GET_SIZE(body)
+        self.odd = []
+        self.labels = tuple(spec.token for spec in OPS)
+        for place, label in enumerate(self.labels):
+            self.label[place] = PyBytes_AS_STRING(label)
+        summary = ref.summary
+        if max(abs(summary.mono0), abs(summary.wall0)) >= 1 << 62:
+            raise Unsure
+        self.mono0, self.wall0, self.payload = summary.mono0, summary.wall0, min(payload, FULL)
+        self.ops = ALL_OPS if query is None else query.ops
+        self.choosy = query is not None and bool(query.subjects)
+        hint = min(max(summary.frames, 0), self.body.length // 5, 1 << 16)
+        for column in columns:
+            (<Column>column).reserve(hint)
+        self.patterns = [p for p in query.subjects if is_valid_subscribe(p)] if self.choosy else []
+
+    def run(self):
+        """Walk all items."""
+        cdef Py_ssize_t at = 0, start
+        cdef Record *record
+        while at < self.body.length:
+            if self.record_count == TABLE:
+                self.flush()
+            record = &self.records[self.record_count]
+            start = at
+            if read_record(&self.body, &at, record):
+                self.frames(record, start, at)
+            else:
+                at = skip(&self.body, start, DEPTH)
+                if at < 0:
+                    raise Unsure
+                item = self.item(start, at)
+                if isinstance(item, records.Frames):
+                    self.pure_frames(item, 0)
+        self.flush()
+
+    cdef object item(self, Py_ssize_t start, Py_ssize_t stop):
+        return _item(self.whole[start:stop], self.ref)
+
+    cdef bint passes_over(self, Record *record):
+        """Whether the query rules the whole record out: `columns.passes_over`."""
+        query = self.query
+        if query is None:
+            return False
+        if query.conns and record.conn not in query.conns:
+            return True
+        if query.direction is not None and record.direction != query.direction:
+            return True
+        if query.start is not None and record.wall < query.start:
+            return True
+        return query.end is not None and record.wall > query.end
+
+    cdef int frames(self, Record *record, Py_ssize_t start, Py_ssize_t stop) except -1:
+        cdef Py_ssize_t at = record.data.start, end = record.data.stop
+        cdef Row *row
+        cdef int64_t t = record.in_t if record.has_in_t else record.out_t
+        cdef int32_t count = 0
+        cdef bint s2c = record.direction, whole = record.flags & ~REDACTED == 0
+        # times are relative to mono0; without any, the time is 0 of the clock itself
+        record.wall = self.wall0 + (t if record.has_in_t or record.has_out_t else -self.mono0)
+        if self.passes_over(record):
+            self.idx += record.frames if whole else 1
+            return 0
+        self.record_count += 1
+        while at < end or not whole:
+            if self.row_count == TABLE:
+                record = self.flush_all_but_last()
+            row = &self.rows[self.row_count]
+            if whole:
+                at = read_frame(self.p, at, end, s2c, row)
+            else:
+                memset(row, 0, sizeof(Row))
+                at = read_message(self.p, at, end, s2c, row, True)
+            if at == 0:
+                return self.pure_frames(self.item(start, stop), count)
+            row.idx, row.nth, row.record = <int32_t>self.idx, count, self.record_count - 1
+            self.step()
+            count += 1
+            if self.ops >> row.op & 1 and (not self.choosy or self.wants(row)):
+                self.row_count += 1
+            if not whole:
+                return 0
+        if count != record.frames:
+            raise Unsure
+        return 0
+
+    cdef inline int step(self) except -1:
+        self.idx += 1
+        if self.idx > FULL:
+            raise Unsure
+        return 0
+
+    cdef bint wants(self, Row *row) except -1:
+        cdef Span span = row.part[SUBJECT]
+        for pattern in self.patterns:
+            if span.stop > span.start and fits(
+                <const unsigned char *>PyBytes_AS_STRING(pattern), PyBytes_GET_SIZE(pattern),
+                &self.p[span.start], span.stop - span.start,
+            ):
+                return True
+        return False
+
+    cdef int pure_frames(self, item, Py_ssize_t done) except -1:
+        """Let the pure code read a record, but for the frames that were read already."""
+        cdef Row *row
+        query = self.query
+        if query is not None and done == 0 and pure.passes_over(query, self.ref, item):
+            self.idx += pure.count_of(item)
+            return self.step_to(self.idx)
+        for one in islice(seen(self.ref, item), done, None):
+            if query is None or query.wants(one):
+                if self.row_count == TABLE:
+                    self.flush()
+                self.odd.append((self.ref, self.idx, one))
+                row = &self.rows[self.row_count]
+                memset(row, 0, sizeof(Row))
+                row.odd = <int32_t>len(self.odd)
+                self.row_count += 1
+            self.step()
+        return 0
+
+    cdef int step_to(self, int64_t idx) except -1:
+        if not 0 <= idx <= FULL:
+            raise Unsure
+        return 0
+
+    cdef Record *flush_all_but_last(self) except NULL:
+        """Empty the table in the middle of a record; return the record's new place."""
+        cdef Record last = self.records[self.record_count - 1]
+        self.flush()
+        self.records[0] = last
+        self.record_count = 1
+        return &self.records[0]
+
+    cdef int flush(self) except -1:
+        cdef Column column
+        cdef int i, ops = 0
+        for i in range(self.row_count):
+            ops |= 1 << self.rows[i].op
+        for i in range(self.record_count):
+            ops |= (CAUSED if self.records[i].has_cause else 0) | (REPLACED if self.records[i].has_of else 0)
+        for column in self.columns if self.row_count else ():
+            column.reserve(self.row_count)
+            if not (column.ops & ops or self.odd) or (column.source == PAYLOAD and self.payload == 0):
+                column.absent(self.row_count)
+            elif isinstance(column, Numbers):
+                self.fill_numbers(<Numbers>column)
+            else:
+                self.fill_texts(<Texts>column)
+        self.total += self.row_count
+        self.row_count = self.record_count = 0
+        self.odd.clear()
+        return 0
+
+    cdef int fill_texts(self, Texts column) except -1:
+        cdef int i
+        cdef Row *row
+        cdef Span span
+        cdef Record *record
+        for i in range(self.row_count):
+            row = &self.rows[i]
+            if row.odd:
+                column.value(column.make(self.odd[row.odd - 1], self.payload))
+                continue
+            if column.source == OP:
+                column.raw(self.label[row.op], strlen(self.label[row.op]))
+                continue
+            if column.source == CAUSE:
+                record = &self.records[row.record]
+                if record.has_cause:
+                    column.text(&self.p[record.cause.start], record.cause.stop - record.cause.start)
+                else:
+                    column.end(False)
+                continue
+            span = row.part[column.part]
+            if column.source == PAYLOAD:
+                if row.size == 0:
+                    column.end(False)
+                    continue
+                if self.payload > 0 and span.stop - span.start > self.payload:
+                    span.stop = span.start + <uint32_t>self.payload
+                column.raw(<const char *>&self.p[span.start], span.stop - span.start)
+            elif column.source == NOTHING or span.stop == span.start:
+                column.end(False)
+            elif column.source == TEMPLATE:
+                add_template(column, &self.p[span.start], span.stop - span.start)
+            else:
+                column.text(&self.p[span.start], span.stop - span.start)
+        return 0
+
+    cdef int fill_numbers(self, Numbers column) except -1:
+        cdef int i, last = -1
+        cdef int64_t value = 0
+        cdef bint there = False, shared = column.source >= T_NS and column.source <= FLAGS
+        cdef Row *row
+        for i in range(self.row_count):
+            row = &self.rows[i]
+            if row.odd:
+                last = -1
+                made = column.make(self.odd[row.odd - 1], self.payload)
+                there = made is not None
+                if there and type(made) is not int:
+                    raise Unsure
+                value = made if there else 0
+            elif column.source == STATUS:
+                there = self.status(row, &value)
+            elif not shared or row.record != last:
+                there = number_of(column.source, row, &self.records[row.record], &value)
+                last = row.record
+            if not column.add(value, there):
+                raise Unsure
+        return 0
+
+    cdef bint status(self, Row *row, int64_t *value) except -1:
+        cdef Span span = row.part[HEADERS]
+        cdef const unsigned char *s = &self.p[span.start]
+        cdef Py_ssize_t length = span.stop - span.start
+        if row.op != HMSG or length < 9 or s[8] != 32:
+            return False
+        if length >= 12 and memcmp(s, b"NATS/1.0 ", 9) == 0 and digit(s[9]) and digit(s[10]) and digit(s[11]):
+            value[0] = 100 * (s[9] - 48) + 10 * (s[10] - 48) + (s[11] - 48)
+            return True
+        found = headers.parse(PyBytes_FromStringAndSize(<const char *>s, length)).status
+        value[0] = 0 if found is None else found
+        return found is not None
+
+
+cdef object _item(bytes raw, ref):
+    try:
+        fields = msgpack.unpackb(
+            raw, raw=False, strict_map_key=False, unicode_errors="replace", max_ext_len=0
+        )
+    except (ValueError, TypeError, msgpack.UnpackException):
+        raise Unsure from None
+    return records.decode(fields, ref.summary.mono0)
+
+
+def others(bytes body, ref):
+    """Return the items of a block that are no plain frames, None where the pure twin has to look at it."""
+    cdef Body whole
+    cdef Record record
+    cdef Py_ssize_t at = 0, start
+    whole.p, whole.length = <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
+    found = []
+    try:
+        while at < whole.length:
+            start = at
+            if not read_record(&whole, &at, &record):
+                at = skip(&whole, start, DEPTH)
+                if at < 0:
+                    return None
+                item = _item(body[start:at], ref)
+                if item is not None:
+                    found.append(item)
+    except (Unsure, CaptureError, OverflowError):
+        return None
+    return found
+
+
+def buffers(bytes body, ref, names, payload=0, query=None):
+    """Return the Arrow buffers of a block's columns, None where the pure twin has to look at it.
+
+    body: the block's, decompressed.  names: of `NAMES`.  payload: bytes of each (0 none, -1 all).
+    Returns the number of rows and for each name (nulls, validity bitmap or None, offsets or None, data).
+    """
+    makers = {name: pure.FIELDS[name][1] for name in names}
+    columns = [
+        Texts(makers[name], *_TEXTS[name]) if name in _TEXTS else Numbers(makers[name], *_NUMBERS[name])
+        for name in names
+    ]
+    try:
+        walk = Walk(body, ref, columns, payload, query)
+        walk.run()
+    except (Unsure, CaptureError, OverflowError):
+        return None
+    return walk.total, {name: column.finish() for name, column in zip(names, columns)}

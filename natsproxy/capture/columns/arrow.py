@@ -1,0 +1,139 @@
+"""A block of a capture as one Arrow batch: the decoder behind Spark's `frames`, Parquet files and whatever
+reads Arrow.
+
+There are two decoders with the same answers: `_columns` (compiled: a walk over the block that fills Arrow
+buffers) and `columns` (pure Python: lists).  The compiled one is used where it was built; `NATSPROXY_PURE=1`
+or a machine without a C compiler chooses the other.  Both are always tested, against each other.
+
+Needs pyarrow (the extra `spark`), neither numpy nor pandas.  Bytes that are not UTF-8 are replaced in text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any, Final
+
+import pyarrow as pa
+
+from natsproxy.capture.columns.table import FIELDS, columns
+from natsproxy.capture.format.records import Frames, Item
+from natsproxy.capture.read.segment import BlockRef, CaptureFile
+from natsproxy.capture.read.view import Query
+from natsproxy.errors import CaptureError
+
+_native: Any = None
+if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
+    try:
+        from natsproxy.capture.columns import _columns as _native  # type: ignore[attr-defined, no-redef, unused-ignore]
+    except ImportError:  # not built: the pure twin serves
+        _native = None
+
+COMPILED: Final = _native is not None
+"""Whether the compiled decoder is in use."""
+
+TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+}
+"""The Arrow type of each type that `columns.FIELDS` names."""
+TEXT_MAX: Final = 1 << 28
+"""The most text of one column of a block, bytes: what no block has that a recorder wrote.
+
+A block has at most 64 MiB, and text of the wire grows at most threefold where it is not UTF-8; but the name
+of a rule is repeated for every frame of its record.  Far below what 32-bit offsets reach.
+"""
+_CONSTANT: Final = ("recorder", "segment", "block_off")
+
+
+def schema(names: Collection[str] = tuple(FIELDS)) -> pa.Schema:
+    """Return the Arrow schema of the columns `names`; all of them without."""
+    return pa.schema([(name, TYPES[FIELDS[name][0]]) for name in names])
+
+
+def batch(
+    file: CaptureFile,
+    ref: BlockRef,
+    names: Collection[str] = tuple(FIELDS),
+    *,
+    payload: int = 0,
+    query: Query | None = None,
+) -> pa.RecordBatch:
+    """Return the columns `names` of those frames of a block that `query` asks for.
+
+    payload: bytes of each (0 none, -1 all).  Raises CaptureError for a block that is not what it says.
+    """
+    made = None
+    if _native is not None:
+        body = file.body(ref)
+        wanted = [name for name in names if name not in _CONSTANT]
+        made = _native.buffers(body, ref, wanted, payload, query)
+    if made is None:
+        return pure_batch(file, ref, names, payload=payload, query=query)
+    rows, found = made
+    fields = schema(names)
+    arrays = [
+        _constant(field, ref, rows)
+        if field.name in _CONSTANT
+        else _array(field.type, rows, *found[field.name])
+        for field in fields
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def others(file: CaptureFile, ref: BlockRef) -> list[Item]:
+    """Return the items of a block that are no frames.  Raises CaptureError as `CaptureFile.items` does."""
+    found = None if _native is None else _native.others(file.body(ref), ref)
+    if found is None:
+        found = file.items(ref)
+    return [item for item in found if not isinstance(item, Frames)]
+
+
+def _array(kind: pa.DataType, rows: int, nulls: int, bits: Any, offsets: Any, data: Any) -> pa.Array:
+    """Wrap buffers as they are; bits is None where nothing is absent, offsets for numbers."""
+    parts = [bits and pa.py_buffer(bits), *([pa.py_buffer(offsets)] if offsets else []), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, rows, parts, nulls)
+
+
+def _constant(field: pa.Field, ref: BlockRef, rows: int) -> pa.Array:
+    known = {
+        "recorder": ref.segment.recorder.hex(),
+        "segment": ref.segment.number,
+        "block_off": ref.block.offset,
+    }
+    try:
+        return pa.repeat(pa.scalar(known[field.name], field.type), rows)
+    except (pa.ArrowException, OverflowError):
+        raise _too_large(ref) from None
+
+
+def pure_batch(
+    file: CaptureFile,
+    ref: BlockRef,
+    names: Collection[str] = tuple(FIELDS),
+    *,
+    payload: int = 0,
+    query: Query | None = None,
+) -> pa.RecordBatch:
+    """Return what `batch` returns, by the pure decoder."""
+    found = columns(file, ref, names, payload=payload, query=query)
+    fields = schema(names)
+    for field in fields:
+        if (
+            field.type in (pa.string(), pa.binary())
+            and sum(map(len, filter(None, found[field.name]))) > TEXT_MAX
+        ):
+            raise _too_large(ref)
+    try:
+        arrays = [pa.array(found[field.name], field.type) for field in fields]
+    except (pa.ArrowException, OverflowError):
+        raise _too_large(ref) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def _too_large(ref: BlockRef) -> CaptureError:
+    text = "a block with a value that does not fit its column"
+    return CaptureError(text, path=ref.segment.path, offset=ref.block.offset)

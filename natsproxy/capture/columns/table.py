@@ -1,0 +1,152 @@
+"""A block of a capture as columns: what tables are made of, without Spark and without Arrow.
+
+One list per column, one entry per frame; `FIELDS` is the schema.  This is the pure twin of `_columns.pyx`,
+and what it says is right; `capture/columns/arrow.py` makes batches of either.  Frames that are not whole
+(cut,
+truncated, under a payload policy) have the fields of their control line as far as it was recorded
+(`Seen.head`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.capture.read.segment import BlockRef, CaptureFile
+from natsproxy.capture.read.view import Query, Seen, seen
+from natsproxy.protocol import headers
+from natsproxy.protocol.template import template
+from natsproxy.wire.ops import Op
+
+Row = tuple[BlockRef, int, Seen]
+
+
+def _text(raw: bytes) -> str | None:
+    return raw.decode("utf-8", "replace") if raw else None
+
+
+def _field(name: str) -> Callable[[Row, int], Any]:
+    return lambda row, _: None if row[2].head is None else _text(getattr(row[2].head, name))
+
+
+def _number(name: str) -> Callable[[Row, int], Any]:
+    return lambda row, _: None if row[2].head is None else getattr(row[2].head, name)
+
+
+def _op(row: Row, _: int) -> str | None:
+    frame = row[2].head
+    return None if frame is None else frame.op.label
+
+
+def _template(row: Row, _: int) -> str | None:
+    frame = row[2].head
+    return None if frame is None or not frame.subject else _text(template(frame.subject))
+
+
+def _payload(row: Row, most: int) -> bytes | None:
+    frame = row[2].head
+    if frame is None or not frame.size or most == 0:
+        return None
+    return frame.body if most < 0 else frame.body[:most]
+
+
+def _status(row: Row, _: int) -> int | None:
+    frame = row[2].head
+    if frame is None or frame.op != Op.HMSG or frame.headers[8:9] != b" ":
+        return None
+    return headers.parse(frame.headers).status
+
+
+def _err(row: Row, _: int) -> str | None:
+    frame = row[2].head
+    return _text(frame.args) if frame is not None and frame.op == Op.ERR else None
+
+
+def _args(row: Row, _: int) -> str | None:
+    frame = row[2].head
+    return _text(frame.args) if frame is not None and frame.op != Op.ERR else None
+
+
+FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
+    "recorder": ("string", lambda row, _: row[0].segment.recorder.hex()),
+    "segment": ("int", lambda row, _: row[0].segment.number),
+    "block_off": ("bigint", lambda row, _: row[0].block.offset),
+    "idx": ("int", lambda row, _: row[1]),
+    "t_ns": ("bigint", lambda row, _: row[2].wall),
+    "ts": ("timestamp", lambda row, _: row[2].wall // 1000),
+    "conn_id": ("bigint", lambda row, _: row[2].conn),
+    "dir": ("int", lambda row, _: int(row[2].direction)),
+    "op": ("string", _op),
+    "in_ordinal": ("bigint", lambda row, _: row[2].in_ordinal),
+    "out_ordinal": ("bigint", lambda row, _: row[2].out_ordinal),
+    "subject": ("string", _field("subject")),
+    "template": ("string", _template),
+    "reply": ("string", _field("reply")),
+    "sid": ("string", _field("sid")),
+    "queue": ("string", _field("queue")),
+    "header_size": ("int", _number("header_size")),
+    "size": ("int", _number("size")),
+    "headers": ("string", _field("headers")),
+    "payload": ("binary", _payload),
+    "status": ("int", _status),
+    "err": ("string", _err),
+    "cause": ("string", lambda row, _: row[2].cause),
+    "delay_ns": ("bigint", lambda row, _: row[2].delay),
+    "flags": ("int", lambda row, _: row[2].flags),
+    "args": ("string", _args),
+    "of": ("bigint", lambda row, _: row[2].of),
+}
+"""Column name: its Spark SQL type and how it is read from a frame.
+
+t_ns: wall clock in ns since 1970; ts: the same in microseconds.  dir: 0 c2s, 1 s2c.  (recorder, segment,
+block_off, idx) identify a row.  in_ordinal and out_ordinal: None where that leg did not see the frame.
+cause: the rule that dropped, made or changed it.  payload: as many bytes as were asked for.
+args: the argument text of INFO and CONNECT, the max of UNSUB (that of -ERR is err).  of: the in_ordinal of
+the frame that a changed frame replaces; None for what the proxy made.
+"""
+
+
+def columns(
+    file: CaptureFile,
+    ref: BlockRef,
+    names: Collection[str],
+    *,
+    payload: int = 0,
+    query: Query | None = None,
+    keep: Callable[[Seen], bool] | None = None,
+) -> dict[str, list[Any]]:
+    """Return the columns `names` of those frames of a block that `query` asks for.
+
+    payload: bytes of each (0 none, -1 all).  Records that the query rules out as a whole (by connection,
+    direction or time) are passed over by the number of frames that they claim; idx counts those too.
+    """
+    makers = [(name, FIELDS[name][1]) for name in names]
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    idx = 0
+    for item in file.items(ref):
+        if not isinstance(item, Frames):
+            continue
+        if query is not None and passes_over(query, ref, item):
+            idx += count_of(item)
+            continue
+        for one in seen(ref, item):
+            row = (ref, idx, one)
+            idx += 1
+            if (query is None or query.wants(one)) and (keep is None or keep(one)):
+                for name, make in makers:
+                    found[name].append(make(row, payload))
+    return found
+
+
+def passes_over(query: Query, ref: BlockRef, item: Frames) -> bool:
+    """Whether a query rules out all frames of a record: they share connection, direction and time."""
+    if not query.wants_record(item):
+        return True
+    wall = ref.wall(item.t)
+    return (query.start is not None and wall < query.start) or (query.end is not None and wall > query.end)
+
+
+def count_of(item: Frames) -> int:
+    """Return how many frames a record says it has."""
+    return 1 if item.flags & ~Flags.REDACTED else item.frames

@@ -1,0 +1,1 @@
+"""Captures for other tools: JSON lines, Parquet, pcapng."""

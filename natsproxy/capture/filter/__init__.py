@@ -1,0 +1,1 @@
+"""The selection of recorded traffic, and the removal of secrets."""

@@ -1,0 +1,199 @@
+"""What of the traffic is written down: the user's selection.  (Secrets never come here: `redact.py`.)
+
+A record of many frames is cut only where something is to be left out: one scan with an interest in just
+those frames finds them, and what lies between stays one slice.  Ordinals keep their numbers, so a reader
+sees where frames were left out; the segment header says why (`Selection.described`).
+
+Opens, ends, firings and greetings (INFO, CONNECT) of all connections are kept.  Frames without a
+subject are kept for the connections that are selected, SUBs where they overlap with a selected subject.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from natsproxy.capture.filter.redact import pieces, without_payload
+from natsproxy.capture.format.records import Close, Flags, Frames, Item, Open, Preamble
+from natsproxy.errors import ConfigError
+from natsproxy.protocol.connect import Connect, parse_connect
+from natsproxy.protocol.patternset import PatternSet
+from natsproxy.protocol.subjects import collide, is_valid_subscribe
+from natsproxy.wire.frames import NO_LIMIT, Frame, Need
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op, op_mask
+from natsproxy.wire.parse import frames, head
+from natsproxy.wire.scanner import Interest, Scanner
+
+MESSAGES: Final = op_mask(*MESSAGE_OPS)
+_GREETING: Final = op_mask(Op.INFO, Op.CONNECT)
+_ACTIONS = ("keep", "hash", "truncate", "drop")
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadPolicy:
+    """What is kept of the payloads of one subject pattern; headers are always kept.
+
+    action: "keep", "hash" (its SHA-256), "truncate" (its first `keep` bytes) or "drop".
+    """
+
+    pattern: bytes
+    action: str
+    keep: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> PayloadPolicy:
+        """Read `SUBJECT=keep|hash|drop|truncate:BYTES`.  Raises ConfigError."""
+        subject, equals, what = text.rpartition("=")
+        action, _, size = what.partition(":")
+        if not equals or not is_valid_subscribe(subject.encode()):
+            raise ConfigError(f"{text!r} is not SUBJECT=ACTION, as in orders.>=hash")
+        if action not in _ACTIONS or (action == "truncate") != size.isdigit():
+            raise ConfigError(f"{text!r}: the action is keep, hash, drop or truncate:BYTES")
+        return cls(subject.encode(), action, int(size or 0))
+
+    def __str__(self) -> str:
+        size = f":{self.keep}" if self.action == "truncate" else ""
+        return f"{self.pattern.decode()}={self.action}{size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the user wants recorded; empty: everything.
+
+    connections: patterns with `*` and `?` on the client's name, or `user:PATTERN`, `address:PATTERN`.
+    subjects: NATS patterns.  payloads: the first policy that matches a subject counts.
+    """
+
+    connections: tuple[str, ...] = ()
+    subjects: tuple[bytes, ...] = ()
+    payloads: tuple[PayloadPolicy, ...] = ()
+
+    def __post_init__(self) -> None:
+        for subject in self.subjects:
+            if not is_valid_subscribe(subject):
+                raise ConfigError(f"{subject.decode(errors='replace')!r} is not a valid subject pattern")
+
+    def described(self) -> dict[str, Any]:
+        """Return it as the segment header has it."""
+        return {
+            "connections": list(self.connections),
+            "subjects": [subject.decode() for subject in self.subjects],
+            "payloads": [str(policy) for policy in self.payloads],
+        }
+
+    def wants(self, connect: Connect, address: str) -> bool:
+        """Whether a connection is selected."""
+        known = {"name": connect.name, "user": connect.user, "address": address}
+        for pattern in self.connections:
+            what, colon, rest = pattern.partition(":")
+            if not (colon and what in known):
+                what, rest = "name", pattern
+            if fnmatchcase(known[what], rest):
+                return True
+        return not self.connections
+
+
+class RecordingFilter:
+    """Sifts the items of one capture, in order.  It keeps state for the connections that are open only."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._unwanted: set[int] = set()
+        self._addresses: dict[int, str] = {}
+        self._policies: PatternSet[PayloadPolicy] = PatternSet((p.pattern, p) for p in selection.payloads)
+        self._subjects: PatternSet[None] = PatternSet((subject, None) for subject in selection.subjects)
+        clauses = []
+        if selection.subjects:
+            clauses.append(Clause(MESSAGES | Op.SUB.bit, Need.LINE, None, selection.subjects))
+        cut = tuple(policy.pattern for policy in selection.payloads if policy.action != "keep")
+        if cut:
+            clauses.append(Clause(MESSAGES, Need.LINE, cut))
+        self._interest = Interest(tuple(clauses))
+        self.cuts = bool(clauses)  # it may look at each frame of a record
+        self._everything = not (clauses or selection.connections)
+
+    def passes(self, item: Item) -> bool:
+        """Whether `sift` would return just this item and learn nothing from it: the hot path."""
+        return self._everything and isinstance(item, Frames)
+
+    def apply(self, item: Item) -> Iterator[Item]:
+        """Yield what is to be written of an item."""
+        if isinstance(item, Frames):
+            yield from self._frames(item)
+            return
+        if isinstance(item, Open):
+            self._addresses[item.conn] = str(item.info.get("client", ""))
+        elif isinstance(item, Close):
+            self._unwanted.discard(item.conn)
+            self._addresses.pop(item.conn, None)
+        elif isinstance(item, Preamble):
+            self._resume(item)
+        yield item
+
+    def _resume(self, item: Preamble) -> None:
+        """Learn from a preamble what was said before the capture began."""
+        self._addresses[item.conn] = str(item.info.get("open", {}).get("client", ""))
+        for frame in frames(item.info.get("connect", b""), C2S):
+            self._connect(item.conn, frame.args)
+
+    def _connect(self, conn: int, args: bytes) -> None:
+        try:
+            connect = parse_connect(args)
+        except ValueError:  # the server refuses it, the connection ends: nothing to select by
+            return
+        if self._selection.wants(connect, self._addresses.get(conn, "")):
+            self._unwanted.discard(conn)
+        else:
+            self._unwanted.add(conn)
+
+    def _frames(self, record: Frames) -> Iterator[Frames]:
+        if record.ops & Op.CONNECT.bit and record.direction == C2S:
+            self._connect(record.conn, next(frames(bytes(record.data), C2S)).args)
+        if record.ops & _GREETING:
+            yield record
+        elif record.conn not in self._unwanted:
+            yield from self._cut(record)
+
+    def _cut(self, record: Frames) -> Iterator[Frames]:
+        if record.flags & ~Flags.REDACTED:
+            begun = head(bytes(record.data), record.direction)
+            one = record if begun is None else self._one(record, begun)
+            if one is not None:
+                yield one
+            return
+        scanner = Scanner(
+            record.direction, self._interest, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
+        )
+        for piece, frame in pieces(record, scanner):
+            kept = piece if frame is None else self._one(piece, frame)
+            if kept is not None:
+                yield kept
+
+    def _one(self, record: Frames, frame: Frame) -> Frames | None:
+        """Return what is to be written of the record of one frame."""
+        if frame.op == Op.SUB:
+            overlap = any(collide(frame.subject, subject) for subject in self._selection.subjects)
+            return record if overlap or not self._selection.subjects else None
+        if not 1 << frame.op & MESSAGES:
+            return record
+        if self._selection.subjects and not self._subjects.matches(frame.subject):
+            return None
+        policy = self._policies.first(frame.subject)
+        if policy is None or policy.action == "keep" or record.flags & Flags.PAYLOAD:
+            return record
+        return _by_policy(record, frame, policy)
+
+
+def _by_policy(record: Frames, frame: Frame, policy: PayloadPolicy) -> Frames:
+    """Return the record of `frame` with what the policy leaves of its payload."""
+    if policy.action == "hash" and not frame.missing:
+        return without_payload(record, frame, "hash", sha256=hashlib.sha256(frame.body).digest())
+    if policy.action != "truncate":
+        return without_payload(record, frame, policy.action)
+    if len(frame.body) <= policy.keep:
+        return record
+    return without_payload(record, frame, "truncate", frame.body[: policy.keep])

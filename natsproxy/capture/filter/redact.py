@@ -1,0 +1,247 @@
+"""Secrets never reach a disk: what is taken out of records as a session makes them, for whoever gets them.
+
+Theory
+1. Every record of a connection goes through its `Secrets`, captures and taps alike.  This is not a setting.
+2. CONNECT and INFO are redacted by key (`protocol/redaction.py`), or withheld whole where they do not parse.
+   Bytes behind PING, PONG and +OK mean nothing to a server and anything to a client: they are withheld.
+3. Payloads of auth callout are withheld: what is asked on `$SYS.REQ.USER.AUTH`, whoever asks, what is
+   answered, and both under whatever subject a rule gives them on the other leg.
+4. A record that a connection's end cut says nothing of its ops, so it is read by its bytes: what may be the
+   beginning of a CONNECT or an INFO is withheld, and so is all that cannot be framed.  What is kept is what
+   is known to be no secret, not the other way round.
+5. Looking costs a pass over the frames of a record.  `needs_look` tells where it can be saved: the scanner
+   has seen every frame already, and says whether there was one of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.protocol.connect import redact_connect
+from natsproxy.protocol.info import redact_info
+from natsproxy.wire.frames import NO_LIMIT, Body, Frame, Need, Run
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import MESSAGE_OPS, OPS, Direction, Op, op_mask
+from natsproxy.wire.parse import head
+from natsproxy.wire.scanner import Interest, Scanner
+
+SECRET_OPS: Final = op_mask(Op.CONNECT, Op.INFO)
+CALLOUT: Final = b"$SYS.REQ.USER.AUTH"
+SERVER_INBOX: Final = b"$SYS._INBOX."
+WITHHELD: Final = "withheld"
+_SYSTEM: Final = b"$SYS."
+_LINE: Final = 4096  # bytes of a changed frame in which its subject is looked for
+_BARE: Final = op_mask(*(spec.op for spec in OPS if spec.gap == "ignored"))
+_MOST: Final = 4096  # answers that one connection waits for, and changed frames, that are remembered
+_LOOK: Final = Interest(
+    (
+        Clause(SECRET_OPS | _BARE),
+        Clause(op_mask(*MESSAGE_OPS), Need.LINE, (CALLOUT, SERVER_INBOX + b">")),
+    )
+)
+_LINES: Final = Interest((Clause(op_mask(*Op)),))
+_TOKENS: Final = tuple(
+    tuple(spec for spec in OPS if (spec.from_server if way else spec.from_client)) for way in Direction
+)
+
+
+class Secrets:
+    """What one connection must not tell: `clean` takes it out of its records.
+
+    alert: whether frames that look harmless may be secret, for what was seen before.
+    """
+
+    def __init__(self) -> None:
+        self.alert = False
+        self._answers: dict[bytes, Need] = {}  # subjects that callouts are answered on
+        self._changed: dict[tuple[Direction, int], None] = {}  # frames that are secret in another form
+
+    def changed(self, direction: Direction, ordinal: int, forms: Iterable[bytes]) -> None:
+        """Learn that a frame goes on in other forms: if one of them is secret, all are."""
+        raws = list(forms)
+        if not self.alert and all(raw.find(_SYSTEM, 0, _LINE) < 0 for raw in raws):
+            return
+        found = [frame for raw in raws if (frame := head(raw, direction)) is not None]
+        if any(map(self._is_secret, found)):
+            for frame in found:
+                self._await(frame)
+            _remember(self._changed, (direction, ordinal), None)
+            self.alert = True
+
+    def clean(self, record: Frames) -> Iterator[Frames]:
+        """Yield a record as it may be written down, in parts where payloads are withheld."""
+        if not record.ops:  # the connection ended in a frame: nobody knows of which op
+            yield self._cut_off(record)
+            return
+        number = record.in_first if record.in_first is not None else (record.extra or {}).get("of")
+        secret = (record.direction, number) in self._changed
+        if record.flags or secret:
+            begun = head(bytes(record.data), record.direction)
+            yield _unframed(record, 0) if begun is None else self._one(record, begun, secret)
+            return
+        scanner = _scanner(record.direction, _LOOK)
+        scanner.watch_subjects = self._answers
+        for piece, frame in pieces(record, scanner):
+            yield piece if frame is None else self._one(piece, frame)
+
+    def _one(self, record: Frames, frame: Frame, secret: bool = False) -> Frames:
+        """Return the record of one frame without its secrets."""
+        if frame.op in MESSAGE_OPS:
+            if not (secret or self._is_secret(frame)):
+                return record
+            self._await(frame)
+            return without_payload(record, frame, WITHHELD)
+        clean = _line(frame)
+        if clean == frame.raw:
+            return record
+        return record._replace(data=clean, flags=record.flags | Flags.REDACTED)
+
+    def _is_secret(self, frame: Frame) -> bool:
+        subject = frame.subject
+        return subject == CALLOUT or subject.startswith(SERVER_INBOX) or subject in self._answers
+
+    def _await(self, frame: Frame) -> None:
+        if frame.reply:
+            _remember(self._answers, frame.reply, Need.LINE)
+            self.alert = True
+
+    def _cut_off(self, record: Frames) -> Frames:
+        """Return a record that holds no whole frame, or more than one, without its secrets."""
+        data = bytes(record.data)
+        begun = head(data, record.direction)
+        if begun is not None and begun.op in MESSAGE_OPS and self._is_secret(begun):
+            return without_payload(record, begun, WITHHELD)
+        clean = redact_frames(data, record.direction, self._is_secret)
+        if clean == data:
+            return record
+        return record._replace(data=clean, flags=record.flags | Flags.REDACTED)
+
+
+def redact_frames(data: bytes, direction: Direction, secret: Callable[[Frame], bool] | None = None) -> bytes:
+    """Return frames, the last of which may be cut, without their secrets.
+
+    secret: whether a message frame's payload is one; then it is withheld with all that comes behind it.
+    Bytes that are no frame, or may become a CONNECT or an INFO, are withheld too.
+    """
+    kept: list[bytes] = []
+    scanner = Scanner(direction, _LINES, line_limit=1 << 20, hold=0, buffer_limit=0)
+    scanner.feed(data)
+    read = 0
+    while (segment := scanner.next()) is not None:
+        if isinstance(segment, Body):
+            kept.append(segment.buffer[segment.start : segment.end])
+        elif not isinstance(segment, Frame):
+            return b"".join((*kept, _marker(len(data) - read)))
+        elif segment.op in MESSAGE_OPS and secret is not None and secret(segment):
+            return b"".join((*kept, segment.line, segment.headers))
+        else:
+            kept.append(_line(segment))
+        read = scanner.offset
+    kept.append(_unfinished(data[read:], direction))
+    return b"".join(kept)
+
+
+def _line(frame: Frame) -> bytes:
+    """Return a frame without the secrets of its control line."""
+    if frame.op == Op.CONNECT:
+        return _with_args(frame, redact_connect(frame.args))
+    if frame.op == Op.INFO:
+        return _with_args(frame, redact_info(frame.args))
+    raw = frame.raw
+    if not _BARE >> frame.op & 1:
+        return raw
+    tail = len(OPS[frame.op].token)
+    stray = raw[tail:].strip(b" \t\r\n")
+    return raw[:tail] + b" " + _marker(len(stray)) + b"\r\n" if stray else raw
+
+
+def _with_args(frame: Frame, args: bytes) -> bytes:
+    raw = frame.raw
+    end = len(raw.rstrip(b" \t\r\n"))
+    return raw[: end - len(frame.args)] + args + raw[end:] if frame.args else raw
+
+
+def _unfinished(rest: bytes, direction: Direction) -> bytes:
+    """Return what is known to be no secret of a control line that has not ended."""
+    if any(spec.token.startswith(rest.upper()) for spec in _TOKENS[direction]):
+        return rest  # nothing but letters of an op
+    for spec in _TOKENS[direction]:
+        op, args = rest[: len(spec.token)], rest[len(spec.token) :]
+        if op.upper() == spec.token:
+            if 1 << spec.op & (SECRET_OPS | _BARE):
+                return op + b" " + _marker(len(args))
+            if args.startswith((b" ", b"\t")):
+                return rest
+    return _marker(len(rest))
+
+
+def _marker(length: int) -> bytes:
+    return b'"[withheld: %d bytes]"' % length
+
+
+def _remember(known: dict[Any, Any], key: object, value: object) -> None:
+    known[key] = value
+    if len(known) > _MOST:
+        del known[next(iter(known))]
+
+
+# -- records in parts
+
+
+def needs_look(record: Frames) -> bool:
+    """Tell whether a record may hold secrets whatever the scanner has said."""
+    return bool(record.flags or record.ops & SECRET_OPS or not record.ops)
+
+
+def _scanner(direction: Direction, interest: Interest) -> Scanner:
+    return Scanner(direction, interest, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT)
+
+
+def pieces(record: Frames, scanner: Scanner) -> Iterator[tuple[Frames, Frame | None]]:
+    """Yield a record of whole frames in parts: runs, and on its own each frame that the scanner wants.
+
+    What cannot be framed comes as a length.
+    """
+    data = bytes(record.data)
+    scanner.feed(data)
+    first = read = 0
+    while (segment := scanner.next()) is not None:
+        if isinstance(segment, Run):
+            yield _part(record, data, segment, segment.frames, segment.ops, first), None
+        elif isinstance(segment, Frame):
+            yield _part(record, data, segment, 1, 1 << segment.op, first), segment
+        else:
+            break
+        first, read = scanner.ordinal, scanner.offset
+    if read < len(data):
+        yield _unframed(record, first, len(data) - read), None
+
+
+def _part(record: Frames, data: bytes, where: Run | Frame, frames: int, ops: int, first: int) -> Frames:
+    if frames == record.frames:
+        return record
+    part = _numbered(record, first)
+    return part._replace(data=data[where.start : where.end], frames=frames, ops=ops)
+
+
+def _unframed(record: Frames, first: int, length: int | None = None) -> Frames:
+    extra = {**(record.extra or {}), "size": len(record.data) if length is None else length}
+    flags = record.flags | Flags.TRUNCATED | Flags.REDACTED
+    return _numbered(record, first)._replace(data=b"", frames=1, ops=0, flags=flags, extra=extra)
+
+
+def _numbered(record: Frames, first: int) -> Frames:
+    """Return a record with its ordinals moved up."""
+    return record._replace(
+        in_first=None if record.in_first is None else record.in_first + first,
+        out_first=None if record.out_first is None else record.out_first + first,
+    )
+
+
+def without_payload(record: Frames, frame: Frame, policy: str, kept: bytes = b"", **facts: object) -> Frames:
+    """Return the record of `frame` with no more of its payload than `kept`, and the policy that said so."""
+    extra: dict[str, Any] = {**(record.extra or {}), "policy": policy, **facts}
+    data = frame.line + frame.headers + kept
+    return record._replace(data=data, flags=record.flags | Flags.PAYLOAD, extra=extra)

@@ -1,0 +1,1 @@
+"""The format on disk: blocks, and the items in them."""

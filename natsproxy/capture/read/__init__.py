@@ -1,0 +1,1 @@
+"""Segment files to blocks, items and frames."""

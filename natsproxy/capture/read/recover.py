@@ -1,0 +1,178 @@
+"""Mending a capture: every whole block that can be found, in a new file with a new index.
+
+The blocks of a damaged file are found by walking; where the walk breaks off, the next sync mark whose block
+has the right checksum is where it goes on.  The file is mapped, and what was looked at is let go again:
+memory does not grow with it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgpack
+
+from natsproxy.capture.format.blocks import (
+    HEADER,
+    MAGIC,
+    SYNC,
+    ZSTD,
+    Block,
+    Kind,
+    Summary,
+    check,
+    header,
+    parse_header,
+    parse_summary,
+    unpack,
+)
+from natsproxy.capture.read.segment import segment_of
+from natsproxy.capture.write.writer import footer
+from natsproxy.errors import CaptureError, UnreadableCapture
+
+_WINDOW = 16 << 20  # bytes of the file that stay in memory
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found: blocks and frames kept, bytes that belong to no whole block, whether it was closed."""
+
+    blocks: int = 0
+    items: int = 0
+    frames: int = 0
+    lost: int = 0
+    closed: bool = False
+    segment: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was missing."""
+        return self.closed and self.segment and not self.lost
+
+
+def scan(data: mmap.mmap | bytes, path: Path | None = None) -> Iterator[Block | int]:
+    """Yield the whole blocks of a damaged file in order, and the number of bytes passed over between them."""
+    offset = len(MAGIC) if data[: len(MAGIC)] == MAGIC else 0
+    while offset < len(data):
+        block = _whole_block(data, offset, path)
+        if block is not None:
+            yield block
+            offset = block.end
+            continue
+        if data[offset : offset + 4] == b"NEND" and len(data) - offset == 16:
+            return
+        found = data.find(SYNC, offset + 1)
+        following = found if found >= 0 else len(data)
+        yield following - offset
+        offset = following
+
+
+def _whole_block(data: mmap.mmap | bytes, offset: int, path: Path | None) -> Block | None:
+    raw = data[offset : offset + HEADER.size]
+    if len(raw) < HEADER.size:
+        return None
+    try:
+        block = parse_header(raw, offset, path)
+        middle = offset + HEADER.size + block.summary_size
+        if block.end > len(data):
+            return None
+        check(block, data[offset + HEADER.size : middle], data[middle : block.end], path)
+    except CaptureError:
+        return None
+    return block
+
+
+def verify(path: Path) -> Recovery:
+    """Return what is whole in a capture file, without writing anything."""
+    return _walk(path, None)
+
+
+def recover(source: Path, target: Path) -> Recovery:
+    """Write the whole blocks of `source` to `target`, with an index.
+
+    The target is there when it is whole, and not at all without a segment header: then nothing can be saved.
+    Raises CaptureError where the source cannot be read or is of a newer format, or the target not written.
+    """
+    if target.exists():
+        raise CaptureError("it exists already: give another name", path=target)
+    part = target.with_name(target.name + ".part")
+    try:
+        with part.open("wb") as out:
+            result = _walk(source, out)
+        if result.segment:
+            part.replace(target)
+    except OSError as error:
+        raise CaptureError(f"cannot write it: {error.strerror}", path=target) from None
+    finally:
+        part.unlink(missing_ok=True)
+    return result
+
+
+def _walk(source: Path, out: BinaryIO | None) -> Recovery:
+    try:
+        with source.open("rb") as file:
+            size = source.stat().st_size
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+    except OSError as error:
+        raise UnreadableCapture(f"cannot read it: {error.strerror}", path=source) from None
+    if data is None:
+        return Recovery()
+    with data:
+        return _each(data, source, out)
+
+
+def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
+    result = Recovery()
+    index: list[list[object]] = []
+    walls: list[int] = []
+    written = gone = 0
+    for found in scan(data, source):
+        if isinstance(found, int):
+            result.lost += found
+            continue
+        result.closed = found.kind == Kind.INDEX
+        middle = found.offset + HEADER.size + found.summary_size
+        if found.kind == Kind.SEGMENT:
+            segment_of(unpack(data[middle : found.end], source, found.offset), source)
+            if out is not None and not result.segment:
+                written = out.write(MAGIC)
+            result.segment = True
+        if found.kind == Kind.RECORDS and not found.flags & ~ZSTD:
+            raw = data[found.offset + HEADER.size : middle]
+            _count(result, parse_summary(raw, source, found.offset), walls)
+            index.append([written, int(found.kind), msgpack.unpackb(raw)])
+        if out is not None and result.segment and found.kind != Kind.INDEX:
+            written += out.write(data[found.offset : found.end])
+        if found.end - gone > _WINDOW:
+            gone = _let_go(data, gone, found.end)
+    if out is not None and result.segment:
+        _finish(out, index, result, walls, written)
+    return result
+
+
+def _let_go(data: mmap.mmap, start: int, end: int) -> int:
+    """Take the pages between two offsets out of this process; return where the next begin."""
+    end -= end % mmap.PAGESIZE
+    if hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED, start, end - start)
+    return end
+
+
+def _count(result: Recovery, summary: Summary, walls: list[int]) -> None:
+    result.blocks += 1
+    result.items += summary.items
+    result.frames += summary.frames
+    first, last = summary.wall0 + summary.t_first, summary.wall0 + summary.t_last
+    walls[:] = [min([first, *walls[:1]]), max([last, *walls[1:]])]
+
+
+def _finish(
+    out: BinaryIO, index: list[list[object]], result: Recovery, walls: list[int], offset: int
+) -> None:
+    body = msgpack.packb(index)
+    summary = msgpack.packb([len(index), result.items, result.frames, *(walls or [0, 0])])
+    for part in (header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(offset)):
+        out.write(part)

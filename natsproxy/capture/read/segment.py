@@ -1,0 +1,296 @@
+"""One segment of a capture: its header, its blocks, its items.
+
+A segment need not be a local file: `CaptureFile` also takes an open, seekable one, and the name by which
+errors call it.  Closed segments are planned by their index (`indexed`): two small reads, wherever it is.
+
+Captures are hostile input.  Every length is checked before anything is allocated, msgpack is decoded without
+extension types, nothing is executed, and all that can go wrong is a CaptureError that names file and offset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import msgpack
+
+from natsproxy.capture.format import records
+from natsproxy.capture.format.blocks import (
+    BODY_MAX,
+    FOOTER,
+    HEADER,
+    MAGIC,
+    SYNC,
+    VERSION,
+    ZSTD,
+    Block,
+    Kind,
+    Summary,
+    check,
+    footer_place,
+    parse_header,
+    parse_summary,
+    summary_of,
+    unpack,
+)
+from natsproxy.errors import CaptureError, TruncatedCapture, UnreadableCapture
+
+_STEP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a segment's header says (see `capture/format.py`).  path: the file, or the name of an object."""
+
+    path: Path | str
+    recorder: bytes
+    number: int
+    wall: int
+    mono: int
+    seed: int | None
+    rules: str | None
+    natsproxy: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A records block that can be read on its own."""
+
+    segment: Segment
+    block: Block
+    summary: Summary
+
+    def wall(self, t: int) -> int:
+        """Return the wall clock (Unix ns) of a monotonic time of this block."""
+        return self.summary.wall0 + t - self.summary.mono0
+
+
+class CaptureFile:
+    """One segment, open for reading; a context manager.
+
+    file: an open, seekable file for what is not a local path (it is closed with this); `path` is then what it
+    is called.  Raises CaptureError for what cannot be read or is no capture.
+    """
+
+    def __init__(self, path: Path | str, file: IO[bytes] | None = None) -> None:
+        self.path = path
+        try:
+            self._file: IO[bytes] = file or Path(path).open("rb")  # noqa: SIM115 - closed by __exit__
+            self._fixed = file.seek(0, os.SEEK_END) if file is not None else None
+        except OSError as error:
+            raise UnreadableCapture(f"cannot read it: {error.strerror or error}", path=path) from None
+        try:
+            self.segment = self._read_segment()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> CaptureFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+    def _read_segment(self) -> Segment:
+        magic = self._pull(0, len(MAGIC))
+        if magic != MAGIC:
+            if MAGIC.startswith(magic):
+                raise TruncatedCapture(
+                    "the file ends before its first block", path=self.path, offset=len(magic)
+                )
+            raise CaptureError("this is not a natsproxy capture", path=self.path)
+        block = self.block_at(len(MAGIC))
+        if block is None or block.kind != Kind.SEGMENT:
+            raise TruncatedCapture("there is no segment header", path=self.path, offset=len(MAGIC))
+        value = unpack(self.read(block)[1], self.path, block.offset)
+        return segment_of(value, self.path)
+
+    def _pull(self, offset: int, size: int) -> bytes:
+        try:
+            self._file.seek(offset)
+            return self._file.read(size)
+        except OSError as error:
+            raise UnreadableCapture(f"cannot read it: {error.strerror or error}", path=self.path) from None
+
+    def block_at(self, offset: int) -> Block | None:
+        """Return the block whose header is at `offset`; None at the end (or where a block is cut short)."""
+        raw = self._pull(offset, HEADER.size)
+        if len(raw) < HEADER.size:
+            return None
+        if raw[:4] == b"NEND":
+            return None
+        block = parse_header(raw, offset, self.path)
+        return block if block.end <= self.size() else None
+
+    def size(self) -> int:
+        """The file's size now, in bytes.  Only local files grow."""
+        return os.fstat(self._file.fileno()).st_size if self._fixed is None else self._fixed
+
+    def indexed(self) -> list[BlockRef] | None:
+        """Return the records blocks as the index of a closed segment has them; None where there is none.
+
+        Offset, `end` and summary of each are right; flags and checksum are in the block's own header, from
+        where `blocks(offset)` reads them.
+        """
+        size = self.size()
+        raw = self._pull(max(0, size - FOOTER.size), FOOTER.size)
+        place = footer_place(raw)
+        block = self.block_at(place) if place is not None and place < size else None
+        if block is None or block.kind != Kind.INDEX:
+            return None
+        rows = unpack(self.read(block)[1], self.path, block.offset)
+        return _index_refs(rows, self.segment, block.offset)
+
+    def blocks(self, offset: int = len(MAGIC)) -> Iterator[BlockRef]:
+        """Yield the records blocks from `offset` on, by their headers and summaries."""
+        while (block := self.block_at(offset)) is not None:
+            ref = self.ref(block)
+            if ref is not None:
+                yield ref
+            offset = block.end
+
+    def ref(self, block: Block) -> BlockRef | None:
+        """Return a records block with its summary; None for one of another kind, its checksum checked."""
+        if block.kind == Kind.RECORDS and not block.flags & ~ZSTD:
+            raw = self._pull(block.offset + HEADER.size, block.summary_size)
+            return BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
+        self.read(block)  # what is passed over is at least what it was when it was written
+        return None
+
+    def resume(self, offset: int) -> int | None:
+        """Return where the first whole block at or after `offset` begins; None if there is none.
+
+        Its checksum is right, as `recover` asks too.
+        """
+        while raw := self._pull(offset, _STEP + len(SYNC) - 1):
+            place = raw.find(SYNC)
+            while place >= 0:
+                with suppress(CaptureError):
+                    block = self.block_at(offset + place)
+                    if block is not None:
+                        self.read(block)
+                        return block.offset
+                place = raw.find(SYNC, place + 1)
+            offset += _STEP
+        return None
+
+    def read(self, block: Block) -> tuple[bytes, bytes]:
+        """Return a block's summary and its stored body, checksum checked."""
+        raw = self._pull(block.offset + HEADER.size, block.summary_size + block.length)
+        if len(raw) < block.summary_size + block.length:
+            raise TruncatedCapture("a block is cut short", path=self.path, offset=block.offset)
+        summary, body = raw[: block.summary_size], raw[block.summary_size :]
+        check(block, summary, body, self.path)
+        return summary, body
+
+    def body(self, ref: BlockRef) -> bytes:
+        """Return the decompressed body of a records block."""
+        _, body = self.read(ref.block)
+        if ref.block.flags & ZSTD:
+            body = _decompress(body, ref.summary.raw_length, self.path, ref.block.offset)
+        if len(body) != ref.summary.raw_length:
+            text = "a block whose length is not what it says"
+            raise CaptureError(text, path=self.path, offset=ref.block.offset)
+        return body
+
+    def items(self, ref: BlockRef) -> Iterator[records.Item]:
+        """Yield the items of a block; unknown kinds are skipped."""
+        return decode_items(self.body(ref), ref.summary.mono0, self.path, ref.block.offset)
+
+
+def decode_items(
+    body: bytes, mono0: int, path: Path | str | None = None, offset: int | None = None
+) -> Iterator[records.Item]:
+    """Yield the items of a block's body.  Raises CaptureError for what is no item."""
+    unpacker = msgpack.Unpacker(
+        raw=False,
+        strict_map_key=False,
+        unicode_errors="replace",
+        max_buffer_size=max(1, len(body)),
+        max_ext_len=0,
+    )
+    unpacker.feed(body)
+    whole = 0
+    try:
+        for fields in unpacker:
+            whole = unpacker.tell()
+            item = records.decode(fields, mono0)
+            if item is not None:
+                yield item
+    except CaptureError as error:
+        raise CaptureError(str(error), path=path, offset=offset) from None
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise CaptureError(f"a block whose items do not parse: {error}", path=path, offset=offset) from None
+    if whole != len(body):
+        raise CaptureError("a block that ends inside an item", path=path, offset=offset)
+
+
+def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | None:
+    """Return the blocks of an index whose own block begins at `end`; None for what is no index."""
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) >= 3 for row in rows):
+        return None
+    offsets = [row[0] for row in rows]
+    if not all(type(at) is int for at in offsets) or any(a >= b for a, b in pairwise([0, *offsets, end])):
+        return None
+    refs = []
+    for row, following in zip(rows, [*offsets, end][1:], strict=True):
+        if row[1] == Kind.RECORDS:
+            block = Block(row[0], Kind.RECORDS, 0, 0, following - row[0] - HEADER.size, 0)
+            refs.append(BlockRef(segment, block, summary_of(row[2], segment.path, row[0])))
+    return refs
+
+
+def segment_of(value: object, path: Path | str) -> Segment:
+    """Return the segment that a decoded header describes; CaptureError for none, or of a newer format."""
+    if not isinstance(value, dict):
+        raise CaptureError("a segment header that is none", path=path)
+    version = value.get("version")
+    if not (isinstance(version, list) and version and type(version[0]) is int):
+        raise CaptureError("a segment header without a version", path=path)
+    if version[0] != VERSION[0]:
+        text = f"this capture is of format {version[0]}, natsproxy {value.get('natsproxy')} wrote it; "
+        raise UnreadableCapture(
+            text + f"this version reads format {VERSION[0]}: upgrade natsproxy", path=path
+        )
+    recorder, number = value.get("recorder"), value.get("segment")
+    wall, mono = value.get("wall"), value.get("mono")
+    if (
+        not isinstance(recorder, bytes)
+        or type(number) is not int
+        or type(wall) is not int
+        or type(mono) is not int
+    ):
+        raise CaptureError("a segment header that lacks a field", path=path)
+    seed, rules, settings = value.get("seed"), value.get("rules"), value.get("settings")
+    return Segment(
+        path,
+        recorder,
+        number,
+        wall,
+        mono,
+        seed if type(seed) is int else None,
+        rules if isinstance(rules, str) else None,
+        str(value.get("natsproxy")),
+        settings if isinstance(settings, dict) else {},
+    )
+
+
+def _decompress(body: bytes, size: int, path: Path | str, offset: int) -> bytes:
+    try:
+        import zstandard
+    except ImportError:
+        text = "it is compressed: reading it needs the zstandard package (pip install 'natsproxy[zstd]')"
+        raise CaptureError(text, path=path) from None
+    try:
+        frame = zstandard.get_frame_parameters(body)
+        if frame.content_size > BODY_MAX or frame.content_size != size:
+            raise CaptureError("a compressed block of another size than it says", path=path, offset=offset)
+        return zstandard.ZstdDecompressor().decompress(body, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise CaptureError(f"a block that does not decompress: {error}", path=path, offset=offset) from None

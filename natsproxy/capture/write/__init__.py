@@ -1,0 +1,1 @@
+"""Items to blocks to segment files."""

@@ -1,0 +1,234 @@
+"""Blocks to files: one segment after another, each closed with its index.
+
+Plain synchronous file work, meant for a thread: its calls (checksum, compression, writev, fsync) release the
+interpreter lock.  A block is written whole or not at all: after a short write or a full disk the file is cut
+back to its last whole block and CaptureError says so.  The same block may be tried again: it goes to the same
+file once a full disk has room, and to a new segment where the file has been removed or cannot be used.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from natsproxy import __version__
+from natsproxy.capture.format.blocks import END, FOOTER, MAGIC, VERSION, ZSTD, Kind, Parts, header
+from natsproxy.capture.write.builder import SealedBlock
+from natsproxy.errors import CaptureError
+
+_IOV_MAX = 1000
+_NAMES = 10_000  # of captures beside each other
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What a segment header says: ids are 16 bytes; wall and mono are the clocks at its creation, in ns."""
+
+    recorder: bytes
+    boot: bytes
+    wall: int
+    mono: int
+    seed: int | None = None
+    rules: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class CaptureWriter:
+    """Writes one capture: a file `x.ncap`, or a folder of segments."""
+
+    def __init__(self, path: Path, info: SegmentInfo, *, compression: str = "none") -> None:
+        self.path = path
+        self.single = path.suffix == ".ncap"
+        self.info = info
+        self.segment = -1
+        self.size = 0
+        self.file: Path | None = None
+        self._fd = -1
+        self._torn = False  # behind the last whole block there is a piece of one
+        self._broken = False  # no more can be written to this file
+        self._index: list[list[Any]] = []
+        self._items = self._frames = 0
+        self._walls: tuple[int, int] | None = None
+        self._compress = _compressor(compression)
+
+    def open_segment(self, info: SegmentInfo | None = None) -> Path:
+        """Begin the next segment; the one before it is closed."""
+        self.close()
+        self.info = info or self.info
+        if not self.single:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                reason = f"cannot create the folder of the capture: {error.strerror}"
+                raise CaptureError(reason, path=self.path) from None
+        self.segment += 1
+        try:
+            self.file, self._fd = self._create()
+        except CaptureError:
+            self.segment -= 1
+            raise
+        self.size = 0
+        self._torn = self._broken = False
+        self._index = []
+        self._items = self._frames = 0
+        self._walls = None
+        try:
+            body = msgpack.packb(self._header())
+            self._write([MAGIC, header(Kind.SEGMENT, 0, b"", [body], len(body)), body])
+        except CaptureError:
+            self.abandon()
+            raise
+        return self.file
+
+    def _create(self) -> tuple[Path, int]:
+        """Create the segment's file; a file that is there is never touched: the next free name is taken."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for number in range(self.segment, self.segment + _NAMES):
+            file = self.path / f"{self.info.recorder.hex()}-{self.segment}.ncap"
+            if self.single:
+                file = self.path.with_name(f"{self.path.stem}-{number}.ncap") if number else self.path
+            try:
+                return file, os.open(file, flags, 0o600)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise CaptureError(f"cannot create the capture: {error.strerror}", path=file) from None
+        raise CaptureError("cannot create the capture: all names like it are taken", path=self.path)
+
+    def _header(self) -> dict[str, Any]:
+        info = self.info
+        return {
+            "version": list(VERSION),
+            "recorder": info.recorder,
+            "boot": info.boot,
+            "segment": self.segment,
+            "wall": info.wall,
+            "mono": info.mono,
+            "natsproxy": __version__,
+            "seed": info.seed,
+            "rules": info.rules,
+            "settings": info.settings,
+        }
+
+    def write(self, block: SealedBlock) -> None:
+        """Write a records block.
+
+        Raises CaptureError; then the file ends with its last whole block, and the block may be tried again.
+        """
+        if self._fd < 0 or self._unusable():
+            self.abandon()
+            self.open_segment(replace(self.info, wall=block.summary[1], mono=block.summary[0]))
+        flags = 0
+        # In one piece: each call that releases the interpreter lock costs a wait for it afterwards.
+        body = b"".join(block.buffers)
+        if self._compress is not None:
+            body = self._compress(body)
+            flags = ZSTD
+        offset = self.size
+        self._block(Kind.RECORDS, flags, msgpack.packb(block.summary), [body])
+        self._index.append([offset, int(Kind.RECORDS), block.summary])
+        self._items += block.summary[4]
+        self._frames += block.frames
+        wall, first, last = block.summary[1], block.summary[2], block.summary[3]
+        begin = self._walls[0] if self._walls else wall + first
+        self._walls = (begin, max(wall + last, self._walls[1] if self._walls else 0))
+
+    def _unusable(self) -> bool:
+        """Return whether what is written to the file would be lost: it was removed, or has failed."""
+        return self._broken or not os.fstat(self._fd).st_nlink
+
+    def _block(self, kind: Kind, flags: int, summary: bytes, body: Parts) -> None:
+        length = sum(map(len, body))
+        self._write([header(kind, flags, summary, body, length), summary, *body])
+
+    def _write(self, parts: Parts) -> None:
+        written = 0
+        try:
+            if self._torn:
+                self._cut_back()
+            for at in range(0, len(parts), _IOV_MAX):
+                written += self._writev([memoryview(part) for part in parts[at : at + _IOV_MAX] if len(part)])
+        except OSError as error:
+            self._torn = True
+            self._broken = error.errno not in (ENOSPC, EDQUOT)
+            with suppress(OSError):  # it is tried again before the next write
+                self._cut_back()
+            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
+        self.size += written
+
+    def _cut_back(self) -> None:
+        os.ftruncate(self._fd, self.size)
+        os.lseek(self._fd, self.size, os.SEEK_SET)
+        self._torn = False
+
+    def _writev(self, parts: list[memoryview]) -> int:
+        total = 0
+        while parts:
+            count = os.writev(self._fd, parts)
+            total += count
+            while parts and count >= len(parts[0]):
+                count -= len(parts.pop(0))
+            if count:
+                parts[0] = parts[0][count:]
+        return total
+
+    def close(self) -> None:
+        """Write index and footer, sync and close; idempotent.  Without them the file stays readable.
+
+        Raises CaptureError; then it may be tried again, or left as it is by `abandon`.
+        """
+        if self._fd < 0:
+            return
+        if self._unusable():
+            self.abandon()
+            return
+        first, last = self._walls or (self.info.wall, self.info.wall)
+        summary = msgpack.packb([len(self._index), self._items, self._frames, first, last])
+        body = msgpack.packb(self._index)
+        size = self.size
+        self._write([header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(size)])
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            self.size, self._torn, self._broken = size, True, True
+            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
+        self._release()
+
+    def abandon(self) -> None:
+        """Close the file as it is; one without any block is removed, and its number used again."""
+        if self._fd < 0:
+            return
+        if not self._index and self.file is not None:
+            self.segment -= 1
+            with suppress(OSError):  # it may be gone already
+                if os.path.samestat(self.file.stat(), os.fstat(self._fd)):
+                    self.file.unlink()
+        self._release()
+
+    def _release(self) -> None:
+        fd, self._fd = self._fd, -1
+        with suppress(OSError):  # it is synced, or its failure has been said
+            os.close(fd)
+
+
+def footer(offset: int) -> bytes:
+    """Return the footer that points at the index block at `offset`."""
+    place = offset.to_bytes(8, "little")
+    return FOOTER.pack(END, zlib.crc32(place), offset)
+
+
+def _compressor(name: str) -> Any:
+    if name == "none":
+        return None
+    try:
+        import zstandard
+    except ImportError:
+        raise CaptureError("compression needs the zstandard package: pip install 'natsproxy[zstd]'") from None
+    return zstandard.ZstdCompressor(level=1).compress

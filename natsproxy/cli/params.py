@@ -1,0 +1,102 @@
+"""What the commands of replays are asked, and how they answer: addresses, speeds, credentials, results."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import click
+
+from natsproxy.addresses import mask_url
+from natsproxy.config.options import MAX_PORT, duration
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError
+from natsproxy.replay.client_playback import credentials as creds
+
+URL: Final = "nats://HOST:PORT"
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
+    """A duration ("250ms", "1m30s") or a number of seconds; seconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, or fail with both shapes."""
+        try:
+            return duration(value) / 1e9
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Speed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
+    """A factor, or max (None)."""
+
+    name = "FACTOR|max"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
+        """Read it, or fail with both shapes."""
+        if value == "max":
+            return None
+        try:
+            speed = float(value)
+        except ValueError:
+            speed = 0
+        if not 0.001 <= speed <= 10_000:
+            self.fail(f"{value!r} is neither a factor (0.1, 1, 100) nor max", param, ctx)
+        return speed
+
+
+def parse_address(text: str, what: str) -> Address:
+    """Read `nats://HOST:PORT` or `HOST:PORT`.
+
+    Raises ConfigError with the shape that it must have.
+    """
+    match = re.fullmatch(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::([0-9]+))?/?", text)
+    if match is None or not text or match[1].isdecimal():
+        hint = f"nats://127.0.0.1:{text}" if text.isdecimal() else "nats://HOST:PORT"
+        raise ConfigError(f"{what} {mask_url(text)!r} is no address: {hint}")
+    if int(match[2] or 0) > MAX_PORT:
+        raise ConfigError(f"{what} {mask_url(text)!r}: the port must be at most {MAX_PORT}")
+    return Address(match[1].strip("[]") or "127.0.0.1", int(match[2]) if match[2] is not None else 4222)
+
+
+def parse_credentials(options: dict[str, Any]) -> creds.Credentials:
+    """Read --creds, --user and --map-user.
+
+    Raises ConfigError for what cannot be read.
+    """
+    base = creds.Credentials()
+    if options["creds"]:
+        base = creds.from_creds(options["creds"])
+    elif options["user"]:
+        base = creds.from_user(options["user"])
+    users = {}
+    for entry in options["map_user"]:
+        recorded, equals, text = entry.partition("=")
+        if not equals:
+            raise ConfigError("a value of --map-user is not RECORDED=USER:PASSWORD")
+        users[recorded] = creds.from_user(text)
+    return creds.Credentials(base.user, base.password, base.token, base.jwt, base.seed, users)
+
+
+def parse_connections(text: str) -> frozenset[int]:
+    """Read connection numbers, `1,2,5`.
+
+    Raises ConfigError for what is none.
+    """
+    try:
+        return frozenset(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(f"--connections {text!r} is no list of connection numbers: 1,2,5") from None
+
+
+def show_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Print a result, as JSON or as lines for a person."""
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for key, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int | float) else value
+        click.echo(f"{key.replace('_', ' '):>22}  {shown}")

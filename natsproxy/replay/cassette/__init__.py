@@ -1,0 +1,1 @@
+"""Cassettes: record modes, and merging of new episodes."""

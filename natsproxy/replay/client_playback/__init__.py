@@ -1,0 +1,1 @@
+"""Playing the clients of a capture to a live server."""

@@ -1,0 +1,138 @@
+"""Hearing what a connection is sent without looking at each message.
+
+What a replay to a server waits for is a count of messages for each subscription, and the few messages that
+name something: answers and requests (by their inboxes), deliveries of JetStream (by their ack subjects),
+statuses.  Those are recognised by *needles*, the first tokens of the reply subjects that were recorded: a
+stretch of plain messages in which no needle occurs, be it in a payload, holds none of them and is counted as
+a whole.  One subscription of a connection is counted that way, the one that gets most; the messages of the
+others are looked at one by one, so that each count is exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from natsproxy.errors import ProtocolError
+from natsproxy.wire import parse
+from natsproxy.wire.frames import Frame, Malformed, Need, Run
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import ALL_OPS, S2C, Op
+from natsproxy.wire.parse import EVERYTHING
+from natsproxy.wire.scanner import Interest, Scanner
+
+Count = tuple[bytes, int]
+"""A subscription (sid) and how many messages."""
+_MOST: Final = 16
+_WATCHED: Final = 10_000
+_BUSY: Final = 256
+_UNLIMITED: Final = 1 << 30
+_LINE: Final = rb"PUB[ \t]+%b([^ \t\r\n]+)[ \t]+(\d{1,9})[ \t]*\r\n"
+PLAIN: Final = re.compile(_LINE % b"")
+"""The control line of a publish without a reply: its groups are subject and size."""
+_NEVER: Final = re.compile(rb"(?!)")
+
+
+class BulkSearch:
+    """The first tokens of reply subjects, the inboxes' and JetStream's own among them.
+
+    interest: for a scanner of s2c, what is not to be counted as a whole.  plain: as `PLAIN`, for publishes on
+    subjects without one.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: set[bytes] = {b"$JS.", b"_INBOX."}
+        self._make()
+
+    def _make(self) -> None:
+        patterns = tuple(token + b">" if token.endswith(b".") else token for token in self._tokens)
+        self.interest = Interest(
+            (
+                Clause(ALL_OPS & ~Op.MSG.bit, Need.PAYLOAD),
+                Clause(Op.MSG.bit, Need.PAYLOAD, patterns),
+            )
+        )
+        named = b"|".join(map(re.escape, self._tokens))
+        self.plain = re.compile(_LINE % (b"(?!%b)" % named))
+
+    def learn(self, reply: bytes) -> None:
+        """Note a recorded reply subject."""
+        head, dot, _ = reply.partition(b".")
+        token = head + dot
+        if token in self._tokens or len(self._tokens) > _MOST:
+            return
+        self._tokens.add(token)
+        if len(self._tokens) > _MOST or head in (b"", b"*", b">"):  # too many, or none that can be looked for
+            self.interest, self.plain = EVERYTHING, _NEVER
+            self._tokens.update(b"%d" % n for n in range(_MOST))
+        else:
+            self._make()
+
+    def names(self, subject: bytes) -> bool:
+        """Tell whether messages on a subject are looked at one by one anyway."""
+        return any(subject.startswith(token) for token in self._tokens)
+
+    def within(self, buffer: bytes, start: int, end: int) -> bool:
+        """Tell whether one of them occurs in a stretch of bytes."""
+        return any(buffer.find(token, start, end) >= 0 for token in self._tokens)
+
+
+class BulkScanner:
+    """Listens to one connection, recorded or live."""
+
+    def __init__(self, search: BulkSearch) -> None:
+        self._needles = search
+        self._scanner = Scanner(S2C, search.interest, hold=_UNLIMITED, buffer_limit=_UNLIMITED)
+        self._busy: bytes | None = None
+        self._singly = False
+        self._seen: dict[bytes, int] = {}
+
+    @property
+    def held(self) -> int:
+        """How many bytes of an unfinished frame are kept."""
+        return self._scanner.held
+
+    def subscribed(self, sid: bytes, subject: bytes) -> None:
+        """Note a subscription before its first message."""
+        watched = self._scanner.watch_sids
+        if self._needles.names(subject) or sid in watched:
+            return
+        if self._busy is None or sid == self._busy:
+            self._busy = sid
+        elif len(watched) < _WATCHED:
+            watched[sid] = Need.PAYLOAD
+        else:
+            self._singly = True
+
+    def scan(self, data: bytes) -> Iterator[Frame | Count]:
+        """Yield what bytes from the server hold: frames, and counts of messages that name nothing.
+
+        Raises ProtocolError for what is not NATS.
+        """
+        scanner, search = self._scanner, self._needles
+        scanner.interest = EVERYTHING if self._singly else search.interest
+        scanner.feed(data)
+        while (segment := scanner.next()) is not None:
+            if isinstance(segment, Frame):
+                yield segment
+                if segment.sid in scanner.watch_sids:
+                    self._compare(segment.sid)
+            elif isinstance(segment, Run):
+                buffer, start, end, frames, _ = segment
+                if self._busy is None or search.within(buffer, start, end):
+                    yield from parse.frames(buffer[start:end], S2C)
+                else:
+                    yield self._busy, frames
+            else:
+                reason = segment.reason if isinstance(segment, Malformed) else "an operation unknown to NATS"
+                raise ProtocolError(S2C.label, scanner.offset, reason)
+
+    def _compare(self, sid: bytes) -> None:
+        """Count a message that was looked at; a busy subscription takes the place of the one that was."""
+        seen = self._seen[sid] = self._seen.get(sid, 0) + 1
+        if seen >= _BUSY and self._busy is not None:
+            self._seen.clear()
+            del self._scanner.watch_sids[sid]
+            self._scanner.watch_sids[self._busy] = Need.PAYLOAD
+            self._busy = sid

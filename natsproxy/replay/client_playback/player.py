@@ -1,0 +1,200 @@
+"""Carries out a replay to a server on trio: dials, writes, reads, and keeps the time."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+import trio
+
+from natsproxy.config.settings import Address
+from natsproxy.errors import ConfigError, NatsproxyError, ProtocolError
+from natsproxy.net.relay import now_ns
+from natsproxy.net.stream import Leg, LegLost
+from natsproxy.protocol import gojson
+from natsproxy.replay.client_playback.credentials import Credentials, rebuilt
+from natsproxy.replay.client_playback.playback import ToServer
+from natsproxy.replay.client_playback.state import Action, Dial, Write
+from natsproxy.replay.errors import ReplayError
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import S2C, Op
+from natsproxy.wire.parse import EVERYTHING
+from natsproxy.wire.scanner import Scanner
+
+DIAL_LIMIT: Final = 10.0  # seconds for a connection and its handshake
+BACKLOG: Final = 4 << 20
+_READS: Final = 16
+
+
+class ServerPlayer:
+    """Plays a `ToServer` machine against a server."""
+
+    def __init__(self, machine: ToServer, address: Address, credentials: Credentials | None = None) -> None:
+        self.machine = machine
+        self.address = address
+        self.credentials = credentials or Credentials()
+        self.version = ""
+        self.connected = 0
+        self._legs: dict[int, Leg] = {}
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._wake = trio.Event()
+        self._failure: NatsproxyError | None = None
+
+    async def run(self) -> None:
+        """Play to the end; no connection is left open, however it ends.
+
+        Raises ConfigError when the server cannot be reached or refuses the first connection.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                while not self.machine.done and self._failure is None:
+                    self._wake = trio.Event()
+                    self._perform(self.machine.advance(now_ns()), nursery)
+                    await self._flush()
+                    if not self.machine.done:
+                        await self._wait()
+                nursery.cancel_scope.cancel()
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            for leg in self._legs.values():
+                leg.close()
+
+    async def _wait(self) -> None:
+        deadline = self.machine.deadline
+        wait = float("inf") if deadline is None else max(0, deadline - now_ns()) / 1e9
+        with trio.move_on_after(wait):
+            await self._wake.wait()
+
+    def _perform(self, actions: list[Action], nursery: trio.Nursery) -> None:
+        for action in actions:
+            if isinstance(action, Dial):
+                nursery.start_soon(self._connection, action)
+            elif isinstance(action, Write):
+                leg = self._legs.get(action.conn)
+                if leg is not None:
+                    self._write(action.conn, leg, action.data)
+            else:
+                scope = self._scopes.get(action.conn)
+                if scope is not None:
+                    scope.cancel()
+
+    def _write(self, conn: int, leg: Leg, data: bytes) -> None:
+        try:
+            leg.write(data)
+        except LegLost as lost:
+            self._lost(conn, str(lost))
+
+    async def _flush(self) -> None:
+        for conn, leg in list(self._legs.items()):
+            if leg.backlog:
+                try:
+                    await leg.flush()
+                except LegLost as lost:
+                    self._lost(conn, str(lost))
+
+    def _lost(self, conn: int, why: str) -> None:
+        self.machine.lost(conn, why)
+        self._wake.set()
+
+    # -- one connection
+
+    async def _connection(self, dial: Dial) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes[dial.conn] = scope
+            leg: Leg | None = None
+            try:
+                with trio.fail_after(DIAL_LIMIT):
+                    leg = Leg(await self._socket())
+                    early = await self._handshake(leg, dial)
+                self.connected += 1
+                self._legs[dial.conn] = leg
+                self.machine.connected(dial.conn)
+                self._received(dial.conn, leg, early)
+                await self._read(dial.conn, leg)
+                self._lost(dial.conn, "the server closed it")
+            except trio.TooSlowError:
+                self._fail(
+                    ReplayError(f"nats://{self.address} gave no INFO and PONG within {DIAL_LIMIT:g} s")
+                )
+            except ProtocolError as error:
+                self._lost(dial.conn, f"the server sent what is not NATS ({error})")
+            except NatsproxyError as error:
+                self._fail(error)
+            except LegLost as lost:
+                self._lost(dial.conn, str(lost))
+            finally:
+                self._legs.pop(dial.conn, None)
+                self._scopes.pop(dial.conn, None)
+                if leg is not None:
+                    leg.close()
+
+    def _fail(self, error: NatsproxyError) -> None:
+        self._failure = self._failure or error
+        self._wake.set()
+
+    async def _socket(self) -> socket.socket:
+        try:
+            stream = await trio.open_tcp_stream(self.address.host, self.address.port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(f"cannot connect to nats://{self.address}: {reason}") from None
+        return socket.socket(fileno=stream.socket.detach())
+
+    async def _handshake(self, leg: Leg, dial: Dial) -> bytes:
+        """Wait for INFO, say CONNECT and PING, wait for PONG; return the bytes behind it."""
+        scanner = Scanner(S2C, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
+        greeted = False
+        while True:
+            data = await _receive(leg)
+            if not data:
+                raise LegLost(leg, "the server closed it during the handshake")
+            scanner.feed(data)
+            while (frame := scanner.next()) is not None:
+                if not isinstance(frame, Frame):
+                    raise ConfigError(f"nats://{self.address} does not speak NATS")
+                if frame.op == Op.INFO and not greeted:
+                    greeted = True
+                    leg.write(self._hello(dial, frame.args))
+                elif frame.op == Op.ERR:
+                    text = frame.args.decode(errors="replace")
+                    raise ConfigError(f"nats://{self.address} refused a connection: {text}")
+                elif frame.op == Op.PONG:
+                    return scanner.rest()
+
+    def _hello(self, dial: Dial, args: bytes) -> bytes:
+        said = {gojson.fold(key): value for key, value in gojson.load_pairs(args) or ()}
+        if said.get("tls_required"):
+            raise ConfigError(f"nats://{self.address} requires TLS, which replays do not speak yet")
+        self.version = str(said.get("version", ""))
+        nonce = str(said.get("nonce", ""))
+        return encode.connect(rebuilt(dial.connect, self.credentials, nonce)) + encode.PING
+
+    async def _read(self, conn: int, leg: Leg) -> None:
+        reads = 0
+        while True:
+            data = leg.try_receive()
+            if data is None:
+                reads = 0
+                await leg.wait_readable()
+                continue
+            if not data:
+                return
+            self._received(conn, leg, data)
+            reads += 1
+            if reads >= _READS:
+                await trio.lowlevel.checkpoint()
+                reads = 0
+
+    def _received(self, conn: int, leg: Leg, data: bytes) -> None:
+        for action in self.machine.received(conn, data):
+            if isinstance(action, Write):
+                self._write(conn, leg, action.data)
+        self._wake.set()
+
+
+async def _receive(leg: Leg) -> bytes:
+    while (data := leg.try_receive()) is None:
+        await leg.wait_readable()
+    return data

@@ -1,0 +1,135 @@
+"""Reads a recorded conversation ahead of what is sent, in a bounded window, into queues of connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from natsproxy.replay.client_playback.batches import Batch, PlainBatch, ReceivedBatch
+from natsproxy.replay.client_playback.dependencies import Dependencies, EndConnection, Planned
+from natsproxy.replay.client_playback.state import PART, Bulk, PlaybackState, cost_of, seq_of
+from natsproxy.replay.conversation.matching import is_api
+from natsproxy.replay.conversation.steps import Began, Ended, Step
+from natsproxy.replay.diff.normalize import PUBLISHED
+from natsproxy.wire.ops import C2S, Op
+
+WINDOW: Final = 16 << 20
+_SKIPPED: Final = (Op.PING, Op.PONG, Op.OK, Op.CONNECT)
+
+
+class Reading:
+    """Fills the queues of a stage.
+
+    whole: everything was read.  strides: how many were.  t: the recorded time that was reached, in ns.
+    timed: times count, publishes of different times go out on their own.
+    """
+
+    def __init__(
+        self,
+        source: Iterator[Batch],
+        state: PlaybackState,
+        *,
+        window: int,
+        timed: bool,
+        keep: Callable[[int], bool],
+    ) -> None:
+        self.whole = False
+        self.t = self.batches = 0
+        self._source = source
+        self._state = state
+        self._window = window
+        self._timed = timed
+        self._keep = keep
+        self._needs = Dependencies()
+        self._size = 0
+        self._seq = 0
+        self._mark = 0  # what is published before and behind a SUB or an end stays apart
+
+    def fill(self, until: int | None = None, most: int | None = None) -> bool:
+        """Read on: to the window's size, no further than the recorded time `until`, `most` strides at most.
+
+        Returns whether anything was read.
+        """
+        upto, before = None if most is None else self.batches + most, self.batches
+        while not self.whole and self._size < self._window and (until is None or self.t <= until):
+            if self.batches == upto:
+                break
+            batch = next(self._source, None)
+            if batch is None:
+                self._end()
+                return True
+            self.t = batch.t
+            self.batches += 1
+            if self._keep(batch.conn):
+                self._take(batch)
+        return self.batches != before
+
+    def left(self, head: Planned | Bulk) -> None:
+        """Note that what was read has left its queue."""
+        self._size -= cost_of(head)
+        del self._state.unsent[seq_of(head)]
+
+    def _end(self) -> None:
+        self.whole = True
+        for conn, live in self._state.lives.items():
+            if not (live.queue and isinstance(live.queue[-1], EndConnection)):
+                live.queue.append(self._needs.ended(conn, self._seq + 1, self.t))
+
+    def _take(self, batch: Batch) -> None:
+        if isinstance(batch, PlainBatch):
+            self._seq = batch.seq + batch.frames - 1
+            self._plain(batch)
+        elif isinstance(batch, ReceivedBatch):
+            self._seq = batch.seq + batch.frames - 1
+            self._needs.heard(batch.conn, batch.sid, batch.frames)
+        elif isinstance(batch, Step):
+            self._seq = batch.seq
+            if batch.direction == C2S:
+                self._sent(batch)
+            else:
+                self._needs.received(batch)
+                self._state.names.answered(batch.frame, live=False)
+        elif isinstance(batch, Ended) and batch.conn in self._state.lives:
+            goodbye = self._needs.ended(batch.conn, self._seq + 1, batch.t)
+            self._mark += 1
+            self._state.leaving[batch.conn] = goodbye.seq
+            self._state.lives[batch.conn].queue.append(goodbye)
+
+    def _sent(self, step: Step) -> None:
+        frame, state = step.frame, self._state
+        if frame.op == Op.CONNECT and step.conn not in state.connects:
+            state.connects[step.conn] = frame.args
+            state.live(step.conn).queue.append(Began(step.conn, step.t))
+        if frame.op in _SKIPPED or frame.subject.startswith(b"$JS.FC."):
+            return
+        if frame.op in PUBLISHED and not frame.reply and not frame.subject.startswith(b"$JS."):
+            if not self._needs.answers(frame.subject):
+                self._plain(PlainBatch(step.seq, step.conn, step.t, frame.raw, 1))
+                return
+        elif frame.op in PUBLISHED:
+            state.names.requested(frame)
+            if frame.reply:
+                state.search.learn(frame.reply)
+                if is_api(frame.subject):
+                    state.calls[frame.reply] = None
+        else:
+            self._mark += 1
+        if frame.op == Op.SUB:
+            state.interest[step.seq] = (step.conn, frame.subject)
+        planned = self._needs.sent(step)
+        state.live(step.conn).queue.append(planned)
+        state.unsent[step.seq] = None
+        self._size += cost_of(planned)
+
+    def _plain(self, plain: PlainBatch) -> None:
+        """Queue publishes that need nothing, with their neighbours where nothing came between."""
+        queue = self._state.live(plain.conn).queue
+        counts, api = self._needs.news(plain.conn)
+        last = queue[-1] if queue else None
+        t = plain.t if self._timed else None
+        if counts or api or not isinstance(last, Bulk) or not last.takes(self._mark, t):
+            last = Bulk(plain.seq, plain.t, self._mark, counts, api)
+            queue.append(last)
+            self._state.unsent[plain.seq] = None
+        last.add(plain)
+        self._size += len(plain.data) + PART

@@ -1,0 +1,96 @@
+"""Plays the clients of a capture to a server, as often as asked, recorded where that is asked for.
+
+A second lap and those behind it are the same conversation under other names (`laps.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from natsproxy.config.settings import Address
+from natsproxy.replay.client_playback.batches import batches
+from natsproxy.replay.client_playback.credentials import Credentials
+from natsproxy.replay.client_playback.iterations import Iteration
+from natsproxy.replay.client_playback.playback import ToServer
+from natsproxy.replay.client_playback.player import ServerPlayer
+from natsproxy.replay.client_playback.state import Missing
+from natsproxy.replay.observe import observe
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How clients are played.
+
+    speed: of the recorded times, None for as fast as it goes.  patience: ns to wait for what a frame needs.
+    laps: how often.  connections: the recorded ones to play, none for all.
+    """
+
+    speed: float | None = 1.0
+    patience: int = 5_000_000_000
+    iterations: int = 1
+    connections: frozenset[int] = frozenset()
+    credentials: Credentials = field(default_factory=Credentials)
+
+
+class ReplayJob:
+    """One use of a capture against a server.  missing: what was waited for in vain."""
+
+    def __init__(
+        self, capture: Path, server: Address, options: ReplayOptions, observed: Path | None = None
+    ) -> None:
+        self.missing: list[Missing] = []
+        self.iteration = 0
+        self.machine: ToServer | None = None
+        self._capture, self._server, self._terms, self._observed = capture, server, options, observed
+        self._totals = {"frames": 0, "bytes": 0, "received": 0, "connections": 0}
+        self._seconds = 0.0
+        self._lags = (0, 0)
+
+    async def run(self) -> None:
+        """Play all laps.  Raises NatsproxyError where it cannot go on."""
+        if self._observed is None:
+            await self._play(self._server)
+            return
+        async with observe(self._observed, self._server) as proxy:
+            await self._play(proxy.listen[0])
+
+    async def _play(self, address: Address) -> None:
+        options = self._terms
+        for self.iteration in range(options.iterations):
+            machine = self.machine = ToServer(
+                Iteration(self.iteration).batches(batches(self._capture)),
+                speed=options.speed,
+                patience=options.patience,
+                keep=lambda conn: not options.connections or conn in options.connections,
+            )
+            player, began = ServerPlayer(machine, address, options.credentials), trio.current_time()
+            try:
+                await player.run()
+            finally:
+                self._seconds += trio.current_time() - began
+                self._count(machine, player)
+
+    def _count(self, machine: ToServer, player: ServerPlayer) -> None:
+        self.missing += machine.missing
+        self._totals["frames"] += machine.sent
+        self._totals["bytes"] += machine.sent_bytes
+        self._totals["received"] += machine.received_frames
+        self._totals["connections"] += player.connected
+        p99, worst = self._lags
+        self._lags = (max(p99, machine.lag.percentile(0.99)), max(worst, machine.lag.worst))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was done as JSON values."""
+        frames, seconds = self._totals["frames"], self._seconds
+        return {
+            **self._totals,
+            "seconds": round(seconds, 3),
+            "frames_per_second": round(frames / seconds) if seconds else 0,
+            "lag_p99_ms": round(self._lags[0] / 1e6, 3),
+            "worst_lag_ms": round(self._lags[1] / 1e6, 3),
+            "missing": len(self.missing),
+        }

@@ -1,0 +1,1 @@
+"""A capture as a conversation: steps, causes, exchanges, identifiers, matching."""

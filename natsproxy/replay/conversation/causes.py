@@ -1,0 +1,200 @@
+"""What caused each frame that a client received: the partial order of a conversation.
+
+Fed with the steps of a capture in order, `Causes.of(step)` names for each server frame the client frames (by
+their seq) that had to come first, and how it follows them:
+
+- ANSWER: as soon as its causes have happened.
+- TIMED: by the server's clock (heartbeats, 408, redelivery after ack_wait): at its recorded distance.
+
+The rules, first match wins per kind of frame
+1. A publish of any recorded connection with the same subject, reply and body: it was forwarded.  Copies on
+   one subscription are counted, so the n-th copy belongs to the n-th such publish.
+2. A message with an ack subject (JetStream): the publish with the same subject and body, if it was recorded,
+   and what asked for it: the nak of that very message when it is a redelivery, the pull request or the
+   creation of its consumer otherwise.
+3. The request whose reply subject it arrives on: answers, API responses, 503, the end of a pull request.
+4. A heartbeat or flow control: the creation of its consumer, by its deliver subject.
+5. Else the last frame that this client sent before.
+
+Every table is bounded, and keyed by hashes where keys are many; what was forgotten is treated as rule 5.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from enum import Enum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from natsproxy.protocol import headers
+from natsproxy.protocol.jetstream import AckSubject, StatusKind, parse_ack, parse_api, status_kind
+from natsproxy.replay.conversation.steps import Step
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+LIMIT: Final = 100_000
+_PUBLISHES: Final = (Op.PUB, Op.HPUB)
+_ENDS: Final = {
+    StatusKind.HEARTBEAT,
+    StatusKind.FLOW_CONTROL,
+    StatusKind.TIMEOUT,
+    StatusKind.CONFLICT,
+}
+
+_Seqs = int | deque[int]
+"""One publish, which is nearly always all there is, or several."""
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Kind(Enum):
+    """How an effect follows its causes."""
+
+    ANSWER = "answer"
+    TIMED = "timed"
+
+
+class Cause(NamedTuple):
+    """Why a server frame came.  after: seqs of client frames.  stream: it belongs to a consumer's delivery,
+    whose order counts whatever the subjects (messages, and the statuses between them)."""
+
+    after: tuple[int, ...]
+    kind: Kind = Kind.ANSWER
+    stream: bool = False
+
+
+class Bounded(OrderedDict[K, V], Generic[K, V]):
+    """A dict that forgets what was put in first beyond `LIMIT`."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        if len(self) > LIMIT:
+            self.popitem(last=False)
+
+
+class Causes:
+    """Finds causes; feed it every step of a capture, in order."""
+
+    def __init__(self) -> None:
+        self._published: Bounded[int, _Seqs] = Bounded()
+        self._stored: Bounded[int, _Seqs] = Bounded()
+        self._copies: Bounded[int, int] = Bounded()
+        self._requests: Bounded[bytes, int] = Bounded()
+        self._consumers: Bounded[tuple[bytes, bytes], int] = Bounded()
+        self._deliver: Bounded[bytes, int] = Bounded()
+        self._naks: Bounded[tuple[bytes, bytes, int], tuple[int, bool]] = Bounded()
+        self._subscribed: Bounded[tuple[int, bytes], tuple[bytes, int]] = Bounded()
+        self._last: Bounded[int, int] = Bounded()
+
+    # -- what clients send
+
+    def sent(self, step: Step) -> None:
+        """Note a SUB, PUB or HPUB."""
+        frame = step.frame
+        self._last[step.conn] = step.seq
+        if frame.op == Op.SUB:
+            self._subscribed[step.conn, frame.sid] = (frame.subject, step.seq)
+        elif frame.op in _PUBLISHES:
+            self._note_publish(step, frame)
+
+    def _note_publish(self, step: Step, frame: Frame) -> None:
+        seq, body = step.seq, frame.body
+        self._append(self._published, hash((frame.subject, frame.reply, body)), seq)
+        self._append(self._stored, hash((frame.subject, body)), seq)
+        if frame.reply:
+            self._requests[frame.reply] = seq
+        if not frame.subject.startswith(b"$JS."):
+            return
+        ack = parse_ack(frame.subject)
+        if ack is not None:
+            if frame.body.startswith(b"-NAK"):
+                self._naks[ack.stream, ack.consumer, ack.stream_seq] = (seq, len(frame.body.strip()) > 4)
+            elif frame.body.startswith(b"+NXT"):
+                self._consumers[ack.stream, ack.consumer] = seq
+            return
+        call = parse_api(frame.subject)
+        if call is not None and call.verb == b"CONSUMER.MSG.NEXT":
+            self._consumers[call.stream, call.consumer] = seq
+        elif call is not None and call.verb in (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE"):
+            deliver = _deliver_subject(frame.body)
+            if deliver:
+                self._deliver[deliver] = seq
+
+    @staticmethod
+    def _append(table: Bounded[int, _Seqs], key: int, seq: int) -> None:
+        known = table.get(key)
+        if known is None:
+            table[key] = seq
+        elif isinstance(known, int):
+            table[key] = deque((known, seq), maxlen=LIMIT)
+        else:
+            known.append(seq)
+
+    # -- what clients receive
+
+    def of(self, step: Step) -> Cause:
+        """Return the cause of a server frame."""
+        frame = step.frame
+        last = self._last.get(step.conn)
+        fallback = () if last is None else (last,)
+        if frame.op not in (Op.MSG, Op.HMSG):
+            return Cause(fallback)
+        ack = parse_ack(frame.reply) if frame.reply else None
+        if ack is not None:
+            return self._delivery(step, ack, fallback)
+        key = hash((frame.subject, frame.reply, frame.body))
+        seq = self._copy(step, self._published.get(key), key)
+        if seq is not None:
+            return Cause((seq,))
+        status = _status(frame)
+        request = self._requests.get(frame.subject)
+        if status in _ENDS:
+            created = self._deliver.get(frame.subject)
+            after = created if request is None else request
+            return Cause(fallback if after is None else (after,), Kind.TIMED, True)
+        if request is not None:
+            return Cause(
+                (request,), stream=status is StatusKind.NOT_FOUND and b"No Messages" in frame.headers
+            )
+        return Cause(fallback)
+
+    def _copy(self, step: Step, publishes: _Seqs | None, key: int) -> int | None:
+        """Return the publish that this delivery is a copy of: the n-th for the n-th on this subscription."""
+        if publishes is None:
+            return None
+        count = hash((step.conn, step.frame.sid, key))
+        n = self._copies.get(count, 0)
+        self._copies[count] = n + 1
+        if isinstance(publishes, int):
+            return publishes if not n else None
+        return publishes[n] if n < len(publishes) else None
+
+    def _delivery(self, step: Step, ack: AckSubject, fallback: tuple[int, ...]) -> Cause:
+        frame = step.frame
+        asked = self._consumers.get((ack.stream, ack.consumer))
+        if asked is None:
+            subscribed = self._subscribed.get((step.conn, frame.sid))
+            asked = None if subscribed is None else self._deliver.get(subscribed[0], subscribed[1])
+        after = fallback if asked is None else (asked,)
+        if ack.delivered > 1:
+            nak, delayed = self._naks.get((ack.stream, ack.consumer, ack.stream_seq), (None, True))
+            kind = Kind.TIMED if delayed else Kind.ANSWER
+            return Cause(after if nak is None else (nak, *after), kind, True)
+        key = hash((frame.subject, frame.body))
+        seq = self._copy(step, self._stored.get(key), key)
+        return Cause(after if seq is None else (seq, *after), stream=True)
+
+
+def _deliver_subject(body: bytes) -> bytes:
+    try:
+        config = json.loads(body).get("config") or {}
+        return str(config.get("deliver_subject") or "").encode()
+    except (ValueError, AttributeError):
+        return b""
+
+
+def _status(frame: Frame) -> StatusKind | None:
+    if not frame.header_size:
+        return None
+    block = headers.parse(frame.headers)
+    return status_kind(block.code, block.description) if block.code else None

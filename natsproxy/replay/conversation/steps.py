@@ -1,0 +1,153 @@
+"""A capture as the steps of a conversation, on the leg that the clients saw.
+
+Replays play what clients sent (as it arrived at the proxy) and what they received (as it left it), whatever
+rules did in between; what the proxy made for the server and what it swallowed is none of a client's business.
+Steps come in recording order, which respects causality: one loop recorded each read before it handled the
+next.  Nothing is loaded before it is asked for: memory follows the block.
+
+Frames whose payload was withheld by a recording policy cannot be played; they are said once by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from natsproxy.capture.format import records
+from natsproxy.capture.format.records import Flags
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.segment import BlockRef
+from natsproxy.errors import CaptureError, ProtocolError
+from natsproxy.wire import parse
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Direction
+
+_UNPLAYABLE = Flags.TRUNCATED | Flags.PAYLOAD
+
+
+class Step(NamedTuple):
+    """One frame that a client sent or received.  seq: its number; t: ns since the capture's first item."""
+
+    seq: int
+    conn: int
+    t: int
+    direction: Direction
+    frame: Frame
+
+
+class Began(NamedTuple):
+    """A connection was accepted, or was open already when the capture began (then with its live SUBs)."""
+
+    conn: int
+    t: int
+    late: bool = False
+
+
+class Ended(NamedTuple):
+    """A connection ended; cause: one of `session/close_reasons.py`."""
+
+    conn: int
+    t: int
+    cause: str
+
+
+Event = Step | Began | Ended
+S = TypeVar("S")
+
+
+def events(path: Path | str) -> Iterator[Event]:
+    """Yield the conversation of a capture.
+
+    Raises CaptureError for what is no capture, is damaged, or has payloads withheld by a policy.
+    """
+    for _, _, found in walk(path):
+        yield from found
+
+
+def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]]]:
+    """Yield each item of a capture with the events that it holds.
+
+    Raises CaptureError as `events` does.
+    """
+
+    def singly(item: records.Frames, seq: int, t: int) -> tuple[list[Step], int]:
+        steps = [
+            Step(seq + n, item.conn, t, item.direction, frame)
+            for n, frame in enumerate(whole_frames(item.data, item.direction, path))
+        ]
+        return steps, len(steps)
+
+    return scan(path, singly)
+
+
+def scan(
+    path: Path | str, cut: Callable[[records.Frames, int, int], tuple[list[S], int]]
+) -> Iterator[tuple[BlockRef, records.Item, list[S | Step | Began | Ended]]]:
+    """Yield each item of a capture with its events; `cut(record, seq, t)` makes those of records.
+
+    It returns them with the number of frames that they stand for.
+    """
+    first: int | None = None
+    seq = 0
+    seen: set[int] = set()
+    for ref, item in open_capture(path).items():
+        t = ref.wall(item.t)
+        first = t if first is None else first
+        t -= first
+        found: list[S | Step | Began | Ended] = []
+        if isinstance(item, records.Frames):
+            if _plays(item, path):
+                cuts, count = cut(item, seq, t)
+                found += cuts
+                seq += count
+        elif isinstance(item, records.Open):
+            seen.add(item.conn)
+            found.append(Began(item.conn, t))
+        elif isinstance(item, records.Close):
+            found.append(Ended(item.conn, t, item.cause))
+        elif isinstance(item, records.Preamble) and item.conn not in seen:
+            seen.add(item.conn)
+            found.append(Began(item.conn, t, late=True))
+            try:
+                found += _preamble(item, t, seq)
+            except (ProtocolError, TypeError, ValueError) as error:
+                raise CaptureError(f"a preamble that cannot be read: {error}", path=path) from None
+            seq += len(found) - 1
+        yield ref, item, found
+
+
+def _plays(item: records.Frames, path: Path | str) -> bool:
+    """Tell whether a record holds what a client sent or saw."""
+    ordinal = item.in_first if item.direction == C2S else item.out_first
+    if ordinal is None or item.flags & Flags.CUT:
+        return False
+    if item.flags & _UNPLAYABLE:
+        raise CaptureError(
+            "payloads were withheld when it was recorded (a payload policy or record_frame_max): "
+            "record with payloads kept to replay",
+            path=path,
+        )
+    return True
+
+
+def whole_frames(data: bytes | memoryview, direction: Direction, path: Path | str) -> Iterator[Frame]:
+    """Yield the frames of a record.  Raises CaptureError for what is none."""
+    try:
+        yield from parse.frames(bytes(data), direction)
+    except ProtocolError as error:
+        raise CaptureError(f"a record that holds no NATS frames: {error}", path=path) from None
+
+
+def _preamble(item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
+    """Play the state of a connection that was open already: its CONNECT and live SUBs, as if just sent."""
+    data = bytes(item.info.get("connect") or b"")
+    for sid, subject, queue, *_ in item.info.get("subs") or ():
+        fields = [
+            field.encode() if isinstance(field, str) else bytes(field or b"")
+            for field in (subject, queue, sid)
+        ]
+        data += b"SUB " + b" ".join(field for field in fields if field) + b"\r\n"
+    for frame in parse.frames(data, C2S):
+        yield Step(seq, item.conn, t, C2S, frame)
+        seq += 1

@@ -1,0 +1,170 @@
+"""Two conversations side by side: what was recorded, what was observed.
+
+Frames are compared as multisets per group (subject template, what an answer answers, or -ERR text): the
+server's order across subscriptions and its choice of queue members are random, what is said is not.  Latency
+is shown, never judged.
+
+Memory does not follow the captures.  Both are read in step, in canonical form, and what both said cancels out
+as it comes (`balance.py`); rows, status texts and latency samples are bounded (`report.py`).  Counts and
+verdicts are exact; percentiles come from a sample of 2,048 latencies, and of rows beyond 4,096 one is made.
+A second, short reading fetches the first frames that the other side does not have.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from natsproxy.replay.conversation.steps import Step, events
+from natsproxy.replay.diff.multiset_diff import LIMIT, MultisetDiff
+from natsproxy.replay.diff.normalize import PUBLISHED, Ignore, NormalizedFrame, difference, normalize
+from natsproxy.replay.diff.normalized_conversation import NormalizedConversation, NormalizedStep
+from natsproxy.replay.diff.report import OTHER, ROWS, Report, Row, Sample
+from natsproxy.wire.ops import Op
+
+_SHOWN: Final = 300
+_SAMPLED: Final = 200
+_KINDS: Final = {"SUB": 0, "PUB": 1, "MSG": 2, "-ERR": 3}
+_NO_IGNORE: Final = Ignore()
+Path2 = tuple[Path | str, Path | str]
+
+
+def compare(
+    recorded: Path | str, observed: Path | str, ignore: Ignore = _NO_IGNORE, *, limit: int = LIMIT
+) -> Report:
+    """Compare two captures.  limit: how much may be out of step before temporary files are used.
+
+    Raises CaptureError where one cannot be read.
+    """
+    paths = (recorded, observed)
+    table, talks = _Table(), [NormalizedConversation(path, ignore) for path in paths]
+    with MultisetDiff(limit) as balance:
+        for side, heard in _in_step(*map(iter, talks)):
+            row = table.count(heard, side)
+            if not heard.timed:
+                key = row * len(_KINDS) + _KINDS[heard.said.kind]
+                balance.add(heard.said.digest, key, side, heard.step.seq)
+        firsts: dict[tuple[int, int, int], int] = {}  # (row, side, kind): the first frame's place
+        for odd in balance.surplus():
+            number, kind = divmod(odd.key, len(_KINDS))
+            side = 0 if odd.by > 0 else 1
+            if side:
+                table.rows[number].added -= odd.by
+            else:
+                table.rows[number].missing += odd.by
+            at = (number, side, kind)
+            firsts[at] = min(odd.place, firsts.get(at, odd.place))
+    _show_first(table.rows, firsts, paths, ignore)
+    return Report(sorted(table.rows, key=lambda row: (row.same, row.group)), (talks[0].gaps, talks[1].gaps))
+
+
+def _in_step(
+    ours: Iterator[NormalizedStep], theirs: Iterator[NormalizedStep]
+) -> Iterator[tuple[int, NormalizedStep]]:
+    """Yield the frames of both sides by turns, with their side; the rest of the longer one at the end."""
+    for mine in ours:
+        yield 0, mine
+        other = next(theirs, None)
+        if other is not None:
+            yield 1, other
+    for other in theirs:
+        yield 1, other
+
+
+class _Table:
+    """The rows by number."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._numbers: dict[str, int] = {}
+        self._dice = random.Random(0)  # noqa: S311 (a sample that is the same every time)
+
+    def _number(self, group: str) -> int:
+        number = self._numbers.get(group)
+        if number is None:
+            if len(self.rows) >= ROWS:
+                return self._numbers.get(OTHER) or self._new(OTHER)
+            number = self._new(group)
+        return number
+
+    def _new(self, group: str) -> int:
+        number = self._numbers[group] = len(self.rows)
+        self.rows.append(Row(group))
+        return number
+
+    def count(self, heard: NormalizedStep, side: int) -> int:
+        """Count a frame in its row; return the row's number."""
+        step, said, asked, after, timed = heard
+        number = self._number(said.group)
+        tally = self.rows[number].side(side)
+        op = step.frame.op
+        tally.errors += said.failed
+        if op == Op.SUB:
+            tally.subscribed += 1
+        elif op in PUBLISHED:
+            tally.sent += 1
+        elif op != Op.ERR:
+            tally.received += 1
+            if said.status or timed:
+                tally.status(said.status or "redelivered")
+            if asked:
+                self.rows[self._number(asked)].side(side).replied(after, self._dice)
+        return number
+
+
+def _show_first(
+    rows: list[Row], firsts: dict[tuple[int, int, int], int], paths: Path2, ignore: Ignore
+) -> None:
+    """Give the rows that differ (the first `_SAMPLED`) the first frames of either side that the other lacks.
+
+    Where both sides have one of the kind that the recording misses first, these two are shown.
+    """
+    numbers = sorted({number for number, _, _ in firsts}, key=lambda number: rows[number].group)[:_SAMPLED]
+    pairs: dict[int, tuple[int | None, int | None]] = {}
+    for number in numbers:
+        ours, theirs = (
+            {kind: firsts[number, side, kind] for kind in _KINDS.values() if (number, side, kind) in firsts}
+            for side in (0, 1)
+        )
+        kind = min(ours, key=ours.__getitem__) if ours else -1
+        pairs[number] = (ours.get(kind), theirs.get(kind, min(theirs.values())) if theirs else None)
+    shown = [
+        _fetch(path, {places[side] for places in pairs.values()} - {None}, ignore)
+        for side, path in enumerate(paths)
+    ]
+    for number, (mine, other) in pairs.items():
+        left, right = shown[0].get(mine), shown[1].get(other)
+        what = "presence" if left is None or right is None else _field(left.said, right.said)
+        rows[number].sample = Sample(what, left.text if left else "", right.text if right else "")
+
+
+class _Shown(NamedTuple):
+    """A frame that is shown: what it says, and its beginning as text."""
+
+    said: NormalizedFrame
+    text: str
+
+
+def _fetch(path: Path | str, places: set[int | None], ignore: Ignore) -> dict[int | None, _Shown]:
+    found: dict[int | None, _Shown] = {}
+    for event in events(path) if places else ():
+        if isinstance(event, Step) and event.seq in places:
+            said = normalize(event.frame, event.direction, ignore)
+            assert said is not None, "it was compared"
+            found[event.seq] = _Shown(said, _text(event))
+            if len(found) == len(places):
+                break
+    return found
+
+
+def _field(ours: NormalizedFrame, theirs: NormalizedFrame) -> str:
+    """Return what differs; frames of one kind and row differ in anything but their group."""
+    return difference(ours, theirs._replace(group=ours.group) if ours.kind == theirs.kind else theirs)
+
+
+def _text(step: Step) -> str:
+    raw = step.frame.raw
+    more = "" if len(raw) <= _SHOWN else f" ... {len(raw)} bytes"
+    return raw[:_SHOWN].decode(errors="replace").rstrip("\r\n") + more

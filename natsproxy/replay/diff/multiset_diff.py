@@ -1,0 +1,110 @@
+"""The difference of two multisets of any size in bounded memory.
+
+Two captures of one conversation say nearly the same in nearly the same order: fed with both in step, what one
+has said and the other has not yet said stays small, and what both said leaves at once.  Where it does not
+stay small (other orders, other contents) the open entries go to temporary files, split by hash, and each file
+is settled on its own at the end.  The answer is exact either way.
+
+An entry is a digest of what was said, how often one side is ahead, a key for its row, and the place of the
+first frame that is ahead.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple
+
+LIMIT: Final = 200_000
+_FILES: Final = 256
+_ENTRY: Final = struct.Struct("<12sqqq")
+
+
+class Surplus(NamedTuple):
+    """Something that one side said more often.
+
+    by: how much more often, negative for the second side.  place: of the first such frame.
+    """
+
+    key: int
+    by: int
+    place: int
+
+
+class MultisetDiff:
+    """Counts what two sides said; a context manager (of its temporary files).
+
+    limit: how many open entries are kept in memory, about 300 bytes each.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._open: dict[bytes, Surplus] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> MultisetDiff:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    @property
+    def spilled(self) -> bool:
+        """Whether temporary files are in use."""
+        return self._folder is not None
+
+    def add(self, digest: bytes, key: int, side: int, place: int) -> None:
+        """Count a frame of the first (0) or the second (1) side; digest: 12 bytes."""
+        _settle(self._open, digest, Surplus(key, -1 if side else 1, place))
+        if len(self._open) > self._limit:
+            self._spill()
+
+    def surplus(self) -> Iterator[Surplus]:
+        """Yield what one side said more often than the other; call it once, at the end."""
+        if self._folder is None:
+            yield from self._open.values()
+            return
+        self._spill()
+        for number in range(_FILES):
+            file = self._file(number)
+            found: dict[bytes, Surplus] = {}
+            if file.exists():
+                for digest, key, count, place in _ENTRY.iter_unpack(file.read_bytes()):
+                    _settle(found, digest, Surplus(key, count, place))
+            yield from found.values()
+
+    def _file(self, number: int) -> Path:
+        assert self._folder is not None
+        return Path(self._folder.name, f"{number:03}")
+
+    def _spill(self) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="natsproxy-")
+        parts: list[list[bytes]] = [[] for _ in range(_FILES)]
+        for digest, odd in self._open.items():
+            parts[digest[0]].append(_ENTRY.pack(digest, *odd))
+        self._open.clear()
+        for number, part in enumerate(parts):
+            if part:
+                with self._file(number).open("ab") as file:
+                    file.write(b"".join(part))
+
+
+def _settle(table: dict[bytes, Surplus], digest: bytes, new: Surplus) -> None:
+    known = table.get(digest)
+    if known is None:
+        table[digest] = new
+        return
+    count = known.by + new.by
+    if not count:
+        del table[digest]
+    elif (known.by > 0) == (count > 0):
+        table[digest] = known._replace(by=count)
+    else:
+        table[digest] = new._replace(by=count)

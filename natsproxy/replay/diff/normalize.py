@@ -1,0 +1,318 @@
+"""What a frame says, without what differs from run to run: the form in which two captures are compared.
+
+Subjects become templates (inboxes, nuids, numbers as `*`), replies count as there or not (ack subjects carry
+time stamps), headers lose order and spacing.  JSON that NATS defines (JetStream API answers, micro services)
+is compared by value without time stamps and server names and with identifiers masked, also where the API
+gives an object's metadata as base64; application payloads count byte for byte.  `Ignore` leaves out more.
+
+An -ERR belongs to the subject that it names (permissions); an error of the JetStream API is a status of the
+answer that carries it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from natsproxy.errors import ConfigError
+from natsproxy.protocol import errors, headers
+from natsproxy.protocol.subjects import matches
+from natsproxy.protocol.template import template
+from natsproxy.replay.conversation.identities import is_identifier
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Direction, Op
+
+_VOLATILE: Final = frozenset(
+    {
+        "created",
+        "ts",
+        "time",
+        "last_active",
+        "first_ts",
+        "last_ts",
+        "timestamp",
+        "started",
+        "mtime",
+        "nuid",
+        "processing_time",
+        "average_processing_time",
+        "expires",
+        "opt_start_time",
+        "pause_until",
+        "leader",
+        "server_id",
+        "deliver_subject",
+        "cluster",
+        "inbox",
+    }
+)
+_STATE: Final = frozenset(
+    {
+        "ack_floor",
+        "delivered",
+        "num_pending",
+        "num_ack_pending",
+        "num_redelivered",
+        "num_waiting",
+        "push_bound",
+    }
+)
+"""The state of a consumer at the moment of asking: it moves on by itself."""
+_OBJECT: Final = re.compile(r"\$O\.[^.]+\.M\.")
+_EIGHT: Final = re.compile(r"[0-9A-Za-z]{8}")
+_VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
+COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
+PUBLISHED: Final = (Op.PUB, Op.HPUB)
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """What else does not count: JSON pointers, header names, subject patterns."""
+
+    pointers: tuple[tuple[str, ...], ...] = ()
+    headers: frozenset[bytes] = frozenset()
+    subjects: tuple[bytes, ...] = ()
+
+
+def parse_ignore(entries: Iterable[str]) -> Ignore:
+    """Read `json:/a/b`, `header:Name` and `subject:pattern` entries; `*` in a pointer: each entry of a list.
+
+    Raises ConfigError for any other.
+    """
+    pointers, names, subjects = [], set(), []
+    for entry in entries:
+        kind, _, value = entry.partition(":")
+        if kind == "json" and value.startswith("/"):
+            pointers.append(tuple(value[1:].split("/")))
+        elif kind == "header" and value:
+            names.add(value.encode())
+        elif kind == "subject" and value:
+            subjects.append(value.encode())
+        else:
+            raise ConfigError(f"--ignore {entry!r} is none of json:/member, header:Name, subject:pattern")
+    return Ignore(tuple(pointers), frozenset(names), tuple(subjects))
+
+
+class NormalizedFrame(NamedTuple):
+    """A frame in canonical form.
+
+    group: the subject template; of an -ERR that names no subject its text.  status: of a header block, or the
+    error of the JetStream API.  failed: whether it says an error, one of these or an -ERR.
+    """
+
+    direction: str
+    kind: str
+    group: str
+    reply: bool
+    headers: tuple[tuple[bytes, bytes], ...]
+    status: str
+    body: Any
+    failed: bool = False
+
+    @property
+    def digest(self) -> bytes:
+        """A short hash of all of it."""
+        plain = isinstance(self.body, bytes)
+        body = self.body if plain else repr(self.body).encode()
+        return hashlib.blake2b(_head(self[:6], plain) + body, digest_size=12).digest()
+
+
+@lru_cache(maxsize=4096)
+def _head(fields: tuple[Any, ...], plain: bool) -> bytes:
+    return repr((fields, plain)).encode()
+
+
+def normalize(
+    frame: Frame, direction: Direction, ignore: Ignore = Ignore(), given: Container[str] = ()
+) -> NormalizedFrame | None:
+    """Return what a frame says; None for one that does not count (PING, heartbeats, flow control, ...).
+
+    given: names of consumers that the server has chosen so far (`name_given`).
+    """
+    if frame.op not in COMPARED or frame.subject.startswith(b"$JS.FC."):
+        return None
+    if ignore.subjects and any(matches(pattern, frame.subject) for pattern in ignore.subjects):
+        return None
+    if frame.op == Op.ERR:
+        return _normalize_error(frame.args)
+    kind = "SUB" if frame.op == Op.SUB else "PUB" if direction == C2S else "MSG"
+    error = _api_error(frame)
+    status = error
+    pairs: tuple[tuple[bytes, bytes], ...] = ()
+    if frame.header_size:
+        block = headers.parse(frame.headers)
+        if block.code == b"100":
+            return None
+        status = error or b" ".join((block.code, block.description)).strip().decode(errors="replace")
+        left_out = ignore.headers | _VOLATILE_HEADERS
+        pairs = tuple(sorted((name, masked(value)) for name, value in block.pairs if name not in left_out))
+    group = _group(frame.subject, given)
+    body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
+    return NormalizedFrame(direction.label, kind, group, bool(frame.reply), pairs, status, body, bool(error))
+
+
+def _normalize_error(args: bytes) -> NormalizedFrame:
+    found = errors.classify(errors.err_text(args))
+    group, text = _group(found.subject), found.kind.name
+    if not found.subject:
+        group, text = args.decode(errors="replace"), ""
+    text = f"{text} {found.queue.decode(errors='replace')}".strip()
+    return NormalizedFrame("s2c", "-ERR", group, False, (), "", text, failed=True)
+
+
+def _api_error(frame: Frame) -> str:
+    """Return the error of a JetStream answer as `404 stream not found (10059)`, `""` for all else."""
+    body = frame.body
+    if frame.op not in (Op.MSG, Op.HMSG) or b'"err_code":' not in body or not body.startswith(b"{"):
+        return ""
+    try:
+        error = json.loads(body)["error"]
+        return f"{int(error['code'])} {error.get('description', '')} ({int(error['err_code'])})"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ""  # an application's own words
+
+
+def masked(value: bytes) -> bytes:
+    """Return a header value with identifiers in it masked."""
+    return _named(value) if b"." in value else b"*" if is_identifier(value) else value
+
+
+def _body(frame: Frame, ignore: Ignore) -> Any:
+    body = frame.body
+    defined = frame.subject.startswith((b"$JS.API.", b"$O.")) or body.startswith(
+        (b'{"type":"io.nats.', b'{"type": "io.nats.')
+    )
+    defined = defined or (body.startswith(b'{"stream":') and b'"seq":' in body[:200])
+    if not (defined or ignore.pointers) or body[:1] not in b"{[":
+        return body
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return body
+    for pointer in ignore.pointers:
+        _remove(value, pointer)
+    if defined:
+        _open_object(value)
+    volatile = _VOLATILE if defined else frozenset()
+    if isinstance(value, dict) and ".v1.consumer_" in str(value.get("type")):
+        volatile |= _STATE
+    return _canonical(value, volatile)
+
+
+def _remove(value: Any, pointer: tuple[str, ...]) -> None:
+    key, *rest = pointer
+    if isinstance(value, list) and key == "*":
+        for entry in value if rest else ():
+            _remove(entry, tuple(rest))
+    elif isinstance(value, dict) and rest:
+        _remove(value.get(key), tuple(rest))
+    elif isinstance(value, dict):
+        value.pop(key, None)
+
+
+def _open_object(value: Any) -> None:
+    """Put the metadata of an object, where a stored message is some, in the place of its base64."""
+    message = value.get("message") if isinstance(value, dict) else None
+    if isinstance(message, dict) and _OBJECT.match(str(message.get("subject"))):
+        try:
+            message["data"] = json.loads(base64.b64decode(message["data"]))
+        except (ValueError, TypeError, KeyError):
+            return  # a message without data, or of an application that has borrowed the subject
+
+
+def name_given(frame: Frame) -> str:
+    """Return the name of a consumer that the server chose, from the answer to its creation; else `""`."""
+    if b".v1.consumer_create_response" not in frame.body[:80]:
+        return ""
+    try:
+        answer = json.loads(frame.body)
+    except ValueError:
+        return ""
+    return str(answer.get("name", "")) if isinstance(answer, dict) and _names_itself(answer) else ""
+
+
+def _names_itself(value: dict[str, Any]) -> bool:
+    """Tell whether this is a consumer whose configuration says no name: any letters may have come out."""
+    config = value.get("config")
+    return isinstance(config, dict) and not config.keys() & {"name", "durable_name"}
+
+
+def _canonical(value: Any, volatile: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        chosen = _names_itself(value)
+        return {
+            key: "*"
+            if key in ("name", "id") and (chosen or _generated(value[key]))
+            else _canonical(value[key], volatile)
+            for key in sorted(value)
+            if key not in volatile
+        }
+    if isinstance(value, list):
+        return [_canonical(entry, volatile) for entry in value]
+    if isinstance(value, str) and volatile:
+        return masked(value.encode()).decode()
+    return value
+
+
+def _generated(name: Any) -> bool:
+    """Tell whether a name in an answer was generated, by a server or by a client."""
+    if not isinstance(name, str):
+        return False
+    return is_identifier(name.encode()) or _is_mixed(name)
+
+
+def _is_mixed(name: str) -> bool:
+    if _EIGHT.fullmatch(name) is None or name.isdigit():
+        return False
+    return any(c.isdigit() for c in name) or not (name.islower() or name.isupper() or name[1:].islower())
+
+
+def _group(subject: bytes, given: Container[str] = ()) -> str:
+    return _named(subject, given).decode(errors="replace")
+
+
+def _named(subject: bytes, given: Container[str] = ()) -> bytes:
+    """Return the subject template; in NATS's own, any name that may be generated is masked (it errs so)."""
+    made = template(subject)
+    if not made.startswith((b"$JS.", b"$O.")):
+        return made
+    consumers = made.startswith(b"$JS.")
+    return b".".join(
+        b"*" if is_identifier(token) or (consumers and _may_be_generated(token, given)) else token
+        for token in made.split(b".")
+    )
+
+
+def _may_be_generated(token: bytes, given: Container[str]) -> bool:
+    name = token.decode(errors="replace")
+    return name in given or _is_mixed(name)
+
+
+def difference(ours: NormalizedFrame, theirs: NormalizedFrame) -> str:
+    """Return the field in which two frames of one group differ: "reply", "headers", "body /config/..."."""
+    for name in ("kind", "group", "reply", "status", "headers"):
+        if getattr(ours, name) != getattr(theirs, name):
+            return "subject" if name == "group" else name
+    if isinstance(ours.body, dict) and isinstance(theirs.body, dict):
+        return "body " + _pointer(ours.body, theirs.body)
+    return "body"
+
+
+def _pointer(ours: Any, theirs: Any, path: str = "") -> str:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted(ours.keys() | theirs.keys()):
+            if key not in ours or key not in theirs:
+                return f"{path}/{key}"
+            if ours[key] != theirs[key]:
+                return _pointer(ours[key], theirs[key], f"{path}/{key}")
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if one != other:
+                return _pointer(one, other, f"{path}/{index}")
+    return path or "/"

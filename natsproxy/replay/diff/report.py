@@ -1,0 +1,141 @@
+"""What a comparison says: rows of counts and latencies, and the first frames that differ; values only.
+
+Everything here is bounded whatever the captures hold: rows (`ROWS`; later subjects count as one row), status
+texts, and latencies (a sample of them, the same one every time).
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+ROWS: Final = 4096
+OTHER: Final = "(other subjects)"
+_SAMPLE: Final = 2048
+_STATUSES: Final = 50
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one side said in a group.  latency: ns from requests to their first reply, a sample of them."""
+
+    sent: int = 0
+    received: int = 0
+    subscribed: int = 0
+    replies: int = 0
+    errors: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    latency: array[int] = field(default_factory=lambda: array("q"))
+    answered: int = 0
+
+    def status(self, text: str) -> None:
+        """Count a status."""
+        known = text in self.statuses or len(self.statuses) < _STATUSES
+        self.statuses[text if known else "other"] += 1
+
+    def replied(self, latency: int | None, dice: random.Random) -> None:
+        """Count a reply; latency: how long after its request, None where it was not the first one."""
+        self.replies += 1
+        if latency is None:
+            return
+        self.answered += 1
+        if len(self.latency) < _SAMPLE:
+            self.latency.append(latency)
+        elif (at := dice.randrange(self.answered)) < _SAMPLE:
+            self.latency[at] = latency
+
+    def percentile(self, share: float) -> int | None:
+        """Return a latency percentile in ns, None without replies."""
+        if not self.latency:
+            return None
+        ordered = sorted(self.latency)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON values; latencies in microseconds."""
+        known: dict[str, Any] = {
+            "sent": self.sent,
+            "received": self.received,
+            "subscribed": self.subscribed,
+            "replies": self.replies,
+            "errors": self.errors,
+            "statuses": dict(sorted(self.statuses.items())),
+        }
+        for name, share in (("p50_us", 0.5), ("p99_us", 0.99)):
+            value = self.percentile(share)
+            known[name] = None if value is None else round(value / 1000)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The first frames that only one side has; field: what differs between them, "presence" for one alone."""
+
+    field: str
+    recorded: str = ""
+    observed: str = ""
+
+
+@dataclass(slots=True)
+class Row:
+    """One group.  missing: frames that only the recording has.  added: that only the other one has."""
+
+    group: str
+    recorded: Tally = field(default_factory=Tally)
+    observed: Tally = field(default_factory=Tally)
+    missing: int = 0
+    added: int = 0
+    sample: Sample | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether both said the same."""
+        return not self.missing and not self.added
+
+    def side(self, number: int) -> Tally:
+        """Return the tally of the recording (0) or of what was observed (1)."""
+        return self.observed if number else self.recorded
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows, the groups that differ first.
+
+    gaps: how often the recording and the other one lack what was not recorded; it is not compared.
+    """
+
+    rows: list[Row]
+    gaps: tuple[int, int] = (0, 0)
+
+    @property
+    def same(self) -> bool:
+        """Whether both conversations said the same."""
+        return all(row.same for row in self.rows)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "same": self.same,
+            "recorded_gaps": self.gaps[0],
+            "observed_gaps": self.gaps[1],
+            "groups": [
+                {
+                    "subject": row.group,
+                    "missing": row.missing,
+                    "added": row.added,
+                    "recorded": row.recorded.facts(),
+                    "observed": row.observed.facts(),
+                    "first_difference": None
+                    if row.sample is None
+                    else {
+                        "field": row.sample.field,
+                        "recorded": row.sample.recorded,
+                        "observed": row.sample.observed,
+                    },
+                }
+                for row in self.rows
+            ],
+        }

@@ -1,0 +1,1 @@
+"""Playing the server of a capture to live clients."""

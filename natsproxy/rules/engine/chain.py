@@ -1,0 +1,108 @@
+"""The chain: the loaded rules of a proxy, and what they do to the frames of one connection.
+
+Theory
+1. c2s a frame meets faults, permissions, rewriting; s2c it is rewritten back first, then permissions, then
+   faults.  Inside a stage the order is that of the file.
+2. Every selector looks at the frame as received (s2c: after rewriting back) and every gate counts that,
+   whatever other rules did.  Only then do actions run, in order.
+3. Verdicts compose: replacements chain (each sees the one before), delays add up, copies multiply, what is
+   injected adds up.  The first drop, denial, answer or close ends it; later rules still count.
+4. A chain is immutable.  A new one takes over the rules of the old one that have the same name and content,
+   and with them their counts; instances move over when a connection is bound again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from natsproxy.addresses import mask_urls
+from natsproxy.errors import ConfigError
+from natsproxy.protocol.subjects import is_subset
+from natsproxy.rules.engine.connection_rules import ActiveRules
+from natsproxy.rules.engine.rule_index import RuleIndex
+from natsproxy.rules.file.serialize import to_toml
+from natsproxy.rules.interface import ConnectionRules, View
+from natsproxy.rules.model.rule import Rule
+from natsproxy.rules.model.selector import ANYBODY
+from natsproxy.rules.rewriting.frames import FrameRewriter
+from natsproxy.rules.rewriting.subjects import Rewriting
+
+INDEXES: Final = 256
+TELLS_ACCOUNT: Final = (2, 12)
+"""The first server that tells a client's account in INFO."""
+
+
+class RuleChain:
+    """The loaded rules.  seed: of all dice.  previous: the chain that this one replaces."""
+
+    def __init__(
+        self, rules: Iterable[Rule] = (), *, seed: int = 0, previous: RuleChain | None = None
+    ) -> None:
+        known = {(rule.name, rule.content): rule for rule in previous.rules} if previous is not None else {}
+        self.rules: tuple[Rule, ...] = tuple(known.get((rule.name, rule.content), rule) for rule in rules)
+        self.seed = seed
+        self.guards = any(rule.action.guards for rule in self.rules)
+        self._compiled: dict[tuple[int, ...], RuleIndex] = {}
+        refuse_hidden(self.rules)
+
+    @property
+    def text(self) -> str:
+        """The rules as a rules file, for captures, passwords in URLs hidden; empty where there are none."""
+        return mask_urls(to_toml(rule.table for rule in self.rules)) if self.rules else ""
+
+    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ActiveRules:
+        """Return the rules that apply to a connection.
+
+        Raises ConfigError when a rule selects by something that this server does not tell.
+        """
+        self._refuse_blind(view)
+        places = tuple(place for place, rule in enumerate(self.rules) if rule.selector.peer.admits(view))
+        return ActiveRules(self.seed, self.index(places), view, previous, now)
+
+    def index(self, places: tuple[int, ...]) -> RuleIndex:
+        """Return the compiled form of some of the rules."""
+        index = self._compiled.get(places)
+        if index is None:
+            if len(self._compiled) >= INDEXES:
+                self._compiled.clear()
+            rules = tuple(self.rules[place] for place in places)
+            rewriting = [rule for rule in rules if isinstance(rule.action, Rewriting)]
+            rewriter = FrameRewriter(rewriting) if rewriting else None
+            index = self._compiled[places] = RuleIndex(rules, rewriter)
+        return index
+
+    def _refuse_blind(self, view: View) -> None:
+        version = view.info.version
+        if not version or server_version(version) >= TELLS_ACCOUNT:
+            return
+        for rule in self.rules:
+            if rule.selector.peer.account is not None:
+                raise ConfigError(
+                    f"{rule.where}: rule {rule.name!r} selects by account, which nats-server {version} does "
+                    f"not tell its clients (2.12 is the first that does)"
+                )
+
+
+def server_version(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: `2.12.1-dev` is (2, 12, 1)."""
+    numbers = []
+    for part in text.split("-")[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def refuse_hidden(rules: tuple[Rule, ...]) -> None:
+    """Raise ConfigError for a rewrite that can never act since one before it covers its whole source."""
+    rewrites = [(rule, rule.action) for rule in rules if isinstance(rule.action, Rewriting)]
+    for place, (rule, action) in enumerate(rewrites):
+        source = action.mapping.source
+        for former, other in rewrites[:place]:
+            same = former.selector.peer in (ANYBODY, rule.selector.peer)
+            if same and is_subset(source, other.mapping.source) and not other.spares(source):
+                raise ConfigError(
+                    f"{rule.where}: rule {rule.name!r} can never act, since {former.name!r} before it covers "
+                    f"its source"
+                )

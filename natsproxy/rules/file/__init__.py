@@ -1,0 +1,1 @@
+"""Rules files: TOML or JSON to rules and back."""

@@ -1,0 +1,234 @@
+"""What the values in a rules file may be: one converter per type of setting.
+
+A converter takes what TOML or JSON gave and returns what a rule works with; it raises ValueError with the end
+of a sentence that begins with the key ("must be a number from 0 to 1, not 1.2").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from typing import Any, Final
+
+from natsproxy.errors import ConfigError
+from natsproxy.protocol.permissions import duration as go_duration
+from natsproxy.protocol.subjects import is_valid_strict
+from natsproxy.rules.model import seeded_random
+from natsproxy.wire.ops import BY_TOKEN, Direction, Op
+
+Convert = Callable[[Any], Any]
+_SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|MB|GB)?")
+_SIZES: Final = {
+    "B": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
+
+
+def text(value: Any) -> str:
+    """Read a string."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a text, not {value!r}")
+    return value
+
+
+def line(value: Any) -> str:
+    """Read a string without line ends."""
+    if "\r" in text(value) or "\n" in value:
+        raise ValueError(f"must be one line, not {value!r}")
+    return str(value)
+
+
+def boolean(value: Any) -> bool:
+    """Read true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {value!r}")
+    return value
+
+
+def count(value: Any, least: int = 1) -> int:
+    """Read a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def natural(value: Any) -> int:
+    """Read a whole number, zero included."""
+    return count(value, 0)
+
+
+def status(value: Any) -> int:
+    """Read a status code of three digits."""
+    if count(value) not in range(100, 1000):
+        raise ValueError(f"must be a status code of three digits, not {value!r}")
+    return int(value)
+
+
+def network(value: Any) -> str:
+    """Read an IP address, or a network such as "10.0.0.0/8"."""
+    try:
+        ip_network(text(value), strict=False)
+    except ValueError:
+        raise ValueError(f'must be an IP address or a network such as "10.0.0.0/8", not {value!r}') from None
+    return str(value)
+
+
+def number(value: Any) -> float:
+    """Read a number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"must be a number above 0, not {value!r}")
+    return float(value)
+
+
+def probability(value: Any) -> float:
+    """Read a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"must be a number from 0 to 1, not {value!r}")
+    return float(value)
+
+
+def duration(value: Any) -> int:
+    """Read a duration such as "250ms" or "1m30s" (or a bare 0); nanoseconds."""
+    try:
+        result = go_duration(value, "") if isinstance(value, str) or value == 0 else -1
+    except ConfigError:
+        result = -1
+    if result < 0 or isinstance(value, bool):
+        raise ValueError(f'must be a duration such as "250ms" or "1m30s", not {value!r}')
+    return result
+
+
+def size(value: Any) -> int:
+    """Read a number of bytes: whole, or a text such as "64KiB"."""
+    if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+        return int(found[1]) * _SIZES[found[2] or "B"]
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {value!r}')
+
+
+def above_zero(convert: Convert) -> Convert:
+    """Return `convert` for values that must not be zero."""
+
+    def read(value: Any) -> Any:
+        result = convert(value)
+        if not result:
+            raise ValueError(f"must be more than zero, not {value!r}")
+        return result
+
+    return read
+
+
+def one_of(*choices: str) -> Convert:
+    """Return a converter for one of a few words."""
+
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"must be {' or '.join(map(repr, choices))}, not {value!r}")
+        return str(value)
+
+    return read
+
+
+def several(convert: Convert) -> Convert:
+    """Return a converter for one value or a list of them; a tuple."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        items = value if isinstance(value, list | tuple) else [value]
+        if not items:
+            raise ValueError("must not be an empty list")
+        return tuple(convert(item) for item in items)
+
+    return read
+
+
+def table(convert: Convert) -> Convert:
+    """Return a converter for a table of text keys."""
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be a table, not {value!r}")
+        result = {}
+        for key, item in value.items():
+            try:
+                result[str(key)] = convert(item)
+            except ValueError as error:
+                raise ValueError(f"has {key!r}, which {error}") from None
+        return result
+
+    return read
+
+
+def pattern(value: Any) -> bytes:
+    """Read a subject pattern; bytes."""
+    raw = text(value).encode("utf-8", "surrogateescape")
+    if not is_valid_strict(raw):
+        raise ValueError(f"must be a valid subject, which {value!r} is not")
+    return raw
+
+
+def op(value: Any) -> Op:
+    """Read an op by its name on the wire, in any letter case; `OK` and `ERR` need no sign."""
+    name = text(value).upper().encode()
+    found = BY_TOKEN.get(name) or {b"OK": Op.OK, b"ERR": Op.ERR, b"PUB": Op.PUB}.get(name)
+    if found is None:
+        raise ValueError(f"must name an operation ({', '.join(t.decode() for t in BY_TOKEN)}), not {value!r}")
+    return found
+
+
+def direction(value: Any) -> Direction:
+    """Read "c2s" or "s2c"."""
+    return Direction.S2C if one_of("c2s", "s2c")(value) == "s2c" else Direction.C2S
+
+
+def window(value: Any) -> tuple[int, int | None]:
+    """Read `["2s", "5s"]` or `["2s"]` (to the end); nanoseconds."""
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= 2:
+        raise ValueError(f'must be a pair such as ["2s", "5s"], not {value!r}')
+    start, end = duration(value[0]), duration(value[1]) if len(value) == 2 else None
+    if end is not None and end <= start:
+        raise ValueError(f"must end after it starts, not {value!r}")
+    return start, end
+
+
+def firings(value: Any) -> dict[str, frozenset[int]]:
+    """Read an exact list of firings: connection key to the numbers of the matches."""
+    return {key: frozenset(found) for key, found in table(several(count))(value).items()}
+
+
+_SHAPES: Final[dict[str, tuple[Callable[..., seeded_random.Distribution], dict[str, Convert]]]] = {
+    "constant": (seeded_random.constant, {"value": duration}),
+    "uniform": (seeded_random.uniform, {"min": duration, "max": duration}),
+    "normal": (seeded_random.normal, {"mean": duration, "stddev": duration}),
+    "lognormal": (seeded_random.lognormal, {"median": duration, "sigma": number}),
+    "pareto": (seeded_random.pareto, {"scale": duration, "shape": number}),
+    "empirical": (seeded_random.empirical, {"values": several(duration)}),
+}
+
+
+def delay(value: Any) -> seeded_random.Distribution:
+    """Read a duration, or a table that names a distribution and its parameters; samples are nanoseconds."""
+    if not isinstance(value, Mapping):
+        return seeded_random.constant(duration(value))
+    given = dict(value)
+    name = given.pop("distribution", None)
+    if name not in _SHAPES:
+        raise ValueError(f"needs a distribution, one of {', '.join(_SHAPES)}, not {name!r}")
+    if "capture" in given:
+        raise ValueError("can name a capture in a file of rules only, not in settings made elsewhere")
+    make, parameters = _SHAPES[name]
+    if set(given) != set(parameters):
+        raise ValueError(f"of the {name} distribution takes {' and '.join(parameters)}")
+    try:
+        values = [convert(given[key]) for key, convert in parameters.items()]
+    except ValueError as error:
+        raise ValueError(f"of the {name} distribution: a parameter {error}") from None
+    if name == "uniform" and values[0] > values[1]:
+        raise ValueError("of the uniform distribution: min is above max")
+    return make(*values)

@@ -1,0 +1,1 @@
+"""The parts of a rule: selector, gate, verdicts, the seeded random numbers."""

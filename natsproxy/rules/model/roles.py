@@ -1,0 +1,193 @@
+"""JetStream roles: what a frame is in a conversation, by its subject, its reply, its status or its body.
+
+Theory
+1. Most roles are told by the frame alone: one row says direction, ops, patterns, how much must be seen, and a
+   predicate.
+2. Some need history: a publish ack is a body on the reply inbox of an earlier PUB.  Such a row has `asks`,
+   patterns of the PUBs that open it, and `unless`, patterns of those that do not; a rule with such a role has
+   a `History` per connection, and its subjects are those of the PUB.
+3. A `History` is bounded: beyond its limit the oldest open request is forgotten and its answer passes
+   unselected.  An answer does not close it, since pull requests have many.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from natsproxy.protocol.headers import parse as parse_headers
+from natsproxy.protocol.subjects import matches
+from natsproxy.rules.interface import View
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
+
+PUBS: Final = op_mask(Op.PUB, Op.HPUB)
+MSGS: Final = op_mask(Op.MSG, Op.HMSG)
+ACKS: Final = (b"$JS.ACK.>",)
+API: Final = (b"$JS.API.>", b"$JS.*.API.>")
+PULLS: Final = (b"$JS.API.CONSUMER.MSG.NEXT.>", b"$JS.*.API.CONSUMER.MSG.NEXT.>")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One row: what a frame must be.
+
+    patterns: of its subject, None for any.  matches: the rest.  asks, unless: patterns of the PUBs whose
+    answers it is about (history); None for roles without history.
+    """
+
+    name: str
+    text: str
+    direction: Direction
+    ops: int
+    patterns: tuple[bytes, ...] | None
+    need: Need
+    matches: Callable[[Frame], bool]
+    asks: tuple[bytes, ...] | None = None
+    unless: tuple[bytes, ...] = ()
+
+    def admits(self, frame: Frame) -> bool:
+        """Tell whether a frame of its ops and direction plays the part."""
+        if self.patterns is not None and not any(
+            matches(pattern, frame.subject) for pattern in self.patterns
+        ):
+            return False
+        return self.matches(frame)
+
+
+def _body_is(*starts: bytes) -> Callable[[Frame], bool]:
+    return lambda frame: frame.body.startswith(starts)
+
+
+def _is_ack(frame: Frame) -> bool:
+    return frame.body in (b"", b"+ACK", b"+OK")
+
+
+def _status(code: int, description: bytes = b"") -> Callable[[Frame], bool]:
+    def matches(frame: Frame) -> bool:
+        found = parse_headers(frame.headers)
+        return found.status == code and found.description.startswith(description)
+
+    return matches
+
+
+def _any(frame: Frame) -> bool:
+    return True
+
+
+def _is_delivery(frame: Frame) -> bool:
+    return frame.reply.startswith(b"$JS.ACK.")
+
+
+def _is_redelivery(frame: Frame) -> bool:
+    if not _is_delivery(frame):
+        return False
+    tokens = frame.reply.split(b".")
+    delivered = tokens[4] if len(tokens) == 9 else tokens[6] if len(tokens) >= 11 else b""
+    return delivered.isdigit() and int(delivered) > 1
+
+
+def is_publish_ack(frame: Frame) -> bool:
+    """Tell whether the body is a JetStream PubAck: an object with `stream` and `seq`, or an API error."""
+    if not frame.body.startswith(b"{"):
+        return False
+    try:
+        found = json.loads(frame.body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and ({"stream", "seq"} <= found.keys() or "error" in found)
+
+
+_ROWS: Final = (
+    Role("ack", "an ack of a delivered message", C2S, PUBS, ACKS, Need.PAYLOAD, _is_ack),
+    Role("nak", "a negative ack", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"-NAK")),
+    Role("term", "an ack that ends redelivery", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"+TERM")),
+    Role("wpi", "work in progress", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"+WPI")),
+    Role("next", "an ack that pulls the next", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"+NXT")),
+    Role("api", "a JetStream API call", C2S, PUBS, API, Need.LINE, _any),
+    Role("pull", "a pull request", C2S, PUBS, PULLS, Need.LINE, _any),
+    Role("flow-reply", "an answer to flow control", C2S, PUBS, (b"$JS.FC.>",), Need.LINE, _any),
+    Role("delivery", "a message that wants an ack", S2C, MSGS, None, Need.LINE, _is_delivery),
+    Role("redelivery", "a message delivered again", S2C, MSGS, None, Need.LINE, _is_redelivery),
+    Role("heartbeat", "an idle heartbeat", S2C, op_mask(Op.HMSG), None, Need.HEADERS, _status(100, b"Idle")),
+    Role(
+        "flow-control",
+        "a flow control request",
+        S2C,
+        op_mask(Op.HMSG),
+        None,
+        Need.HEADERS,
+        _status(100, b"Flow"),
+    ),
+    Role("no-responders", "a 503: nobody listens", S2C, op_mask(Op.HMSG), None, Need.HEADERS, _status(503)),
+    Role(
+        "publish-ack",
+        "the ack of a publish (`subject` is the publish's)",
+        S2C,
+        MSGS,
+        None,
+        Need.PAYLOAD,
+        is_publish_ack,
+        asks=(b">",),
+        unless=(b"$JS.>",),
+    ),
+    Role(
+        "api-reply",
+        "an answer of the JetStream API; `subject` is that of the call",
+        S2C,
+        MSGS,
+        None,
+        Need.LINE,
+        _any,
+        asks=API,
+    ),
+    Role(
+        "pull-reply",
+        "what a pull request gets; `subject` is that of the request",
+        S2C,
+        MSGS,
+        None,
+        Need.LINE,
+        _any,
+        asks=PULLS,
+    ),
+)
+ROLES: Final[dict[str, Role]] = {role.name: role for role in _ROWS}
+
+
+class History:
+    """The open requests of one connection: which rules wait for answers on which reply subject.
+
+    Waiters are whatever the owner uses to know its rules by.
+    """
+
+    def __init__(self, limit: int = 4096) -> None:
+        self.asked = 0  # how many requests so far
+        self._limit = limit
+        self._open: OrderedDict[bytes, tuple[bytes, frozenset[object]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, reply: bytes, upstream: bytes, waiters: frozenset[object], need: Need, view: View) -> None:
+        """Note a request, and watch for answers on `upstream`, the reply subject as the server knows it."""
+        self.asked += 1
+        _, before = self._open.pop(reply, (b"", frozenset()))
+        self._open[reply] = (upstream, before | waiters)
+        view.watch_subject(S2C, upstream, need)
+        if len(self._open) > self._limit:
+            _, (oldest, _) = self._open.popitem(last=False)
+            view.unwatch_subject(S2C, oldest)
+
+    def waiting(self, reply: bytes) -> frozenset[object]:
+        """Return who waits for answers on the client's reply subject."""
+        return self._open[reply][1] if reply in self._open else frozenset()
+
+    def close(self, view: View) -> None:
+        """Take back all watches."""
+        for upstream, _ in self._open.values():
+            view.unwatch_subject(S2C, upstream)
+        self._open.clear()

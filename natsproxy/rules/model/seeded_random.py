@@ -1,0 +1,200 @@
+"""Dice without memory: chance as a function of who asks, so that one seed gives the same run again.
+
+Theory
+1. u = hash(seed, rule name, connection key, direction, m, k), a number in (0, 1).  m is how many frames the
+   rule's selector has matched on that connection and direction; k tells several draws for one frame apart
+   (0 the gate, from 1 on the action).
+2. So no draw depends on time, on the order in which connections came, or on which other rules exist, and a
+   rule that is added does not shift the dice of the others.
+3. A server delivers to several subscriptions in random order.  So s2c the draws of a message hang on its
+   strand, and m counts the frames of that strand: its subject and the subject that was subscribed to (of
+   inboxes, whose names are new in each run, the prefix alone).
+4. Substreams are remembered for each rule and connection, STRANDS of them: beyond that the one that was not
+seen
+   for longest is forgotten, and if it comes again begins anew.
+5. A value of a distribution is its inverse CDF at u: one draw, one value, for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import blake2b
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+from natsproxy.protocol.identifiers import find_inbox
+from natsproxy.wire.ops import Direction
+
+GATE: Final = 0
+ACTION: Final = 1
+SUBSTREAMS: Final = 4096
+_REMEMBERED: Final = 400  # bytes of subjects
+_NORMAL: Final = NormalDist()
+_SCALE: Final = 2.0**-53
+
+
+class SeededRandom:
+    """The draws of one rule on one connection and direction."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, seed: int, rule: str, key: str, direction: Direction) -> None:
+        parts = (str(seed), rule, key, direction.label)
+        prefix = b"".join(b"%d:%s," % (len(part), part) for part in map(_utf8, parts))
+        self._base = blake2b(prefix, digest_size=8)
+
+    def u(self, m: int, k: int = GATE) -> float:
+        """Return the number in (0, 1), ends excluded, for the m-th match and its k-th draw."""
+        state = self._base.copy()
+        state.update(b"%d.%d" % (m, k))
+        return ((int.from_bytes(state.digest(), "big") >> 11) + 0.5) * _SCALE
+
+    def below(self, first: int, count: int, probability: float) -> list[int]:
+        """Return which of `count` matches, from number `first` on, draw less than `probability`."""
+        edge = _edge(probability)
+        copy, hits = self._base.copy, []
+        for m in range(first, first + count):
+            state = copy()
+            state.update(b"%d.0" % m)
+            if state.digest() < edge:
+                hits.append(m)
+        return hits
+
+    def substream(self, name: bytes) -> SeededRandom:
+        """Return the dice of one strand."""
+        made = SeededRandom.__new__(SeededRandom)
+        made._base = self._base.copy()
+        made._base.update(b"%d:%s," % (len(name), name))
+        return made
+
+    @property
+    def mark(self) -> bytes:
+        """Eight bytes that these dice alone have."""
+        return self._base.digest()
+
+
+@lru_cache(64)
+def _edge(probability: float) -> bytes:
+    """Return the bytes that a digest must be less than for its number to be below a probability."""
+    first = bisect_left(range(1 << 53), probability, key=lambda top: (top + 0.5) * _SCALE)
+    return (first << 11).to_bytes(9, "big")[1:] if first >> 53 == 0 else b"\xff" * 9
+
+
+class Draws(NamedTuple):
+    """The dice for one match: the m-th of its direction or of its strand."""
+
+    seeded: SeededRandom
+    m: int
+
+    def u(self, k: int = GATE) -> float:
+        """Return the k-th draw."""
+        return self.seeded.u(self.m, k)
+
+
+class Substreams:
+    """How many frames of each strand one rule has matched on one connection, for `limit` strands."""
+
+    def __init__(self, limit: int = SUBSTREAMS) -> None:
+        self._limit = limit
+        self._counts: OrderedDict[bytes, int] = OrderedDict()
+        # By subject and subscription: the mark and the dice of the strand.
+        self._known: dict[tuple[bytes, bytes], tuple[bytes, SeededRandom]] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def draws(self, seeded: SeededRandom, subject: bytes, subscribed: bytes, count: int = 1) -> Draws:
+        """Count deliveries side by side; return the dice of the first.  dice: the rule's, always the same."""
+        mark, own = self._known.get((subject, subscribed)) or self._learn(seeded, subject, subscribed)
+        before = self._counts.pop(mark, 0)
+        self._counts[mark] = before + count
+        if len(self._counts) > self._limit:
+            self._counts.popitem(last=False)
+        return Draws(own, before + 1)
+
+    def _learn(self, seeded: SeededRandom, subject: bytes, subscribed: bytes) -> tuple[bytes, SeededRandom]:
+        own = seeded.substream(substream_of(subject, subscribed))
+        if len(self._known) >= self._limit:
+            self._known.clear()
+        if len(subject) + len(subscribed) <= _REMEMBERED:
+            self._known[subject, subscribed] = own.mark, own
+        return own.mark, own
+
+
+def substream_of(subject: bytes, subscribed: bytes) -> bytes:
+    """Return the name of the strand of a delivery.  subscribed: the subject of its subscription."""
+    inbox = find_inbox(subject)
+    if inbox is not None:
+        return inbox.prefix + b".*"
+    inbox = find_inbox(subscribed)
+    return subject + b" " + (subscribed if inbox is None else inbox.prefix + b".*")
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+class Distribution(NamedTuple):
+    """A named inverse CDF: `sample(u)` for u in (0, 1); what it returns has the unit of its parameters."""
+
+    name: str
+    sample: Callable[[float], float]
+
+
+def constant(value: float) -> Distribution:
+    """Return `value` always."""
+    return Distribution("constant", lambda u: value)
+
+
+def uniform(low: float, high: float) -> Distribution:
+    """Return values spread evenly from `low` to `high`."""
+    return Distribution("uniform", lambda u: low + (high - low) * u)
+
+
+def normal(mean: float, stddev: float) -> Distribution:
+    """Return a normal distribution; what falls below zero counts as zero (no frame goes back in time)."""
+    return Distribution("normal", lambda u: max(0.0, mean + stddev * _NORMAL.inv_cdf(u)))
+
+
+def lognormal(median: float, sigma: float) -> Distribution:
+    """Return a log-normal distribution by its median and the deviation of its logarithm."""
+    return Distribution("lognormal", lambda u: median * math.exp(sigma * _NORMAL.inv_cdf(u)))
+
+
+def pareto(scale: float, conditions: float) -> Distribution:
+    """Return a Pareto distribution: at least `scale`, the smaller `shape` the heavier its tail."""
+    return Distribution("pareto", lambda u: scale * (1.0 - u) ** (-1.0 / conditions))
+
+
+def empirical(values: tuple[float, ...]) -> Distribution:
+    """Return what was measured: the quantiles of `values`, straight lines between neighbours."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+
+    def sample(u: float) -> float:
+        place = u * last
+        index = min(int(place), last - 1) if last else 0
+        if not last:
+            return ordered[0]
+        return ordered[index] + (ordered[index + 1] - ordered[index]) * (place - index)
+
+    return Distribution("empirical", sample)
+
+
+def weighted(weights: tuple[int, ...]) -> Callable[[float], int | None]:
+    """Return a choice by percent: u to the index of a weight, None in what the weights leave of 100."""
+    edges: list[int] = []
+    total = 0
+    for weight in weights:
+        total += weight
+        edges.append(total)
+
+    def choose(u: float) -> int | None:
+        index = bisect_right(edges, u * 100)
+        return index if index < len(edges) else None
+
+    return choose

@@ -1,0 +1,171 @@
+"""Selectors: which frames, on which connections, a rule is about.
+
+Theory
+1. A selector has three parts, asked in this order.  The connection part is asked when a connection is bound;
+   direction, op and subject ("static") depend on nothing else, so their answers are cached and they are what
+   the scanner is told to look for; the rest (queue, headers, size, role, status) is asked per frame.
+2. Subjects are the client's, in both directions.  `side = "server"` makes them the server's.
+3. The subject of a MSG is the message's, that of a SUB is the pattern asked for, which a pattern of a rule
+   matches as permissions do: wildcards in it are ordinary tokens.
+4. Frames without a subject (UNSUB, PING, INFO, CONNECT, +OK, -ERR) are selected by `op` alone; together with
+   `subject` that is a contradiction and refused.
+5. What a rule must see of a frame (`need`) grows with what its selector asks: headers, or the payload for
+   roles that are told by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import ip_address, ip_network
+from typing import Final, NamedTuple
+
+from natsproxy.protocol.headers import parse as parse_headers
+from natsproxy.protocol.subjects import matches
+from natsproxy.rules.interface import View
+from natsproxy.rules.model.roles import ROLES, Role
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import OPS, Direction, Op, op_mask
+
+WITH_SUBJECT: Final = op_mask(Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG)
+MESSAGES: Final = op_mask(Op.PUB, Op.HPUB, Op.MSG, Op.HMSG)
+SUBSCRIPTIONS: Final = op_mask(Op.SUB, Op.UNSUB)
+SENDABLE: Final = (
+    op_mask(*(spec.op for spec in OPS if spec.from_client)),
+    op_mask(*(spec.op for spec in OPS if spec.from_server)),
+)
+"""Which ops go each direction."""
+
+
+class Peer(NamedTuple):
+    """The connections that a rule is about; texts are shell patterns (`svc-*`), None for any.
+
+    address: an IP address or a network ("10.0.0.0/8").  ordinal: the n-th connection that was accepted.
+    """
+
+    name: str | None = None
+    user: str | None = None
+    account: str | None = None
+    lang: str | None = None
+    version: str | None = None
+    address: str | None = None
+    ordinal: int | None = None
+
+    def admits(self, view: View) -> bool:
+        """Tell whether the connection is one of them, as far as is known of it now."""
+        if self.ordinal is not None and self.ordinal != view.ordinal:
+            return False
+        if self.address is not None and not _in_network(view.address, self.address):
+            return False
+        told = view.connect
+        wanted = (
+            (told.name, self.name),
+            (told.user, self.user),
+            (told.lang, self.lang),
+            (told.version, self.version),
+            (view.info.remote_account, self.account),
+        )
+        return all(glob is None or fnmatchcase(value, glob) for value, glob in wanted)
+
+
+ANYBODY: Final = Peer()
+
+
+def _in_network(address: str, network: str) -> bool:
+    host = address[1:].partition("]")[0] if address.startswith("[") else address.rpartition(":")[0] or address
+    try:
+        return ip_address(host) in ip_network(network, strict=False)
+    except ValueError:  # a Unix socket or a name: no network holds it
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """What a rule selects; the defaults of a field select everything that the other fields do.
+
+    ops: an op bitmask.  subjects: None for any.  headers: name and shell pattern of a value (None: present).
+    statuses: status codes of HMSG.  framed: frames were selected by name, not by the kind's default.
+    """
+
+    directions: tuple[Direction, ...] = (Direction.C2S, Direction.S2C)
+    ops: int = 0
+    subjects: tuple[bytes, ...] | None = None
+    unless: tuple[bytes, ...] = ()
+    queues: tuple[bytes, ...] | None = None
+    headers: tuple[tuple[bytes, str | None], ...] = ()
+    statuses: tuple[int, ...] = ()
+    min_size: int = 0
+    max_size: int | None = None
+    role: Role | None = None
+    peer: Peer = ANYBODY
+    side: str = "client"
+    framed: bool = False
+
+    def wants(self, direction: Direction) -> int:
+        """Return the bitmask of the ops that it selects in a direction."""
+        return self.ops & SENDABLE[direction] if direction in self.directions else 0
+
+    @property
+    def need(self) -> Need:
+        """How much of a frame it must see to decide."""
+        role = self.role.need if self.role is not None else Need.LINE
+        return max(role, Need.HEADERS if self.headers or self.statuses else Need.LINE)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether op and subject alone do not decide."""
+        return (
+            bool(self.queues or self.headers or self.statuses or self.min_size or self.role)
+            or self.max_size is not None
+        )
+
+    def admits(self, frame: Frame, view: View) -> bool:
+        """Decide on what `static` cannot: queue, size, headers, status, role."""
+        if not self.min_size <= frame.size or (self.max_size is not None and frame.size > self.max_size):
+            return False
+        if self.queues is not None and not self._queue(frame, view):
+            return False
+        if (self.headers or self.statuses) and not self._headers(frame):
+            return False
+        return self.role is None or self.role.admits(frame)
+
+    def _queue(self, frame: Frame, view: View) -> bool:
+        queue = frame.queue
+        if not queue and (sub := view.subs.get(frame.sid)) is not None:
+            queue = sub.queue
+        return bool(queue) and any(matches(pattern, queue) for pattern in self.queues or ())
+
+    def _headers(self, frame: Frame) -> bool:
+        block = frame.headers
+        if not block:
+            return False
+        found = parse_headers(block)
+        if self.statuses and found.status not in self.statuses:
+            return False
+        return all(
+            any(
+                glob is None or fnmatchcase(value.decode("utf-8", "replace"), glob)
+                for value in found.all(name)
+            )
+            for name, glob in self.headers
+        )
+
+    def describe(self) -> str:
+        """Return the selector in a few words."""
+        words = ["/".join(d.label for d in self.directions)]
+        words.append(" ".join(op.label for op in Op if self.ops >> op & 1) or "connections")
+        if self.subjects is not None:
+            words.append("on " + ", ".join(s.decode("utf-8", "replace") for s in self.subjects))
+        if self.unless:
+            words.append("but not " + ", ".join(s.decode("utf-8", "replace") for s in self.unless))
+        if self.role is not None:
+            words.append(f"that are {self.role.name}")
+        asked = [f"{key} {value}" for key, value in self.peer._asdict().items() if value is not None]
+        return " ".join(words) + (f" of clients with {', '.join(asked)}" if asked else "")
+
+
+def role_named(name: str) -> Role:
+    """Return the role of that name.  Raises ValueError with the list of names."""
+    if name not in ROLES:
+        raise ValueError(f"must be a role ({', '.join(ROLES)}), not {name!r}")
+    return ROLES[name]

@@ -1,0 +1,1 @@
+"""Rewriting of subjects, in both directions."""

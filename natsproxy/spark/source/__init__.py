@@ -1,0 +1,1 @@
+"""The `natscap` data source of Spark."""

@@ -1,0 +1,122 @@
+"""The options of `format("natscap")`, read once and checked.
+
+Spark hands options over as strings under case-insensitive names.  All of them, with their defaults:
+
+    path, paths      a place (`natsproxy/spark/source/paths.py`), or several as a JSON list
+    what             "frames" (default) or "items" (opens, closes, firings, gaps, ...)
+    from_ns, to_ns   wall clock, ns since 1970
+    conn             connection ids, comma-separated
+    direction        "c2s" or "s2c"
+    op               operations, comma-separated
+    subject          subject patterns, comma-separated
+    payload          bytes of each payload: 0 (default), N, or -1 for all
+    mode             PERMISSIVE (default), DROPMALFORMED, FAILFAST: what a damaged block is, see `source.py`
+    partitionBytes   about how much one task reads (64 MiB)
+    maxBytesPerTrigger   of a stream: about how much one batch takes (256 MiB)
+    failOnDataLoss   of a stream where a segment is missing: "true" (default) stops it, "false" goes on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from natsproxy.capture.read.view import Query
+from natsproxy.errors import ConfigError
+from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
+
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+WHAT = ("frames", "items")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a read asks for; sizes in bytes, payload -1 for all."""
+
+    paths: tuple[str, ...]
+    what: str
+    query: Query
+    payload: int
+    mode: str
+    partition_bytes: int
+    batch_bytes: int
+    fail_on_loss: bool
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """Return the options of a read.  Raises ConfigError in one sentence that names option and value."""
+    options = _Given({key.lower(): value for key, value in given.items()})
+    return Options(
+        paths=_paths(options),
+        what=options.one_of("what", WHAT),
+        query=_query(options),
+        payload=options.value("payload", 0, int, "a number of bytes, or -1 for all"),
+        mode=options.one_of("mode", MODES),
+        partition_bytes=options.size("partitionBytes", 64 << 20),
+        batch_bytes=options.size("maxBytesPerTrigger", 256 << 20),
+        fail_on_loss=options.one_of("failOnDataLoss", ("true", "false")) == "true",
+    )
+
+
+class _Given:
+    """Options under lower-case names."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def value(self, name: str, default: _T, read: Callable[[str], _T], what: str) -> _T:
+        text = self.text(name)
+        try:
+            return default if text is None else read(text)
+        except (ValueError, KeyError):
+            raise ConfigError(f"natscap option {name}={text!r}: it must be {what}") from None
+
+    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        """Return one of `allowed`, in any letter case; the first is the default."""
+        table = {word.lower(): word for word in allowed}
+        return self.value(name, allowed[0], lambda text: table[text.lower()], f"one of {', '.join(allowed)}")
+
+    def size(self, name: str, default: int) -> int:
+        size = self.value(name, default, int, "a number of bytes")
+        if size < 1:
+            raise ConfigError(f"natscap option {name}={size}: it must be a number of bytes, at least 1")
+        return size
+
+    def words(self, name: str) -> list[str]:
+        return [word.strip() for word in (self.text(name) or "").split(",") if word.strip()]
+
+
+def _paths(options: _Given) -> tuple[str, ...]:
+    text = options.text("paths")  # load([...]) gives several, as JSON
+    if text is not None:
+        return options.value("paths", (), lambda raw: tuple(map(str, json.loads(raw))), "a JSON list")
+    path = options.text("path")
+    if path is None:
+        raise ConfigError('natscap needs a path: .load("traffic.ncap"), a folder of segments, or a glob')
+    return (path,)
+
+
+def _query(options: _Given) -> Query:
+    lanes = {"c2s": C2S, "s2c": S2C}
+    ops = options.value(
+        "op",
+        ALL_OPS,
+        lambda _: op_mask(*(BY_TOKEN[word.upper().encode()] for word in options.words("op"))) or ALL_OPS,
+        "operations like PUB,MSG",
+    )
+    return Query(
+        start=options.value("from_ns", None, int, "ns since 1970"),
+        end=options.value("to_ns", None, int, "ns since 1970"),
+        conns=options.value(
+            "conn", frozenset[int](), lambda _: frozenset(map(int, options.words("conn"))), "connection ids"
+        ),
+        direction=options.value("direction", None, lambda text: lanes[text.lower()], "c2s or s2c"),
+        ops=ops,
+        subjects=tuple(word.encode() for word in options.words("subject")),
+    )

@@ -1,0 +1,1 @@
+"""The watch: tables that are written while captures grow."""

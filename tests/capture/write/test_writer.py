@@ -1,0 +1,101 @@
+"""Files that fail under the writer: what stays whole, what is tried again, what goes to another file."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from natsproxy.capture.format.records import Open
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
+from natsproxy.errors import CaptureError
+from tests.kit.captures import MONO, WALL
+from tests.kit.disks import Disk
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """Give a disk that obeys."""
+    return Disk(monkeypatch)
+
+
+def block(number: int) -> SealedBlock:
+    """Return a block of one item."""
+    builder = BlockBuilder()
+    builder.begin(MONO, WALL)
+    builder.add(Open(number, MONO, {}))
+    return builder.seal()
+
+
+def begun(path: Path) -> CaptureWriter:
+    """Return a writer with one block in its first segment."""
+    writer = CaptureWriter(path, SegmentInfo(b"r" * 16, bytes(16), WALL, MONO))
+    writer.open_segment()
+    writer.write(block(0))
+    return writer
+
+
+def conns(path: Path) -> list[int]:
+    """Return the connections that were opened in a capture, which must be whole."""
+    reader = open_capture(path)
+    assert reader.tail() is None
+    return [item.conn for _, item in reader.items() if isinstance(item, Open)]
+
+
+def test_a_full_disk_is_tried_again(tmp_path: Path, disk: Disk) -> None:
+    """In the same file, behind its last whole block; the index too."""
+    writer = begun(tmp_path / "x.ncap")
+    disk.fill()
+    for _ in range(3):
+        with pytest.raises(CaptureError, match="No space left"):
+            writer.write(block(1))
+        assert len(list(open_capture(tmp_path / "x.ncap").blocks())) == 1
+    disk.error = 0
+    writer.write(block(1))
+    disk.fill()
+    with pytest.raises(CaptureError):
+        writer.close()
+    disk.error = 0
+    writer.close()
+    assert conns(tmp_path / "x.ncap") == [0, 1]
+
+
+@pytest.mark.parametrize("trouble", ["EIO", "removed"])
+def test_another_segment_where_a_file_is_no_more(trouble: str, tmp_path: Path, disk: Disk) -> None:
+    """It is numbered next, however often it took to make it, and says when it began."""
+    folder = tmp_path / "capture"
+    writer = begun(folder)
+    if trouble == "EIO":
+        disk.error = errno.EIO
+    else:
+        (folder / f"{(b'r' * 16).hex()}-0.ncap").unlink()
+        folder.rmdir()
+        disk.fill()
+    for _ in range(3):
+        with pytest.raises(CaptureError):
+            writer.write(block(1))
+    disk.error = 0
+    writer.write(block(1))
+    writer.close()
+    assert [segment.number for segment in open_capture(folder).segments()][-1] == 1
+    assert len(list(folder.iterdir())) == (2 if trouble == "EIO" else 1)
+    assert conns(sorted(folder.iterdir())[-1]) == [1]
+
+
+def test_what_has_no_block_is_removed_and_nothing_else(tmp_path: Path, disk: Disk) -> None:
+    """Another's file that has taken the name meanwhile stays."""
+    path = tmp_path / "x.ncap"
+    writer = CaptureWriter(path, SegmentInfo(b"r" * 16, bytes(16), WALL, MONO))
+    disk.fill()
+    with pytest.raises(CaptureError):
+        writer.open_segment()
+    assert not path.exists()
+    disk.error = 0
+    writer.open_segment()
+    path.unlink()
+    path.write_text("not ours")
+    writer.abandon()
+    assert path.read_text() == "not ours"

@@ -1,0 +1,33 @@
+"""What joins a bulk of publishes, and how a missing need reads."""
+
+from __future__ import annotations
+
+from natsproxy.replay.client_playback.batches import PlainBatch
+from natsproxy.replay.client_playback.state import Bulk, Missing
+
+
+def publish(subject: bytes) -> PlainBatch:
+    return PlainBatch(0, 1, 5, b"PUB %b 1\r\nx\r\n" % subject, 1)
+
+
+def test_a_bulk_takes_publishes_of_its_mark_and_time_up_to_its_size() -> None:
+    bulk = Bulk(1, 5, mark=3)
+    assert bulk.takes(3, 5)
+    assert bulk.takes(3, None)  # times do not count
+    assert not bulk.takes(3, 6)
+    assert not bulk.takes(4, 5)
+    bulk.size = 1 << 20
+    assert not bulk.takes(3, 5)
+
+
+def test_a_bulk_knows_its_subjects_also_of_those_that_join_later() -> None:
+    bulk = Bulk(1, 5, mark=0)
+    bulk.add(publish(b"a"))
+    assert bulk.subjects == {b"a"}
+    bulk.add(publish(b"b"))
+    assert bulk.subjects == {b"a", b"b"}
+    assert (bulk.frames, bulk.size) == (2, 24)
+
+
+def test_what_is_missing_is_a_sentence() -> None:
+    assert str(Missing(3, "PUB a", "a PONG")) == "connection 3: PUB a waited in vain for a PONG"

@@ -1,0 +1,93 @@
+"""What caused each server frame, on scripted conversations."""
+
+from __future__ import annotations
+
+from natsproxy.replay.conversation.causes import LIMIT, Bounded, Cause, Causes, Kind
+from natsproxy.replay.conversation.steps import Step
+from natsproxy.wire.ops import C2S, Op
+from tests.replay.scripted import Line, events
+
+CREATE = b'{"config":{"deliver_subject":"dlv"}}'
+
+
+def causes(*lines: Line) -> list[tuple[str, Cause]]:
+    """Return the cause of each server frame; seqs count the frames from 0."""
+    finder = Causes()
+    found = []
+    for step in events(list(lines)):
+        assert isinstance(step, Step)
+        if step.direction == C2S:
+            if step.frame.op in (Op.PUB, Op.HPUB, Op.SUB):
+                finder.sent(step)
+        else:
+            found.append((step.frame.subject.decode(), finder.of(step)))
+    return found
+
+
+def test_a_forwarded_message_comes_from_its_publish_of_another_connection() -> None:
+    found = causes(
+        (1, ">", b"SUB a 1\r\n"),
+        (2, ">", b"PUB a 1\r\nx\r\n"),
+        (2, ">", b"PUB z 0\r\n\r\n"),
+        (1, "<", b"MSG a 1 1\r\nx\r\n"),
+    )
+    assert found == [("a", Cause((1,)))]
+
+
+def test_the_second_copy_comes_from_the_second_publish() -> None:
+    twice = b"PUB a 1\r\nx\r\n" * 2
+    found = causes(
+        (1, ">", b"SUB a 1\r\nSUB > 2\r\n" + twice),
+        (1, "<", b"MSG a 1 1\r\nx\r\nMSG a 2 1\r\nx\r\nMSG a 1 1\r\nx\r\n"),
+    )
+    assert [cause.after for _, cause in found] == [(2,), (2,), (3,)]
+
+
+def test_an_answer_comes_from_its_request() -> None:
+    found = causes((1, ">", b"SUB i 1\r\nPUB q i 0\r\n\r\nPUB r 0\r\n\r\n"), (1, "<", b"MSG i 1 2\r\nok\r\n"))
+    assert found == [("i", Cause((1,)))]
+
+
+def test_a_delivery_comes_from_its_publish_and_what_asked_for_it() -> None:
+    found = causes(
+        (1, ">", b"SUB i 1\r\nPUB s 1\r\nx\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C i 0\r\n\r\n"),
+        (1, "<", b"MSG s 1 $JS.ACK.S.C.1.1.1.99.0 1\r\nx\r\n"),
+        (1, ">", b"PUB $JS.ACK.S.C.1.1.1.99.0 4\r\n-NAK\r\n"),
+        (1, "<", b"MSG s 1 $JS.ACK.S.C.2.1.2.99.0 1\r\nx\r\n"),
+        (1, "<", b"MSG s 1 $JS.ACK.S.D.2.9.2.99.0 1\r\nx\r\n"),
+    )
+    assert found[0][1] == Cause((1, 2), Kind.ANSWER, True)
+    assert found[1][1] == Cause((4, 2), Kind.ANSWER, True)
+    assert found[2][1].kind is Kind.TIMED
+
+
+def test_a_push_delivery_comes_from_the_creation_of_its_consumer() -> None:
+    create = b"PUB $JS.API.CONSUMER.CREATE.S i %d\r\n%b\r\n" % (len(CREATE), CREATE)
+    found = causes(
+        (1, ">", b"SUB dlv 1\r\n" + create + b"PUB other 0\r\n\r\n"),
+        (1, "<", b"MSG s 1 $JS.ACK.S.eph.1.1.1.99.0 1\r\nx\r\n"),
+        (1, "<", b"HMSG dlv 1 30 30\r\nNATS/1.0 100 Idle Heartbeat\r\n\r\n\r\n".replace(b"30 30", b"31 31")),
+    )
+    assert found[0][1].after == (1,)
+    assert found[1][1] == Cause((1,), Kind.TIMED, True)
+
+
+def test_a_delayed_nak_is_timed() -> None:
+    found = causes(
+        (1, ">", b'PUB $JS.ACK.S.C.1.1.1.9.0 13\r\n-NAK {"d":12}\r\n'),
+        (1, "<", b"MSG s 1 $JS.ACK.S.C.2.1.2.9.0 1\r\nx\r\n"),
+    )
+    assert found[0][1].kind is Kind.TIMED
+
+
+def test_an_error_comes_from_the_last_frame() -> None:
+    found = causes((1, ">", b"SUB a 1\r\nPUB b 0\r\n\r\n"), (1, "<", b"-ERR 'no'\r\n"))
+    assert found[0][1] == Cause((1,))
+
+
+def test_tables_forget_the_oldest() -> None:
+    table: Bounded[int, int] = Bounded()
+    for n in range(LIMIT + 5):
+        table[n] = n
+    assert len(table) == LIMIT
+    assert 4 not in table

@@ -1,0 +1,76 @@
+"""What agrees and what does not, and which field is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproxy.replay.conversation.identities import Identities
+from natsproxy.replay.conversation.matching import Matcher, ignoring_json, is_api
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S
+from natsproxy.wire.parse import frames
+
+N1, N2 = "A" * 21 + "1", "B" * 21 + "2"
+
+
+def one(data: str) -> Frame:
+    (frame,) = frames(data.encode(), C2S)
+    return frame
+
+
+def pub(subject: str, body: str = "", reply: str = "") -> str:
+    return f"PUB {subject} {reply} {len(body)}\r\n{body}\r\n"
+
+
+CASES = [
+    (pub("a", "x"), pub("a", "x"), ""),
+    (pub("a", "x"), pub("b", "x"), "subject"),
+    (pub("a", "x"), pub("a", "y"), "body"),
+    (pub("a", "x", "r"), pub("a", "x"), "reply"),
+    (pub("a", "x", f"_INBOX.{N1}"), pub("a", "x", f"_INBOX.{N2}"), ""),
+    ("SUB a q 1\r\n", "SUB a q 7\r\n", ""),
+    ("SUB a q 1\r\n", "SUB a p 1\r\n", "queue"),
+    (
+        "HPUB a 18 18\r\nNATS/1.0\r\nA: 1\r\n\r\n\r\n",
+        "HPUB a 18 18\r\nNATS/1.0\r\nA: 2\r\n\r\n\r\n",
+        "headers",
+    ),
+    (pub("$JS.API.STREAM.INFO.S", '{"a":1,"b":[1]}'), pub("$JS.API.STREAM.INFO.S", '{"b": [1], "a": 1}'), ""),
+    (pub("$JS.API.STREAM.INFO.S", '{"a":1}'), pub("$JS.API.STREAM.INFO.S", '{"a":2}'), "body"),
+    (
+        pub("$JS.API.CONSUMER.MSG.NEXT.S.C", '{"batch":1,"expires":5}'),
+        pub("$JS.API.CONSUMER.MSG.NEXT.S.C", '{"batch":1,"expires":6}'),
+        "",
+    ),
+    (
+        pub("$JS.hub.API.CONSUMER.CREATE.S", f'{{"deliver_subject":"_INBOX.{N1}"}}'),
+        pub("$JS.hub.API.CONSUMER.CREATE.S", f'{{"deliver_subject":"_INBOX.{N2}"}}'),
+        "",
+    ),
+    (pub("$O.b.M.eA==", '{"size":1,"mtime":"1"}'), pub("$O.b.M.eA==", '{"size":1,"mtime":"2"}'), ""),
+    (pub("$O.b.M.eA==", '{"size":1,"mtime":"1"}'), pub("$O.b.M.eA==", '{"size":2,"mtime":"1"}'), "body"),
+    (pub("app", '{"expires":1}'), pub("app", '{"expires":2}'), "body"),
+]
+
+
+@pytest.mark.parametrize(("recorded", "live", "field"), CASES)
+def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -> None:
+    assert Matcher(Identities()).differs(one(recorded), one(live), {}) == field
+
+
+def test_a_users_matcher_comes_first() -> None:
+    matcher = Matcher(Identities(), [(b"app.>", ignoring_json(["/a/ts", "/id"]))])
+    ours, theirs = (
+        one(pub("app.x", '{"a":{"ts":1,"v":2},"id":3}')),
+        one(pub("app.x", '{"id":4,"a":{"v":2,"ts":5}}')),
+    )
+    assert matcher.differs(ours, theirs, {}) == ""
+    assert matcher.differs(ours, one(pub("app.x", '{"a":{"v":9}}')), {}) == "body"
+    assert matcher.differs(ours, one(pub("app.x", "no json")), {}) == "body"
+
+
+def test_api_subjects_are_told_from_others() -> None:
+    assert is_api(b"$JS.API.INFO")
+    assert is_api(b"$JS.hub.API.INFO")
+    assert not is_api(b"$JS.ACK.S.C.1.1.1.1.1")
+    assert not is_api(b"API.INFO")

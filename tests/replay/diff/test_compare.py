@@ -1,0 +1,122 @@
+"""Two captures side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from natsproxy.replay.diff.compare import compare
+from natsproxy.replay.diff.normalize import parse_ignore
+from tests.replay.scripted import MS, Line, hello, write
+
+N1, N2 = b"YsWepi49b8wudIgA6wZ1I0", b"ve7W1VgogpWgdqn9EOcG89"
+
+
+def conversation(nuid: bytes, answer: bytes) -> list[Line]:
+    return [
+        *hello(1, "a"),
+        (1, ">", b"SUB _INBOX.%b 1\r\nPUB ask _INBOX.%b 1\r\n?\r\n" % (nuid, nuid)),
+        (1, "<", b"MSG _INBOX.%b 1 %d\r\n%b\r\n" % (nuid, len(answer), answer)),
+    ]
+
+
+def test_the_same_conversation_with_other_identifiers_is_the_same(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.ncap", conversation(N1, b"42"))
+    b = write(tmp_path / "b.ncap", conversation(N2, b"42"))
+    report = compare(a, b)
+    assert report.same
+    ask = next(row for row in report.rows if row.group == "ask")
+    assert (ask.recorded.sent, ask.observed.sent, ask.recorded.replies) == (1, 1, 1)
+    assert ask.recorded.percentile(0.5) == MS
+
+
+def test_consumers_that_the_server_named_are_one_whatever_their_names(tmp_path: Path) -> None:
+    captures = []
+    for name in (b"Consumer", b"G0xHKKDJ"):
+        answer = (
+            b'{"type":"io.nats.jetstream.api.v1.consumer_create_response","name":"%b","config":{}}' % name
+        )
+        lines: list[Line] = [
+            *conversation(N1, answer),
+            (1, ">", b"PUB $JS.API.CONSUMER.INFO.S.%b 0\r\n\r\n" % name),
+        ]
+        captures.append(write(tmp_path / f"{name.decode()}.ncap", lines))
+    assert compare(captures[0], captures[1]).same
+
+
+def test_another_answer_is_shown_beside_the_recorded_one(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.ncap", conversation(N1, b"42"))
+    b = write(tmp_path / "b.ncap", conversation(N2, b"43"))
+    report = compare(a, b)
+    assert not report.same
+    row = report.rows[0]
+    assert (row.group, row.missing, row.added) == ("ask (answer)", 1, 1)
+    assert row.sample is not None
+    assert row.sample.field == "body"
+    assert row.sample.recorded.endswith("42")
+    assert row.sample.observed.endswith("43")
+    assert report.facts()["groups"][0]["first_difference"]["field"] == "body"
+
+
+def test_what_only_one_side_has_is_named(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.ncap", conversation(N1, b"42"))
+    b = write(tmp_path / "b.ncap", [*conversation(N2, b"42"), (1, "<", b"-ERR 'oops'\r\n")])
+    (row,) = (row for row in compare(a, b).rows if not row.same)
+    assert (row.group, row.observed.errors, row.missing, row.added) == ("'oops'", 1, 0, 1)
+    assert row.sample is not None
+    assert row.sample.field == "presence"
+
+
+def test_ignored_members_do_not_differ(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.ncap", conversation(N1, b'{"ts":1}'))
+    b = write(tmp_path / "b.ncap", conversation(N2, b'{"ts":2}'))
+    assert not compare(a, b).same
+    assert compare(a, b, parse_ignore(["json:/ts"])).same
+
+
+def _shuffled(tmp_path: Path) -> tuple[Path, Path]:
+    """Two captures of the same 300 publishes in other orders, but for one body and one frame."""
+    ours = [(1, ">", b"PUB a.%d 3\r\n%03d\r\n" % (n % 7, n)) for n in range(300)]
+    theirs = [*reversed(ours[:-1]), (1, ">", b"PUB b 0\r\n\r\n")]
+    theirs[100] = (1, ">", b"PUB a.%d 3\r\nodd\r\n" % (198 % 7))
+    return (
+        write(tmp_path / "a.ncap", [*hello(1, "a"), *ours]),
+        write(tmp_path / "b.ncap", [*hello(1, "a"), *theirs]),
+    )
+
+
+def test_files_give_the_same_report_as_memory(tmp_path: Path) -> None:
+    a, b = _shuffled(tmp_path)
+    report = compare(a, b)
+    assert [(row.group, row.missing, row.added) for row in report.rows] == [("a.*", 2, 1), ("b", 0, 1)]
+    assert report.rows[0].sample is not None
+    assert report.rows[0].sample.recorded.endswith("198")
+    assert report.rows[0].sample.observed.endswith("odd")
+    for limit in (0, 1, 10):
+        assert compare(a, b, limit=limit).facts() == report.facts()
+
+
+def test_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("natsproxy.replay.diff.compare.ROWS", 2)
+    lines = [(1, ">", b"PUB %b 0\r\n\r\n" % name) for name in (b"a", b"b", b"c", b"d", b"a")]
+    a = write(tmp_path / "a.ncap", [*hello(1, "a"), *lines])
+    b = write(tmp_path / "b.ncap", [*hello(1, "a"), *lines[:3], *lines[4:]])
+    rows = {row.group: (row.recorded.sent, row.observed.sent, row.missing) for row in compare(a, b).rows}
+    assert rows == {"a": (2, 2, 0), "b": (1, 1, 0), "(other subjects)": (2, 1, 1)}
+
+
+DELIVERY = b"MSG s 1 $JS.ACK.S.C.%d.7.%d.11.0 1\r\nx\r\n"
+
+
+def test_a_redelivery_counts_where_a_nak_asked_for_it_and_is_shown_in_any_case(tmp_path: Path) -> None:
+    once = [*hello(1, "a"), (1, ">", b"SUB s 1\r\n"), (1, "<", DELIVERY % (1, 1))]
+    again = (1, "<", DELIVERY % (2, 2))
+    a = write(tmp_path / "a.ncap", once)
+    report = compare(a, write(tmp_path / "b.ncap", [*once, again]))
+    assert report.same
+    assert report.rows[0].observed.statuses == {"redelivered": 1}
+    nak = (1, ">", b"PUB $JS.ACK.S.C.1.7.1.11.0 4\r\n-NAK\r\n")
+    c = write(tmp_path / "c.ncap", [*once, nak, again])
+    d = write(tmp_path / "d.ncap", [*once, nak])
+    assert [(row.group, row.added) for row in compare(d, c).rows if not row.same] == [("s", 1)]

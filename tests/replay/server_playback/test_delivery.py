@@ -1,0 +1,60 @@
+"""When recorded server frames go out."""
+
+from __future__ import annotations
+
+from natsproxy.replay.conversation.exchanges import Exchange, RecordedConversation
+from natsproxy.replay.conversation.identities import Identities
+from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
+from natsproxy.replay.server_playback.binding import Client
+from natsproxy.replay.server_playback.delivery import Delivery
+from tests.replay.scripted import MS, Line, events, hello
+
+TALK: list[Line] = [
+    *hello(1, "a"),
+    (1, ">", b"SUB a 1\r\nPUB q 0\r\n\r\n"),
+    (1, "<", b"MSG a 1 1\r\n1\r\n"),
+    (1, "<", b"MSG a 1 1\r\n2\r\n"),
+    (1, "closed", b"server-closed"),
+]
+
+
+class Table:
+    """A script with one client on its only connection."""
+
+    def __init__(self, *, recorded: bool = False) -> None:
+        self.script = RecordedConversation(events(TALK))
+        self.script.fill()
+        self.actions: list[Action] = []
+        self.recorded = self.script.connections[1]
+        self.recorded.live = 5
+        self.delivery = Delivery(self.script, Identities(), {5: Client(5)}, self.actions, recorded=recorded)
+        self.sub, self.publish = sorted(
+            (x for queue in self.recorded.open.values() for x in queue), key=lambda x: x.seq
+        )
+
+    def use(self, exchange: Exchange, now: int) -> None:
+        self.delivery.caused(self.script.use(exchange, exchange.frame, now), now)
+
+
+def test_effects_wait_for_their_subscription_and_keep_their_order() -> None:
+    table = Table()
+    table.use(table.publish, 0)
+    assert table.actions == []
+    table.script.use(table.sub, table.sub.frame, 0)
+    table.recorded.sids[b"1"] = b"9"
+    table.delivery.subscribed(table.recorded, b"1", 0)
+    assert table.actions == [Send(5, b"MSG a 9 1\r\n1\r\n"), Send(5, b"MSG a 9 1\r\n2\r\n")]
+
+
+def test_recorded_timing_and_the_end_keep_their_distance() -> None:
+    table = Table(recorded=True)
+    table.script.use(table.sub, table.sub.frame, 0)
+    table.recorded.sids[b"1"] = b"9"
+    table.use(table.publish, 0)
+    assert table.delivery.deadline == MS
+    table.delivery.tick(2 * MS)
+    assert len(table.actions) == 2
+    table.delivery.release(table.recorded, "end", 2 * MS)
+    table.delivery.tick(3 * MS)
+    assert table.actions[2:] == [EndConnection(5)]
+    assert table.delivery.deadline is None

@@ -1,0 +1,78 @@
+"""Link rules: spans over binds, windows, gates, firings."""
+
+from __future__ import annotations
+
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.interface import LinkConditions
+from natsproxy.rules.kinds import KINDS
+from natsproxy.session.actions import Action, Send, SessionSettings
+from natsproxy.session.session import Session
+from natsproxy.wire.ops import C2S, S2C
+from tests.rules.kit import MS, FakeView, S, Wire
+
+PAUSE = '[[rules]]\nname = "p"\nkind = "pause"\n'
+
+
+def test_a_firing_is_told_once_over_all_binds() -> None:
+    wire = Wire(PAUSE)
+    wire.active.due(0)
+    wire.rebind()
+    wire.active.due(S)
+    assert [(firing.rule, firing.direction, firing.ordinal) for firing in wire.active.fired] == [
+        ("p", "c2s", None)
+    ]
+
+
+def test_a_window_counts_from_the_start_of_the_connection() -> None:
+    wire = Wire(PAUSE + 'between = ["2s", "3s"]\n', now=10 * S)
+    assert wire.active.conditions(S2C, 10 * S) == (None, 12 * S)
+    assert wire.active.conditions(S2C, 12 * S)[0] == LinkConditions(paused=True)
+
+
+def test_or_from_when_the_rule_was_loaded() -> None:
+    chain = RuleChain(load(PAUSE + 'between = ["2s", "3s"]\nper = "proxy"\n', KINDS))
+    chain.bind(FakeView(), None, 0)
+    late = chain.bind(FakeView(ordinal=2), None, 2 * S)
+    assert late.conditions(C2S, 2 * S)[0] == LinkConditions(paused=True)
+
+
+def test_the_gate_of_a_link_is_asked_once_per_connection() -> None:
+    chain = RuleChain(load(PAUSE + "probability = 0.5\n", KINDS), seed=3)
+    conditions_changed = [
+        chain.bind(FakeView(key=f"c{n}"), None, 0).conditions(C2S, 0)[0] is not None for n in range(200)
+    ]
+    again = [
+        chain.bind(FakeView(key=f"c{n}"), None, 0).conditions(C2S, 0)[0] is not None
+        for n in reversed(range(200))
+    ]
+    assert conditions_changed == again[::-1]
+    assert 70 < sum(conditions_changed) < 130
+
+
+def test_a_frame_begins_it_anew() -> None:
+    wire = Wire(PAUSE + 'op = "PUB"\nlasts = "2s"\n')
+    wire.decide(C2S, "PUB a 0\n")
+    assert wire.active.conditions(C2S, 0)[1] == 2 * S
+    wire.now = S
+    wire.decide(C2S, "PUB a 0\n")
+    assert wire.active.conditions(C2S, S)[1] == 3 * S
+
+
+def test_a_late_link_sends_everything_in_order_at_its_time() -> None:
+    chain = RuleChain(
+        load('[[rules]]\nname = "l"\nkind = "latency"\ndelay = "100ms"\ndirection = "c2s"\n', KINDS)
+    )
+    session = Session(SessionSettings(), chain, conn=1, ordinal=1, address="", record=False, now=0)
+    session.receive(S2C, b'INFO {"headers":true,"max_payload":99} \r\n', 0)
+
+    def sent(actions: list[Action]) -> bytes:
+        return b"".join(bytes(action.data) for action in actions if isinstance(action, Send))
+
+    connect = b'CONNECT {"verbose":false}\r\n'
+    assert sent(session.receive(C2S, connect, 1 * MS)) == b""
+    assert sent(session.receive(C2S, b"PUB a 0\r\n\r\nPUB b 0\r\n\r\n", 2 * MS)) == b""
+    assert sent(session.tick(100 * MS)) == b""
+    assert sent(session.tick(101 * MS)) == connect
+    assert session.next_tick() == 102 * MS
+    assert sent(session.tick(102 * MS)) == b"PUB a 0\r\n\r\nPUB b 0\r\n\r\n"

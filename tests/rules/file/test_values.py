@@ -1,0 +1,71 @@
+"""What settings may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from natsproxy.rules.file import values
+from natsproxy.wire.ops import Op
+
+
+@pytest.mark.parametrize(
+    ("convert", "given", "expected"),
+    [
+        (values.duration, "250ms", 250_000_000),
+        (values.duration, "1m30s", 90_000_000_000),
+        (values.duration, 0, 0),
+        (values.size, "64KiB", 65536),
+        (values.size, "2 MB", 2_000_000),
+        (values.size, 7, 7),
+        (values.op, "pub", Op.PUB),
+        (values.op, "+OK", Op.OK),
+        (values.op, "err", Op.ERR),
+        (values.window, ["1s"], (10**9, None)),
+        (values.window, ["1s", "2s"], (10**9, 2 * 10**9)),
+        (values.several(values.natural), 3, (3,)),
+        (values.several(values.natural), [3, 4], (3, 4)),
+        (values.firings, {"k": 3}, {"k": frozenset({3})}),
+        (values.probability, 1, 1.0),
+        (values.pattern, "a.*.>", b"a.*.>"),
+    ],
+)
+def test_what_is_read(convert: Callable[[Any], Any], given: Any, expected: Any) -> None:
+    assert convert(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("convert", "given"),
+    [
+        (values.duration, 5),
+        (values.duration, True),
+        (values.duration, "-1s"),
+        (values.duration, "1 fortnight"),
+        (values.size, "64 kibibytes"),
+        (values.size, -1),
+        (values.size, True),
+        (values.number, 0),
+        (values.number, float("inf")),
+        (values.probability, -0.1),
+        (values.probability, "0.5"),
+        (values.count, 1.5),
+        (values.count, True),
+        (values.pattern, "a b"),
+        (values.pattern, ">.a"),
+        (values.pattern, 3),
+        (values.line, "a\r\nb"),
+        (values.window, "1s"),
+        (values.window, []),
+        (values.boolean, 1),
+        (values.table(values.text), []),
+        (values.above_zero(values.duration), 0),
+        (values.op, "MESSAGE"),
+        (values.direction, "up"),
+    ],
+)
+def test_what_is_refused_and_how(convert: Callable[[Any], Any], given: Any) -> None:
+    with pytest.raises(ValueError, match=r"^must ") as caught:
+        convert(given)
+    assert "\n" not in str(caught.value)

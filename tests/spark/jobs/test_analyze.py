@@ -1,0 +1,350 @@
+"""The jobs: run again, broken off, killed, out of space; what is there afterwards is whole or is not read."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import re
+import resource
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from natsproxy.capture.format.records import Gap, Open
+from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
+from natsproxy.wire.ops import C2S, S2C
+from tests.kit.captures import MONO, Scribe, write
+from tests.kit.process import ProxyProcess
+from tests.kit.servers import NatsServer
+from tests.spark.growing import Growing, make
+
+pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from natsproxy.spark.jobs.analyze import analyze, dated, read
+from natsproxy.spark.jobs.store import Store
+from natsproxy.spark.tables import derive
+from natsproxy.spark.watch.job import watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+MS, DAY = 1_000_000, 86_400_000_000_000
+
+
+def conversation(path: Path, requests: int, *, since: int = 0) -> Path:
+    """Write a capture of answered requests, from some time (ns) on."""
+    scribe = Scribe()
+    scribe.items.append(Open(1, MONO + since, {"client": "10.0.0.1:1"}))
+    for n in range(requests):
+        t = since + n * 10 * MS
+        scribe.frame(t, 1, C2S, b"PUB svc.%d _INBOX.x.%d 1\r\nq\r\n" % (n, n))
+        scribe.frame(t + 2 * MS, 1, S2C, b"MSG _INBOX.x.%d 9 1\r\na\r\n" % n)
+    scribe.items.append(Gap(None, MONO + since, {"reason": "the disk", "frames": 3, "bytes": 99}))
+    return write(path, scribe.items, per_block=7)
+
+
+def same(one: DataFrame, other: DataFrame) -> bool:
+    """Whether two tables hold the same rows, each as often."""
+    return Counter(map(tuple, one.collect())) == Counter(map(tuple, other.select(one.columns).collect()))
+
+
+def test_running_it_again_replaces_everything(spark: SparkSession, tmp_path: Path) -> None:
+    """Other captures, of another day: nothing is left of the first run, nor of one that was broken off."""
+    out, translate_errors = tmp_path / "out", dict[str, int]()
+    first = conversation(tmp_path / "a.ncap", 5)
+    analyze(spark, [first], out, ["frames", "gaps"], translate_errors.__setitem__)
+    assert translate_errors == {"frames": 10, "items": 2, "gaps": 1}
+
+    def break_off(table: str, rows: int) -> None:
+        if table == "gaps":
+            raise KeyboardInterrupt
+
+    second = conversation(tmp_path / "b.ncap", 3, since=DAY)
+    with pytest.raises(KeyboardInterrupt):
+        analyze(spark, [second], out, ["gaps"], break_off)
+    store = Store(spark, out)
+    for name in ("frames", "items", "gaps"):
+        with pytest.raises(NatsproxyError, match=f"no whole table {name} in {out}"):
+            store.read(name)
+
+    analyze(spark, [second], out, ["frames"])
+    assert same(store.read("frames"), dated(read(spark, [second], payload="256")))
+    assert not (out / "gaps").exists()
+
+
+def test_several_captures_are_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Files and folders, in one DataFrame."""
+    conversation(tmp_path / "a.ncap", 2)
+    (tmp_path / "more").mkdir()
+    conversation(tmp_path / "more" / "b.ncap", 3)
+    assert read(spark, [tmp_path / "a.ncap", tmp_path / "more"]).count() == 10
+
+
+def test_a_capture_of_nothing_makes_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """A segment that was closed as soon as it was opened."""
+    analyze(spark, [write(tmp_path / "a.ncap", [])], tmp_path / "out", ["gaps"])
+    counts = [Store(spark, tmp_path / "out").read(name).count() for name in ("frames", "items", "gaps")]
+    assert counts == [0, 0, 0]
+
+
+def test_folders_of_others_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """A name of a table that is something else, and a folder in which another run is writing."""
+    capture = conversation(tmp_path / "a.ncap", 1)
+    (tmp_path / "errors").mkdir()
+    (tmp_path / "errors" / "mine.txt").write_text("precious")
+    with pytest.raises(NatsproxyError, match=r"errors is no table of an analysis"):
+        analyze(spark, [capture], tmp_path, ["errors"])
+    assert (tmp_path / "errors" / "mine.txt").read_text() == "precious"
+
+    (tmp_path / "out").mkdir()
+    folder = os.open(tmp_path / "out", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with pytest.raises(NatsproxyError, match="out: another analysis is writing there"):
+            analyze(spark, [capture], tmp_path / "out", ["errors"])
+    finally:
+        os.close(folder)
+
+
+def test_what_is_wrong_with_a_capture_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where only Spark's own processes meet it."""
+    other = tmp_path / "other.ncap"
+    other.write_bytes(b"something else entirely")
+    with pytest.raises(CaptureError, match=f"^{other}: this is not a natsproxy capture$"):
+        analyze(spark, [other], tmp_path / "out", ["frames"])
+    with pytest.raises(CaptureError, match=f"^{tmp_path}/none: no such file or folder"):
+        analyze(spark, [tmp_path / "none"], tmp_path / "out", ["frames"])
+    with pytest.raises(ConfigError, match="there is no table 'nope': there are frames, "):
+        analyze(spark, [other], tmp_path / "out", ["nope"])
+
+
+@contextmanager
+def _largest_file(spark: SparkSession, size: int) -> Iterator[None]:
+    """Let Spark's processes write no file larger than so many bytes: a disk that is full, for one test."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    _limit_files(spark, size)
+    try:
+        yield
+    finally:
+        _limit_files(spark, before[0])
+
+
+def _limit_files(spark: SparkSession, size: int) -> None:
+    jvm: Any = spark._jvm
+    java = jvm.java.lang.ProcessHandle.current()
+    below = java.descendants().toArray()  # its Python workers, and the one that makes them
+    for pid in [int(java.pid()), *(int(below[place].pid()) for place in range(len(below)))]:
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """The table is named, and does not count as whole."""
+    capture = conversation(tmp_path / "a.ncap", 3_000)
+    out = tmp_path / "out"
+    with _largest_file(spark, 8 << 10), pytest.raises(NatsproxyError) as said:
+        analyze(spark, [capture], out, ["gaps"])
+    assert str(said.value) == f"{out}/frames: cannot write there: File too large"
+    with pytest.raises(NatsproxyError, match="no whole table frames"):
+        Store(spark, out).read("frames")
+
+
+def test_a_watch_that_is_stopped_has_taken_all(spark: SparkSession, tmp_path: Path) -> None:
+    """From an empty folder on; where it has written a batch run does not write, nor the other way round."""
+    folder, out = tmp_path / "traffic", tmp_path / "out"
+    folder.mkdir()
+    watch(spark, [folder], out, ["gaps"], stop=lambda: True)
+    assert Store(spark, out).read("frames").isEmpty()
+    conversation(folder / "a.ncap", 3)
+    conversation(folder / "b.ncap", 4)
+    watch(spark, [folder], out, ["gaps"], stop=lambda: True)
+    assert same(Store(spark, out).read("frames"), dated(read(spark, [folder], payload="256")))
+    assert Store(spark, out).read("gaps").count() == 2
+
+    with pytest.raises(NatsproxyError, match="holds the tables of a watch: choose another folder"):
+        analyze(spark, [folder], out, ["gaps"])
+    with Store(spark, tmp_path / "batch").writing():
+        pass  # an empty analysis
+    with pytest.raises(NatsproxyError, match="holds the tables of an analysis that was not watching"):
+        watch(spark, [folder], tmp_path / "batch", stop=lambda: True)
+
+
+class Watching:
+    """`analyze --watch` as a process; what it says is read line by line."""
+
+    def __init__(self, folder: Path, out: Path, tables: str = "liveness") -> None:
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "natsproxy",
+                "analyze",
+                str(folder),
+                "--out",
+                str(out),
+                "--watch",
+                "--every",
+                "0.3",
+                "--tables",
+                tables,
+                "--conf",
+                "spark.sql.codegen.wholeStage=false",
+                "--conf",
+                "spark.sql.shuffle.partitions=1",
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self._lines = self.process.stderr
+        self._said = ""
+
+    def frames(self) -> int:
+        """Wait for a batch of frames; return its rows."""
+        for line in self._lines:
+            self._said += line
+            if line.startswith("frames: "):
+                return int(line.split()[1])
+        raise AssertionError(f"no more batches: {self._said}")
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal; return the exit code."""
+        self.process.send_signal(number)
+        self._said += self._lines.read()
+        self._lines.close()
+        return self.process.wait()
+
+
+@pytest.mark.long
+def test_a_killed_watch_takes_each_block_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A recorder writes on while the job is killed and started again: equal to one batch job at the end."""
+    made = make(tmp_path / "whole", b"a", [[50] * 20, [70] * 20, [30] * 10])
+    recorder, out = Growing(tmp_path / "growing", made), tmp_path / "out"
+    part = sum(path.stat().st_size for path in made) // 5
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        recorder.grow(part)
+        job = Watching(recorder.folder, out)
+        try:
+            assert job.frames() > 0
+            recorder.grow(part)
+            assert job.frames() > 0
+            recorder.grow(part)
+        finally:
+            code = job.end(end)
+        assert code == (0 if end == signal.SIGTERM else -signal.SIGKILL), job._said
+    assert re.search(
+        r"^taken: [1-9]\d* frames in \d+ batches, 0 items in 0 batches$", job._said, re.MULTILINE
+    )
+
+    assert not recorder.grow(0)
+    store = Store(spark, out)
+    whole = read(spark, [recorder.folder], payload="256")
+    assert store.read("frames").count() == 2_700
+    assert same(store.read("frames"), dated(whole))
+    items = read(spark, [recorder.folder], what="items")
+    assert same(store.read("liveness"), derive("liveness", whole, items))
+
+
+def same_on_disk(one: DataFrame, other: DataFrame) -> bool:
+    """Return `same`, for tables that do not fit here: by the sums of their rows' hashes."""
+
+    def summed(table: DataFrame) -> Row | None:
+        cells = [cell for n, name in enumerate(one.columns) for cell in (F.lit(n), F.col(name))]
+        return table.agg(F.count("*"), F.sum(F.xxhash64(*cells).cast("decimal(38, 0)"))).first()
+
+    return summed(one) == summed(other)
+
+
+class Traffic:
+    """A client that publishes to itself through a proxy, in a thread; a context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.messages = 0
+
+    def _run(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._port)) as sock, sock.makefile("rb") as lines:
+            sock.sendall(b"CONNECT {}\r\nSUB t.* 1\r\nPING\r\n")
+            while lines.readline() != b"PONG\r\n":
+                continue
+            while not self._over.wait(0.01):
+                until = self.messages + 40
+                asked = (b"t.%d _INBOX.%d" % (n % 7, n) for n in range(self.messages, until))
+                sock.sendall(b"".join(b"PUB %s 5\r\nhello\r\n" % one for one in asked))
+                while self.messages < until:
+                    line = lines.readline()
+                    assert line, "the connection was closed"
+                    self.messages += line == b"hello\r\n"
+                    if line == b"PING\r\n":
+                        sock.sendall(b"PONG\r\n")
+
+    def __enter__(self) -> Traffic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.mark.long
+def test_a_recorder_and_a_watch_side_by_side(
+    nats_server: NatsServer, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Five minutes; the job is killed twice and then stopped: what it wrote equals a batch job."""
+    period = float(os.environ.get("NATSPROXY_WATCH", 100))
+    folder, out = tmp_path / "traffic", tmp_path / "out"
+    folder.mkdir()
+    faulthandler.dump_traceback_later(600 + 20 * period, exit=True)  # a later end than that of other tests
+    address = f"127.0.0.1:{nats_server.port}"
+    with ProxyProcess(address, "--record", str(folder), "--record-rotate-every", "20s") as proxy:
+        for end in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
+            job = Watching(folder, out, "requests,subjects,liveness")
+            with Traffic(proxy.port) as traffic:
+                deadline = time.monotonic() + period
+                while time.monotonic() < deadline:
+                    assert job.frames() > 0
+            assert traffic.messages > 1_000
+            if end == signal.SIGTERM:
+                assert proxy.drain() == 0
+            assert job.end(end) == (0 if end == signal.SIGTERM else -signal.SIGKILL), job._said
+    assert len(list(folder.glob("*.ncap"))) > period // 20
+    store = Store(spark, out)
+    whole = read(spark, [folder], payload="256")
+    assert same_on_disk(store.read("frames"), dated(whole))
+    assert same_on_disk(store.read("items"), read(spark, [folder], what="items"))
+    for name in ("requests", "subjects", "liveness"):  # at once, of what was just found to be the same
+        assert same_on_disk(derive(name, store.read("frames")), store.read(name)), name
+
+
+def test_the_notebook_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every cell, in the session of the tests; its answers are those of the recordings."""
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr("natsproxy.spark.session.open_session", lambda cores: spark)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / "tables"))
+    found = runpy.run_path(str(root / "deploy" / "notebook.py"))
+    latency = {row["template"]: (row["requests"], row["p50"]) for row in found["slow"]}
+    assert latency.keys() >= {"quotes.acme", "quotes.umbrella", "nobody.home"}
+    assert all(ms > 0 for requests, ms in latency.values() if requests == 1)
+    assert found["busiest"].count() > 5
+    assert {row["verb"] for row in found["calls"].collect()} >= {"STREAM.CREATE"}

@@ -1,0 +1,105 @@
+"""Frames that tasks write themselves: the rows that Spark's own writer would write, in the same folders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproxy.capture.format.records import Open
+from natsproxy.errors import ConfigError
+from natsproxy.wire.ops import C2S
+from tests.kit.captures import MONO, Scribe, write
+
+pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+
+from natsproxy.spark.jobs import executor_writer
+from natsproxy.spark.jobs.analyze import ASKED, analyze, dated, read
+from natsproxy.spark.jobs.store import SOURCES, Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+DAY = 86_400_000_000_000
+DAYS = executor_writer.FILES_OPEN + 2
+GOLDEN = sorted((Path(__file__).parents[3] / "recordings").glob("*.ncap"))
+
+
+@pytest.fixture
+def captures(tmp_path: Path) -> list[Path]:
+    """The golden ones, one of many days whose blocks are not in order, and one that is damaged."""
+    scribe = Scribe()
+    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    for n in range(4 * DAYS):
+        scribe.frame(n % DAYS * DAY, 1, C2S, b"PUB days.%d 1\r\nx\r\n" % n)
+    days = write(tmp_path / "days.ncap", scribe.items, per_block=3)
+    damaged = tmp_path / "damaged.ncap"
+    raw = bytearray(days.read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    damaged.write_bytes(raw)
+    return [*GOLDEN, days, damaged]
+
+
+def test_they_are_the_rows_of_the_source(spark: SparkSession, captures: list[Path], tmp_path: Path) -> None:
+    """By days, the rows of damaged blocks too; and Spark reads both kinds of files alike."""
+    source = dated(read(spark, captures, **ASKED["frames"]))
+    theirs = Store(spark, tmp_path / "theirs")
+    ours = Store(spark, tmp_path / "ours")
+    assert ours.near
+    options = {**ASKED["frames"], "paths": str([str(path) for path in captures]).replace("'", '"')}
+    assert ours.write_on_executors(options) == theirs.write("frames", source)
+    rows = [Counter(map(tuple, store.source("frames").collect())) for store in (ours, theirs)]
+    assert rows[0] == rows[1]
+    assert any(row[list(ours.source("frames").columns).index("op")] == "_corrupt" for row in rows[0])
+    folders = [
+        {place.name for place in (store_path / "frames").iterdir() if place.is_dir()}
+        for store_path in (tmp_path / "ours", tmp_path / "theirs")
+    ]
+    assert folders[0] == folders[1]
+    assert len(folders[0]) > DAYS
+    assert spark.read.parquet(ours.place("frames")).schema.simpleString() == (
+        spark.read.schema(SOURCES["frames"]).parquet(theirs.place("frames")).schema.simpleString()
+    )
+
+
+def test_a_folder_by_its_address_is_spark_s_to_write(spark: SparkSession, tmp_path: Path) -> None:
+    """`file:` has one slash too; and what Spark would take for a pattern is no folder."""
+    assert not Store(spark, f"file:{tmp_path}/out").near
+    analyze(spark, [GOLDEN[0]], f"file:{tmp_path}/out", ["gaps"])
+    here = Store(spark, tmp_path / "out")
+    assert here.near
+    assert here.read("frames").count() == read(spark, [GOLDEN[0]]).count() > 0
+    with pytest.raises(ConfigError, match="for wildcards"):
+        Store(spark, tmp_path / "tables[1]")
+
+
+def test_what_is_not_there_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """A run that fails has no frames that could be taken for whole."""
+    with pytest.raises(Exception, match="no such file"):
+        executor_writer.write(spark, {"paths": '["/nowhere/a.ncap"]'}, tmp_path / "frames")
+    assert [path.name for path in (tmp_path / "frames").iterdir()] == ["_temporary"]
+
+
+def test_the_files_of_a_task_are_bounded(captures: list[Path], tmp_path: Path) -> None:
+    """A day that comes back gets one more file."""
+    import pyarrow.parquet as pq
+
+    from natsproxy.capture.columns.arrow import batch
+    from natsproxy.capture.read.segment import CaptureFile
+
+    days = executor_writer.Days(tmp_path)
+    with CaptureFile(captures[-2]) as file:
+        made = [batch(file, ref) for ref in file.blocks()]
+    for each in made:
+        days.add(each)
+        assert days.open <= executor_writer.FILES_OPEN
+    days.close(most=0)
+    assert sum(rows for _, _, rows in days.parts) == sum(each.num_rows for each in made)
+    assert len(days.parts) > len({day for day, _, _ in days.parts}) == DAYS
+    for day, name, rows in days.parts:
+        table = pq.read_table(tmp_path / name)
+        assert table.num_rows == rows
+        assert {moment.date().isoformat() for moment in table.column("ts").to_pylist()} == {day}

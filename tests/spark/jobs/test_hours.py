@@ -1,0 +1,157 @@
+"""Tables by the hour: what crosses an hour is there once, and no recorder is lost, as a stream loses it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from natsproxy.errors import ConfigError
+from tests.kit.captures import write
+from tests.spark.conftest import load
+from tests.spark.story import Story, msg, pub
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+HOUR = 3_600_000  # ms
+HOURS = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (0, 1)]
+
+
+def _punctual() -> Story:
+    story = Story()
+    for t, reply, late in (
+        (HOUR - 100, b"edge", 200),
+        (HOUR - 50, b"reused", 250),
+        (HOUR + 1000, b"reused", 100),
+        (HOUR + 5000, b"inside", 3),
+        (2 * HOUR + 1000, b"open", 1),
+    ):
+        story.say(t, 1, pub(b"svc " + reply, b"q"))
+        story.hear(t + late, 1, msg(reply, b"9", b"a"))
+    for minute in range(0, 120, 10):
+        story.say(minute * 60_000 + 30_000, 2, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C pulls", b"1"))
+    for t in (HOUR - 10, HOUR, HOUR + 60_000):
+        story.say(t, 3, pub(b"beat", b"same"))
+        story.hear(t + 20, 4, msg(b"beat", b"1", b"same"))
+    ack = b"$JS.ACK.S.C.1.1.1.1.0"
+    story.hear(HOUR - 100, 4, msg(b"stored", b"2", b"x", ack))
+    story.say(HOUR + 400, 4, pub(ack, b""))
+    story.say(2 * HOUR + 300_000, 1, b"PING\r\n")
+    return story
+
+
+def _late() -> Story:
+    """A recorder that was cut off: its first hour comes when the others are in their third."""
+    story = Story()
+    story.say(1000, 1, pub(b"svc late", b"q"))
+    story.hear(1007, 1, msg(b"late", b"9", b"a"))
+    return story
+
+
+@pytest.fixture(scope="module")
+def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DataFrame]:
+    """Where frames are stored, and those of the late recorder, not stored yet."""
+    folder, found = tmp_path_factory.mktemp("hours"), []
+    for name, story in (("punctual", _punctual()), ("late", _late())):
+        made, _ = load(spark, [write(folder / f"{name}.ncap", story.items)])
+        found.append(made.selectExpr("*", "to_date(ts) AS date").coalesce(1))
+    found[0].write.partitionBy("date").parquet(str(folder / "frames"))
+    return folder / "frames", found[1]
+
+
+def rows(spark: SparkSession, out: Path, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = spark.read.parquet(str(out / name)).toArrow().to_pylist()
+    return found
+
+
+def test_hours_are_computed_alone_and_again(
+    spark: SparkSession, frames: tuple[Path, DataFrame], tmp_path: Path
+) -> None:
+    """Pairs over the edge are in the hour that they begin in; again, nothing changes but what is late."""
+    from natsproxy.spark.jobs.hours import write_hours
+
+    stored, late = frames
+    names = ("requests", "fanout", "js_acks")
+    assert write_hours(spark, stored, tmp_path, names) == HOURS
+    found = {name: rows(spark, tmp_path, name) for name in names}
+    asked = Counter(
+        (row["reply"], row["hour"], row["requests"], row["latency_ns"] and row["latency_ns"] // 10**6)
+        for row in found["requests"]
+    )
+    assert asked == Counter(
+        {
+            ("edge", 0, 1, 200): 1,
+            ("reused", 0, 1, 250): 1,
+            ("reused", 1, 1, 100): 1,
+            ("inside", 1, 1, 3): 1,
+            ("pulls", 0, 6, None): 1,
+            ("pulls", 1, 6, None): 1,
+        }
+    )
+    beats = [row for row in found["fanout"] if row["subject"] == "beat"]
+    assert {row["hour"]: (row["published"], row["deliveries"]) for row in beats} == {0: (1, 0), 1: (2, 3)}
+    assert [(row["hour"], row["answer"]) for row in found["js_acks"]] == [(0, "ack")]
+
+    late.write.mode("append").partitionBy("date").parquet(str(stored))
+    write_hours(spark, stored, tmp_path, ["requests"], [HOURS[0].replace(minute=30)])
+
+    before = Counter(map(repr, found["requests"]))
+    added = Counter(map(repr, rows(spark, tmp_path, "requests"))) - before
+    assert [("'late'" in row, count) for row, count in added.items()] == [(True, 1)]
+    assert len(rows(spark, tmp_path, "requests")) == len(found["requests"]) + 1
+
+
+def test_a_watermark_loses_who_is_late(
+    spark: SparkSession, frames: tuple[Path, DataFrame], tmp_path: Path
+) -> None:
+    """The trap that hours are for: a stream drops the late recorder, and keeps its last row back."""
+    from pyspark.sql import functions as F
+
+    stored, late = frames
+    folder = tmp_path / "in"
+    punctual = spark.read.parquet(str(stored)).where("subject IS NOT NULL AND subject <> 'late'").drop("date")
+    punctual = punctual.where("reply <> 'late' OR reply IS NULL")
+    late = late.drop("date")
+    for part in (punctual.where("hour(ts) = 0"), punctual.where("hour(ts) > 0"), late):
+        part.coalesce(1).write.mode("append").parquet(str(folder))
+    source = spark.readStream.schema(late.schema).option("maxFilesPerTrigger", "1").parquet(str(folder))
+    keyed = source.withColumn("k", F.coalesce("reply", "subject")).withWatermark("ts", "60 seconds")
+    paired = keyed.groupBy("k", F.session_window("ts", "5 seconds")).agg(
+        F.count_if(F.expr("dir = 0")).alias("asked"), F.count_if(F.expr("dir = 1")).alias("told")
+    )
+    query = (
+        paired.select("k", "asked", "told")
+        .writeStream.format("parquet")
+        .outputMode("append")
+        .option("checkpointLocation", str(tmp_path / "state"))
+        .option("path", str(tmp_path / "out"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    progress = [batch for batch in query.recentProgress if batch.numInputRows]
+    dropped = sum(state.numRowsDroppedByWatermark for batch in progress for state in batch.stateOperators)
+    emitted = {row["k"] for row in rows(spark, tmp_path, "out")}
+    assert (len(progress), dropped) == (3, late.count())
+    assert "late" not in emitted
+    assert "open" not in emitted
+    assert "edge" in emitted
+
+
+def test_what_has_no_hours_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """In a sentence that names what there is."""
+    from natsproxy.spark.jobs.hours import write_hours
+
+    for name, sentence in (("liveness", "no hours of the table 'liveness'"), ("nope", "no table 'nope'")):
+        with pytest.raises(ConfigError, match=sentence):
+            write_hours(spark, tmp_path, tmp_path, [name])

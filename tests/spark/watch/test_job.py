@@ -1,0 +1,181 @@
+"""A watch while it goes on: what a reader sees, and what is left of one that was killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from natsproxy.capture.format.records import Gap, Open
+from natsproxy.errors import NatsproxyError
+from natsproxy.wire.ops import C2S, S2C
+from tests.kit.captures import MONO, Scribe, write
+from tests.spark.conftest import load
+
+pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+
+from pyspark.sql import DataFrame
+
+from natsproxy.spark.jobs.analyze import dated
+from natsproxy.spark.jobs.store import Store
+from natsproxy.spark.tables import derive
+from natsproxy.spark.watch.compaction import merge
+from natsproxy.spark.watch.folder import Folder
+from natsproxy.spark.watch.ingest import Ingest
+from natsproxy.spark.watch.job import sweep, watch
+from natsproxy.spark.watch.manifest import Manifest
+from natsproxy.spark.watch.watch_state import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+SECOND, HOUR = 10**9, 3_600 * 10**9
+WANTED = ("subjects", "connections")
+"""One that has hours and one that has none: what is cheap to compute."""
+
+
+def talk(path: Path, name: str, times: Iterable[int]) -> Path:
+    """Write a capture of a request at each time (ns), answered 2 ms later, and a gap at the first."""
+    scribe, times = Scribe(), list(times)
+    scribe.items.append(Open(1, MONO + times[0], {"client": "10.0.0.1:1"}))
+    for n, t in enumerate(times):
+        inbox = f"_INBOX.{name}.{n}"
+        scribe.frame(t, 1, C2S, f"PUB svc.{n} {inbox} 1\r\nq\r\n".encode())
+        scribe.frame(t + 2_000_000, 1, S2C, f"MSG {inbox} 9 1\r\na\r\n".encode())
+    scribe.items.append(Gap(None, MONO + times[0], {"reason": name, "frames": 3, "bytes": 99}))
+    return write(path, scribe.items, per_block=3)
+
+
+def rows(table: DataFrame, like: DataFrame | None = None) -> Counter[Any]:
+    """Return the rows of a table, in the columns of another."""
+    return Counter(map(tuple, table.select((like or table).columns).collect()))
+
+
+def whole(spark: SparkSession, folder: Path) -> Callable[[str], DataFrame]:
+    """Return what makes the tables of all captures at once."""
+    frames, items = load(spark, sorted(folder.iterdir()))
+    return lambda name: derive(name, frames, items)
+
+
+class Killed(Exception):
+    """Stands for a signal that leaves no time for anything."""
+
+
+def kill_at(word: str) -> Callable[[str, int], None]:
+    """Return a progress that kills the watch when something is told of."""
+
+    def translate_errors(table: str, rows: int) -> None:
+        if word in table:
+            raise Killed
+
+    return translate_errors
+
+
+def test_tables_are_there_while_it_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hours that are over, the one that is not, a recorder that is late: all there is, and it was killed."""
+    monkeypatch.setattr("natsproxy.spark.watch.refresh.SHARE", 1)  # as often as it can
+    monkeypatch.setattr("natsproxy.spark.watch.job.POLL", 0.2)
+    monkeypatch.setattr("natsproxy.spark.watch.ingest.POLL", 0.2)
+    folder, out = tmp_path / "traffic", tmp_path / "out"
+    folder.mkdir()
+    talk(folder / "a.ncap", "a", (0, SECOND, HOUR - 1_000_000, HOUR + 61 * SECOND))
+    with pytest.raises(Killed):  # the hour stands there, and no list says so
+        watch(spark, [folder], out, WANTED, every=0.5, stop=lambda: False, progress=kill_at("hour"))
+    store, came, over = Store(spark, out), False, False
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        nonlocal came, over
+        listed = store.listed()  # once: batches come meanwhile, and the next list is of another moment
+        subjects = listed["subjects"]
+        if "late" not in str(list(folder.iterdir())):
+            if len(seen) == 0 and subjects["hours"] == ["2026-01-01T00:00Z/2026-01-01T01:00Z"]:
+                seen.append(subjects["open"])
+                assert rows(spark.read.parquet(str(out / "subjects")).where("hour > 0")) == Counter()
+                talk(folder / "late.ncap", "late", (2 * SECOND, 3 * SECOND))
+        elif came:  # before this refresh began: it has missed nothing
+            assert subjects["stale"] == []
+            assert subjects["open"] == seen[0] == ["2026-01-01T01:00Z/2026-01-01T02:00Z"]
+            expected = whole(spark, folder)
+            for name in WANTED:
+                assert rows(store.of(listed[name]), expected(name)) == rows(expected(name)), name
+            assert store.of(listed["faults"]).isEmpty()
+            over = True
+        came = (listed["frames"]["rows"], listed["items"]["rows"]) == (12, 4)
+
+    tables = [*WANTED, "faults"]  # of which there are none
+    watch(spark, [folder], out, tables, every=0.5, refresh=0, stop=lambda: over, refreshed=look)
+
+    expected = whole(spark, folder)
+    for name in WANTED:
+        assert rows(store.read(name), expected(name)) == rows(expected(name)), name
+    plain = spark.read.parquet(str(out / "subjects"))
+    assert rows(plain, expected("subjects")) == rows(expected("subjects"))
+    assert not list((out / "_open").rglob("*.parquet"))
+
+
+def test_batches_are_taken_in_their_order(spark: SparkSession, tmp_path: Path) -> None:
+    """One that is there is not written again; one that is out of order is of a checkpoint of other tables."""
+    folder = Folder(spark, str(tmp_path))
+    manifest = Manifest(folder)
+    with manifest.change() as state:
+        state.add("frames", 0, None, [], 0)
+    stream = Ingest(spark, folder, manifest, "frames", [], 0, lambda table, rows: None)
+    frames, _ = load(spark, [talk(tmp_path / "a.ncap", "a", (0, SECOND))])
+    stream.take(frames, 0)
+    assert folder.names("frames") == []
+    stream.take(dated(frames), 1)
+    assert folder.names("frames") == ["batches=00000001-00000001"]
+    assert Store(spark, tmp_path).read("frames").count() == 4
+    stream.take(dated(frames.where("false")), 2)
+    assert folder.names("frames") == ["batches=00000001-00000001"]
+    for batch in (0, 4):
+        with pytest.raises(NatsproxyError, match=f"batch {batch} comes after 2: _checkpoint is not of these"):
+            stream.take(frames, batch)
+
+
+def test_merging_loses_nothing_wherever_it_is_killed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the switch and after it; a query that has begun still finds its files."""
+    folder = Folder(spark, str(tmp_path))
+    manifest = Manifest(folder)
+    for batch in range(3):
+        frames, _ = load(spark, [talk(tmp_path / f"{batch}.ncap", str(batch), (batch * 20 * HOUR,))])
+        place = f"frames/batches={batch:08}-{batch:08}"
+        dated(frames).write.partitionBy("date").parquet(str(tmp_path / place))
+        with manifest.change() as state:
+            state.add("frames", batch, Run(batch, batch, place, 0, 100, 2, 0, 0), [], 0)
+    store, runs = Store(spark, tmp_path), list(manifest.state.runs["frames"])
+    begun, before = store.read("frames"), rows(store.read("frames"))
+    assert sum(before.values()) == 6
+
+    def killed(manifest: Manifest) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "change", killed)
+        with pytest.raises(Killed):
+            merge(spark, folder, manifest, "frames", runs)
+    assert rows(store.read("frames")) == before
+    assert len(folder.names("frames")) == 4
+    sweep(folder, Manifest(folder))
+    assert len(folder.names("frames")) == 3
+
+    old = merge(spark, folder, manifest, "frames", runs)
+    assert old == [run.place for run in runs]
+    assert rows(begun) == rows(store.read("frames")) == before
+    sweep(folder, Manifest(folder))
+    assert folder.names("frames") == ["batches=00000000-00000002"]
+    assert rows(store.read("frames")) == before
+    assert [len(list(day.glob("*.parquet"))) for day in tmp_path.rglob("date=*")] == [1, 1]

@@ -1,0 +1,202 @@
+"""The book of a watch: what it says is on disk, and what it cannot read it does not take for nothing."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+import pytest
+
+from natsproxy.errors import NatsproxyError
+
+pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+
+from natsproxy.spark.watch.folder import Folder
+from natsproxy.spark.watch.ingest import Ingest
+from natsproxy.spark.watch.job import sweep
+from natsproxy.spark.watch.manifest import Manifest
+from natsproxy.spark.watch.refresh import Refresh
+from natsproxy.spark.watch.watch_state import Whole
+
+
+class Memory:
+    """A folder in memory; `full` refuses every write."""
+
+    root = "mem"
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.full = False
+
+    def names(self, place: str = "") -> list[str]:
+        below = f"{place}/" if place else ""
+        found = {name.removeprefix(below).split("/")[0] for name in self.files if name.startswith(below)}
+        return sorted(found)
+
+    def read(self, place: str) -> str:
+        return self.files[place]
+
+    def write(self, place: str, text: str) -> None:
+        if self.full:
+            raise NatsproxyError("no space")
+        self.files[place] = text
+
+    def remove(self, place: str) -> None:
+        self.files.pop(place, None)
+
+
+def opened(memory: Memory) -> Manifest:
+    return Manifest(cast(Folder, memory))
+
+
+def kept(memory: Memory) -> str:
+    """Keep two versions of a ledger; return the place of the newest."""
+    manifest = opened(memory)
+    for batch in (0, 1):
+        with manifest.change() as state:
+            state.add("frames", batch, None, [], 0)
+    return sorted(memory.files)[-1]
+
+
+def test_what_could_not_be_kept_is_not_so() -> None:
+    """A batch that is in no list on disk is taken again."""
+    memory = Memory()
+    manifest = opened(memory)
+    memory.full = True
+    with pytest.raises(NatsproxyError, match="no space"), manifest.change() as state:
+        state.add("frames", 0, None, [], 0)
+    assert (manifest.state.taken["frames"], manifest.state.version) == (-1, 0)
+    memory.full = False
+    with manifest.change() as state:
+        state.add("frames", 0, None, [], 0)
+    assert opened(memory).state == manifest.state
+    assert manifest.state.taken["frames"] == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('\\"touched\\"', '\\"renamed\\"'),
+        ('\\"format\\":1', '\\"format\\":2'),
+        ('"state"', '"other"'),
+        ("}\n", "\n"),
+    ],
+    ids=["renamed", "format", "no ledger", "torn"],
+)
+def test_a_list_that_cannot_be_read_is_refused(old: str, new: str) -> None:
+    """An older one does not take its place: what it does not name would be removed."""
+    memory = Memory()
+    newest = kept(memory)
+    assert old in memory.files[newest]
+    memory.files[newest] = memory.files[newest].replace(old, new)
+    with pytest.raises(NatsproxyError, match=f"mem/{newest} is not whole, or of another version"):
+        opened(memory)
+
+
+@pytest.mark.parametrize("place", ["_checkpoint/frames/metadata", "items/batches=00000000-00000000/x"])
+def test_data_without_a_list_is_refused(place: str) -> None:
+    """Nothing would name it."""
+    memory = Memory()
+    memory.files[place] = ""
+    with pytest.raises(NatsproxyError, match="no list in analysis"):
+        opened(memory)
+
+
+def test_a_list_of_before_formats_is_read() -> None:
+    """The first lists did not say theirs."""
+    memory = Memory()
+    newest = kept(memory)
+    memory.files[newest] = memory.files[newest].replace('\\"format\\":1,', "")
+    assert opened(memory).state.taken["frames"] == 1
+
+
+class _Hadoop:
+    """A file system that renames nothing, or has the file already."""
+
+    def __init__(self, there: bool) -> None:
+        self.there = there
+
+    def create(self, path: str, overwrite: bool) -> Any:
+        return self
+
+    def write(self, data: bytearray) -> None:
+        assert data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def exists(self, path: str) -> bool:
+        return self.there
+
+    def rename(self, old: str, new: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("there", "said"), [(True, "is there already"), (False, "cannot be renamed")])
+def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, said: str) -> None:
+    """Hadoop raises nothing."""
+    folder = object.__new__(Folder)
+    folder.root, folder._fs = "mem", _Hadoop(there)
+    folder._path = lambda place: place  # type: ignore[method-assign]
+    with pytest.raises(NatsproxyError, match=said):
+        folder.write("analysis/x", "text")
+
+
+def derived(memory: Memory) -> Refresh:
+    memory.make = lambda place: None  # type: ignore[attr-defined]
+    folder = cast(Folder, memory)
+    return Refresh(
+        MagicMock(), folder, Manifest(folder), ["requests"], 0, lambda: False, lambda name, rows: None
+    )
+
+
+def test_an_hour_does_not_count_while_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark removes what is there first: killed then, it is written again."""
+    memory = Memory()
+    manifest = opened(memory)
+    with manifest.change() as state:
+        state.want(["requests"])
+        state.wrote("requests", 5, 0)
+    during: list[set[int]] = []
+    monkeypatch.setattr(
+        Refresh, "_hour", lambda *_: during.append(opened(memory).state.hours["requests"].done)
+    )
+    derived(memory)._write(5, ["requests"])
+    assert during == [set()]
+    assert opened(memory).state.hours["requests"].done == {5}
+
+
+def test_an_hour_without_rows_has_no_folder() -> None:
+    """Spark's dynamic overwriting leaves what was there, if there is nothing to put in its place."""
+    memory = Memory()
+    own = "requests/date=1970-01-01/hour=5"
+    one = derived(memory)
+    removed: list[str] = []
+    memory.remove = removed.append  # type: ignore[assignment, method-assign]
+    memory.files[f"{own}/part-old.parquet"] = ""
+    assert one._put(MagicMock(), "requests", 5, "requests") == 0
+    assert removed == [own]
+
+
+def test_what_a_kill_leaves_is_removed() -> None:
+    """What Spark was at, a table's first version that no list names, a list that has no name yet."""
+    memory = Memory()
+    with opened(memory).change() as state:
+        state.whole["connections"] = Whole("connections/version=2", 0, 0)
+    kept = ["connections/version=2", "requests/date=1970-01-01", *memory.files]
+    left = ["requests/.spark-staging-1", "liveness/version=1", "connections/version=1", "analysis/.x.part"]
+    memory.files |= dict.fromkeys(kept[:2] + left, "") | memory.files
+    sweep(cast(Folder, memory), opened(memory))
+    assert sorted(memory.files) == sorted(kept)
+
+
+def test_a_stream_that_has_ended_begins_again() -> None:
+    """Whatever ended it."""
+    memory = Memory()
+    folder = cast(Folder, memory)
+    stream = Ingest(MagicMock(), folder, opened(memory), "frames", [], 0, lambda table, rows: None)
+    query = MagicMock()
+    query.awaitTermination.return_value = True
+    stream._query = query
+    assert stream.look(0)
+    assert stream._query is None
