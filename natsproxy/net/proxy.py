@@ -13,7 +13,6 @@ from typing import Any
 
 import trio
 
-from natsproxy.capture.filter.redact import redact_frames
 from natsproxy.capture.format import records
 from natsproxy.config.settings import Address, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError, place_of
@@ -30,7 +29,6 @@ from natsproxy.session.actions import Emit, End, SessionSettings
 from natsproxy.session.budget import Budget
 from natsproxy.session.session import Session
 from natsproxy.wire.frames import NO_LIMIT
-from natsproxy.wire.ops import C2S, S2C
 
 _STEP = 50  # connections that end at once when the proxy is drained, or more where half its time asks for it
 _PAUSE = 0.1  # seconds between two steps
@@ -233,12 +231,7 @@ class Proxy:
     def _closed(self, conn: int, session: Session, end: End, opened: int) -> None:
         now = now_ns()
         self.relays.pop(conn, None)
-        counts = {
-            "c2s_bytes": session.pipes[C2S].in_bytes,
-            "c2s_frames": session.pipes[C2S].scanner.ordinal,
-            "s2c_bytes": session.pipes[S2C].in_bytes,
-            "s2c_frames": session.pipes[S2C].scanner.ordinal,
-        }
+        counts = session.counts()
         close = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
         self._unheard.pop(conn).close(close, end.cause)
         client = session.connect
@@ -342,8 +335,7 @@ class Proxy:
             self.recorder.put(preamble)
         self._background.start_soon(self._run_recorder, self.recorder)
         for relay in self.relays.values():
-            for pipe in relay.session.pipes:
-                pipe.record = True
+            relay.session.record(True)
 
     async def _run_recorder(self, recorder: Recorder) -> None:
         # Shielded: however the proxy ends, what was recorded is written and indexed first (`stop_recording`).
@@ -359,8 +351,7 @@ class Proxy:
         if recorder is None:
             return
         for relay in self.relays.values():
-            for pipe in relay.session.pipes:
-                pipe.record = bool(self._taps)
+            relay.session.record(bool(self._taps))
         recorder.close()
         await self._recorded.wait()
         self.unwritten = recorder.failure
@@ -378,23 +369,7 @@ class Proxy:
         for conn, relay in self.relays.items():
             if self._unheard[conn].waiting:
                 continue
-            session = relay.session
-            info = {
-                "info": redact_frames(session.last_info, S2C),
-                "connect": redact_frames(session.last_connect, C2S),
-                "subs": [
-                    [sub.sid, sub.subject, sub.queue, sub.max, session.delivered(sub)]
-                    for sub in session.subs.values()
-                ],
-                "ordinals": {
-                    "c2s_in": session.pipes[C2S].scanner.ordinal,
-                    "c2s_out": session.pipes[C2S].out_next,
-                    "s2c_in": session.pipes[S2C].scanner.ordinal,
-                    "s2c_out": session.pipes[S2C].out_next,
-                },
-                "open": {"client": session.address, "ordinal": session.ordinal, "key": session.key},
-            }
-            yield records.Preamble(conn, now_ns(), info)
+            yield records.Preamble(conn, now_ns(), relay.session.snapshot())
 
 
 def _unrecordable(reason: str) -> tuple[str, str]:

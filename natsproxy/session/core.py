@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from natsproxy.capture.filter.redact import Secrets
+from natsproxy.capture.filter.redact import Secrets, redact_frames
 from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import Firing, Notice
 from natsproxy.protocol.connect import Connect
@@ -142,6 +143,45 @@ class Core:
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
         """Take back `watch_subject`."""
         self.pipes[direction].scanner.watch_subjects.pop(subject, None)
+
+    # -- the proxy's side of it
+
+    def record(self, on: bool) -> None:
+        """Make records from the next frame on, or stop making them."""
+        for pipe in self.pipes:
+            pipe.record = on
+
+    def counts(self) -> dict[str, int]:
+        """Return the bytes and frames that came, by direction, as the end of a connection is recorded."""
+        c2s, s2c = self.pipes
+        return {
+            "c2s_bytes": c2s.in_bytes,
+            "c2s_frames": c2s.scanner.ordinal,
+            "s2c_bytes": s2c.in_bytes,
+            "s2c_frames": s2c.scanner.ordinal,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the connection, without secrets, as a preamble of a capture holds it.
+
+        info, connect: the last INFO and CONNECT.  subs: sid, subject, queue, max and delivered of each live
+        subscription.  ordinals: the number of the next frame by direction and leg.  open: who the client is.
+        """
+        c2s, s2c = self.pipes
+        return {
+            "info": redact_frames(self.last_info, S2C),
+            "connect": redact_frames(self.last_connect, C2S),
+            "subs": [
+                [sub.sid, sub.subject, sub.queue, sub.max, self.delivered(sub)] for sub in self._subs.values()
+            ],
+            "ordinals": {
+                "c2s_in": c2s.scanner.ordinal,
+                "c2s_out": c2s.out_next,
+                "s2c_in": s2c.scanner.ordinal,
+                "s2c_out": s2c.out_next,
+            },
+            "open": {"client": self.address, "ordinal": self.ordinal, "key": self.key},
+        }
 
     def _decide(self, pipe: DirectionPipe, frame: Frame, now: int) -> Decision | None:
         state_only = STATE_OPS[pipe.direction] >> frame.op & 1

@@ -555,3 +555,27 @@ def test_unparsed_bytes_pass_where_that_is_configured() -> None:
     play.do(play.session.fence(lambda now: None, 0))
     play.client(b"\x00 more")
     assert play.to_server == b"PUB a 1\r\n\x00 more"
+
+
+def test_records_begin_and_end_when_asked() -> None:
+    play = Playbook().greeted()
+    play.session.record(False)
+    play.records.clear()
+    play.client(b"PUB a 1\r\nx\r\n")
+    assert play.records == []
+    play.session.record(True)
+    play.client(b"PUB a 1\r\ny\r\n")
+    assert [record.data for record in play.records] == [b"PUB a 1\r\ny\r\n"]
+
+
+def test_a_snapshot_holds_the_state_of_the_connection_without_its_secrets() -> None:
+    play = Playbook().server(INFO)
+    play.client(b'CONNECT {"verbose":false,"pass":"hidden"}\r\nSUB a 1\r\nSUB b q 2\r\nUNSUB 2 5\r\n')
+    play.server(b"MSG b 2 0\r\n\r\n")
+    snapshot = play.session.snapshot()
+    assert snapshot["info"] == INFO
+    assert b"hidden" not in snapshot["connect"]
+    assert snapshot["subs"] == [[b"1", b"a", b"", 0, 0], [b"2", b"b", b"q", 5, 1]]
+    assert snapshot["ordinals"] == {"c2s_in": 4, "c2s_out": 4, "s2c_in": 2, "s2c_out": 2}
+    assert snapshot["open"] == {"client": "127.0.0.1:1", "ordinal": 1, "key": "#1"}
+    assert play.session.counts()["c2s_frames"] == 4
