@@ -12,6 +12,7 @@ import sys
 import textwrap
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +23,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write
 from tests.kit.servers import NatsServer
+from tests.rules.kit import Wire
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -43,6 +45,19 @@ def test_the_rules_are_rules() -> None:
     """The TOML of the README loads."""
     (text,) = RULES
     assert len(load(text, KINDS)) == 3
+
+
+def test_the_walk_through_makes_a_rule_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind and its test, as the README prints them."""
+    kind, test = (
+        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "empty" in block
+    )
+    names: dict[str, Any] = {"Wire": Wire}
+    exec(kind, names)
+    monkeypatch.setitem(KINDS, "empty", names["KIND"])
+    assert len(load(names["KIND"].example, KINDS)) == 1
+    exec(test, names)
+    names["test_the_payload_is_gone"]()
 
 
 OURS = [
