@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import socket
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import trio
 
 from natsproxy.config.settings import Address
-from natsproxy.errors import ConfigError, NatsproxyError, ProtocolError
+from natsproxy.errors import NatsproxyError, ProtocolError
 from natsproxy.net.relay import now_ns
 from natsproxy.net.stream import Leg, LegLost
-from natsproxy.protocol import gojson
 from natsproxy.replay.client_playback.credentials import Credentials, rebuilt
 from natsproxy.replay.client_playback.playback import ToServer
 from natsproxy.replay.client_playback.state import Action, Dial, Write
-from natsproxy.replay.errors import ReplayError
-from natsproxy.wire import encode
-from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import S2C, Op
-from natsproxy.wire.parse import EVERYTHING
-from natsproxy.wire.scanner import Scanner
+from natsproxy.replay.handshake import open_connection
 
-DIAL_LIMIT: Final = 10.0  # seconds for a connection and its handshake
-BACKLOG: Final = 4 << 20
 _READS: Final = 16
 
 
@@ -34,7 +26,6 @@ class ServerPlayer:
         self.machine = machine
         self.address = address
         self.credentials = credentials or Credentials()
-        self.version = ""
         self.connected = 0
         self._legs: dict[int, Leg] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -105,19 +96,13 @@ class ServerPlayer:
             self._scopes[dial.conn] = scope
             leg: Leg | None = None
             try:
-                with trio.fail_after(DIAL_LIMIT):
-                    leg = Leg(await self._socket())
-                    early = await self._handshake(leg, dial)
+                leg, early = await open_connection(self.address, partial(self._connect_arguments, dial))
                 self.connected += 1
                 self._legs[dial.conn] = leg
                 self.machine.connected(dial.conn)
                 self._received(dial.conn, leg, early)
                 await self._read(dial.conn, leg)
                 self._lost(dial.conn, "the server closed it")
-            except trio.TooSlowError:
-                self._fail(
-                    ReplayError(f"nats://{self.address} gave no INFO and PONG within {DIAL_LIMIT:g} s")
-                )
             except ProtocolError as error:
                 self._lost(dial.conn, f"the server sent what is not NATS ({error})")
             except NatsproxyError as error:
@@ -134,42 +119,8 @@ class ServerPlayer:
         self._failure = self._failure or error
         self._wake.set()
 
-    async def _socket(self) -> socket.socket:
-        try:
-            stream = await trio.open_tcp_stream(self.address.host, self.address.port)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ConfigError(f"cannot connect to nats://{self.address}: {reason}") from None
-        return socket.socket(fileno=stream.socket.detach())
-
-    async def _handshake(self, leg: Leg, dial: Dial) -> bytes:
-        """Wait for INFO, say CONNECT and PING, wait for PONG; return the bytes behind it."""
-        scanner = Scanner(S2C, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
-        greeted = False
-        while True:
-            data = await _receive(leg)
-            if not data:
-                raise LegLost(leg, "the server closed it during the handshake")
-            scanner.feed(data)
-            while (frame := scanner.next()) is not None:
-                if not isinstance(frame, Frame):
-                    raise ConfigError(f"nats://{self.address} does not speak NATS")
-                if frame.op == Op.INFO and not greeted:
-                    greeted = True
-                    leg.write(self._hello(dial, frame.args))
-                elif frame.op == Op.ERR:
-                    text = frame.args.decode(errors="replace")
-                    raise ConfigError(f"nats://{self.address} refused a connection: {text}")
-                elif frame.op == Op.PONG:
-                    return scanner.rest()
-
-    def _hello(self, dial: Dial, args: bytes) -> bytes:
-        said = {gojson.fold(key): value for key, value in gojson.load_pairs(args) or ()}
-        if said.get("tls_required"):
-            raise ConfigError(f"nats://{self.address} requires TLS, which replays do not speak yet")
-        self.version = str(said.get("version", ""))
-        nonce = str(said.get("nonce", ""))
-        return encode.connect(rebuilt(dial.connect, self.credentials, nonce)) + encode.PING
+    def _connect_arguments(self, dial: Dial, info: dict[str, Any]) -> bytes:
+        return rebuilt(dial.connect, self.credentials, str(info.get("nonce", "")))
 
     async def _read(self, conn: int, leg: Leg) -> None:
         reads = 0
@@ -192,9 +143,3 @@ class ServerPlayer:
             if isinstance(action, Write):
                 self._write(conn, leg, action.data)
         self._wake.set()
-
-
-async def _receive(leg: Leg) -> bytes:
-    while (data := leg.try_receive()) is None:
-        await leg.wait_readable()
-    return data

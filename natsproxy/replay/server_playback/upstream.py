@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import trio
 
 from natsproxy.config.settings import Address
-from natsproxy.replay.errors import ReplayError
+from natsproxy.net.stream import Leg, LegLost
+from natsproxy.replay.handshake import UNLIMITED, open_connection, receive
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import EVERYTHING
 from natsproxy.wire.scanner import Scanner
 
-CONNECT_TIMEOUT: Final = 5.0
 _CONNECT: Final = (
     b'{"verbose":false,"pedantic":false,"protocol":1,"headers":true,"no_responders":true,"lang":"natsproxy"}'
 )
@@ -53,7 +54,7 @@ class Upstream:
     async def run(self) -> None:
         """Dial and carry until `close`.
 
-        Raises ReplayError when the server cannot be reached.
+        Raises ConfigError or ReplayError when the server cannot be used.
         """
         try:
             with self._scope:
@@ -63,36 +64,41 @@ class Upstream:
             self._sent.set()
 
     async def _carry(self) -> None:
+        leg, early = await open_connection(self.address, lambda info: _CONNECT)
         try:
-            with trio.fail_after(CONNECT_TIMEOUT):
-                stream = await trio.open_tcp_stream(self.address.host, self.address.port)
-        except (OSError, trio.TooSlowError) as error:
-            raise ReplayError(f"cannot reach the upstream {self.address}: {error}") from None
-        async with stream, trio.open_nursery() as nursery:
-            await stream.send_all(encode.connect(_CONNECT))
-            nursery.start_soon(self._write, stream)
-            await self._read(stream)
-            nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, leg)
+                await self._read(leg, early)
+                nursery.cancel_scope.cancel()
+        finally:
+            leg.close()
 
-    async def _write(self, stream: trio.SocketStream) -> None:
-        while True:
-            while self._parts:
-                data, self._parts = b"".join(self._parts), []
-                await stream.send_all(data)
-                self.backlog -= len(data)
-                self._sent.set()
-                self._sent = trio.Event()
-            self._more = trio.Event()
-            await self._more.wait()
+    async def _write(self, leg: Leg) -> None:
+        with suppress(LegLost):  # the reading side sees the end too
+            while True:
+                while self._parts:
+                    data, self._parts = b"".join(self._parts), []
+                    leg.write(data)
+                    await leg.flush()
+                    self.backlog -= len(data)
+                    self._sent.set()
+                    self._sent = trio.Event()
+                self._more = trio.Event()
+                await self._more.wait()
 
-    async def _read(self, stream: trio.SocketStream) -> None:
-        scanner = Scanner(S2C, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
-        async for data in stream:
-            scanner.feed(bytes(data))
-            while (frame := scanner.next()) is not None:
-                if not isinstance(frame, Frame):
+    async def _read(self, leg: Leg, early: bytes) -> None:
+        scanner = Scanner(S2C, EVERYTHING, buffer_limit=UNLIMITED, hold=UNLIMITED)
+        data = early
+        with suppress(LegLost):
+            while True:
+                scanner.feed(data)
+                while (frame := scanner.next()) is not None:
+                    if not isinstance(frame, Frame):
+                        return
+                    if frame.op == Op.PING:
+                        self.send(encode.PONG)
+                    elif frame.op in (Op.MSG, Op.HMSG, Op.ERR):
+                        self._deliver(frame)
+                data = await receive(leg)
+                if not data:
                     return
-                if frame.op == Op.PING:
-                    self.send(encode.PONG)
-                elif frame.op in (Op.MSG, Op.HMSG, Op.ERR):
-                    self._deliver(frame)

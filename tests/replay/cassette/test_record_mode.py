@@ -11,7 +11,6 @@ from natsproxy.config.settings import Address
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.replay.cassette.record_mode import MODES, parse_mode, use
 from natsproxy.replay.conversation.steps import Step, events
-from natsproxy.replay.errors import ReplayError
 from natsproxy.wire.ops import Op
 from tests.replay.kit import nats_server, run_program
 from tests.replay.scripted import hello, write
@@ -148,7 +147,7 @@ async def test_an_upstream_that_is_not_there_is_said_and_the_cassette_stays(tmp_
     port = listener.socket.getsockname()[1]
     await listener.aclose()
     upstream = Address("127.0.0.1", port)
-    with pytest.raises(ReplayError, match=f"cannot reach the upstream {upstream}"):
+    with pytest.raises(ConfigError, match=f"cannot connect to nats://{upstream}"):
         async with use(path, "new_episodes", upstream=upstream) as session:
             await _until_closed(session.url, b'CONNECT {"name":"talker"}\r\nSUB w 1\r\n')
     assert path.read_bytes() == before

@@ -81,7 +81,7 @@ async def test_a_server_that_cannot_be_used_is_said(answers: bytes, said: str, t
 async def test_a_server_that_says_nothing_is_waited_for_so_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproxy.replay.client_playback.player.DIAL_LIMIT", 0.05)
+    monkeypatch.setattr("natsproxy.replay.handshake.TIMEOUT", 0.05)
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
     with pytest.RaisesGroup(pytest.RaisesExc(ReplayError, match="gave no INFO and PONG within 0.05 s")):
         await _scripted(b"", capture)

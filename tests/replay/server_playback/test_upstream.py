@@ -40,7 +40,7 @@ async def test_what_the_server_does_not_take_stops_the_reading(tmp_path: Path) -
 
     async def slow(stream: trio.SocketStream) -> None:
         nonlocal took
-        await stream.send_all(b"INFO {} \r\n")
+        await stream.send_all(b"INFO {} \r\nPONG\r\n")
         await go.wait()
         async for data in stream:
             took += len(data)
