@@ -19,6 +19,7 @@ from natsproxy.cli.paths import FilePath
 from natsproxy.config.settings import Address
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
+from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.diff.normalize import parse_ignore
 from natsproxy.replay.errors import Stalled
@@ -102,7 +103,7 @@ def to_client(
             stopped, stalled = False, str(error)
         if report and observed is not None:
             found = compare(capture, observed, ignore)
-    say_added(server.path, server.keep())
+    say_added(server.path, merge(server.path, server.take_additions()))
     if found is not None:
         show(found, as_json=as_json)
     elif as_json:

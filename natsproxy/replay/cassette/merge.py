@@ -30,11 +30,13 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
 
 
-def merge(path: Path, additions: Sequence[Addition]) -> None:
-    """Add to the capture at `path`.
+def merge(path: Path, additions: Sequence[Addition]) -> int:
+    """Add frames to the capture at `path`; return the number of added frames.
 
     Raises CaptureError where that cannot be done; the capture is as it was then.
     """
+    if not additions:
+        return 0
     if path.is_dir():
         raise CaptureError(
             "a folder of segments cannot be added to: a cassette is one file, x.ncap", path=path
@@ -53,6 +55,7 @@ def merge(path: Path, additions: Sequence[Addition]) -> None:
     finally:
         writer.close()
         fresh.unlink(missing_ok=True)
+    return sum(1 for addition in additions if addition.data)  # ends of connections have no data
 
 
 def beside(path: Path) -> Path:

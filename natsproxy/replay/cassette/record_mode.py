@@ -26,7 +26,7 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Address
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
-from natsproxy.replay.cassette.merge import beside, replace
+from natsproxy.replay.cassette.merge import beside, merge, replace
 from natsproxy.replay.conversation.matching import Matchers
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
@@ -144,7 +144,7 @@ async def _play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
     if server.failure is not None:
         raise server.failure
     if not session.discarded:
-        session.added = server.keep()
+        session.added = merge(server.path, server.take_additions())
 
 
 async def _serve(

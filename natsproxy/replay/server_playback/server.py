@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,13 +17,13 @@ import trio
 from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.relay import now_ns
-from natsproxy.net.stream import Leg, LegLost
-from natsproxy.replay.cassette.merge import merge
+from natsproxy.net.stream import Leg, LegLost, taken
 from natsproxy.replay.conversation.exchanges import WINDOW, Exchange
 from natsproxy.replay.conversation.matching import Matchers
 from natsproxy.replay.conversation.steps import events
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
+from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.replay.server_playback.playback import ToClient, Unrecorded
 from natsproxy.replay.server_playback.upstream import Upstream
 from natsproxy.wire import encode
@@ -97,17 +96,13 @@ class CassetteServer:
         """Return the recorded client frames that no client sent."""
         return self.machine.unused()
 
-    def keep(self) -> int:
-        """Add what was not recorded to the capture; return how many frames that is.
-
-        The capture is replaced as a whole, or, on CaptureError, not at all.
-        """
+    def take_additions(self) -> list[Addition]:
+        """Return the unrecorded frames and their answers, once; `cassette.merge` adds them to the capture."""
         episodes = self.machine.episodes
-        if episodes is None or not episodes.additions:
-            return 0
-        added, episodes.additions = episodes.additions, []
-        merge(self.path, added)
-        return sum(1 for addition in added if addition.data)
+        if episodes is None:
+            return []
+        additions, episodes.additions = episodes.additions, []
+        return additions
 
     async def finished(self, idle: float | None = None) -> None:
         """Wait until everything was played and every client has left.
@@ -160,7 +155,7 @@ class CassetteServer:
                 nursery.start_soon(self._connection, self.accepted, stream)
 
     async def _connection(self, live: int, stream: trio.SocketStream) -> None:
-        leg = Leg(_detached(stream))
+        leg = Leg(taken(stream))
         self._legs[live] = leg
         self.connected += 1
         try:
@@ -333,8 +328,3 @@ async def _flush(leg: Leg) -> None:
         await leg.flush()
     except LegLost:
         leg.close()
-
-
-def _detached(stream: trio.SocketStream) -> socket.socket:
-    """Take the plain socket out of a trio stream."""
-    return socket.socket(fileno=stream.socket.detach())

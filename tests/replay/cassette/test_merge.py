@@ -84,7 +84,7 @@ def test_what_cannot_be_merged_leaves_the_capture_alone(tmp_path: Path) -> None:
     assert not beside(path).exists()
     (tmp_path / "folder").mkdir()
     with pytest.raises(CaptureError, match="a cassette is one file"):
-        merge(tmp_path / "folder", [])
+        merge(tmp_path / "folder", [Addition(1, C2S, b"PUB n 0\r\n\r\n", 5, 0)])
 
 
 @settings(max_examples=30, deadline=None)
