@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.replay.client_playback.playback import ToServer
-from natsproxy.replay.client_playback.state import Dial, Leave, Write
+from natsproxy.replay.client_playback.state import Dial, EndConnection, Write
 from tests.replay.scripted import MS, Line, events
 
 PATIENCE = 1000 * MS
@@ -36,7 +36,7 @@ class Play:
             elif isinstance(action, Write):
                 self.sent[action.conn] += action.data
             else:
-                assert isinstance(action, Leave)
+                assert isinstance(action, EndConnection)
                 self.left.append(action.conn)
         return dialled
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_ack
-from natsproxy.replay.conversation.causes import Bounded
+from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.matching import is_api
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.frames import Frame
@@ -59,7 +59,7 @@ class Planned(NamedTuple):
     after: int = -1
 
 
-class EndConnection(NamedTuple):
+class PlannedEnd(NamedTuple):
     """The end of a connection: not before all that was recorded before it (seq) was sent and received."""
 
     seq: int
@@ -95,11 +95,11 @@ class Dependencies:
 
     def __init__(self) -> None:
         self._connections: dict[int, _Connection] = {}
-        self._calls: Bounded[bytes, None] = Bounded()
+        self._calls: BoundedDict[bytes, None] = BoundedDict()
         self._answered: deque[tuple[int, bytes]] = deque(maxlen=_ANSWERS)
         self._told = 0
-        self._requests: Bounded[bytes, int] = Bounded()
-        self._delivered: Bounded[bytes, int] = Bounded()
+        self._requests: BoundedDict[bytes, int] = BoundedDict()
+        self._delivered: BoundedDict[bytes, int] = BoundedDict()
 
     def received(self, step: Step) -> None:
         """Note a server frame."""
@@ -154,10 +154,10 @@ class Dependencies:
         """Tell whether a publish answers a request that was recorded."""
         return subject in self._delivered
 
-    def ended(self, conn: int, seq: int, t: int) -> EndConnection:
+    def ended(self, conn: int, seq: int, t: int) -> PlannedEnd:
         """Return the end of a connection; seq: the next frame's."""
         known = self._connections.pop(conn, None)
-        return EndConnection(seq, t, known.take_news() if known is not None else ())
+        return PlannedEnd(seq, t, known.take_news() if known is not None else ())
 
     def _connection(self, conn: int) -> _Connection:
         found = self._connections.get(conn)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from natsproxy.replay.client_playback.batches import Batch
-from natsproxy.replay.client_playback.dependencies import EndConnection, Planned, counts
+from natsproxy.replay.client_playback.dependencies import Planned, PlannedEnd, counts
 from natsproxy.replay.client_playback.lag import Lag
 from natsproxy.replay.client_playback.read_ahead import WINDOW, Reading
 from natsproxy.replay.client_playback.readiness import Readiness, name_of
@@ -29,9 +29,9 @@ from natsproxy.replay.client_playback.state import (
     Action,
     Bulk,
     Dial,
+    EndConnection,
     Fence,
     Head,
-    Leave,
     LiveConnection,
     Missing,
     PlaybackState,
@@ -205,7 +205,7 @@ class ToServer:
         upto, moved = self.sent_bytes + BATCH, False
         while live.queue and self.sent_bytes < upto and self._due(live.queue[0], now):
             head = live.queue[0]
-            if isinstance(head, EndConnection):
+            if isinstance(head, PlannedEnd):
                 break
             if not live.dialled and not live.gone:
                 live.dialled = True
@@ -262,7 +262,7 @@ class ToServer:
     def _leave(self, live: LiveConnection, now: int, actions: list[Action]) -> bool:
         """Close a connection whose goodbye is due, behind a last PING; tell whether anything moved."""
         head = live.queue[0] if live.queue else None
-        if not isinstance(head, EndConnection) or not self._due(head, now):
+        if not isinstance(head, PlannedEnd) or not self._due(head, now):
             return False
         if live.dialled and not live.gone:
             need = "its handshake" if not live.ready else ""
@@ -274,7 +274,7 @@ class ToServer:
             if need and not self._given_up(live, head, need, now):
                 return False
         if live.dialled:
-            actions.append(Leave(live.conn))
+            actions.append(EndConnection(live.conn))
         state = self._state
         del state.lives[live.conn]
         state.connects.pop(live.conn, None)
@@ -314,9 +314,7 @@ class ToServer:
         self._readiness.give_up(live, head)
         return True
 
-    def _given_up(
-        self, live: LiveConnection, head: Planned | Bulk | EndConnection, need: str, now: int
-    ) -> bool:
+    def _given_up(self, live: LiveConnection, head: Planned | Bulk | PlannedEnd, need: str, now: int) -> bool:
         first = live.since is None
         if first or (live.look is not None and now >= live.look):
             early = self._readiness.behind(live, head) and (first or self._readiness.early(live, head))

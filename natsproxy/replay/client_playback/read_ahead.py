@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from natsproxy.replay.client_playback.batches import Batch, PlainBatch, ReceivedBatch
-from natsproxy.replay.client_playback.dependencies import Dependencies, EndConnection, Planned
+from natsproxy.replay.client_playback.dependencies import Dependencies, Planned, PlannedEnd
 from natsproxy.replay.client_playback.state import PART, Bulk, PlaybackState, cost_of, seq_of
 from natsproxy.replay.conversation.matching import is_api
-from natsproxy.replay.conversation.steps import Began, Ended, Step
-from natsproxy.replay.diff.normalize import PUBLISHED
+from natsproxy.replay.conversation.steps import PUBLISHES, Began, Ended, Step
 from natsproxy.wire.ops import C2S, Op
 
 WINDOW: Final = 16 << 20
@@ -72,7 +71,7 @@ class Reading:
     def _end(self) -> None:
         self.whole = True
         for conn, live in self._state.lives.items():
-            if not (live.queue and isinstance(live.queue[-1], EndConnection)):
+            if not (live.queue and isinstance(live.queue[-1], PlannedEnd)):
                 live.queue.append(self._needs.ended(conn, self._seq + 1, self.t))
 
     def _take(self, batch: Batch) -> None:
@@ -102,11 +101,11 @@ class Reading:
             state.live(step.conn).queue.append(Began(step.conn, step.t))
         if frame.op in _SKIPPED or frame.subject.startswith(b"$JS.FC."):
             return
-        if frame.op in PUBLISHED and not frame.reply and not frame.subject.startswith(b"$JS."):
+        if frame.op in PUBLISHES and not frame.reply and not frame.subject.startswith(b"$JS."):
             if not self._needs.answers(frame.subject):
                 self._plain(PlainBatch(step.seq, step.conn, step.t, frame.raw, 1))
                 return
-        elif frame.op in PUBLISHED:
+        elif frame.op in PUBLISHES:
             state.names.requested(frame)
             if frame.reply:
                 state.search.learn(frame.reply)

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.client_playback.dependencies import Count, EndConnection, Planned
+from natsproxy.replay.client_playback.dependencies import Count, Planned, PlannedEnd
 from natsproxy.replay.client_playback.state import Bulk, LiveConnection, PlaybackState, seq_of
 from natsproxy.replay.conversation.identities import INBOX
-from natsproxy.replay.diff.normalize import PUBLISHED
+from natsproxy.replay.conversation.steps import PUBLISHES
 from natsproxy.wire.ops import Op
 
 
-def name_of(head: Planned | Bulk | EndConnection) -> str:
+def name_of(head: Planned | Bulk | PlannedEnd) -> str:
     """Return what waits, for a person."""
-    if isinstance(head, EndConnection):
+    if isinstance(head, PlannedEnd):
         return "its end"
     if isinstance(head, Bulk):
         return f"{head.frames} PUB {b', '.join(sorted(head.subjects)[:3]).decode(errors='replace')}"
@@ -31,21 +31,21 @@ def name_of(head: Planned | Bulk | EndConnection) -> str:
     return f"{frame.op.label} {(frame.subject or frame.sid).decode(errors='replace')}"
 
 
-def _ordered(head: Planned | Bulk | EndConnection) -> bool:
+def _ordered(head: Planned | Bulk | PlannedEnd) -> bool:
     """Tell whether the head of a queue waits for everything that was recorded before it."""
     if not isinstance(head, Planned):
-        return isinstance(head, EndConnection)
+        return isinstance(head, PlannedEnd)
     frame = head.step.frame
     if frame.op == Op.UNSUB:
         return not frame.args
     return frame.op == Op.SUB and not frame.subject.startswith(INBOX)
 
 
-def _published(head: Planned | Bulk | EndConnection) -> Iterable[bytes]:
+def _published(head: Planned | Bulk | PlannedEnd) -> Iterable[bytes]:
     """Return the subjects to which the head of a queue publishes."""
     if isinstance(head, Bulk):
         return head.subjects
-    return (head.step.frame.subject,) if isinstance(head, Planned) and head.step.frame.op in PUBLISHED else ()
+    return (head.step.frame.subject,) if isinstance(head, Planned) and head.step.frame.op in PUBLISHES else ()
 
 
 class Readiness:
@@ -92,12 +92,12 @@ class Readiness:
                 return f"a PONG on connection {other.conn}"
         return ""
 
-    def behind(self, live: LiveConnection, head: Planned | Bulk | EndConnection) -> bool:
+    def behind(self, live: LiveConnection, head: Planned | Bulk | PlannedEnd) -> bool:
         """Tell whether something that was recorded before the head of a queue has not been played."""
         seq = seq_of(head)
         return next(iter(self._state.unsent), seq) < seq or self._awaits_end(live, head)
 
-    def early(self, live: LiveConnection, head: Planned | Bulk | EndConnection) -> bool:
+    def early(self, live: LiveConnection, head: Planned | Bulk | PlannedEnd) -> bool:
         """Tell whether what the head of a queue waits for may come of a frame that was not sent yet."""
         if self._awaits_end(live, head):
             return True
@@ -113,17 +113,17 @@ class Readiness:
                         return True
         return False
 
-    def _awaits_end(self, live: LiveConnection, head: Planned | Bulk | EndConnection) -> bool:
-        return not isinstance(head, EndConnection) and bool(self._end(live, seq_of(head)))
+    def _awaits_end(self, live: LiveConnection, head: Planned | Bulk | PlannedEnd) -> bool:
+        return not isinstance(head, PlannedEnd) and bool(self._end(live, seq_of(head)))
 
     def _causes(
-        self, live: LiveConnection, head: Planned | Bulk | EndConnection
+        self, live: LiveConnection, head: Planned | Bulk | PlannedEnd
     ) -> Callable[[Planned | Bulk], bool]:
         """Return what tells whether a frame may cause what the head of a queue waits for."""
         open_ = [one for one in head.counts if live.received.get(one.sid, 0) < one.messages]
         subjects = {subject for one in open_ for subject in one.subjects}
         patterns = [live.sids[one.sid] for one in open_ if one.sid in live.sids]
-        api = () if isinstance(head, EndConnection) else head.api
+        api = () if isinstance(head, PlannedEnd) else head.api
         replies = {reply for conn, reply in api if (conn, reply) not in self._state.api}
         if not open_ and not replies and _ordered(head):
             return lambda entry: True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from natsproxy.protocol.jetstream import parse_ack, parse_api
-from natsproxy.replay.conversation.causes import Bounded
+from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.wire.frames import Frame
 
 _CREATES = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")
@@ -20,9 +20,9 @@ class ServerNames:
     """The names of one replay; every table is bounded."""
 
     def __init__(self) -> None:
-        self._names: Bounded[tuple[bytes, bytes], bytes] = Bounded()
-        self._creations: Bounded[bytes, tuple[bytes, bytes, bytes]] = Bounded()
-        self._acks: Bounded[tuple[bytes, bytes, int, int], bytes] = Bounded()
+        self._names: BoundedDict[tuple[bytes, bytes], bytes] = BoundedDict()
+        self._creations: BoundedDict[bytes, tuple[bytes, bytes, bytes]] = BoundedDict()
+        self._acks: BoundedDict[tuple[bytes, bytes, int, int], bytes] = BoundedDict()
 
     def requested(self, frame: Frame) -> None:
         """Note a recorded request that creates a consumer."""

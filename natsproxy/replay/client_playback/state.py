@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from natsproxy.replay.client_playback.batches import PlainBatch, subjects_of
 from natsproxy.replay.client_playback.bulk_scan import BulkScanner, BulkSearch
-from natsproxy.replay.client_playback.dependencies import Count, EndConnection, Planned
+from natsproxy.replay.client_playback.dependencies import Count, Planned, PlannedEnd
 from natsproxy.replay.client_playback.server_names import ServerNames
-from natsproxy.replay.conversation.causes import Bounded
+from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.steps import Began
 
 PART: Final = 64
@@ -34,7 +34,7 @@ class Write(NamedTuple):
     data: bytes
 
 
-class Leave(NamedTuple):
+class EndConnection(NamedTuple):
     """Close a live connection."""
 
     conn: int
@@ -52,7 +52,7 @@ class Missing:
         return f"connection {self.conn}: {self.frame} waited in vain for {self.need}"
 
 
-Action = Dial | Write | Leave
+Action = Dial | Write | EndConnection
 
 
 @dataclass(slots=True, eq=False)
@@ -109,10 +109,10 @@ class Fence(NamedTuple):
     subs: list[int]
 
 
-Head = Planned | Bulk | Began | EndConnection
+Head = Planned | Bulk | Began | PlannedEnd
 
 
-def seq_of(head: Planned | Bulk | EndConnection) -> int:
+def seq_of(head: Planned | Bulk | PlannedEnd) -> int:
     """Return the number of the first frame of the head of a queue; of an end, the number behind it."""
     return head.step.seq if isinstance(head, Planned) else head.seq
 
@@ -160,9 +160,9 @@ class PlaybackState:
     unsent: dict[int, None] = field(default_factory=dict)
     leaving: dict[int, int] = field(default_factory=dict)
     interest: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    calls: Bounded[bytes, None] = field(default_factory=Bounded)
-    api: Bounded[tuple[int, bytes], None] = field(default_factory=Bounded)
-    asked: Bounded[bytes, None] = field(default_factory=Bounded)
+    calls: BoundedDict[bytes, None] = field(default_factory=BoundedDict)
+    api: BoundedDict[tuple[int, bytes], None] = field(default_factory=BoundedDict)
+    asked: BoundedDict[bytes, None] = field(default_factory=BoundedDict)
     names: ServerNames = field(default_factory=ServerNames)
     search: BulkSearch = field(default_factory=BulkSearch)
 

@@ -22,18 +22,17 @@ Every table is bounded, and keyed by hashes where keys are many; what was forgot
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from enum import Enum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import AckSubject, StatusKind, parse_ack, parse_api, status_kind
-from natsproxy.replay.conversation.steps import Step
+from natsproxy.replay.conversation.bounded import LIMIT, BoundedDict
+from natsproxy.replay.conversation.steps import PUBLISHES, Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-LIMIT: Final = 100_000
-_PUBLISHES: Final = (Op.PUB, Op.HPUB)
 _ENDS: Final = {
     StatusKind.HEARTBEAT,
     StatusKind.FLOW_CONTROL,
@@ -43,8 +42,6 @@ _ENDS: Final = {
 
 _Seqs = int | deque[int]
 """One publish, which is nearly always all there is, or several."""
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Kind(Enum):
@@ -63,28 +60,19 @@ class Cause(NamedTuple):
     stream: bool = False
 
 
-class Bounded(OrderedDict[K, V], Generic[K, V]):
-    """A dict that forgets what was put in first beyond `LIMIT`."""
-
-    def __setitem__(self, key: K, value: V) -> None:
-        super().__setitem__(key, value)
-        if len(self) > LIMIT:
-            self.popitem(last=False)
-
-
 class Causes:
     """Finds causes; feed it every step of a capture, in order."""
 
     def __init__(self) -> None:
-        self._published: Bounded[int, _Seqs] = Bounded()
-        self._stored: Bounded[int, _Seqs] = Bounded()
-        self._copies: Bounded[int, int] = Bounded()
-        self._requests: Bounded[bytes, int] = Bounded()
-        self._consumers: Bounded[tuple[bytes, bytes], int] = Bounded()
-        self._deliver: Bounded[bytes, int] = Bounded()
-        self._naks: Bounded[tuple[bytes, bytes, int], tuple[int, bool]] = Bounded()
-        self._subscribed: Bounded[tuple[int, bytes], tuple[bytes, int]] = Bounded()
-        self._last: Bounded[int, int] = Bounded()
+        self._published: BoundedDict[int, _Seqs] = BoundedDict()
+        self._stored: BoundedDict[int, _Seqs] = BoundedDict()
+        self._copies: BoundedDict[int, int] = BoundedDict()
+        self._requests: BoundedDict[bytes, int] = BoundedDict()
+        self._consumers: BoundedDict[tuple[bytes, bytes], int] = BoundedDict()
+        self._deliver: BoundedDict[bytes, int] = BoundedDict()
+        self._naks: BoundedDict[tuple[bytes, bytes, int], tuple[int, bool]] = BoundedDict()
+        self._subscribed: BoundedDict[tuple[int, bytes], tuple[bytes, int]] = BoundedDict()
+        self._last: BoundedDict[int, int] = BoundedDict()
 
     # -- what clients send
 
@@ -94,7 +82,7 @@ class Causes:
         self._last[step.conn] = step.seq
         if frame.op == Op.SUB:
             self._subscribed[step.conn, frame.sid] = (frame.subject, step.seq)
-        elif frame.op in _PUBLISHES:
+        elif frame.op in PUBLISHES:
             self._note_publish(step, frame)
 
     def _note_publish(self, step: Step, frame: Frame) -> None:
@@ -121,7 +109,7 @@ class Causes:
                 self._deliver[deliver] = seq
 
     @staticmethod
-    def _append(table: Bounded[int, _Seqs], key: int, seq: int) -> None:
+    def _append(table: BoundedDict[int, _Seqs], key: int, seq: int) -> None:
         known = table.get(key)
         if known is None:
             table[key] = seq

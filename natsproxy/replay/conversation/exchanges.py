@@ -15,7 +15,8 @@ from typing import Final
 
 from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import Connect, parse_connect
-from natsproxy.replay.conversation.causes import Bounded, Causes, Kind
+from natsproxy.replay.conversation.bounded import BoundedDict
+from natsproxy.replay.conversation.causes import Causes, Kind
 from natsproxy.replay.conversation.identities import masked
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.session import close_reasons as ends
@@ -142,8 +143,8 @@ class RecordedConversation:
         self._size = 0
         self._causes = Causes()
         self._waiting: dict[int, Exchange] = {}
-        self._times: Bounded[int, tuple[int, int]] = (
-            Bounded()
+        self._times: BoundedDict[int, tuple[int, int]] = (
+            BoundedDict()
         )  # seq -> (recorded, live) time of what was used
         self._ended = False
         self.fresh: list[tuple[Recorded, object, Effect]] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from natsproxy.capture.format import records
 from natsproxy.capture.format.records import Flags
@@ -21,9 +21,10 @@ from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.wire import parse
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, Direction
+from natsproxy.wire.ops import C2S, Direction, Op
 
-_UNPLAYABLE = Flags.TRUNCATED | Flags.PAYLOAD
+PUBLISHES: Final = (Op.PUB, Op.HPUB)
+_UNPLAYABLE: Final = Flags.TRUNCATED | Flags.PAYLOAD
 
 
 class Step(NamedTuple):

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from natsproxy.replay.conversation.steps import Step, events
+from natsproxy.replay.conversation.steps import PUBLISHES, Step, events
 from natsproxy.replay.diff.multiset_diff import LIMIT, MultisetDiff
-from natsproxy.replay.diff.normalize import PUBLISHED, Ignore, NormalizedFrame, difference, normalize
+from natsproxy.replay.diff.normalize import Ignore, NormalizedFrame, difference, normalize
 from natsproxy.replay.diff.normalized_conversation import NormalizedConversation, NormalizedStep
 from natsproxy.replay.diff.report import OTHER, ROWS, Report, Row, Sample
 from natsproxy.wire.ops import Op
@@ -103,7 +103,7 @@ class _Table:
         tally.errors += said.failed
         if op == Op.SUB:
             tally.subscribed += 1
-        elif op in PUBLISHED:
+        elif op in PUBLISHES:
             tally.sent += 1
         elif op != Op.ERR:
             tally.received += 1

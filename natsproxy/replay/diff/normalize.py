@@ -68,7 +68,6 @@ _OBJECT: Final = re.compile(r"\$O\.[^.]+\.M\.")
 _EIGHT: Final = re.compile(r"[0-9A-Za-z]{8}")
 _VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
 COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
-PUBLISHED: Final = (Op.PUB, Op.HPUB)
 
 
 @dataclass(frozen=True, slots=True)

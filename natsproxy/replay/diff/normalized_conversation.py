@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from natsproxy.capture.format.records import Gap
 from natsproxy.protocol.jetstream import parse_ack
-from natsproxy.replay.conversation.causes import Bounded
-from natsproxy.replay.conversation.steps import Step, walk
-from natsproxy.replay.diff.normalize import PUBLISHED, Ignore, NormalizedFrame, name_given, normalize
+from natsproxy.replay.conversation.bounded import BoundedDict
+from natsproxy.replay.conversation.steps import PUBLISHES, Step, walk
+from natsproxy.replay.diff.normalize import Ignore, NormalizedFrame, name_given, normalize
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Op
 
@@ -40,9 +40,9 @@ class NormalizedConversation:
         self.gaps = 0
         self._path = path
         self._ignore = ignore
-        self._requests: Bounded[bytes, tuple[str, int | None]] = Bounded()
-        self._given: Bounded[str, None] = Bounded()
-        self._naks: Bounded[tuple[bytes, bytes, int], None] = Bounded()
+        self._requests: BoundedDict[bytes, tuple[str, int | None]] = BoundedDict()
+        self._given: BoundedDict[str, None] = BoundedDict()
+        self._naks: BoundedDict[tuple[bytes, bytes, int], None] = BoundedDict()
 
     def __iter__(self) -> Iterator[NormalizedStep]:
         """Yield the frames that count.  Raises CaptureError where it cannot be read."""
@@ -59,14 +59,14 @@ class NormalizedConversation:
     def _normalized(self, step: Step, said: NormalizedFrame) -> NormalizedStep:
         frame = step.frame
         sent = step.direction == C2S
-        if sent and frame.op in PUBLISHED:
+        if sent and frame.op in PUBLISHES:
             if frame.reply:
                 self._requests[frame.reply] = (said.group, step.t)
             if frame.body.startswith(b"-NAK"):
                 self._note_nak(frame)
         elif not sent and frame.reply.startswith(b"$JS.ACK.") and self._by_clock(frame):
             return NormalizedStep(step, said, timed=True)
-        answers = frame.op in PUBLISHED if sent else frame.op != Op.ERR
+        answers = frame.op in PUBLISHES if sent else frame.op != Op.ERR
         asked = self._requests.get(frame.subject) if answers else None
         if asked is None:
             return NormalizedStep(step, said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.conversation.causes import LIMIT, Bounded, Cause, Causes, Kind
+from natsproxy.replay.conversation.causes import Cause, Causes, Kind
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.ops import C2S, Op
 from tests.replay.scripted import Line, events
@@ -83,11 +83,3 @@ def test_a_delayed_nak_is_timed() -> None:
 def test_an_error_comes_from_the_last_frame() -> None:
     found = causes((1, ">", b"SUB a 1\r\nPUB b 0\r\n\r\n"), (1, "<", b"-ERR 'no'\r\n"))
     assert found[0][1] == Cause((1,))
-
-
-def test_tables_forget_the_oldest() -> None:
-    table: Bounded[int, int] = Bounded()
-    for n in range(LIMIT + 5):
-        table[n] = n
-    assert len(table) == LIMIT
-    assert 4 not in table
