@@ -1,10 +1,22 @@
-"""Addresses as they may be shown: URLs and `host:port` without the user, password or token in them."""
+"""Addresses of clients and servers: one parser, and a form without secrets for logs and errors.
+
+A user writes `HOST:PORT` or `nats://HOST:PORT`, and an IPv6 address in brackets: `[::1]:4222`.  `Address` has
+the parts, and its text is again `host:port`.  Any URL of a user or a peer may hold a password, so a log or an
+error shows it through `mask_url`, `mask_urls` or `mask_addresses` only.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
+NATS_PORT: Final = 4222
+MAX_PORT: Final = 65_535
+
+_ADDRESS: Final = re.compile(
+    r"(?:nats://)?(?:[^@/]*@)?(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^:/\[\]@,?#\s]*)(?::(?P<port>[0-9]{1,9}))?/?"
+)
 _HOST: Final = r"(?:\[[^\]@]*\]|[^:@/?#,]*)(?::[0-9]*)?"
 _PLAIN: Final = re.compile(rf"{_HOST}(?:,{_HOST})*(?:/[^:@?#]*)?|[0-9A-Fa-f.]*(?::[0-9A-Fa-f.]*){{2,}}")
 _NEXT_URL: Final = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
@@ -12,11 +24,68 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'`<>]*@")
 _USER: Final = re.compile(r"[^\s\"'`<>()=]+:[^\s\"'`<>]*@")
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port; to a listener, port 0 is one that the system chooses, and no host is every one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(
+    text: str, *, host: str = "", port: int | None = NATS_PORT, credentials: bool = False
+) -> Address:
+    """Read `HOST:PORT` or `nats://HOST:PORT`.
+
+    host, port: the parts of an address that has none; with the port None, the text must have one.
+    credentials: a user and a password may stand before an `@`, and are ignored.  Raises ValueError with the
+    end of a sentence that begins with the name of the setting; it never quotes a password.
+    """
+    shown = mask_url(text)
+    scheme, slashes, _ = text.partition("://")
+    if slashes and scheme != "nats":
+        raise ValueError(f"must be nats://HOST:PORT, not {shown!r}: {scheme}:// is not supported yet")
+    if "@" in text and not credentials:
+        raise ValueError(f"must have no credentials, not {shown!r}: clients bring their own")
+    if "," in text.rpartition("@")[2]:
+        raise ValueError(f"must be one server, not {shown!r}")
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not text.removeprefix("nats://"):
+        raise ValueError(f"must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not {shown!r}")
+    if found["host"].isdecimal():  # a port alone, most likely
+        raise ValueError(f"must be HOST:PORT, such as 127.0.0.1:{found['host']}, not {shown!r}")
+    if found["port"] is None and port is None:
+        raise ValueError(f"must be HOST:PORT, such as {found['host'] or '127.0.0.1'}:4222, not {shown!r}")
+    number = int(found["port"] or port or 0)
+    if number > MAX_PORT:
+        raise ValueError(f"must have a port up to {MAX_PORT}, not {number}")
+    return Address(found["host"].strip("[]") or host, number)
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """Return the parts of `host:port` as events and captures have it; the port is 0 where there is none.
+
+    It takes any text, since captures are hostile input: a Unix socket or a name comes back as the host.
+    """
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    else:
+        host, colon, port = text.rpartition(":")
+        if not colon:
+            return text, 0
+    known = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= MAX_PORT
+    return host, int(port) if known else 0
+
+
 def mask_url(url: str) -> str:
     """Return a URL (or several, comma-separated) with password and token hidden, for logs and errors.
 
-    A user name before a colon stays; a lone user part may be a token and goes.  When in doubt more is hidden:
-    what stands where a port should and is none may be a password without its host.
+    A user name before a colon stays; a lone user part may be a token and goes.  In doubt more is hidden: a
+    text in the place of a port that is no number may be a password whose host is missing.
     """
     return ",".join(_mask_one(part) for part in _NEXT_URL.split(url))
 

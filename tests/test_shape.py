@@ -17,6 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = {
     "printable": -1,
     "addresses": -1,
+    "units": -1,
     "errors": 0,
     "events": 0,
     "wire": 1,
@@ -48,6 +49,7 @@ PURE = {
     "events",
     "printable",
     "addresses",
+    "units",
 }
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
 ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "testing"}}

@@ -10,11 +10,11 @@ from subprocess import CompletedProcess
 import click
 import trio
 
+from natsproxy.addresses import Address
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.params import URL, Seconds, parse_address
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.to_client import report_cassette, say_added
-from natsproxy.config.settings import Address
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, use
 

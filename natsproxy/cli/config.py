@@ -13,7 +13,8 @@ from click.core import ParameterSource
 
 from natsproxy.cli.run import run, unknown_variables
 from natsproxy.config.build import inline_rules
-from natsproxy.config.options import OPTIONS, written_duration, written_size
+from natsproxy.config.options import OPTIONS
+from natsproxy.units import format_duration, format_size
 
 _SOURCES = {
     ParameterSource.COMMANDLINE: "flag",
@@ -21,7 +22,7 @@ _SOURCES = {
     ParameterSource.DEFAULT_MAP: "file",
     ParameterSource.DEFAULT: "default",
 }
-_AS_WRITTEN: dict[str, Callable[[int], str]] = {"DURATION": written_duration, "SIZE": written_size}
+_AS_WRITTEN: dict[str, Callable[[int], str]] = {"DURATION": format_duration, "SIZE": format_size}
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final
 
 import click
 
-from natsproxy.addresses import mask_url
-from natsproxy.config.options import MAX_PORT, duration
-from natsproxy.config.settings import Address
+from natsproxy import addresses
+from natsproxy.addresses import Address
+from natsproxy.config.options import duration
 from natsproxy.errors import ConfigError
 from natsproxy.replay.client_playback import credentials as creds
 
@@ -48,18 +47,15 @@ class Speed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return speed
 
 
-def parse_address(text: str, what: str) -> Address:
-    """Read `nats://HOST:PORT` or `HOST:PORT`.
+def parse_address(text: str, option: str) -> Address:
+    """Read the address that an option has; a user and a password in it are ignored.
 
-    Raises ConfigError with the shape that it must have.
+    Raises ConfigError that names the option.
     """
-    match = re.fullmatch(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::([0-9]+))?/?", text)
-    if match is None or not text or match[1].isdecimal():
-        hint = f"nats://127.0.0.1:{text}" if text.isdecimal() else "nats://HOST:PORT"
-        raise ConfigError(f"{what} {mask_url(text)!r} is no address: {hint}")
-    if int(match[2] or 0) > MAX_PORT:
-        raise ConfigError(f"{what} {mask_url(text)!r}: the port must be at most {MAX_PORT}")
-    return Address(match[1].strip("[]") or "127.0.0.1", int(match[2]) if match[2] is not None else 4222)
+    try:
+        return addresses.parse_address(text, host="127.0.0.1", credentials=True)
+    except ValueError as error:
+        raise ConfigError(f"{option} {error}") from None
 
 
 def parse_credentials(options: dict[str, Any]) -> creds.Credentials:

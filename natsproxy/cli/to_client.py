@@ -12,11 +12,11 @@ from typing import Any
 import click
 import trio
 
+from natsproxy.addresses import Address
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.params import URL, Seconds, parse_address, show_facts
 from natsproxy.cli.paths import FilePath
-from natsproxy.config.settings import Address
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
 from natsproxy.replay.cassette.merge import merge

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.options import OPTIONS
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.rules.file.parser import ONE_TABLE, Place, load, parse_rules
 from natsproxy.rules.kinds import KINDS

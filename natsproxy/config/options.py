@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from natsproxy.addresses import mask_url
+from natsproxy.addresses import Address, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
-from natsproxy.config.settings import Address
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
 
@@ -47,48 +45,14 @@ class Option:
         return isinstance(self.default, bool)
 
 
-MAX_PORT: Final = 65_535
-
-
-def address(value: Any) -> Address:
+def listen(value: Any) -> Address:
     """Read HOST:PORT, [::1]:PORT or :PORT."""
-    text = values.text(value)
-    if "@" in text:
-        raise ValueError(f"must have no credentials, not {mask_url(text)!r}: clients bring their own")
-    host, colon, port = text.rpartition(":")
-    if not host and port.isdecimal() and not colon:
-        raise ValueError(f"must be HOST:PORT, such as 127.0.0.1:{port}, not {text!r}")
-    if not colon or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"must be HOST:PORT (IPv6 as [::1]:4222), not {mask_url(text)!r}")
-    if int(port) > MAX_PORT:
-        raise ValueError(f"must have a port up to {MAX_PORT}, not {port}")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"must have an IPv6 address as [::1]:4222, not {mask_url(text)!r}")
-    return Address(host, int(port))
+    return parse_address(values.text(value), port=None)
 
 
 def upstream(value: Any) -> Address:
-    """Read nats://HOST[:PORT] or HOST:PORT."""
-    text = values.text(value)
-    if "://" not in text:
-        return address(text)
-    shown = mask_url(text)
-    if "," in text:
-        raise ValueError(f"must be one server, not {shown!r}")
-    if "@" in text:
-        raise ValueError(f"must have no credentials, not {shown!r}: clients bring their own")
-    try:
-        url = urlsplit(text)
-        host, port = url.hostname, url.port
-    except ValueError:  # its text may quote a password
-        raise ValueError(f"must be nats://HOST:PORT, not {shown!r}") from None
-    if url.scheme != "nats":
-        raise ValueError(f"must be nats://HOST:PORT: {url.scheme}:// is not supported yet")
-    if not host:
-        raise ValueError(f"must name a host, not {shown!r}")
-    return Address(host, port or 4222)
+    """Read nats://HOST[:PORT] or HOST[:PORT]."""
+    return parse_address(values.text(value), host="127.0.0.1")
 
 
 def duration(value: Any) -> int:
@@ -100,24 +64,6 @@ def duration(value: Any) -> int:
     if isinstance(value, bool) or not 0 <= seconds < float("inf"):
         raise ValueError(f'must be a duration such as "250ms" or a number of seconds, not {value!r}')
     return int(seconds * 1e9)
-
-
-_SIZES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_DURATIONS: Final = ((3_600_000_000_000, "h"), (60_000_000_000, "m"), (1_000_000_000, "s"), (1_000_000, "ms"))
-
-
-def written_size(value: int) -> str:
-    """Return a size as one writes it: the largest unit that it is a whole number of."""
-    unit, name = next(((unit, name) for unit, name in _SIZES if value and value % unit == 0), (1, ""))
-    return f"{value // unit}{name}"
-
-
-def written_duration(value: int) -> str:
-    """Return nanoseconds as one writes them: the largest unit that they are a whole number of; 0 is "0s"."""
-    if not value:
-        return "0s"
-    unit, name = next(((unit, name) for unit, name in _DURATIONS if value % unit == 0), (1, "ns"))
-    return f"{value // unit}{name}"
 
 
 def whole(value: Any) -> int:
@@ -156,7 +102,7 @@ def policy(value: Any) -> PayloadPolicy:
 _size = values.above_zero(values.size)
 
 OPTIONS: Final = (
-    Option("listen", address, "127.0.0.1:4222", "Where clients connect to.", many=True, metavar="HOST:PORT"),
+    Option("listen", listen, "127.0.0.1:4222", "Where clients connect to.", many=True, metavar="HOST:PORT"),
     Option("upstream", upstream, None, "The server.", required=True, metavar="nats://HOST:PORT"),
     Option(
         "advertise",

@@ -9,21 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
+from natsproxy.units import MIB, SECOND
 
-SECOND = 1_000_000_000
-MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A host and a port; port 0 lets the system choose."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+_LISTEN = Address("127.0.0.1", 4222)
+_UPSTREAM = Address("127.0.0.1", 4223)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +44,8 @@ class RecordSettings:
 class ProxySettings:
     """Everything that a proxy needs to know to run."""
 
-    listen: tuple[Address, ...] = (Address("127.0.0.1", 4222),)
-    upstream: Address = Address("127.0.0.1", 4223)
+    listen: tuple[Address, ...] = (_LISTEN,)
+    upstream: Address = _UPSTREAM
     advertise: str = "strip"
     upstream_hold: int = 0
     unparsed: str = "close"

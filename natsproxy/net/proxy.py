@@ -13,8 +13,9 @@ from typing import Any
 
 import trio
 
+from natsproxy.addresses import Address
 from natsproxy.capture.format import records
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError, place_of
 from natsproxy.events import Closed, Event, Firing, Notice, Opened
 from natsproxy.net.gate import Gate

@@ -18,11 +18,11 @@ from contextlib import suppress
 
 import trio
 
-from natsproxy.config.options import written_duration
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event, Notice
 from natsproxy.net.stream import Leg, LegLost, taken
 from natsproxy.session.greeting import trouble
+from natsproxy.units import format_duration
 
 _RETRY = 0.05  # seconds between attempts while a client is kept waiting
 _LINE = 1 << 20  # bytes of a first line
@@ -80,7 +80,7 @@ class Upstream:
         try:
             with trio.move_on_after(limit / 1e9):
                 leg = await self._connect()
-                reason = f"{upstream} accepts connections and sends no INFO in {written_duration(limit)}"
+                reason = f"{upstream} accepts connections and sends no INFO in {format_duration(limit)}"
                 greeting = await _first_line(leg)
                 if greeting:
                     kept, leg = leg, None

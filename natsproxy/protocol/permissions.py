@@ -20,7 +20,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import Any, Final, NamedTuple
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, has_wildcard, is_subset, is_valid_strict
+from natsproxy.units import SECOND, parse_duration
 
 ALIASES: Final = {
     "pub": "publish",
@@ -43,17 +43,7 @@ ALIASES: Final = {
     "ttl": "expires",
 }
 DEFAULT_MAX: Final = 1
-DEFAULT_EXPIRES: Final = 120_000_000_000
-_UNITS: Final = {
-    "ns": 1,
-    "us": 10**3,
-    "µs": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+DEFAULT_EXPIRES: Final = 120 * SECOND
 
 
 class SubDecision(NamedTuple):
@@ -310,13 +300,8 @@ def duration(value: Any, where: str) -> int:
     Raises ConfigError that names `where`.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        return value * 10**9
-    text = value.strip() if isinstance(value, str) else ""
-    sign = -1 if text.startswith("-") else 1
-    text = text.lstrip("+-") if text[:1] in ("+", "-") else text
-    parts = _DURATION_PART.findall(text)
-    if text == "0":
-        return 0
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigError(f'{where} must be a duration such as "2m" or "1.5s", not {value!r}')
-    return sign * round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+        return value * SECOND
+    try:
+        return parse_duration(value if isinstance(value, str) else repr(value), signed=True)
+    except ValueError as error:
+        raise ConfigError(f"{where} {error}") from None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
 from natsproxy.net.stream import Leg, LegLost, taken
 from natsproxy.protocol import gojson

@@ -12,7 +12,8 @@ from typing import Final
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.errors import CaptureError
 from natsproxy.net.proxy import Proxy
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from natsproxy.protocol.info import Info, parse_info, rewrite_info
 from natsproxy.session.actions import SessionSettings
+from natsproxy.units import parse_version
 
 _TLS = ("tls_available", "tls_required", "tls_verify")
 
@@ -73,8 +74,5 @@ def other_protocol(head: bytes) -> str | None:
 
 def clears_subscriptions(version: str) -> bool:
     """Whether a second CONNECT drops all subscriptions on this server (2.11.17, 2.12.8, 2.14.0 and later)."""
-    numbers = []
-    for part in version.split("-")[0].split(".")[:3]:
-        numbers.append(int(part) if part.isdigit() else 0)
-    release = tuple(numbers + [0] * (3 - len(numbers)))
+    release = parse_version(version)
     return release >= (2, 14, 0) or (2, 12, 8) <= release < (2, 13, 0) or (2, 11, 17) <= release < (2, 12, 0)

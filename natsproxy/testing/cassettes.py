@@ -13,7 +13,8 @@ from typing import Final
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, use
 from natsproxy.replay.conversation.matching import BodyMatcher

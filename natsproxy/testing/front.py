@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,8 +14,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from natsproxy.addresses import mask_url
-from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.addresses import Address, parse_address
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
@@ -32,20 +31,19 @@ TIMEOUT = 5.0  # seconds
 _FIRINGS = 10_000  # kept
 _ENDS = 20
 _USUAL = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.KILLED)
-_URL = re.compile(r"(?:nats://)?(?:[^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(?::(\d{1,5}))?/?")
 
 F = TypeVar("F", bound="Front")
 
 
 def server_address(url: str) -> Address:
-    """Read `nats://HOST:PORT`; what a client says of itself (user, password) is the client's to say.
+    """Return the address of a NATS server; a user and a password in its URL are ignored.
 
-    Raises ConfigError with the shape that it must have.
+    Clients bring their own credentials.  Raises ConfigError.
     """
-    match = _URL.fullmatch(url)
-    if match is None or int(match[2] or 0) > 65535:
-        raise ConfigError(f"{mask_url(url)!r} is no address of a NATS server: nats://HOST:PORT")
-    return Address(match[1].strip("[]") or "127.0.0.1", int(match[2] or 4222))
+    try:
+        return parse_address(url, host="127.0.0.1", credentials=True)
+    except ValueError as error:
+        raise ConfigError(f"the server's address {error}") from None
 
 
 class _InTest(Place):

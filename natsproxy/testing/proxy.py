@@ -8,7 +8,8 @@ from typing import Any
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.errors import CaptureError
 from natsproxy.testing.front import Front, server_address
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.playback import ToServer
 from natsproxy.replay.client_playback.player import ServerPlayer

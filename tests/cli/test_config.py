@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import main
-from natsproxy.config.options import OPTIONS, duration, upstream, written_duration, written_size
-from natsproxy.rules.file.values import size as read_size
+from natsproxy.config.options import OPTIONS, upstream
 
 FILE = '# the sidecar\nupstream = "nats://file:1"\nlisten = "127.0.0.1:1"\nseed = 5\nlog-format = "json"\n'
 
@@ -180,31 +179,6 @@ def test_without_options_it_shows_the_defaults_and_what_is_needed() -> None:
     assert shown["upstream"] == "- needed by natsproxy run"
     assert shown["record-queue"] == "64MiB default"
     assert shown["keepalive"] == "true default"
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(0, "0"), (1, "1"), (1500, "1500"), (4096, "4KiB"), (3 << 20, "3MiB"), (1 << 40, "1024GiB")],
-)
-def test_a_size_is_shown_as_it_may_be_written(value: int, written: str) -> None:
-    assert written_size(value) == written
-    assert read_size(written) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        (0, "0s"),
-        (1, "1ns"),
-        (250_000_000, "250ms"),
-        (1_500_000_000, "1500ms"),
-        (90_000_000_000, "90s"),
-        (7_200_000_000_000, "2h"),
-    ],
-)
-def test_a_duration_is_shown_as_it_may_be_written(value: int, written: str) -> None:
-    assert written_duration(value) == written
-    assert duration(written) == value
 
 
 def test_what_config_prints_can_be_written_into_a_file(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from tests.differential.differences import DIFFERENCES
 from tests.kit.servers import NatsServer, executable

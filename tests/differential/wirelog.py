@@ -6,7 +6,8 @@ import random
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, S2C, Op

@@ -12,7 +12,8 @@ from itertools import groupby
 import pytest
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.relay import Relay

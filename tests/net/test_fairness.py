@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.net.pace import FIRST, Pace
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain

@@ -19,9 +19,10 @@ import pytest
 import trio
 from nats.errors import NoRespondersError
 
+from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.view import legs, walk
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons

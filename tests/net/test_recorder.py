@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Gap, Open
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.view import legs
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net import disk as disk_thread

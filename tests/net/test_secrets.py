@@ -13,10 +13,11 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy

@@ -16,9 +16,10 @@ import trio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Frames, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.server_playback.server import CassetteServer

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from natsproxy.addresses import Address
 from natsproxy.capture.format import records
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load

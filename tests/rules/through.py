@@ -9,7 +9,8 @@ from typing import Any
 
 import trio
 
-from natsproxy.config.settings import Address, ProxySettings, RecordSettings
+from natsproxy.addresses import Address
+from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain

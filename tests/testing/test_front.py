@@ -14,7 +14,7 @@ import pytest
 import trio
 from nats.errors import TimeoutError as NatsTimeout
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.testing import BlockingCall, TestProxy, WaitTimeout, drop
@@ -67,14 +67,14 @@ def test_server_addresses(url: str, address: Address) -> None:
 
 @pytest.mark.parametrize("url", ["tls://demo", "nats://demo:99999", "nats://a:1,b:2", "nats://demo:x"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no address of a NATS server: nats://HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"^the server's address must "):
         TestProxy(url)
 
 
 def test_what_is_no_address_is_shown_without_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
         TestProxy("tls://u:secret@demo")
-    assert str(caught.value).startswith("'tls://u:***@demo' is no address")
+    assert "not 'tls://u:***@demo'" in str(caught.value)
 
 
 # -- life

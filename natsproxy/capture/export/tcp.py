@@ -19,13 +19,13 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from natsproxy.addresses import NATS_PORT, split_host_port
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 SEGMENT: Final = 1 << 15
 """The most data in one packet, bytes."""
 ACK_AFTER: Final = 1 << 16
 """How much may be unconfirmed, bytes."""
-NATS_PORT: Final = 4222
 
 _FIN, _SYN, _RST, _PUSH, _ACK = 1, 2, 4, 8, 16
 _WINDOW = 65_535
@@ -55,12 +55,12 @@ def endpoints(client: str, server: str, conn: int) -> tuple[Endpoint, Endpoint]:
     A client that is not known, and a server that is a name, get addresses that are set aside for
     benchmarks (198.18.0.0/15) and for documentation (192.0.2.0/24).
     """
-    host, port = _split(client)
+    host, port = split_host_port(client)
     near, near_port = _address(host), port
     if near is None:
         near = ipaddress.ip_address((198 << 24) + (18 << 16) + conn % (1 << 17))
         near_port = 1024 + (conn >> 17) % 64_000
-    host, port = _split(server)
+    host, port = split_host_port(server)
     far = _address("127.0.0.1" if host == "localhost" else host)
     if far is None:
         far = ipaddress.ip_address((192 << 24) + (2 << 8) + 1 + zlib.crc32(host.encode()) % 254)
@@ -68,11 +68,6 @@ def endpoints(client: str, server: str, conn: int) -> tuple[Endpoint, Endpoint]:
     if len(one) != len(other):
         one, other = _mapped(one), _mapped(other)
     return Endpoint(one, near_port), Endpoint(other, port or NATS_PORT)
-
-
-def _split(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port) % 65_536 if port.isascii() and port.isdigit() and len(port) < 6 else 0
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -22,8 +22,8 @@ from typing import Final, Literal, get_args
 
 import trio
 
+from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Address
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette.merge import beside, merge, replace

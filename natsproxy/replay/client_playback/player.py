@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import NatsproxyError, ProtocolError
 from natsproxy.net.relay import now_ns
 from natsproxy.net.stream import Leg, LegLost

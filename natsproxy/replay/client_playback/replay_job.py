@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.credentials import Credentials
 from natsproxy.replay.client_playback.iterations import Iteration

@@ -14,7 +14,7 @@ from typing import Literal
 
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.relay import now_ns
 from natsproxy.net.stream import Leg, LegLost, taken

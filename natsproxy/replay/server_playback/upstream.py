@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.net.stream import Leg, LegLost
 from natsproxy.replay.handshake import UNLIMITED, open_connection, receive
 from natsproxy.wire import encode

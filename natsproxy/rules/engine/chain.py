@@ -27,9 +27,10 @@ from natsproxy.rules.model.rule import Rule
 from natsproxy.rules.model.selector import ANYBODY
 from natsproxy.rules.rewriting.frames import FrameRewriter
 from natsproxy.rules.rewriting.subjects import Rewriting
+from natsproxy.units import parse_version
 
 INDEXES: Final = 256
-TELLS_ACCOUNT: Final = (2, 12)
+TELLS_ACCOUNT: Final = (2, 12, 0)
 """The first server that tells a client's account in INFO."""
 
 
@@ -74,7 +75,7 @@ class RuleChain:
 
     def _refuse_blind(self, view: View) -> None:
         version = view.info.version
-        if not version or server_version(version) >= TELLS_ACCOUNT:
+        if not version or parse_version(version) >= TELLS_ACCOUNT:
             return
         for rule in self.rules:
             if rule.selector.peer.account is not None:
@@ -82,16 +83,6 @@ class RuleChain:
                     f"{rule.where}: rule {rule.name!r} selects by account, which nats-server {version} does "
                     f"not tell its clients (2.12 is the first that does)"
                 )
-
-
-def server_version(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: `2.12.1-dev` is (2, 12, 1)."""
-    numbers = []
-    for part in text.split("-")[0].split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
 
 
 def refuse_hidden(rules: tuple[Rule, ...]) -> None:

@@ -6,28 +6,16 @@ of a sentence that begins with the key ("must be a number from 0 to 1, not 1.2")
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from typing import Any, Final
 
-from natsproxy.errors import ConfigError
-from natsproxy.protocol.permissions import duration as go_duration
 from natsproxy.protocol.subjects import is_valid_strict
 from natsproxy.rules.model import seeded_random
+from natsproxy.units import parse_duration, parse_size
 from natsproxy.wire.ops import BY_TOKEN, Direction, Op
 
 Convert = Callable[[Any], Any]
-_SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|MB|GB)?")
-_SIZES: Final = {
-    "B": 1,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-}
 
 
 def text(value: Any) -> str:
@@ -95,22 +83,18 @@ def probability(value: Any) -> float:
 
 def duration(value: Any) -> int:
     """Read a duration such as "250ms" or "1m30s" (or a bare 0); nanoseconds."""
-    try:
-        result = go_duration(value, "") if isinstance(value, str) or value == 0 else -1
-    except ConfigError:
-        result = -1
-    if result < 0 or isinstance(value, bool):
+    if isinstance(value, bool) or (value != 0 and not isinstance(value, str)):
         raise ValueError(f'must be a duration such as "250ms" or "1m30s", not {value!r}')
-    return result
+    return parse_duration(str(value))
 
 
 def size(value: Any) -> int:
     """Read a number of bytes: whole, or a text such as "64KiB"."""
-    if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
-        return int(found[1]) * _SIZES[found[2] or "B"]
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {value!r}')
+    if not isinstance(value, str):
+        raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {value!r}')
+    return parse_size(value)
 
 
 def above_zero(convert: Convert) -> Convert:

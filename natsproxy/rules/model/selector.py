@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
+from natsproxy.addresses import split_host_port
 from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
@@ -72,9 +73,8 @@ ANYBODY: Final = Peer()
 
 
 def _in_network(address: str, network: str) -> bool:
-    host = address[1:].partition("]")[0] if address.startswith("[") else address.rpartition(":")[0] or address
     try:
-        return ip_address(host) in ip_network(network, strict=False)
+        return ip_address(split_host_port(address)[0]) in ip_network(network, strict=False)
     except ValueError:  # a Unix socket or a name: no network holds it
         return False
 

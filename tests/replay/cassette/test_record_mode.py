@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.replay.cassette.record_mode import MODES, parse_mode, use
 from natsproxy.replay.conversation.steps import Step, events

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.playback import ToServer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.diff.compare import compare

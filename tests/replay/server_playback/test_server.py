@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.errors import ReplayError
 from natsproxy.replay.server_playback.server import CassetteServer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from natsproxy.config.settings import Address
+from natsproxy.addresses import Address
 from tests.replay.kit import cassette, nats_server, stalls
 from tests.replay.scripted import hello, write
 

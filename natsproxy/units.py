@@ -1,0 +1,98 @@
+"""Durations, sizes and versions as people write them: one parser and one writer for each.
+
+A duration has Go's form (`250ms`, `1m30s`) and is a whole number of nanoseconds.  A size is a number of
+bytes, with a binary (`64KiB`) or a decimal (`2MB`) unit.  A version is a tuple of three numbers.
+
+A parser raises ValueError with the end of a sentence that begins with the name of the setting:
+`must be a duration such as "250ms" or "1m30s", not '1 day'`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MICROSECOND: Final = 1_000
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+_TIMES: Final = {
+    "h": HOUR,
+    "m": MINUTE,
+    "s": SECOND,
+    "ms": MILLISECOND,
+    "us": MICROSECOND,
+    "µs": MICROSECOND,
+    "ns": 1,
+}
+_TIME: Final = re.compile(r"(\d{1,18}(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
+_BYTES: Final = {
+    "GiB": GIB,
+    "MiB": MIB,
+    "KiB": KIB,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "B": 1,
+    None: 1,
+}
+_SIZE: Final = re.compile(r"(\d{1,18})\s*(B|KiB|MiB|GiB|kB|MB|GB)?", re.ASCII)
+_WRITTEN_TIMES: Final = ("h", "m", "s", "ms")
+_WRITTEN_SIZES: Final = ("GiB", "MiB", "KiB")
+_NUMBERS: Final = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,2}", re.ASCII)
+
+
+def parse_duration(text: str, *, signed: bool = False) -> int:
+    """Return the nanoseconds of a duration such as `250ms`, `1m30s` or `0`.
+
+    signed: a sign may stand before it.  Raises ValueError.
+    """
+    rest = text.strip()
+    sign = 1
+    if signed and rest[:1] in ("+", "-"):
+        sign = -1 if rest[0] == "-" else 1
+        rest = rest[1:]
+    if rest == "0":
+        return 0
+    parts = _TIME.findall(rest)
+    if not parts or "".join(number + unit for number, unit in parts) != rest:
+        raise ValueError(f'must be a duration such as "250ms" or "1m30s", not {text!r}')
+    return sign * round(sum(float(number) * _TIMES[unit] for number, unit in parts))
+
+
+def format_duration(ns: int) -> str:
+    """Return a duration in the largest unit that it is a whole number of; 0 is `0s`."""
+    if not ns:
+        return "0s"
+    unit = next((unit for unit in _WRITTEN_TIMES if ns % _TIMES[unit] == 0), "ns")
+    return f"{ns // _TIMES[unit]}{unit}"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as `512`, `64KiB` or `2 MB`.  Raises ValueError."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {text!r}')
+    return int(found[1]) * _BYTES[found[2]]
+
+
+def format_size(size: int) -> str:
+    """Return a size in the largest binary unit that it is a whole number of; bytes have no unit."""
+    unit = next((unit for unit in _WRITTEN_SIZES if size and size % _BYTES[unit] == 0), None)
+    return f"{size // _BYTES[unit]}{unit or ''}"
+
+
+def parse_version(text: str) -> tuple[int, int, int]:
+    """Return the leading numbers of a version: `2.12.1-dev` is (2, 12, 1), `2.12` is (2, 12, 0).
+
+    A text without a leading number is (0, 0, 0): peers may send anything.
+    """
+    found = _NUMBERS.match(text)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    major, minor, patch = numbers + [0] * (3 - len(numbers))
+    return major, minor, patch
