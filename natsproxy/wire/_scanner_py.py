@@ -1,11 +1,11 @@
 """The scanner in pure Python: `wire/scanner.py` says what it promises.
 
-Strategy.  Message frames with an ordinary control line are taken by one regular expression per direction;
-whatever it does not match goes the slow way, which follows nats-server's parser byte by byte in what it
-accepts and where it gives up.  `next()` walks frames until somebody wants one, and returns what it walked
-over as a run.  Unfinished input is kept in chunks and joined only when joining can help, so that a peer that
-sends a byte at a time costs its bytes once.  A large read behind an unfinished frame is not copied to be
-joined with it: it stays *ahead*, and the frame takes from it what it lacks.
+Strategy.  One regular expression per direction takes message frames with an ordinary control line (the fast
+path); `grammar.py` reads whatever it does not match (the general path).  `next()` walks frames until somebody
+wants one, and returns the frames before it as a run.  Unfinished input is kept in chunks and joined only when
+joining can help, so that a peer that sends a byte at a time costs its bytes once.  A large read behind an
+unfinished frame is not copied to be joined with it: it stays *ahead*, and the frame takes from it what it
+lacks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import re
 
 from natsproxy.wire._interest_py import Interest
 from natsproxy.wire.frames import NO_LIMIT, Body, Fault, Frame, Malformed, Need, Opaque, Run, Segment
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, Direction, Op, OpSpec
+from natsproxy.wire.grammar import (
+    NO_TERMINATOR,
+    NeedBytes,
+    NotFramed,
+    UnknownServerOp,
+    payload_end,
+    read_control_line,
+    streamed_payload,
+)
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, Direction, Op
 
 S2C_LINE_LIMIT = 1 << 20
 _LARGE = 16384  # bytes of a read that are not worth a copy
@@ -27,22 +36,6 @@ _FAST_S2C = re.compile(
     rb"(?:([^ \t\r\n]+)[ \t]+)?([0-9]{1,9})[ \t]*\r?\n"
 )
 _SYSTEM = b"$SYS."
-_NUMBER = re.compile(rb"[0-9]{1,9}\Z")
-_BLANKS = re.compile(rb"[ \t]*")
-# -ERR and INFO from a client are tolerated by the server; natsproxy knows them only to refuse them.
-_TOKENS = (
-    tuple((spec.token, spec) for spec in OPS if spec.from_client or spec.op in (Op.HMSG, Op.INFO, Op.ERR)),
-    tuple((spec.token, spec) for spec in OPS if spec.from_server),
-)
-_NO_FIELDS: dict[str, bytes] = {}
-
-
-class _Stop(Exception):
-    """The walk cannot go on: more bytes are needed (None), or a last segment is to be returned."""
-
-    def __init__(self, last: Segment | None = None) -> None:
-        super().__init__()
-        self.last = last
 
 
 class Scanner:
@@ -213,12 +206,19 @@ class Scanner:
     def _walk(self) -> Segment | None:
         buf, start = self._buf, self._pos
         at, frames, ops, wanted = self._fast(start, self.most)
-        stop: _Stop | None = None
+        stop: Malformed | Opaque | None = None
         while wanted is None and at < len(buf) and frames < self.most:
             try:
                 frame, want = self._frame(at)
-            except _Stop as reason:
-                stop = reason
+            except NeedBytes as need:
+                self._want, self._want_line = need.size, need.line
+                break
+            except NotFramed as no:
+                offset = self._base + no.end - 1
+                stop = Malformed(buf, no.start, no.end, no.fault, no.reason, offset)
+                break
+            except UnknownServerOp:
+                stop = Opaque(buf, at, len(buf))
                 break
             if want:
                 wanted = frame
@@ -234,14 +234,13 @@ class Scanner:
             return Run(buf, start, at, frames, ops)
         if wanted is not None:
             return self._take(wanted)
-        assert stop is not None
-        if isinstance(stop.last, Malformed):
+        if isinstance(stop, Malformed):
             self._dead = True
-            self._pos = stop.last.start
-        elif isinstance(stop.last, Opaque):
+            self._pos = stop.start
+        elif stop is not None:
             self._opaque = True
-            self._pos = stop.last.end
-        return stop.last
+            self._pos = stop.end
+        return stop
 
     def _fast(self, at: int, most: int) -> tuple[int, int, int, Frame | None]:
         """Pass over whole ordinary message frames from `at` on, `most` at most, as far as nobody wants them.
@@ -303,18 +302,20 @@ class Scanner:
             need = max(need, self.watch_sids.get(sid, Need.NONE))
         return need
 
-    # -- the slow way: one frame, as nats-server's parser would read it
+    # -- the general path: one frame of any shape
 
     def _frame(self, start: int) -> tuple[Frame, bool]:
-        """Return the frame at `start` and whether it is to be returned as one; raise `_Stop` otherwise."""
-        spec, args_at = self._op(start)
-        line_end, args = self._line(start, spec, args_at)
-        fields = self._fields(start, line_end, spec, args)
+        """Return the frame at `start` and whether it is to be returned as one.
+
+        Raises what `grammar` raises for bytes that are no frame, or not yet one.
+        """
+        spec, line_end, fields, stray = read_control_line(self._buf, start, self.direction, self._limit)
         subject, sid = fields.get("subject", b""), fields.get("sid", b"")
-        self.odd |= subject.startswith(_SYSTEM) or (spec.gap == "ignored" and args.strip(b" \t\r") != b"")
+        self.odd |= stray or subject.startswith(_SYSTEM)
         size, header_size = int(fields.get("size", b"0")), int(fields.get("header_size", b"0"))
         if header_size > size:
-            raise self._fault(start, line_end, Fault.SILENT, "the header size is larger than the total size")
+            reason = "the header size is larger than the total size"
+            raise NotFramed(start, line_end, Fault.SILENT, reason)
         need = max(self.interest.need(spec.op, subject), self._watched(spec.op, subject, sid))
         end, missing, short = line_end, 0, False
         if spec.payload:
@@ -340,123 +341,29 @@ class Scanner:
             self.tallies[sid] += 1
         return frame, bool(need) or missing > 0
 
-    def _op(self, start: int) -> tuple[OpSpec, int]:
-        """Return the op at `start` and where its arguments begin (blanks skipped)."""
-        head = self._buf[start : start + 7].upper()
-        unfinished, reach = False, 0
-        for token, spec in _TOKENS[self.direction]:
-            if head.startswith(token):
-                return spec, self._gap(start, start + len(token), spec)
-            same = 0
-            while same < min(len(head), len(token)) and head[same] == token[same]:
-                same += 1
-            reach = max(reach, same)
-            unfinished = unfinished or same == len(head)
-        if unfinished:
-            self._want = 0
-            raise _Stop
-        if self.direction:
-            raise _Stop(Opaque(self._buf, start, len(self._buf)))
-        raise self._fault(
-            start, start + reach + 1, Fault.UNKNOWN_OP, "an operation that NATS clients do not have"
-        )
-
-    def _gap(self, start: int, at: int, spec: OpSpec) -> int:
-        if spec.gap == "ignored":
-            return at
-        if self.direction == C2S and not spec.from_client:
-            raise self._fault(start, at, Fault.REFUSED, f"{spec.token.decode()} is not for clients to send")
-        if spec.gap == "blank":
-            following = self._buf[at : at + 1]
-            if following and following not in b" \t":
-                if self.direction:
-                    raise _Stop(Opaque(self._buf, start, len(self._buf)))
-                raise self._fault(
-                    start, at + 1, Fault.UNKNOWN_OP, f"{spec.token.decode()} is not followed by a blank"
-                )
-        blanks = _BLANKS.match(self._buf, at)
-        assert blanks is not None
-        return blanks.end()
-
-    def _line(self, start: int, spec: OpSpec, at: int) -> tuple[int, bytes]:
-        """Return where the control line ends and its argument part; the limits are checked here."""
-        buf = self._buf
-        lf = buf.find(b"\n", at)
-        stop = lf if lf >= 0 else len(buf)
-        cr_last = stop > at and buf[stop - 1] == 13
-        args_end = stop - cr_last
-        if args_end - at > self._limit:
-            if not spec.limited and self.direction == C2S:
-                raise self._fault(start, stop, Fault.REFUSED, "a line beyond max_control_line")
-            raise self._fault(start, stop, Fault.LINE_TOO_LONG, "a control line beyond max_control_line")
-        if spec.gap != "ignored":
-            cr = buf.find(b"\r", at, args_end)
-            if cr >= 0:
-                raise self._fault(start, cr + 2, Fault.REFUSED, "a CR inside a control line")
-        if lf < 0:
-            self._want_line = True
-            raise _Stop
-        return lf + 1, buf[at:args_end]
-
-    def _fields(self, start: int, line_end: int, spec: OpSpec, args: bytes) -> dict[str, bytes]:
-        if spec.gap == "ignored":
-            return _NO_FIELDS
-        if spec.gap == "any":
-            return {"args": args.rstrip(b" \t")}
-        parts = [part for part in args.replace(b"\t", b" ").split(b" ") if part]
-        names = spec.forms.get(len(parts))
-        if names is None:
-            raise self._fault(
-                start, line_end, Fault.SILENT, f"{spec.token.decode()} with {len(parts)} arguments"
-            )
-        fields = dict(zip(names, parts, strict=True))
-        for name in ("size", "header_size"):
-            if name in fields and not _NUMBER.match(fields[name]):
-                raise self._fault(
-                    start, line_end, Fault.SILENT, f"{spec.token.decode()} with a size that is no number"
-                )
-        return fields
-
     def _extent(self, start: int, line_end: int, head: int, size: int, need: Need) -> tuple[int, int, bool]:
         """Return where the frame's bytes end, how many are missing, and whether too few are here."""
         if 0 < self.max_payload < size:
             return line_end, size + 2, need > Need.LINE
-        buf, length = self._buf, len(self._buf)
-        end = line_end + size + 2
-        for at, byte in ((end - 2, 13), (end - 1, 10)):
-            if at < length and buf[at] != byte:
-                raise self._fault(start, at + 1, Fault.TERMINATOR, "a payload that is not followed by CRLF")
+        length, end = len(self._buf), payload_end(self._buf, start, line_end, size)
         if end <= length:
             return end, 0, False
         if end <= length + len(self._ahead) - self._ahead_at:
-            self._want = end - start
-            raise _Stop
+            raise NeedBytes(end - start)
         required = {Need.HEADERS: line_end + head, Need.PAYLOAD: end}.get(need, line_end)
         if end - start <= self.hold or (required > length and required - start <= self.buffer_limit):
-            self._want = (end if end - start <= self.hold else required) - start
-            raise _Stop
+            raise NeedBytes((end if end - start <= self.hold else required) - start)
         # Never end inside the terminator: Body checks it.
         here = min(length, end - 2)
         return here, end - here, required > length
 
     def _body(self) -> Segment:
         buf, start = self._buf, self._pos
-        payload_left = max(0, self._missing - 2)
-        at = min(len(buf), start + payload_left)
-        left = self._missing - (at - start)
-        while at < len(buf) and left in (1, 2):
-            if buf[at] != (13 if left == 2 else 10):
-                break
-            at += 1
-            left -= 1
+        at, left = streamed_payload(buf, start, self._missing)
         if at == start:
             self._dead = True
             self._missing = 0
-            reason = "a payload that is not followed by CRLF"
-            return Malformed(buf, at, at + 1, Fault.TERMINATOR, reason, self._base + at, True)
+            return Malformed(buf, at, at + 1, Fault.TERMINATOR, NO_TERMINATOR, self._base + at, True)
         self._pos = at
         self._missing = left
         return Body(buf, start, at, left == 0)
-
-    def _fault(self, start: int, end: int, fault: Fault, reason: str) -> _Stop:
-        return _Stop(Malformed(self._buf, start, end, fault, reason, self._base + end - 1))
