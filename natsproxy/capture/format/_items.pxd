@@ -1,7 +1,7 @@
 # cython: language_level=3, cdivision=True
 """The items of a block in C: a plain `Frames` item is read, any other msgpack value is measured.
 
-Plain: what the recorder writes (`capture/format.py`), integers nearer to zero than 2**62, an `extra` of short
+Plain: what the recorder writes (`recordings/FORMAT.md`), integers nearer to zero than 2**62, an `extra` of short
 names and scalars.  Everything here says False or -1 rather than guess; the Python code reads such an item.
 """
 

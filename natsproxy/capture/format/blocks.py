@@ -1,4 +1,4 @@
-"""Blocks on disk: the framing of `capture/format.py`, and nothing about what is in them.
+"""Blocks on disk: their header, summary and checksum, as `recordings/FORMAT.md` specifies them.
 
 One place packs and checks the sixteen header bytes; writer, reader and recover use it.
 """

@@ -1,7 +1,7 @@
 """The items of a capture as values, and their msgpack form: one row per kind.
 
 Times are absolute nanoseconds of the recorder's monotonic clock; on disk they are relative to their block's
-`mono0` (see `capture/format.py`, the specification).
+`mono0`.  `recordings/FORMAT.md` specifies the fields of each kind.
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ _STEP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a segment's header says (see `capture/format.py`).  path: the file, or the name of an object."""
+    """The header of a segment, field by field as in `recordings/FORMAT.md`.
+
+    path: the file, or the name of an object.
+    """
 
     path: Path | str
     recorder: bytes
