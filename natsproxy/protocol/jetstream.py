@@ -71,6 +71,18 @@ class ApiCall(NamedTuple):
     start: int = 0
 
 
+def is_api(subject: bytes) -> bool:
+    """Tell whether a subject is one of the JetStream API: `$JS.API.>` or `$JS.<domain>.API.>`."""
+    return subject.startswith(b"$JS.") and api_verb_at(subject.split(b".", 3)) is not None
+
+
+def api_verb_at(tokens: list[bytes]) -> int | None:
+    """Return the index of the first token of an API subject's verb; None for any other subject."""
+    if tokens[0] != b"$JS":
+        return None
+    return next((at + 1 for at in (1, 2) if tokens[at : at + 1] == [b"API"]), None)
+
+
 def parse_api(subject: bytes, prefixes: tuple[bytes, ...] = ()) -> ApiCall | None:
     """Take an API subject apart; None for any other.
 

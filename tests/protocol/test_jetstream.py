@@ -15,7 +15,22 @@ from natsproxy.protocol.jetstream import (
     FlowControl,
     PubAck,
     StatusKind,
+    is_api,
 )
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (b"$JS.API.INFO", True),
+        (b"$JS.hub.API.INFO", True),
+        (b"$JS.ACK.S.C.1.1.1.1.1", False),
+        (b"js.API.x", False),
+        (b"API.INFO", False),
+    ],
+)
+def test_api_subjects_differ_from_others(subject: bytes, expected: bool) -> None:
+    assert is_api(subject) is expected
 
 
 @pytest.mark.parametrize(

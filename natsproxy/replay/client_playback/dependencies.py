@@ -26,9 +26,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from natsproxy.protocol import headers
-from natsproxy.protocol.jetstream import parse_ack
+from natsproxy.protocol.jetstream import is_api, parse_ack
 from natsproxy.replay.conversation.bounded import BoundedDict
-from natsproxy.replay.conversation.matching import is_api
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op

@@ -16,9 +16,9 @@ from hashlib import blake2b
 from typing import Final
 
 from natsproxy.protocol.identifiers import split_nuid
+from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.client_playback.batches import Batch, PlainBatch, subjects_of
 from natsproxy.replay.conversation.identities import INBOX
-from natsproxy.replay.conversation.matching import is_api
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame

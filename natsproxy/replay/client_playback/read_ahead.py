@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.client_playback.batches import Batch, PlainBatch, ReceivedBatch
 from natsproxy.replay.client_playback.dependencies import Dependencies, Planned, PlannedEnd
 from natsproxy.replay.client_playback.state import PART, Bulk, PlaybackState, cost_of, seq_of
-from natsproxy.replay.conversation.matching import is_api
 from natsproxy.replay.conversation.steps import PUBLISHES, Began, Ended, Step
 from natsproxy.wire.ops import C2S, Op
 

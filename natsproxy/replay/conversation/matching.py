@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from natsproxy.protocol import headers
+from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.identities import Identities, Pairs
 from natsproxy.wire.frames import Frame
@@ -120,14 +121,6 @@ def _volatile(subject: bytes, body: bytes) -> frozenset[str] | None:
     if body.startswith(b"{") and b'"io.nats.micro.v1.' in body:
         return _SERVICE_VOLATILE
     return None
-
-
-def is_api(subject: bytes) -> bool:
-    """Tell whether a subject is one of the JetStream API's: `$JS.API.>` or `$JS.<domain>.API.>`."""
-    if not subject.startswith(b"$JS."):
-        return False
-    tokens = subject.split(b".", 3)
-    return b"API" in tokens[1:3]
 
 
 def ignoring_json(pointers: Sequence[str]) -> BodyMatcher:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from natsproxy.errors import CaptureError
+from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.conversation.exchanges import Recorded, RecordedConversation
 from natsproxy.replay.conversation.identities import Identities
-from natsproxy.replay.conversation.matching import is_api
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame

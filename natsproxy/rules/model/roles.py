@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from natsproxy.protocol.headers import parse as parse_headers
+from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
 from natsproxy.wire.frames import Frame, Need
@@ -83,11 +84,8 @@ def _is_delivery(frame: Frame) -> bool:
 
 
 def _is_redelivery(frame: Frame) -> bool:
-    if not _is_delivery(frame):
-        return False
-    tokens = frame.reply.split(b".")
-    delivered = tokens[4] if len(tokens) == 9 else tokens[6] if len(tokens) >= 11 else b""
-    return delivered.isdigit() and int(delivered) > 1
+    ack = parse_ack(frame.reply)
+    return ack is not None and ack.delivered > 1
 
 
 def is_publish_ack(frame: Frame) -> bool:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 from natsproxy.protocol import errors
 from natsproxy.protocol.headers import get as get_header
 from natsproxy.protocol.headers import set_header, span, trace_span
+from natsproxy.protocol.jetstream import is_api
 from natsproxy.rules.interface import Decision, View
 from natsproxy.rules.model.roles import MSGS, PUBS, History
-from natsproxy.rules.rewriting.jetstream_api import is_api, translate_api_subject, translate_body
+from natsproxy.rules.rewriting.jetstream_api import translate_api_subject, translate_body
 from natsproxy.rules.rewriting.subjects import Moved, Refused, SubjectRewriter
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -45,7 +46,7 @@ class FrameRewriter(SubjectRewriter):
 
     def answers(self, subject: bytes) -> bool:
         """Tell whether the answer to a PUB of this subject is an API body that must be translated."""
-        return self.jetstream and subject.startswith(b"$JS.") and is_api(subject)
+        return self.jetstream and is_api(subject)
 
     # -- to the server
 

@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+from natsproxy.protocol.jetstream import api_verb_at
+
 Translate = Callable[[bytes], bytes]
 KEYS: Final = frozenset(
     {
@@ -33,22 +35,10 @@ _TAILED: Final = {(b"CONSUMER", b"CREATE"): 4, (b"DIRECT", b"GET"): 3}
 """API verb to the place, counted behind `API`, where an embedded subject begins."""
 
 
-def is_api(subject: bytes) -> bool:
-    """Tell whether a subject is a JetStream API call: `$JS.API.>` or `$JS.<domain>.API.>`."""
-    return _behind_api(subject.split(b".")) is not None
-
-
-def _behind_api(tokens: list[bytes]) -> int | None:
-    if tokens[0] != b"$JS":
-        return None
-    at = next((index for index in (1, 2) if tokens[index : index + 1] == [b"API"]), None)
-    return None if at is None else at + 1
-
-
 def translate_api_subject(subject: bytes, translate: Translate) -> bytes:
     """Return an API subject with the subject in its tail translated, if it has one."""
     tokens = subject.split(b".")
-    start = _behind_api(tokens)
+    start = api_verb_at(tokens)
     if start is None:
         return subject
     offset = _TAILED.get(tuple(tokens[start : start + 2]))  # type: ignore[arg-type]

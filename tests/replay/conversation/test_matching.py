@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.replay.conversation.identities import Identities
-from natsproxy.replay.conversation.matching import Matcher, ignoring_json, is_api
+from natsproxy.replay.conversation.matching import Matcher, ignoring_json
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
@@ -67,10 +67,3 @@ def test_a_users_matcher_comes_first() -> None:
     assert matcher.differs(ours, theirs, {}) == ""
     assert matcher.differs(ours, one(pub("app.x", '{"a":{"v":9}}')), {}) == "body"
     assert matcher.differs(ours, one(pub("app.x", "no json")), {}) == "body"
-
-
-def test_api_subjects_are_told_from_others() -> None:
-    assert is_api(b"$JS.API.INFO")
-    assert is_api(b"$JS.hub.API.INFO")
-    assert not is_api(b"$JS.ACK.S.C.1.1.1.1.1")
-    assert not is_api(b"API.INFO")

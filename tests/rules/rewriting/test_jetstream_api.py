@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from natsproxy.rules.rewriting.jetstream_api import is_api, translate_api_subject, translate_body
+from natsproxy.rules.rewriting.jetstream_api import translate_api_subject, translate_body
 
 
 def mark(subject: bytes) -> bytes:
@@ -28,13 +28,6 @@ def mark(subject: bytes) -> bytes:
 )
 def test_the_tail_of_some_api_subjects_is_a_subject(subject: bytes, expected: bytes) -> None:
     assert translate_api_subject(subject, mark) == expected
-
-
-def test_api_subjects() -> None:
-    assert is_api(b"$JS.API.INFO")
-    assert is_api(b"$JS.hub.API.INFO")
-    assert not is_api(b"$JS.ACK.a")
-    assert not is_api(b"js.API.x")
 
 
 def test_configurations_are_translated_at_any_depth() -> None:
