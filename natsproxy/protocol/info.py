@@ -107,11 +107,6 @@ def parse_info(args: bytes) -> Info:
     return Info(**found, other_port=other)
 
 
-def info_frame(args: bytes) -> bytes:
-    """Return the INFO frame of `args`, spaced as the server does."""
-    return b"INFO " + args + b" \r\n"
-
-
 def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str, Any] | None = None) -> bytes:
     """Return the arguments of an INFO without the members `remove` and with those of `set`.
 

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol import gojson
 
-API_PREFIX: Final = b"$JS.API"
-
 _API: Final[dict[bytes, tuple[str, ...]]] = {
     b"INFO": (),
     b"STREAM.CREATE": ("stream",),
@@ -160,27 +158,6 @@ def ack_names_at(count: int) -> int | None:
     return 2 if count == 9 else 4 if count >= 11 else None
 
 
-class FlowControl(NamedTuple):
-    """A flow-control subject (`$JS.FC...`): publishing to it lets a push consumer go on."""
-
-    stream: bytes
-    consumer: bytes
-    domain: bytes = b""
-    account: bytes = b""
-
-
-def parse_flow_control(subject: bytes) -> FlowControl | None:
-    """Take a flow-control subject apart (v1 with 5 tokens, v2 with 7 and more); None for any other."""
-    if not subject.startswith(b"$JS.FC."):
-        return None
-    tokens = subject.split(b".")
-    if len(tokens) == 5:
-        return FlowControl(tokens[2], tokens[3])
-    if len(tokens) >= 7:
-        return FlowControl(tokens[4], tokens[5], b"" if tokens[2] == b"_" else tokens[2], tokens[3])
-    return None
-
-
 class AckKind(Enum):
     """What a payload on an ack subject asks for."""
 
@@ -264,46 +241,9 @@ class ApiError(NamedTuple):
     description: str
 
 
-class PubAck(NamedTuple):
-    """A publish ack.  error: set when the server refused the message (then `seq` is 0)."""
-
-    stream: str
-    seq: int
-    duplicate: bool = False
-    domain: str = ""
-    batch: str = ""
-    error: ApiError | None = None
-
-
 def api_error(body: bytes) -> ApiError | None:
     """Return the error in a JSON body, None without one and for a body that is no JSON object."""
     return _error(_object(body)) if b'"error"' in body else None
-
-
-def api_type(body: bytes) -> str:
-    """Return the `type` of an API response (`io.nats.jetstream.api.v1...`), "" for any other body."""
-    found = _object(body).get("type") if b"io.nats.jetstream" in body else None
-    return found if isinstance(found, str) else ""
-
-
-def parse_pub_ack(body: bytes) -> PubAck | None:
-    """Read a publish ack, refused ones included; None for any other body.
-
-    It is a JSON object with `stream` and `seq` or `error`, and without the `type` of API responses.
-    """
-    if not body.startswith(b"{") or (b'"seq"' not in body and b'"error"' not in body):
-        return None
-    read = _object(body)
-    stream, seq, error = read.get("stream", ""), read.get("seq", 0), _error(read)
-    if (
-        "type" in read
-        or type(seq) is not int
-        or not isinstance(stream, str)
-        or not (error or (stream and seq))
-    ):
-        return None
-    texts = {key: read[key] for key in ("domain", "batch") if isinstance(read.get(key), str)}
-    return PubAck(stream, seq, read.get("duplicate") is True, error=error, **texts)
 
 
 def _object(body: bytes) -> dict[str, Any]:

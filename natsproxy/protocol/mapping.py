@@ -2,18 +2,16 @@
 
 The grammar of destinations is in `mapping_tokens`.  A mapping is applied once, to the subject of a publish:
 one with an empty token is not mapped; in one with wildcard tokens `*` passes under `*` and `>` alone, and `>`
-under `>`.  What the server does in random order (which of two overlapping sources wins) `MappingTable` does
-in the order given.
+under `>`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.mapping_tokens import NUMBER, Draw, MapToken, Source, compile_token, no_dice, show
-from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import (
     STAR,
     TAIL,
@@ -203,24 +201,3 @@ class Mapping:
                 return transform.apply(subject, draw)
             thrown -= weight
         return subject if self._stays else b""
-
-
-class MappingTable:
-    """Mappings in order: the first whose source matches decides, and it is applied once."""
-
-    def __init__(self, mappings: Iterable[Mapping]) -> None:
-        self.mappings: Final = tuple(mappings)
-        self._sources = PatternSet((_as_server_reads(mapping.source), mapping) for mapping in self.mappings)
-
-    def find(self, subject: bytes) -> Mapping | None:
-        """Return the mapping that decides for the subject of a publish, None without one."""
-        if has_wildcard(subject):
-            return next(
-                (mapping for mapping in self.mappings if mapping.choices[0][0].matches(subject)), None
-            )
-        return self._sources.first(subject)
-
-    def apply(self, subject: bytes, draw: Draw = no_dice) -> bytes | None:
-        """Return what a subject is mapped to: None where no mapping has it, `b""` for lost."""
-        mapping = self.find(subject)
-        return None if mapping is None else mapping.apply(subject, draw)

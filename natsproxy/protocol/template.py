@@ -22,7 +22,6 @@ from typing import Final
 from natsproxy.protocol.identifiers import is_generated_consumer, split_nuid
 from natsproxy.protocol.jetstream import ack_names_at, parse_api
 
-OTHER: Final = b"other"
 _SUSPECT: Final = re.compile(rb"[0-9A-Z]")
 """Nothing is variable without a digit or a capital letter."""
 _CACHED_LENGTH: Final = 200
@@ -86,21 +85,3 @@ def _jetstream(subject: bytes, tokens: list[bytes]) -> list[bytes]:
     if kind == b"EVENT" and len(tokens) > 5:
         return [*tokens[:5], *(_consumer(token) for token in tokens[5:])]
     return _plain(tokens)
-
-
-class TemplateCap:
-    """Templates counted, no more than `cap` different ones: later ones count as `other`.
-
-    Fair by arrival: what was seen first keeps its name, so names never change in mid-run.
-    """
-
-    def __init__(self, cap: int = 10_000) -> None:
-        self._cap = cap
-        self.counts: dict[bytes, int] = {}
-
-    def add(self, name: bytes, count: int = 1) -> bytes:
-        """Count a template and return the name that it counts under."""
-        if name not in self.counts and len(self.counts) >= self._cap:
-            name = OTHER
-        self.counts[name] = self.counts.get(name, 0) + count
-        return name

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.protocol.info import info_frame, parse_info, redact_info, rewrite_info
+from natsproxy.protocol.info import parse_info, redact_info, rewrite_info
 
 ARGS = (
     b'{"server_id":"N","version":"2.15.1","proto":1,"go":"\\u003cgo\\u003e","host":"h","port":4222,'
@@ -95,8 +95,3 @@ def test_redact_info() -> None:
     """The nonce is withheld and nothing else."""
     assert redact_info(ARGS) == ARGS.replace(b'"abc"', b'"[withheld: secret]"')
     assert b"secret" not in redact_info(b'{"nonce":"secret"')
-
-
-def test_frame() -> None:
-    """The frame has the server's blank before the line end."""
-    assert info_frame(b"{}") == b"INFO {} \r\n"

@@ -12,8 +12,6 @@ from natsproxy.protocol.jetstream import (
     AckSubject,
     ApiCall,
     ApiError,
-    FlowControl,
-    PubAck,
     StatusKind,
     is_api,
 )
@@ -81,20 +79,6 @@ def test_parse_ack(subject: bytes, ack: AckSubject | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "flow"),
-    [
-        (b"$JS.FC.S.C.a1B2", FlowControl(b"S", b"C")),
-        (b"$JS.FC._.h.S.C.a1B2", FlowControl(b"S", b"C", b"", b"h")),
-        (b"$JS.FC.S.C", None),
-        (b"$JS.ACK.S.C.x", None),
-    ],
-)
-def test_parse_flow_control(subject: bytes, flow: FlowControl | None) -> None:
-    """Both forms of the flow-control subject."""
-    assert jetstream.parse_flow_control(subject) == flow
-
-
-@pytest.mark.parametrize(
     ("body", "kind"),
     [
         (b"", AckKind.ACK),
@@ -139,39 +123,13 @@ def test_status_kind(code: bytes, description: bytes, kind: StatusKind) -> None:
 ERROR = b'"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 1"}'
 
 
-@pytest.mark.parametrize(
-    ("body", "ack"),
-    [
-        (b'{"stream":"S","seq":1}', PubAck("S", 1)),
-        (b'{"stream":"S", "seq":1, "duplicate": true,"domain":"d"}', PubAck("S", 1, True, "d")),
-        (b'{"stream":"S","seq":3,"batch":"b","count":3}', PubAck("S", 3, batch="b")),
-        (
-            b"{" + ERROR + b',"stream":"S","seq":0}',
-            PubAck("S", 0, error=ApiError(400, 10071, "wrong last sequence: 1")),
-        ),
-        (b'{"type":"io.nats.jetstream.api.v1.x_response",' + ERROR + b"}", None),
-        (b'{"stream":"S"}', None),
-        (b'{"stream":"S","seq":"1"}', None),
-        (b'{"stream":"","seq":1}', None),
-        (b'["stream","seq"]', None),
-        (b'{"seq":1,', None),
-        (b"", None),
-    ],
-)
-def test_parse_pub_ack(body: bytes, ack: PubAck | None) -> None:
-    """Publish acks of every version are known, other JSON is not taken for one."""
-    assert jetstream.parse_pub_ack(body) == ack
-
-
 def test_api_responses() -> None:
-    """Type and error of an API response."""
+    """The error of an API response."""
     body = b'{"type":"io.nats.jetstream.api.v1.stream_info_response",' + ERROR + b"}"
-    assert jetstream.api_type(body) == "io.nats.jetstream.api.v1.stream_info_response"
     assert jetstream.api_error(body) == ApiError(400, 10071, "wrong last sequence: 1")
     assert jetstream.api_error(b'{"error":"text"}') is None
     assert jetstream.api_error(b'{"error":{"code":"x"}}') is None
     assert jetstream.api_error(b"{}") is None
-    assert jetstream.api_type(b'"io.nats.jetstream"') == ""
 
 
 @given(
@@ -182,6 +140,4 @@ def test_anything_is_answered(raw: bytes) -> None:
     """Hostile subjects and bodies are answered, never raised on."""
     jetstream.parse_api(raw, (b"x",))
     assert jetstream.parse_ack(raw) is None or raw.startswith(b"$JS.ACK.")
-    assert jetstream.parse_flow_control(raw) is None or raw.startswith(b"$JS.FC.")
-    assert jetstream.parse_pub_ack(raw) is None or raw.startswith(b"{")
     assert jetstream.api_error(raw) is None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol.subjects import matches
-from natsproxy.protocol.template import OTHER, TemplateCap, template
+from natsproxy.protocol.template import template
 
 NUID = "Zd7xPq2LrT0bY9mKcV4sWe"
 
@@ -93,10 +93,3 @@ def test_words_come_back_as_they_are() -> None:
     """A subject without anything variable is not even copied."""
     subject = b"orders.eu.created"
     assert template(subject) is subject
-
-
-def test_cap() -> None:
-    """Beyond the cap new templates count as `other`, known ones go on under their name."""
-    cap = TemplateCap(2)
-    assert [cap.add(name) for name in (b"a", b"b", b"c", b"a", b"d")] == [b"a", b"b", OTHER, b"a", OTHER]
-    assert cap.counts == {b"a": 2, b"b": 1, OTHER: 2}

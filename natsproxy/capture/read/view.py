@@ -15,7 +15,7 @@ from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.protocol.subjects import matches, tokens
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import ALL_OPS, Direction, Op
+from natsproxy.wire.ops import ALL_OPS, Direction
 from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.parse import head
 
@@ -156,9 +156,3 @@ def _may_begin(pattern: bytes, found: tuple[bytes, ...]) -> bool:
 
 
 _TAPS = (("client->proxy", "proxy->server"), ("server->proxy", "proxy->client"))
-
-
-def subject_of(one: Seen) -> bytes:
-    """Return the subject of a message or subscription frame, b"" otherwise."""
-    frame = one.head
-    return frame.subject if frame is not None and frame.op <= Op.HMSG else b""

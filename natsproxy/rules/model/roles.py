@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from natsproxy.protocol.headers import parse as parse_headers
-from natsproxy.protocol.jetstream import parse_ack
+from natsproxy.protocol.jetstream import AckKind, ack_kind, parse_ack
 from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
 from natsproxy.wire.frames import Frame, Need
@@ -64,7 +64,7 @@ def _body_is(*starts: bytes) -> Callable[[Frame], bool]:
 
 
 def _is_ack(frame: Frame) -> bool:
-    return frame.body in (b"", b"+ACK", b"+OK")
+    return ack_kind(frame.body) is AckKind.ACK
 
 
 def _status(code: int, description: bytes = b"") -> Callable[[Frame], bool]:
