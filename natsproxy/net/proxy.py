@@ -168,7 +168,7 @@ class Proxy:
         try:
             opening = session.opening
             if opening in ("refuse", "close"):
-                for action in session.actions:
+                for action in session.take_actions():
                     if isinstance(action, Emit):
                         self.emit(action.event)
                 end = End(close_reasons.RULE, f"a rule says: {opening}", opening == "refuse")
@@ -210,7 +210,7 @@ class Proxy:
             auth_timeout=s.auth_timeout,
             record_frame_max=s.record.frame_max if s.record else 8 << 20,
         )
-        session = Session(
+        return Session(
             settings,
             self.chain,
             conn=conn,
@@ -219,9 +219,8 @@ class Proxy:
             record=self._recording,
             now=now,
             budget=self._budget,
+            key_of=self._key_of,
         )
-        session.key_of = self._key_of
-        return session
 
     def _key_of(self, name: str, ordinal: int) -> str:
         if not name or (len(self._names) >= _NAMES_MAX and name not in self._names):

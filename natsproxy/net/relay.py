@@ -254,7 +254,7 @@ class Relay:
     def _stop(self, end: End) -> None:
         if self.end is None:
             self.end = self._named(end)
-            self.session.over = True
+            self.session.stop()
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 

@@ -1,6 +1,6 @@
-"""One direction of a session: what is scanned, what goes on, what is recorded.
+"""One direction of a session: bytes are scanned, go on, are held, and are recorded.
 
-Role-blind: a lane knows its direction only as a label.  Neighbouring frames that pass are gathered into one
+Role-blind: a pipe knows its direction only as a label.  Neighbouring frames that pass are gathered into one
 slice, sent and recorded once.  A frame whose payload is still coming is an *open* frame: its disposition was
 decided at its control line, its bytes follow as `Body`, its record is written when it ends.
 """
@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from natsproxy.capture.filter.redact import Secrets
-from natsproxy.capture.format.records import Flags
-from natsproxy.session.actions import Finish, Send, SessionSettings
+from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.session.actions import Action, Finish, Send, SessionSettings
 from natsproxy.session.budget import SMALL, Budget
-from natsproxy.session.outbox import PLAIN, Item, Outbox
+from natsproxy.session.outbox import Item, Outbox
+from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
 from natsproxy.session.recording import UNSENT, OpenFrame, Recording
 from natsproxy.session.turn import Turn
 from natsproxy.wire.frames import Body, Frame, Run
@@ -23,39 +24,64 @@ from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.scanner import Scanner
 
 
-class DirectionPipe(Recording):
-    """One direction of one session; `actions` is where it puts what is to be done."""
+class DirectionPipe:
+    """One direction of one session.
+
+    actions: the list that it appends to.  swallowing: a rule swallows frames from here on.  pending: a turn
+    ended before all was dealt with that the scanner has.  boundary_by: the time (ns) by which the frame that
+    keeps injections back must have ended.  unsent: held frames of a connection that is gone, not yet
+    recorded.  owed: bytes of answers to the sender that wait for their fences.
+    """
 
     def __init__(
         self,
-        direction: Direction,
         scanner: Scanner,
         settings: SessionSettings,
         conn: int,
         record: bool,
         budget: Budget,
         secrets: Secrets,
+        actions: list[Action],
+        direction: Direction,
     ) -> None:
-        super().__init__(direction, scanner, conn, record, secrets)
+        self.direction = direction
+        self.scanner = scanner
+        self.phase = PipePhase.FRAMED
         self.outbox = Outbox()
+        self.recording = Recording(direction, scanner, conn, record, secrets, actions)
         self.out_next = 0
         self.in_bytes = 0
-        self.ended = False  # nothing more is taken from the sender
-        self.finished = False  # a rule has half-closed it: what still comes is lost
-        self.swallowing = False  # a rule swallows frames from here on
-        self.pending = False  # a turn ended before all was dealt with that the scanner has
-        self.unread = False  # its bytes are passed without being framed, from here on
-        self.boundary_by: int | None = None  # when the frame that keeps injections back must have ended
-        self.unsent: deque[Item] = deque()  # what is still to be recorded of a connection that is gone
-        self.owed = 0  # bytes of answers to the sender that wait for their fences
+        self.swallowing = False
+        self.pending = False
+        self.boundary_by: int | None = None
+        self.unsent: deque[Item] = deque()
+        self.owed = 0
+        self._conn = conn
         self._settings = settings
         self._budget = budget
+        self._actions = actions
         self._charged = 0
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
         self._open: OpenFrame | None = None
         self._later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
         self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
+
+    # -- the phase
+
+    def step(self, event: PipeEvent) -> None:
+        """Move to the phase that follows an event."""
+        self.phase = PIPE_TRANSITIONS[self.phase].get(event, self.phase)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the sender's stream is over, or must not go on."""
+        return self.phase >= PipePhase.ENDED
+
+    @property
+    def unframed(self) -> bool:
+        """Whether its bytes pass without being framed."""
+        return self.phase in (PipePhase.UNFRAMED, PipePhase.UNFRAMED_ENDED)
 
     # -- frames that pass
 
@@ -68,6 +94,7 @@ class DirectionPipe(Recording):
                 return
         else:
             frames, ops = segment.frames, segment.ops
+        # The same buffer, and no gap: the slice grows, and one send and one record serve all of it.
         if self._frames and segment.buffer is self._buffer and segment.start == self._end:
             self._end = segment.end
             self._frames += frames
@@ -78,10 +105,11 @@ class DirectionPipe(Recording):
         self._frames, self._ops, self._first = frames, ops, first
 
     def flush(self, now: int) -> None:
-        """Send and record what has been gathered."""
+        """Send and record the frames that have been gathered."""
         if self._changed:
             changed, self._changed = self._changed, []
-            self._send(b"".join(changed), len(changed), 0, None, None, now)
+            self._write(b"".join(changed))
+            self.out_next += len(changed)
         if not self._frames:
             return
         data: bytes | memoryview = self._buffer
@@ -91,29 +119,51 @@ class DirectionPipe(Recording):
         if self.outbox.active:
             self.outbox.put(Item([bytes(data)], now, frames, self._ops, self._first, now))
         else:
-            self._send(data, frames, self._ops, self._first, now, now)
+            self._write(data)
+            if self.recording.on:
+                self.recording.put(
+                    Frames(
+                        self._conn,
+                        self.direction,
+                        data,
+                        frames,
+                        self._ops,
+                        self._first,
+                        now,
+                        self.out_next,
+                        now,
+                    )
+                )
+            self.out_next += frames
         self._buffer = b""
 
-    def _send(
-        self,
-        data: bytes | memoryview,
-        frames: int,
-        ops: int,
-        in_first: int | None,
-        in_t: int | None,
-        now: int,
-        cause: str | None = None,
-        of: int | None = None,
-    ) -> None:
+    def _send(self, item: Item, data: bytes, now: int) -> None:
+        """Send `data`, the bytes of an item, and record the item."""
         self._write(data)
-        self._went(data, frames, ops, in_first, in_t, self.out_next, now, cause, of)
-        self.out_next += frames
+        if self.recording.on and item.frames:
+            self.recording.put(
+                Frames(
+                    self._conn,
+                    self.direction,
+                    data,
+                    item.frames,
+                    item.ops,
+                    item.in_first,
+                    item.in_t,
+                    self.out_next,
+                    now,
+                    item.cause,
+                    0,
+                    None if item.of is None else {"of": item.of},
+                )
+            )
+        self.out_next += item.frames
 
     def _write(self, data: bytes | memoryview) -> None:
-        if self.outbox.bent:
-            self.outbox.set_conditions(data)
+        if self.outbox.limited:
+            self.outbox.carry(data)
         else:
-            self.actions.append(Send(self.direction, data))
+            self._actions.append(Send(self.direction, data))
 
     # -- frames that do not pass as they are
 
@@ -125,7 +175,7 @@ class DirectionPipe(Recording):
 
     def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
         """Send other frames in the place of neighbouring ones, one for each."""
-        if self.record or self.outbox.active:
+        if self.recording.on or self.outbox.active:
             for place, (frame, raw) in enumerate(zip(frames, out, strict=True)):
                 self.replace(frame, (raw,), first + place, now, cause=cause)
             return
@@ -137,7 +187,7 @@ class DirectionPipe(Recording):
         """Let a run go no further (a link that swallows)."""
         self.flush(now)
         data = memoryview(run.buffer)[run.start : run.end]
-        self._stayed(data, run.frames, run.ops, first, now, "swallow")
+        self.recording.stayed(data, run, first, now, "swallow")
 
     def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
         """Let a frame go no further, its missing part included."""
@@ -145,7 +195,7 @@ class DirectionPipe(Recording):
         if frame.missing:
             self._open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
         else:
-            self._stayed(frame.raw, 1, 1 << frame.op, ordinal, now, cause)
+            self.recording.stayed(frame.raw, frame, ordinal, now, cause)
 
     def replace(
         self,
@@ -164,7 +214,7 @@ class DirectionPipe(Recording):
         cause None: it is the frame itself, untouched.
         """
         held = until is not None or defer > 0 or self.outbox.active
-        if not (held or self.record or frame.missing):
+        if not (held or self.recording.on or frame.missing):
             if self._frames:
                 self.flush(now)
             self._changed += out
@@ -172,21 +222,21 @@ class DirectionPipe(Recording):
         self.flush(now)
         untouched = out == (frame.raw,)
         if not untouched:
-            self._changes(ordinal, (frame.raw, *out))
+            self.recording.changes(ordinal, (frame.raw, *out))
         if frame.missing:
             self._begin_open(frame, out, ordinal, now, cause, until if until is not None else now, held)
             return
         if not untouched:
-            self._stayed(frame.raw, 1, 1 << frame.op, ordinal, now, cause or "")
+            self.recording.stayed(frame.raw, frame, ordinal, now, cause or "")
         in_first, in_t = (ordinal, now) if untouched else (None, None)
         of = None if untouched else ordinal
+        due = now if until is None else until
         for raw in out:
+            item = Item([raw], due, 1, 1 << frame.op, in_first, in_t, cause, of, overtake, defer)
             if held:
-                due = now if until is None else until
-                item = Item([raw], due, 1, 1 << frame.op, in_first, in_t, cause, of, overtake, defer)
                 self.outbox.put(item)
             else:
-                self._send(raw, 1, 1 << frame.op, in_first, in_t, now, cause, of)
+                self._send(item, raw, now)
 
     def _begin_open(
         self,
@@ -218,7 +268,7 @@ class DirectionPipe(Recording):
             self.outbox.grow(opened.item, data, last=segment.last)
         elif opened.head_out is not None:
             self._write(data)
-        if self.record:
+        if self.recording.on:
             room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
             if self._budget.spent and len(opened.tail) + len(data) > SMALL:
                 opened.cut = True  # what comes later must not be glued to what is here
@@ -227,7 +277,7 @@ class DirectionPipe(Recording):
         if segment.last:
             self._open = None
             if opened.item is None or opened.cause is not None:
-                self._was_open(opened, now, 0)
+                self.recording.open_ended(opened, now)
             if self._later:
                 self._boundary(now)
 
@@ -237,7 +287,7 @@ class DirectionPipe(Recording):
         What is not framed has no place for them.
         """
         self.flush(now)
-        if self.unread:
+        if self.unframed:
             return
         if self.mid_frame:
             self._later.append((raw, ops, cause))
@@ -245,14 +295,15 @@ class DirectionPipe(Recording):
                 self.boundary_by = now + self._settings.boundary_timeout
             return
         for each, op in self._single(raw, ops):
+            item = Item([each], now, 1, op, None, None, cause)
             if self.outbox.active:
-                self.outbox.put(Item([each], now, 1, op, None, None, cause))
+                self.outbox.put(item)
             else:
-                self._send(each, 1, op, None, None, now, cause)
+                self._send(item, each, now)
 
     def _single(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
         """Return frames of ours one by one, with their ops: a record says how many it holds."""
-        if not self.record:
+        if not self.recording.on:
             return [(raw, ops)]
         return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self.direction)]
 
@@ -261,20 +312,20 @@ class DirectionPipe(Recording):
         for raw, ops, cause in later:
             self.inject(raw, ops, now, cause)
 
-    def pass_unread(self, data: bytes, now: int) -> None:
+    def pass_unframed(self, data: bytes, now: int) -> None:
         """Pass bytes that are not framed; only their length is recorded."""
         self.flush(now)
         if self.outbox.active:
             self.outbox.put(Item([data], now, 0, 0, None, None))
         else:
             self._write(data)
-        self._unread(len(data), now)
+        self.recording.unframed(len(data), now)
 
     def _cut_open(self, now: int) -> None:
         """Record a frame that came in pieces and will not end; once only, wherever it waits to be sent."""
         opened, self._open = self._open, None
         if opened is not None:
-            self._was_open(opened, now, Flags.CUT)
+            self.recording.open_ended(opened, now, Flags.CUT)
             if opened.item is not None:
                 opened.item.in_first = None
 
@@ -287,8 +338,8 @@ class DirectionPipe(Recording):
                 self.outbox.put(Item([rest], now, 0, 0, None, None))
             else:
                 self._write(rest)
-            self._cut_short(rest, self.scanner.ordinal, self.out_next, now)
-        self.ended = True
+            self.recording.cut_short(rest, self.scanner.ordinal, self.out_next, now)
+        self.step(PipeEvent.END)
 
     def abandon(self, now: int, turn: Turn) -> None:
         """The connection is gone: record what was read of it and will not be sent, as far as the turn lasts.
@@ -304,17 +355,18 @@ class DirectionPipe(Recording):
             item = self.unsent.popleft()
             if item.frames and item.in_first is not None:
                 data = b"".join(item.parts)
-                self._stayed(data, item.frames, item.ops, item.in_first, item.in_t, item.cause or UNSENT)
+                run = Run(data, 0, len(data), item.frames, item.ops)
+                self.recording.stayed(data, run, item.in_first, item.in_t, item.cause or UNSENT)
         if not (self.unsent or self.ended):
-            self._left(self.scanner.rest(), self.scanner.ordinal, now)
-            self.ended = True
+            self.recording.left(self.scanner.rest(), self.scanner.ordinal, now)
+            self.step(PipeEvent.END)
 
     # -- time
 
     @property
     def mid_frame(self) -> bool:
         """Whether a frame is half sent, or may be: nothing of ours may go out now."""
-        return self.unread or (self._open is not None and self._open.head_out is not None)
+        return self.unframed or (self._open is not None and self._open.head_out is not None)
 
     def finish(self, now: int) -> None:
         """Half-close this direction after everything before it."""
@@ -322,7 +374,7 @@ class DirectionPipe(Recording):
         if self.outbox.active:
             self.outbox.put(Item([], now, 0, 0, None, None, finish=True))
         else:
-            self.actions.append(Finish(self.direction))
+            self._actions.append(Finish(self.direction))
 
     def tick(self, now: int, turn: Turn) -> None:
         """Send what is due, as far as the turn lasts."""
@@ -330,11 +382,11 @@ class DirectionPipe(Recording):
         for item in self.outbox.release(now, lambda: self.out_next >= stop or turn.spent()):
             data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
             if item.finish:
-                self.actions.append(Finish(self.direction))
+                self._actions.append(Finish(self.direction))
             elif data:
-                self._send(data, item.frames, item.ops, item.in_first, item.in_t, now, item.cause, item.of)
+                self._send(item, data, now)
         for piece in self.outbox.slices(now, turn.spent):
-            self.actions.append(Send(self.direction, piece))
+            self._actions.append(Send(self.direction, piece))
 
     @property
     def full(self) -> bool:
@@ -363,8 +415,3 @@ class DirectionPipe(Recording):
         """The connection is gone, and all that it held."""
         self._budget.used -= self._charged
         self._charged = 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is held."""
-        return not self.outbox.active or self.outbox.conditions is not PLAIN

@@ -1,8 +1,12 @@
-"""Who owns each PONG that the server will send.
+"""Owners of the PONGs that the server will send.
 
-PONGs carry no name and come in the order of the PINGs that went upstream (PROTOCOL 8.3), so a FIFO of owners
-is all it takes.  A PING of ours is a *fence*: where its PONG arrives, everything that the server had to say
-about earlier frames has arrived too, and what we have to say in the server's place goes out there.
+Theory
+1. PONGs carry no name, and the server answers PINGs in the order in which they came.  So a FIFO of owners
+   tells whose PONG it is.
+2. A PING of ours is a *fence*: where its PONG arrives, all that the server had to say about earlier frames
+   has arrived too.  An answer of ours, in the server's place, goes out there.
+3. Neighbouring places of the c2s stream share one fence.  `PongQueue.last` is the fence at the end of that
+   stream; whoever sends something behind it sets it to None.
 """
 
 from __future__ import annotations
@@ -11,12 +15,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from natsproxy.session.connection import ConnectionState
+from natsproxy.wire import encode
+from natsproxy.wire.ops import C2S, Op
+
 
 @dataclass(slots=True, eq=False)
 class Fence:
-    """A PING of ours: what to send the client at its PONG, and what to do then.
+    """A PING of ours, and the things to be done at its PONG.
 
-    end: the cause and detail with which the connection ends there.
+    answer: frames for the client.  then: functions of the time.  end: the cause and detail with which the
+    connection ends there.  deadline: the time (ns) at which a fence with an `end` is over without a PONG.
     """
 
     answer: bytearray = field(default_factory=bytearray)
@@ -28,26 +37,47 @@ class Fence:
 class PongQueue:
     """The FIFO of PONG owners: a `Fence`, or None for the client."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: ConnectionState) -> None:
+        self.last: Fence | None = None
+        self._state = state
         self._owners: deque[Fence | None] = deque()
 
     def client_ping(self) -> None:
-        """A PING of the client goes upstream."""
+        """Note that a PING of the client goes upstream."""
         self._owners.append(None)
 
-    def fence(self, fence: Fence) -> None:
-        """A PING of ours goes upstream."""
-        self._owners.append(fence)
+    def fence(self, now: int) -> Fence:
+        """Return a fence at this place of the c2s stream; neighbours share one."""
+        if self.last is None:
+            self.last = Fence(deadline=now + self._state.settings.fence_timeout)
+            self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")
+            self._owners.append(self.last)
+        return self.last
 
     def pong(self) -> Fence | None:
-        """A PONG came: return the fence that it belongs to, None if it is the client's (or nobody's)."""
-        return self._owners.popleft() if self._owners else None
+        """Take the owner of a PONG that came: a fence, or None where it is the client's (or nobody's)."""
+        fence = self._owners.popleft() if self._owners else None
+        if fence is not None and fence is self.last:
+            self.last = None
+        return fence
+
+    def pass_(self, fence: Fence, now: int) -> None:
+        """Do the things that wait for a fence."""
+        c2s, s2c = self._state.pipes
+        for then in fence.then:
+            then(now)
+        fence.then = []
+        if fence.answer:
+            s2c.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
+        c2s.owed = max(0, c2s.owed - len(fence.answer))
+        if fence.end is not None:
+            self._state.end(*fence.end)
 
     @property
     def waiting(self) -> bool:
         """Whether any PONG is due."""
         return bool(self._owners)
 
-    def fences(self) -> list[Fence]:
-        """Return the fences whose PONG has not come."""
-        return [owner for owner in self._owners if owner is not None]
+    def ends(self) -> list[Fence]:
+        """Return the fences at which the connection ends and whose PONG has not come."""
+        return [owner for owner in self._owners if owner is not None and owner.end is not None]

@@ -1,4 +1,4 @@
-"""What the session itself does about a frame before the rules see it: one handler per op and direction.
+"""Handlers by op and direction: the session's own part in a frame, before the rules see it.
 
 A handler returns whether the rules are to be asked and the frame is to go on; False says that it has dealt
 with the frame.
@@ -22,12 +22,15 @@ from natsproxy.protocol.errors import (
     err_text,
 )
 from natsproxy.protocol.info import parse_info
-from natsproxy.rules.interface import Subscription
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
+from natsproxy.session.connection import ConnectionState
+from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.fences import PongQueue
 from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
-from natsproxy.session.resubscribe import Resubscribing
+from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
+from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.subscriptions import unsub_max
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
@@ -35,68 +38,94 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
 _NO_LIMIT = 999_999_999  # the largest number that the server reads
 
+KeyOf = Callable[[str, int], str]
+"""From the name in CONNECT and the ordinal of a connection to its key."""
 
-class Handlers(Resubscribing):
-    """The handlers by op."""
 
-    def _on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+def name_or_ordinal(name: str, ordinal: int) -> str:
+    """Return the client's own name as the key of its connection, or else its ordinal."""
+    return name or f"#{ordinal}"
+
+
+class Handlers:
+    """The handlers of one connection."""
+
+    def __init__(
+        self,
+        state: ConnectionState,
+        pongs: PongQueue,
+        deliveries: Deliveries,
+        runner: RuleRunner,
+        key_of: KeyOf,
+    ) -> None:
+        self._state = state
+        self._pongs = pongs
+        self._deliveries = deliveries
+        self._runner = runner
+        self._key_of = key_of
+        self._held_infos: list[tuple[Frame, int]] = []
+
+    def on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Learn who the client is, and which rules apply to it."""
+        state, runner = self._state, self._runner
         try:
-            self.connect = parse_connect(frame.args, self.connect)
+            state.connect = parse_connect(frame.args, state.connect)
         except ValueError as error:
             pipe.drop(frame, ordinal, now, "proxy")
-            pipe.ended = True
-            self._fence(now).end = (
+            pipe.step(PipeEvent.END)
+            self._pongs.fence(now).end = (
                 close_reasons.CLIENT_PROTOCOL,
                 f"a CONNECT that nats-server refuses: {error}",
             )
             return False
-        if self.connected:
-            if clears_subscriptions(self.info.version):
-                self._subs.clear()
+        if state.phase in AFTER_CONNECT:
+            if clears_subscriptions(state.info.version):
+                state.subs.clear()
         else:
-            self.connected = True
-            self.key = self.key_of(self.connect.name, self.ordinal)
-        self.last_connect = frame.raw
-        c = self.connect
-        self.actions.append(Emit(Greeted(now, self.conn, self.key, c.name, c.lang, c.version, c.user)))
-        self._speak_by = None
-        if self._refusal is not None:
+            state.key = self._key_of(state.connect.name, state.ordinal)
+        state.step(PhaseEvent.CONNECT)
+        state.last_connect = frame.raw
+        c = state.connect
+        state.actions.append(Emit(Greeted(now, state.conn, state.key, c.name, c.lang, c.version, c.user)))
+        state.speak_by = None
+        if state.phase is Phase.REFUSED:
             pipe.drop(frame, ordinal, now, "proxy")
             return False
         # Its own record: secrets are taken out of it before it is written.
         pipe.flush(now)
-        self._bind(now)
+        runner.bind(now)
         self._set_hold()
-        decision = self._decide(pipe, frame, now)
+        decision = runner.decide(pipe, frame, now)
         if decision is None:
-            if not self.over:
+            if not state.over:
                 pipe.pass_(frame, ordinal, now)
                 pipe.flush(now)
-                self._last_fence = None
+                self._pongs.last = None
         else:
-            self._carry_out(pipe, frame, ordinal, decision, now)
+            runner.carry_out(pipe, frame, ordinal, decision, now)
         return False
 
     def _set_hold(self) -> None:
         # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
-        limit = self.info.max_payload or self._settings.hold
-        hold = min(self._settings.hold, limit) if self.connect.headers else 0
-        self.pipes[C2S].scanner.hold = hold
-        self.pipes[C2S].scanner.max_payload = self.info.max_payload
+        limit = self._state.info.max_payload or self._state.settings.hold
+        hold = min(self._state.settings.hold, limit) if self._state.connect.headers else 0
+        self._state.pipes[C2S].scanner.hold = hold
+        self._state.pipes[C2S].scanner.max_payload = self._state.info.max_payload
 
-    def _on_publish(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Say in the server's place what it says of a payload that it does not take, at the control line.
+    def on_publish(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Refuse a payload that is too large for the server, in its place and at the control line.
 
-        It would get only part of a frame that rules look at; one that none asks for is its own to refuse.
+        The server would get only part of a frame that rules look at; a frame that none of them wants is its
+        own to refuse.
         """
-        most = self.info.max_payload
-        if not 0 < most < frame.size or (frame.op == Op.HPUB and not self.connect.headers):
+        most = self._state.info.max_payload
+        if not 0 < most < frame.size or (frame.op == Op.HPUB and not self._state.connect.headers):
             return True
         if not pipe.scanner.interest.need(frame.op, frame.subject):
             return True
         pipe.drop(frame, ordinal, now, "proxy")
-        pipe.ended = True
-        fence = self._fence(now)
+        pipe.step(PipeEvent.END)
+        fence = self._pongs.fence(now)
         fence.answer += err_frame(MAX_PAYLOAD.text)
         fence.end = (
             close_reasons.CLIENT_PROTOCOL,
@@ -104,109 +133,111 @@ class Handlers(Resubscribing):
         )
         return False
 
-    def _on_sub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        if self._subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
-            self._subs[frame.sid].delivered = -1  # being decided
-            self._closed_sids.discard(frame.sid)
-            self._tallies.pop(frame.sid, None)
+    def on_sub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Note a subscription; `RuleRunner.settle` confirms it or takes it back."""
+        if self._state.subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
+            self._state.subs[frame.sid].delivered = -1  # being decided
+            self._deliveries.closed_sids.discard(frame.sid)
+            self._state.tallies.pop(frame.sid, None)
         return True
 
-    def _on_unsub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        sub = self._subs.get(frame.sid)
+    def on_unsub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Note the end of a subscription, or its auto-unsubscribe count."""
+        sub = self._state.subs.get(frame.sid)
         maximum = unsub_max(frame.args)
         if sub is None:
             return True
         if not maximum:
-            self._forget(frame.sid)
+            self._deliveries.forget(frame.sid)
             return True
-        counted = frame.sid in self._tallies or frame.sid in self.pipes[S2C].scanner.watch_sids
-        sub.delivered = self._tallies.pop(frame.sid, sub.delivered)
-        self._subs.count(sub)
-        if sub.ours or self._rules.alters_delivery:
+        counted = frame.sid in self._state.tallies or frame.sid in self._state.pipes[S2C].scanner.watch_sids
+        sub.delivered = self._state.tallies.pop(frame.sid, sub.delivered)
+        self._state.subs.count(sub)
+        if sub.ours or self._runner.rules.alters_delivery:
             # The server would count what a rule takes away: the limit is ours to keep.  It holds from this
             # place of the stream, and what the server sent before has not arrived yet: hence the fence.
             sub.ours = True
-            self.watch_sid(frame.sid, Need.LINE)
-            self._fence(now).then.append(lambda at: self._limit(sub, maximum, counted, at))
+            self._state.watch_sid(frame.sid, Need.LINE)
+            self._pongs.fence(now).then.append(lambda at: self._deliveries.limit(sub, maximum, counted, at))
             raw = encode.unsub(frame.sid, _NO_LIMIT)
             pipe.replace(frame, (raw,), ordinal, now, cause="proxy")
-            self._last_fence = None
+            self._pongs.last = None
             return False
-        if not self._subs.limit(frame.sid, maximum, counted=counted):
-            self._unwatch(frame.sid)
+        if not self._state.subs.limit(frame.sid, maximum, counted=counted):
+            self._deliveries.unwatch(frame.sid)
             return True
-        self.watch_sid(frame.sid, Need.LINE)
+        self._state.watch_sid(frame.sid, Need.LINE)
         return True
 
-    def _limit(self, sub: Subscription, maximum: int, counted: bool, now: int) -> None:
-        """Put an auto-unsubscribe count of ours in force; end the subscription if it is reached already."""
-        if self._subs.get(sub.sid) is sub and not self._subs.limit(sub.sid, maximum, counted=counted):
-            self._close_sid(sub.sid, now)
-
-    def _on_message(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        if frame.sid in self._closed_sids:
+    def on_message(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Drop a message of a subscription that was ended here."""
+        if frame.sid in self._deliveries.closed_sids:
             pipe.drop(frame, ordinal, now, "proxy")
             return False
         return True
 
-    def _on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        if self._swallow_ok > 0:
-            self._expect_ok(self._swallow_ok - 1)
+    def on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Keep a +OK that answers a frame of ours from the client."""
+        if self._deliveries.swallow_ok > 0:
+            self._deliveries.expect_ok(self._deliveries.swallow_ok - 1)
             pipe.drop(frame, ordinal, now, "proxy")
             return False
         return True
 
-    def _on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+    def on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Pass a PONG of the client's on; do the things that wait for one of ours."""
         fence = self._pongs.pong()
         if fence is None:
             return True
         pipe.drop(frame, ordinal, now, "proxy")
-        if fence is self._last_fence:
-            self._last_fence = None
-        self._passed(fence, now)
+        self._pongs.pass_(fence, now)
         return False
 
-    def _after_pong(self, pipe: DirectionPipe, frame: Frame, now: int) -> None:
-        if frame.op != Op.PONG or self._client_ready or not self.connected:
+    def client_has_pong(self, pipe: DirectionPipe, now: int) -> None:
+        """Send the INFOs that were kept back until the client's first PONG."""
+        if self._state.phase is not Phase.CONNECTED:
             return
-        self._client_ready = True
+        self._state.step(PhaseEvent.PONG)
         pipe.flush(now)
         held, self._held_infos = self._held_infos, []
         for info, ordinal in held:
             self._send_info(pipe, info, ordinal, now)
 
-    def _on_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+    def on_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Learn about the server, and send its INFO on as the client is to see it."""
+        state = self._state
         try:
-            self.info = parse_info(frame.args)
+            state.info = parse_info(frame.args)
         except ValueError as error:
-            self._end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
+            state.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return False
-        why = refusal(self.info)
-        if not self._greeted:
-            self._refusal = why
-            self._speak_by = now + self._settings.auth_timeout if self._settings.auth_timeout else None
+        first = state.phase in BEFORE_INFO
         self._set_hold()
-        self.last_info = frame.raw
-        if self._greeted and self.info.remote_account:
-            self._bind(now)
-        if self._greeted and self.connected and not self._client_ready:
-            # A fence of ours provoked it: clients expect PONG first.
-            self._held_infos.append((frame, ordinal))
-            return False
-        self._greeted = True
+        state.last_info = frame.raw
+        if first:
+            state.refusal = refusal(state.info)
+            state.speak_by = now + state.settings.auth_timeout if state.settings.auth_timeout else None
+            state.step(PhaseEvent.INFO if state.refusal is None else PhaseEvent.UNUSABLE_INFO)
+        else:
+            if state.info.remote_account:  # rules may ask for the account
+                self._runner.bind(now)
+            if state.phase is Phase.CONNECTED:
+                # A fence of ours provoked it: clients expect PONG first.
+                self._held_infos.append((frame, ordinal))
+                return False
         self._send_info(pipe, frame, ordinal, now)
         return False
 
     def _send_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
-        args = rewritten(frame.args, self._settings)
-        decision = self._decide(pipe, frame._replace(args=args), now)
-        if self.over:
+        args = rewritten(frame.args, self._state.settings)
+        decision = self._runner.decide(pipe, frame._replace(args=args), now)
+        if self._state.over:
             return
         if decision is not None:
             if decision.out is None and args is not frame.args:
                 decision.out = (encode.info(args),)
                 decision.cause = decision.cause or "proxy"
-            self._carry_out(pipe, frame, ordinal, decision, now)
+            self._runner.carry_out(pipe, frame, ordinal, decision, now)
         elif args is frame.args:
             pipe.flush(now)
             pipe.pass_(frame, ordinal, now)
@@ -214,34 +245,35 @@ class Handlers(Resubscribing):
             pipe.replace(frame, (encode.info(args),), ordinal, now, cause="proxy")
         pipe.flush(now)
 
-    def _on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+    def on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Learn from an -ERR which subscription the server does not have, or why it will close."""
         text = err_text(frame.args)
         error = classify(text)
         if error.kind.closes or error.kind is OTHER:
-            self.server_error = text
-            self._speak_by = None
+            self._state.server_error = text
+            self._state.speak_by = None
         if error.kind is SUBSCRIPTION_REVOKED:
-            self._forget(error.sid)
+            self._deliveries.forget(error.sid)
         elif error.kind is SUBSCRIBE_DENIED or error.kind is TOO_MANY_TOKENS:
-            sub = self._subs.refused(error.subject, error.queue)
+            sub = self._state.subs.refused(error.subject, error.queue)
             if sub is not None:
-                self._unwatch(sub.sid)
+                self._deliveries.unwatch(sub.sid)
         elif error.kind is MAX_SUBSCRIPTIONS:
-            self._subs.doubt(at_limit=True)
+            self._state.subs.doubt(at_limit=True)
         return True
 
 
 HANDLERS: dict[tuple[Direction, Op], Callable[[Handlers, DirectionPipe, Frame, int, int], bool]] = {
-    (C2S, Op.CONNECT): Handlers._on_connect,
-    (C2S, Op.PUB): Handlers._on_publish,
-    (C2S, Op.HPUB): Handlers._on_publish,
-    (C2S, Op.SUB): Handlers._on_sub,
-    (C2S, Op.UNSUB): Handlers._on_unsub,
-    (S2C, Op.INFO): Handlers._on_info,
-    (S2C, Op.PONG): Handlers._on_pong,
-    (S2C, Op.OK): Handlers._on_ok,
-    (S2C, Op.ERR): Handlers._on_err,
-    (S2C, Op.MSG): Handlers._on_message,
-    (S2C, Op.HMSG): Handlers._on_message,
+    (C2S, Op.CONNECT): Handlers.on_connect,
+    (C2S, Op.PUB): Handlers.on_publish,
+    (C2S, Op.HPUB): Handlers.on_publish,
+    (C2S, Op.SUB): Handlers.on_sub,
+    (C2S, Op.UNSUB): Handlers.on_unsub,
+    (S2C, Op.INFO): Handlers.on_info,
+    (S2C, Op.PONG): Handlers.on_pong,
+    (S2C, Op.OK): Handlers.on_ok,
+    (S2C, Op.ERR): Handlers.on_err,
+    (S2C, Op.MSG): Handlers.on_message,
+    (S2C, Op.HMSG): Handlers.on_message,
 }
-"""What the session itself does about a frame before the rules see it, by direction and op."""
+"""The handler of each op, by direction and op; other ops have none."""

@@ -124,14 +124,14 @@ class Outbox:
         if not self._aside:
             self._by_count.clear()
 
-    def set_conditions(self, data: bytes | memoryview) -> None:
+    def carry(self, data: bytes | memoryview) -> None:
         """Give released bytes to the link's slicer and rate limit."""
         self._carry.append(memoryview(data))
         self.bytes += len(data)
 
     @property
-    def bent(self) -> bool:
-        """Whether released bytes go through `bend`."""
+    def limited(self) -> bool:
+        """Whether released bytes go through the slicer and the rate limit (`carry`)."""
         return bool(self._carry) or self.conditions.rate is not None or self.conditions.slice_size > 0
 
     def slices(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[memoryview]:

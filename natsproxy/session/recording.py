@@ -1,10 +1,10 @@
-"""What a lane tells the recorder: records of what came and what went.
+"""Records of one direction: which frames came, which went, and when.
 
-One record says both where it can: what passed untouched is one record with both ordinals and its bytes once.
-What came and did not go has no `out`, what went and never came has no `in`, and a changed frame is two
-records tied by the ordinal (`of`).
+One record says both where it can: frames that passed untouched are one record with both ordinals and their
+bytes once.  Frames that came and did not go have no `out`, frames that went and never came have no `in`, and
+a changed frame is two records tied by the ordinal (`of`).
 
-Whoever gets records gets them without secrets: all of them leave through `_put`, which takes those out.
+All records leave through `put`, which takes secrets out of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from natsproxy.wire.ops import Direction
 from natsproxy.wire.scanner import Interest, Scanner
 
 UNSENT: Final = "unsent"
-"""The cause of what was read and not sent when the connection ended."""
+"""The cause of frames that were read and not sent when the connection ended."""
 _GREETINGS: Final = Interest((Clause(SECRET_OPS),))
 
 
@@ -31,8 +31,9 @@ _GREETINGS: Final = Interest((Clause(SECRET_OPS),))
 class OpenFrame:
     """A frame whose payload is still coming.
 
-    head_in, head_out: its first bytes as they came and as they went (None: they did not go).  tail: what came
-    since, as far as it is recorded; cut: no more of it is.  item: where it waits, if it is held.
+    head_in, head_out: its first bytes as they came and as they went (None: they did not go).  tail: the bytes
+    since then, as far as they are recorded; cut: no more of them are.  item: its place in the outbox, if it
+    is held.
     """
 
     op: int
@@ -48,58 +49,47 @@ class OpenFrame:
 
 
 class Recording:
-    """The recorder's side of a lane; `actions` is where it puts records, nothing where `record` is off.
+    """The records of one direction.
 
-    secrets: of the connection, for both of its lanes.
+    on: whether records are wanted; callers of `put` ask first, and build none otherwise.  secrets: of the
+    connection, shared by both directions.
     """
 
     def __init__(
-        self, direction: Direction, scanner: Scanner, conn: int, record: bool, secrets: Secrets
+        self,
+        direction: Direction,
+        scanner: Scanner,
+        conn: int,
+        on: bool,
+        secrets: Secrets,
+        actions: list[Action],
     ) -> None:
-        self.direction = direction
-        self.scanner = scanner
-        self.actions: list[Action] = []
-        self.record = record
+        self.on = on
+        self._direction = direction
+        self._scanner = scanner
         self._conn = conn
         self._secrets = secrets
+        self._actions = actions
 
-    def _put(self, record: Frames) -> None:
-        if self.scanner.odd or self._secrets.alert or needs_look(record):
-            self.actions += map(Record, self._secrets.clean(record))
+    def put(self, record: Frames) -> None:
+        """Give a record to the recorder, without its secrets."""
+        # The scanner has seen every frame of it: only where one was odd does each have to be looked at.
+        if self._scanner.odd or self._secrets.alert or needs_look(record):
+            self._actions += map(Record, self._secrets.clean(record))
         else:
-            self.actions.append(Record(record))
+            self._actions.append(Record(record))
 
-    def _went(
-        self,
-        data: bytes | memoryview,
-        frames: int,
-        ops: int,
-        in_first: int | None,
-        in_t: int | None,
-        out_first: int,
-        now: int,
-        cause: str | None,
-        of: int | None,
+    def stayed(
+        self, data: bytes | memoryview, came: Run | Frame, first: int, t: int | None, cause: str
     ) -> None:
-        """Record whole frames that go, and came where `in_first` says so."""
-        if self.record and frames:
-            extra = None if of is None else {"of": of}
-            record = Frames(
-                self._conn, self.direction, data, frames, ops, in_first, in_t, out_first, now, cause, 0, extra
-            )
-            self._put(record)
+        """Record whole frames that came and do not go; first: the ordinal of the first, t: when (ns)."""
+        if self.on:
+            frames, ops = (came.frames, came.ops) if isinstance(came, Run) else (1, 1 << came.op)
+            self.put(Frames(self._conn, self._direction, data, frames, ops, first, t, None, None, cause))
 
-    def _stayed(
-        self, data: bytes | memoryview, frames: int, ops: int, first: int, t: int | None, cause: str
-    ) -> None:
-        """Record whole frames that came and do not go."""
-        if self.record:
-            record = Frames(self._conn, self.direction, data, frames, ops, first, t, None, None, cause)
-            self._put(record)
-
-    def _was_open(self, opened: OpenFrame, now: int, flags: int) -> None:
+    def open_ended(self, opened: OpenFrame, now: int, flags: int = 0) -> None:
         """Record a frame that came in pieces, at its end."""
-        if not self.record:
+        if not self.on:
             return
         went = opened.out_first
         extra: dict[str, Any] = {}
@@ -108,68 +98,69 @@ class Recording:
             extra["size"] = opened.size
         same = opened.head_out == opened.head_in
         record = Frames(
-            self._conn,
-            self.direction,
-            opened.head_in + opened.tail,
-            1,
-            1 << opened.op,
-            opened.ordinal,
-            now,
-            went if same else None,
-            now if same and went is not None else None,
-            opened.cause,
-            flags,
-            extra or None,
+            conn=self._conn,
+            direction=self._direction,
+            data=opened.head_in + opened.tail,
+            frames=1,
+            ops=1 << opened.op,
+            in_first=opened.ordinal,
+            in_t=now,
+            out_first=went if same else None,
+            out_t=now if same and went is not None else None,
+            cause=opened.cause,
+            flags=flags,
+            extra=extra or None,
         )
-        self._put(record)
+        self.put(record)
         if not same and opened.head_out is not None and went is not None:
             extra["of"] = opened.ordinal
             data = opened.head_out + opened.tail
             record = record._replace(
                 data=data, in_first=None, in_t=None, out_first=went, out_t=now, extra=extra
             )
-            self._put(record)
+            self.put(record)
 
-    def _changes(self, ordinal: int, forms: Sequence[bytes]) -> None:
-        """Learn that a frame that came goes in other forms, before any of them is recorded."""
-        if self.record:
-            self._secrets.changed(self.direction, ordinal, forms)
+    def changes(self, ordinal: int, forms: Sequence[bytes]) -> None:
+        """Learn that a frame goes on in other forms, before any of them is recorded."""
+        # A secret in one of its forms makes a secret of all of them.
+        if self.on:
+            self._secrets.changed(self._direction, ordinal, forms)
 
-    def _cut_short(self, rest: bytes, first: int, out_first: int | None, now: int) -> None:
-        """Record what there is of a frame that never ended; out_first: its number there, None if unsent."""
-        if self.record and rest:
+    def cut_short(self, rest: bytes, first: int, out_first: int | None, now: int) -> None:
+        """Record the bytes of a frame that never ended; out_first: its ordinal there, None if unsent."""
+        if self.on and rest:
             sent = out_first is not None
             record = Frames(
-                self._conn,
-                self.direction,
-                rest,
-                1,
-                0,
-                first,
-                now,
-                out_first,
-                now if sent else None,
-                None if sent else UNSENT,
-                Flags.CUT,
+                conn=self._conn,
+                direction=self._direction,
+                data=rest,
+                frames=1,
+                ops=0,
+                in_first=first,
+                in_t=now,
+                out_first=out_first,
+                out_t=now if sent else None,
+                cause=None if sent else UNSENT,
+                flags=Flags.CUT,
             )
-            self._put(record)
+            self.put(record)
 
-    def _left(self, rest: bytes, first: int, now: int) -> None:
-        """Record what was received and never looked at: whole frames perhaps, and one that never ended."""
-        if not self.record:
+    def left(self, rest: bytes, first: int, now: int) -> None:
+        """Record bytes that were received and never scanned: whole frames perhaps, and one that is cut."""
+        if not self.on:
             return
+        # A scanner of its own: that of the direction has its limits, and stands somewhere else.
         scanner = Scanner(
-            self.direction, _GREETINGS, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
+            self._direction, _GREETINGS, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
         )
         scanner.feed(rest)
         read = 0
         while isinstance(found := scanner.next(), Run | Frame):
-            frames, ops = (found.frames, found.ops) if isinstance(found, Run) else (1, 1 << found.op)
-            self._stayed(rest[read : scanner.offset], frames, ops, first, now, UNSENT)
-            first, read = first + frames, scanner.offset
-        self._cut_short(rest[read:], first, None, now)
+            self.stayed(rest[read : scanner.offset], found, first, now, UNSENT)
+            first, read = first + (found.frames if isinstance(found, Run) else 1), scanner.offset
+        self.cut_short(rest[read:], first, None, now)
 
-    def _unread(self, length: int, now: int) -> None:
+    def unframed(self, length: int, now: int) -> None:
         """Record that bytes passed without being framed."""
-        if self.record:
-            self.actions.append(Record(Opaque(self._conn, self.direction, now, length)))
+        if self.on:
+            self._actions.append(Record(Opaque(self._conn, self._direction, now, length)))

@@ -1,4 +1,4 @@
-"""The subscriptions of one connection, by sid, as the server keeps them (PROTOCOL 8.1).
+"""The subscriptions of one connection, by sid, as the server keeps them.
 
 A SUB with a live sid is ignored by the server: the first subject stays.  Auto-unsubscribe counts from the
 SUB; deliveries are counted only while a sid is watched, so a count that began late is a lower bound and the
@@ -19,7 +19,7 @@ def unsub_max(args: bytes) -> int:
 
 
 class Resubscription(NamedTuple):
-    """Where a subscription is moving from: the rules before, and its subject on the server."""
+    """The state of a subscription before it was made anew: the rules then, and its subject on the server."""
 
     rules: ConnectionRules
     upstream: bytes

@@ -99,7 +99,7 @@ def under(twin: str, text: str, seed: int, told: bytes, pieces: list[tuple[Direc
     """Return what goes each way through a session with one of the scanners, all its time over."""
     scanner, interest = TWINS[twin]
     with (
-        patch("natsproxy.session.core.Scanner", scanner),
+        patch("natsproxy.session.connection.Scanner", scanner),
         patch("natsproxy.rules.engine.rule_index.Interest", interest),
     ):
         play = Playbook(RuleChain(load(text, KINDS), seed=seed))

@@ -204,7 +204,7 @@ class _Witness:
     @property
     def over(self) -> bool:
         """Whether nobody would go on: what follows would answer what was never asked."""
-        return self.session.over or any(pipe.ended or pipe.unread for pipe in self.session.pipes)
+        return self.session.over or any(pipe.ended or pipe.unframed for pipe in self.session.pipes)
 
     def end(self, way: str) -> None:
         if way == "rubbish":

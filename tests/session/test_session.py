@@ -130,7 +130,7 @@ def test_connect_is_read_and_told() -> None:
     play = Playbook().greeted()
 
     assert [e.name for e in play.events if isinstance(e, Greeted)] == ["app"]
-    assert not play.session.verbose
+    assert not play.session.connect.verbose
 
 
 def test_bad_connect_closes_silently_after_earlier_replies() -> None:

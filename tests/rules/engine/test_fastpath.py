@@ -44,7 +44,7 @@ class Running:
         for sent in self.sent:
             sent.clear()
         if not short:
-            self.session._rules.fastpath = (None, None)
+            self.session._runner.rules.fastpath = (None, None)
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
         self.note(self.session.receive(direction, data, now))
@@ -271,7 +271,7 @@ def test_a_limit_that_is_about_to_be_counts_what_comes_before_it() -> None:
 def test_a_quiet_connection_remembers_next_to_nothing() -> None:
     run = Running('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nprobability = 0.5\n')
     many = [b"PUB o.%d 0\r\n\r\n" % n for n in range(3000)]
-    known = run.session._rules._fastpath._cache[C2S]  # type: ignore[attr-defined]
+    known = run.session._runner.rules._fastpath._cache[C2S]  # type: ignore[attr-defined]
     run.feed(C2S, b"".join(many[:700]))
     assert len(known) > CACHED
     run.feed(C2S, b"".join(many))

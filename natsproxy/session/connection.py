@@ -1,0 +1,175 @@
+"""The state of one connection: who the client is, its subscriptions, its phase, its two pipes.
+
+The parts of a session share one `ConnectionState`; rules see it as their `View`.  It decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from natsproxy.capture.filter.redact import Secrets, redact_frames
+from natsproxy.events import Notice
+from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.info import Info
+from natsproxy.rules.interface import Subscription
+from natsproxy.session.actions import Action, Emit, End, SessionSettings
+from natsproxy.session.budget import Budget
+from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.phase import TRANSITIONS, Phase, PhaseEvent
+from natsproxy.session.subscriptions import Subscriptions
+from natsproxy.wire.frames import Need
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
+from natsproxy.wire.scanner import Interest, Scanner
+
+STATE_OPS: Final = (
+    op_mask(Op.CONNECT, Op.PING, Op.SUB, Op.UNSUB),
+    op_mask(Op.INFO, Op.PONG, Op.ERR),
+)
+"""The ops that the session itself looks at, by direction."""
+_NOTHING: Final = Interest()
+
+
+class ConnectionState:
+    """The state of one connection.
+
+    conn, ordinal: its number, in events and records, and among the accepted connections.  key: the name by
+    which rules and reports know it.  refusal: why no client can be served here, as a sentence.
+    server_error: the text of an -ERR with which the server closes.  speak_by: the time (ns) by which the
+    client must have sent something.  tallies: deliveries on sids that are counted and not watched.
+    actions: the list that all parts append to.
+    """
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        conn: int,
+        ordinal: int,
+        address: str,
+        record: bool,
+        budget: Budget,
+    ) -> None:
+        self.settings = settings
+        self.conn = conn
+        self.ordinal = ordinal
+        self.address = address
+        self.key = f"#{ordinal}"
+        self.phase = Phase.OPENED
+        self.connect = Connect()
+        self.info = Info()
+        self.subs = Subscriptions()
+        self.tallies: dict[bytes, int] = {}
+        self.last_info = b""
+        self.last_connect = b""
+        self.server_error = ""
+        self.refusal: str | None = None
+        self.speak_by: int | None = None
+        self.actions: list[Action] = []
+        secrets = Secrets()  # of both directions: an answer is secret because of its request
+
+        def pipe(direction: Direction) -> DirectionPipe:
+            scanner = Scanner(
+                direction,
+                _NOTHING,
+                line_limit=settings.max_control_line,
+                hold=0 if direction == C2S else settings.hold,
+                buffer_limit=settings.rule_buffer,
+            )
+            scanner.watch_ops = STATE_OPS[direction]
+            return DirectionPipe(scanner, settings, conn, record, budget, secrets, self.actions, direction)
+
+        self.pipes = (pipe(C2S), pipe(S2C))
+
+    # -- the phase
+
+    @property
+    def over(self) -> bool:
+        """Whether the end has been asked for."""
+        return self.phase is Phase.OVER
+
+    def step(self, event: PhaseEvent) -> None:
+        """Move to the phase that follows an event."""
+        self.phase = TRANSITIONS[self.phase].get(event, self.phase)
+
+    def end(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
+        """Ask for the end of the connection; the first cause is the one that counts."""
+        if self.phase is not Phase.OVER:
+            self.step(PhaseEvent.END)
+            self.actions.append(End(cause, detail, reset))
+
+    def notice(self, level: str, text: str, now: int) -> None:
+        """Emit a notice about this connection; level: "info", "warning" or "error"."""
+        self.actions.append(Emit(Notice(now, self.conn, level, text)))
+
+    # -- the view of the rules
+
+    @property
+    def subs_version(self) -> int:
+        """A number that is another one whenever a live subscription came, went or got a limit."""
+        return self.subs.version
+
+    @property
+    def verbose(self) -> bool:
+        """Whether the client asked for (or left on) verbose mode."""
+        return self.connect.verbose
+
+    @property
+    def pedantic(self) -> bool:
+        """Whether the client asked for (or left on) pedantic mode."""
+        return self.connect.pedantic
+
+    def watch_sid(self, sid: bytes, need: Need) -> None:
+        """Want every MSG and HMSG on `sid` until the subscription ends."""
+        watches = self.pipes[S2C].scanner.watch_sids
+        watches[sid] = max(need, watches.get(sid, Need.NONE))
+
+    def count_sid(self, sid: bytes) -> None:
+        """Count the messages on `sid` until the subscription ends, without looking at them."""
+        # Only of a subscription that the server will know: refused ones would pile up here.
+        if sid in self.subs:
+            self.tallies.setdefault(sid, 0)
+
+    def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
+        """Want every message frame of exactly `subject`."""
+        self.pipes[direction].scanner.watch_subjects[subject] = need
+
+    def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
+        """Take back `watch_subject`."""
+        self.pipes[direction].scanner.watch_subjects.pop(subject, None)
+
+    # -- the view of the proxy
+
+    def delivered(self, sub: Subscription) -> int:
+        """Return how many messages went to the client on a subscription, as far as they were counted."""
+        return self.tallies.get(sub.sid, max(0, sub.delivered))
+
+    def counts(self) -> dict[str, int]:
+        """Return the bytes and frames that came, by direction, as the end of a connection is recorded."""
+        c2s, s2c = self.pipes
+        return {
+            "c2s_bytes": c2s.in_bytes,
+            "c2s_frames": c2s.scanner.ordinal,
+            "s2c_bytes": s2c.in_bytes,
+            "s2c_frames": s2c.scanner.ordinal,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the connection, without secrets, as a preamble of a capture holds it.
+
+        info, connect: the last INFO and CONNECT.  subs: sid, subject, queue, max and delivered of each live
+        subscription.  ordinals: the number of the next frame by direction and leg.  open: who the client is.
+        """
+        c2s, s2c = self.pipes
+        return {
+            "info": redact_frames(self.last_info, S2C),
+            "connect": redact_frames(self.last_connect, C2S),
+            "subs": [
+                [sub.sid, sub.subject, sub.queue, sub.max, self.delivered(sub)] for sub in self.subs.values()
+            ],
+            "ordinals": {
+                "c2s_in": c2s.scanner.ordinal,
+                "c2s_out": c2s.out_next,
+                "s2c_in": s2c.scanner.ordinal,
+                "s2c_out": s2c.out_next,
+            },
+            "open": {"client": self.address, "ordinal": self.ordinal, "key": self.key},
+        }

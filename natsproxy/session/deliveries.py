@@ -1,0 +1,99 @@
+"""Deliveries on the subscriptions of one connection: counted, limited, and ended by the proxy where it must.
+
+Theory
+1. nats-server ends a subscription at its auto-unsubscribe count.  Where rules drop or add deliveries, its
+   count is not the client's: the session keeps the limit itself, and unsubscribes at the server.
+2. After an UNSUB of ours, messages that were under way still come: they are dropped until the fence behind
+   the UNSUB has come back.  In verbose mode the +OK of the UNSUB is ours as well.
+3. Deliveries are counted one by one where the frames are looked at anyway, and by the scanner (`tallies`)
+   where they are not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from natsproxy.rules.interface import Subscription
+from natsproxy.session.connection import STATE_OPS, ConnectionState
+from natsproxy.session.fences import PongQueue
+from natsproxy.session.subscriptions import Resubscription
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import C2S, S2C, Op
+
+
+class Deliveries:
+    """The counting of deliveries, and the end of subscriptions.
+
+    closed_sids: sids that were ended here, and whose messages may still come.  swallow_ok: how many +OK of
+    the server answer frames of ours.  resubscribing: sids whose messages may still come by the subject that
+    they had before (`resubscribe.py`).
+    """
+
+    def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
+        self.closed_sids: set[bytes] = set()
+        self.swallow_ok = 0
+        self.resubscribing: dict[bytes, deque[Resubscription]] = {}
+        self._state = state
+        self._pongs = pongs
+
+    def passed(self, frame: Frame, *, altered: bool, now: int) -> None:
+        """Count a message that goes to the client; altered: rules may drop or add deliveries."""
+        state = self._state
+        sub = state.subs.get(frame.sid)
+        if sub is None or sub.delivered < 0 or frame.no_responders or frame.sid in state.tallies:
+            return
+        sub.delivered += 1
+        if not sub.max or sub.delivered < sub.max:
+            return
+        self.forget(frame.sid)
+        if sub.ours or altered:
+            self.close_sid(frame.sid, now)
+
+    def dropped(self, frame: Frame) -> None:
+        """Count a message that does not go to the client."""
+        tallies = self._state.tallies
+        if frame.sid in tallies and not frame.no_responders:
+            tallies[frame.sid] -= 1  # the scanner counted it as it came
+
+    def limit(self, sub: Subscription, maximum: int, counted: bool, now: int) -> None:
+        """Put an auto-unsubscribe count of ours in force; end the subscription if it is reached already."""
+        subs = self._state.subs
+        if subs.get(sub.sid) is sub and not subs.limit(sub.sid, maximum, counted=counted):
+            self.close_sid(sub.sid, now)
+
+    def forget(self, sid: bytes) -> None:
+        """Note that a subscription has ended."""
+        self._state.subs.remove(sid)
+        self.unwatch(sid)
+
+    def unwatch(self, sid: bytes) -> None:
+        """Neither look at nor count messages on `sid` any more."""
+        self._state.tallies.pop(sid, None)
+        self._state.pipes[S2C].scanner.watch_sids.pop(sid, None)
+        if sid in self.resubscribing:
+            self._state.watch_sid(sid, Need.PAYLOAD)
+
+    def close_sid(self, sid: bytes, now: int) -> None:
+        """Unsubscribe upstream and drop the messages that still come."""
+        pongs = self._pongs
+        self.closed_sids.add(sid)
+        self._state.watch_sid(sid, Need.LINE)
+        pongs.last = None
+        pongs.fence(now).then.append(lambda _: self.expect_ok(1))
+        self._state.pipes[C2S].inject(encode.unsub(sid), Op.UNSUB.bit, now, "proxy")
+        pongs.last = None
+        pongs.fence(now).then.append(lambda _: self._sid_closed(sid))
+        pongs.last = None
+
+    def _sid_closed(self, sid: bytes) -> None:
+        self.expect_ok(0)
+        if sid in self.closed_sids:
+            self.closed_sids.discard(sid)
+            self.unwatch(sid)
+
+    def expect_ok(self, count: int) -> None:
+        """Keep the next `count` +OK of the server from the client, if the connection is verbose."""
+        self.swallow_ok = count if self._state.verbose else 0
+        extra = Op.OK.bit if self.swallow_ok > 0 else 0
+        self._state.pipes[S2C].scanner.watch_ops = STATE_OPS[S2C] | extra

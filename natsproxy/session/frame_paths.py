@@ -1,0 +1,128 @@
+"""The two paths of frames that rules want: the fast path for neighbours, the general path for each one.
+
+The general path asks the session's handler, then the rules, and carries out the decision.  The fast path asks
+the rules once for a list of whole message frames that stand side by side; the frame that it stops at takes
+the general path.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from natsproxy.rules.interface import BatchResult, FastPathFunction
+from natsproxy.session.connection import ConnectionState
+from natsproxy.session.deliveries import Deliveries
+from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.fences import PongQueue
+from natsproxy.session.handlers import HANDLERS, Handlers
+from natsproxy.session.phase import OVER, STOPPED
+from natsproxy.session.rule_runner import RuleRunner
+from natsproxy.session.turn import Turn
+from natsproxy.wire.frames import Frame, Run
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op
+
+_OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as much
+
+
+class FramePaths:
+    """Deals with the frames of one connection that rules or the session want to see."""
+
+    def __init__(
+        self,
+        state: ConnectionState,
+        pongs: PongQueue,
+        deliveries: Deliveries,
+        runner: RuleRunner,
+        handlers: Handlers,
+    ) -> None:
+        self._state = state
+        self._pongs = pongs
+        self._deliveries = deliveries
+        self._runner = runner
+        self._handlers = handlers
+
+    # -- the general path
+
+    def general(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        """Deal with one frame; ordinal: its number in its direction."""
+        handler = HANDLERS.get((pipe.direction, frame.op))
+        if handler is not None and not handler(self._handlers, pipe, frame, ordinal, now):
+            return
+        if pipe.swallowing and frame.op in MESSAGE_OPS:
+            pipe.drop(frame, ordinal, now, "swallow")
+            return
+        runner = self._runner
+        decision = runner.decide(pipe, frame, now)
+        if self._state.phase is OVER:
+            return
+        if decision is not None:
+            runner.carry_out(pipe, frame, ordinal, decision, now)
+        else:
+            runner.settle(pipe, frame, True, None, now)
+            pipe.pass_(frame, ordinal, now)
+        if pipe.direction == C2S:
+            if decision is None or decision.out != ():
+                self._pongs.last = None
+        elif frame.op == Op.PONG:
+            self._handlers.client_has_pong(pipe, now)
+
+    # -- the fast path
+
+    def fastpath(self, pipe: DirectionPipe) -> FastPathFunction | None:
+        """Return the rules' fast path; None where the session itself must look at each frame."""
+        if pipe.swallowing:
+            return None
+        direction = pipe.direction
+        if direction == S2C and (self._deliveries.closed_sids or self._deliveries.resubscribing):
+            return None
+        return self._runner.rules.fastpath[direction]
+
+    def neighbours(self, pipe: DirectionPipe, frames: list[Frame], first: int, now: int, turn: Turn) -> None:
+        """Deal with whole message frames that stand side by side; first is the ordinal of the first."""
+        at = 0
+        state = self._state
+        while at < len(frames) and not (state.phase is OVER or pipe.phase >= STOPPED):
+            if at and turn.spent():
+                break
+            for result in self._batch_results(pipe, frames, at, first, now):
+                self._carry_out_batch(pipe, frames[at : result.stop], result, first + at, now)
+                at = result.stop
+            if at < len(frames) and self._state.phase is not OVER:
+                self.general(pipe, frames[at], first + at, now)
+                at += 1
+        pipe.scanner.untake(frames[at:])
+
+    def _batch_results(
+        self, pipe: DirectionPipe, frames: list[Frame], at: int, first: int, now: int
+    ) -> list[BatchResult]:
+        fastpath = self.fastpath(pipe)
+        if fastpath is None:
+            return []
+        try:
+            return fastpath(frames, at, first + at, now)
+        except Exception as error:  # as in `RuleRunner.decide`
+            self._runner.failed(frames[at], error, now)
+            return []
+
+    def _carry_out_batch(
+        self, pipe: DirectionPipe, frames: list[Frame], result: BatchResult, first: int, now: int
+    ) -> None:
+        """Do with neighbours as the rules' fast path decided."""
+        out = result.out
+        if out is None:
+            ops = 0
+            for frame in frames:
+                ops |= 1 << frame[_OP]
+            run = Run(frames[0].buffer, frames[0].start, frames[-1].end, len(frames), ops)
+            if result.until is None:
+                pipe.pass_(run, first, now)
+            else:
+                pipe.hold(run, first, now, result.until, result.cause)
+        elif out:
+            pipe.change(frames, out, first, now, result.cause)
+        else:
+            for place, frame in enumerate(frames):
+                self._runner.settle(pipe, frame, False, None, now)
+                pipe.drop(frame, first + place, now, result.cause)
+        if pipe.direction == C2S and out != ():
+            self._pongs.last = None

@@ -1,0 +1,111 @@
+"""Phases of a connection and of its two directions, as tables of transitions.
+
+Theory
+1. A connection is in one `Phase`, each direction in one `PipePhase`.  Nothing else says how far they are.
+2. An event moves a phase along its table.  An event without a row changes nothing: INFO, CONNECT and PONG
+   come again and again in the life of a connection, and only the first of each matters here.
+3. Nothing leaves the last phase (`OVER`, `ENDED`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, auto
+from typing import Final
+
+
+class Phase(Enum):
+    """The phase of a connection."""
+
+    OPENED = auto()
+    """Neither INFO nor CONNECT has come."""
+    EARLY = auto()
+    """CONNECT came before INFO: some clients do not wait."""
+    GREETED = auto()
+    """INFO has gone to the client."""
+    CONNECTED = auto()
+    """INFO and CONNECT have passed; the client expects its first PONG and nothing before it."""
+    READY = auto()
+    """The client has had its first PONG."""
+    REFUSED = auto()
+    """The server's INFO says that no client can be served through the proxy."""
+    OVER = auto()
+    """The end has been asked for."""
+
+
+class PhaseEvent(Enum):
+    """An event that moves a connection from phase to phase."""
+
+    INFO = auto()
+    UNUSABLE_INFO = auto()
+    CONNECT = auto()
+    PONG = auto()
+    END = auto()
+
+
+TRANSITIONS: Final[dict[Phase, dict[PhaseEvent, Phase]]] = {
+    Phase.OPENED: {
+        PhaseEvent.INFO: Phase.GREETED,
+        PhaseEvent.UNUSABLE_INFO: Phase.REFUSED,
+        PhaseEvent.CONNECT: Phase.EARLY,
+        PhaseEvent.END: Phase.OVER,
+    },
+    Phase.EARLY: {
+        PhaseEvent.INFO: Phase.CONNECTED,
+        PhaseEvent.UNUSABLE_INFO: Phase.REFUSED,
+        PhaseEvent.END: Phase.OVER,
+    },
+    Phase.GREETED: {PhaseEvent.CONNECT: Phase.CONNECTED, PhaseEvent.END: Phase.OVER},
+    Phase.CONNECTED: {PhaseEvent.PONG: Phase.READY, PhaseEvent.END: Phase.OVER},
+    Phase.READY: {PhaseEvent.END: Phase.OVER},
+    Phase.REFUSED: {PhaseEvent.END: Phase.OVER},
+    Phase.OVER: {},
+}
+
+BEFORE_INFO: Final = frozenset({Phase.OPENED, Phase.EARLY})
+AFTER_CONNECT: Final = frozenset({Phase.EARLY, Phase.CONNECTED, Phase.READY})
+
+
+class PipePhase(IntEnum):
+    """The phase of one direction; from `FINISHED` on, bytes of the sender are no longer taken."""
+
+    FRAMED = 0
+    """Bytes are cut into frames."""
+    UNFRAMED = 1
+    """Bytes pass without being read: the stream is not NATS, or not known."""
+    FINISHED = 2
+    """A rule has half-closed the direction: bytes that still come are lost."""
+    ENDED = 3
+    """The sender's stream is over, or must not go on."""
+    UNFRAMED_ENDED = 4
+    """The same, of a direction that was not framed: nothing can be injected into it."""
+
+
+class PipeEvent(Enum):
+    """An event that moves a direction from phase to phase."""
+
+    UNFRAME = auto()
+    FINISH = auto()
+    END = auto()
+
+
+PIPE_TRANSITIONS: Final[dict[PipePhase, dict[PipeEvent, PipePhase]]] = {
+    PipePhase.FRAMED: {
+        PipeEvent.UNFRAME: PipePhase.UNFRAMED,
+        PipeEvent.FINISH: PipePhase.FINISHED,
+        PipeEvent.END: PipePhase.ENDED,
+    },
+    PipePhase.UNFRAMED: {
+        PipeEvent.FINISH: PipePhase.UNFRAMED_ENDED,
+        PipeEvent.END: PipePhase.UNFRAMED_ENDED,
+    },
+    PipePhase.FINISHED: {PipeEvent.END: PipePhase.ENDED},
+    PipePhase.ENDED: {},
+    PipePhase.UNFRAMED_ENDED: {},
+}
+
+# Constants, because the look-up of a member in its class shows where it is done for each frame or read.
+OVER: Final = Phase.OVER
+REFUSED: Final = Phase.REFUSED
+UNFRAMED: Final = PipePhase.UNFRAMED
+STOPPED: Final = PipePhase.FINISHED
+"""The first phase of a direction in which bytes are no longer taken."""
