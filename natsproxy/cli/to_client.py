@@ -136,7 +136,7 @@ async def _serve(server: CassetteServer, front: _Front, idle: float | None, quie
                 await trio.sleep_forever()
 
             def picture(seconds: float) -> str:
-                script = server.machine.script
+                script = server.machine.conversation
                 return f"{seconds:.0f} s  {server.connected} connected  {script.played:,} frames played"
 
             try:
@@ -151,7 +151,7 @@ async def _serve(server: CassetteServer, front: _Front, idle: float | None, quie
 def _facts(server: CassetteServer) -> dict[str, Any]:
     return {
         "clients": server.accepted,
-        "frames": server.machine.script.played,
+        "frames": server.machine.conversation.played,
         "mismatches": len(server.mismatches),
         "unused": len(server.unused()),
     }

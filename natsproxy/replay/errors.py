@@ -1,4 +1,4 @@
-"""The error of a replay that cannot go on."""
+"""The errors of a replay that cannot go on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from natsproxy.errors import NatsproxyError
 
 
 class ReplayError(NatsproxyError):
-    """A replay that cannot go on: what it waited for, or what is not there."""
+    """A replay cannot go on; the text says the reason."""
 
 
 class Stalled(ReplayError):
-    """Nothing happened for as long as was allowed; it says what it was waiting for."""
+    """Nothing happened for as long as was allowed; the text names the frame that was waited for."""

@@ -1,6 +1,7 @@
-"""What happens in a replay, recorded: a proxy of ours between the two sides, as in front of any server.
+"""A recording proxy in front of a playback.
 
-Both replays are observed in the same way, so that both give the same report (`compare.py`) of two captures.
+Both playbacks are recorded in the same way, as any server is, so that `diff/compare.py` can hold the new
+capture against the old one.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from natsproxy.errors import CaptureError
 from natsproxy.net.proxy import Proxy
 
 DRAIN: Final = 5.0
-"""Seconds for the last bytes of those who are still connected at the end."""
+"""Seconds in which connections that are still open at the end may finish."""
 
 
 @asynccontextmanager
 async def observe(path: Path, upstream: Address, listen: Address | None = None) -> AsyncIterator[Proxy]:
-    """Record what passes to `upstream` while the block runs; yields the proxy, which listens already.
+    """Record the traffic to `upstream` while the block runs; yield the proxy, which listens already.
 
-    The capture, one file, is whole after the block.  Raises ConfigError, CaptureError where it cannot begin,
-    and CaptureError where the disk did not take all of it.
+    The capture is one file, and whole after the block.  Raises ConfigError or CaptureError where recording
+    cannot begin, and CaptureError where the disk did not take all of it.
     """
     record = RecordSettings(path, rotate_size=0, overflow="wait")
     proxy = Proxy(ProxySettings(listen=(listen or Address(),), upstream=upstream, record=record))

@@ -18,8 +18,8 @@ import trio
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from natsproxy.addresses import Address
 from natsproxy.replay.client_playback.batches import batches
-from natsproxy.replay.client_playback.playback import ToServer
-from natsproxy.replay.client_playback.player import ServerPlayer
+from natsproxy.replay.client_playback.playback import ClientPlayback
+from natsproxy.replay.client_playback.player import ClientPlayer
 from tests.replay.big import big
 from tests.replay.kit import nats_server
 
@@ -35,9 +35,9 @@ SHAPES = (
 
 async def fastest(capture: Path, server: Address) -> tuple[float, float]:
     """Return frames sent and frames handled in both directions, each in a second."""
-    machine = ToServer(batches(capture))
+    machine = ClientPlayback(batches(capture))
     began = time.perf_counter()
-    await ServerPlayer(machine, server).run()
+    await ClientPlayer(machine, server).run()
     seconds = time.perf_counter() - began
     assert not machine.missing, machine.missing[0]
     return machine.sent / seconds, (machine.sent + machine.received_frames) / seconds
@@ -58,7 +58,7 @@ async def measure_speed(folder: Path) -> None:
 async def measure_times(folder: Path, seconds: int) -> None:
     """Print how late frames went out at recorded speed, and how that changed from beginning to end."""
     capture = big(folder / "times.ncap", seconds * RATE, rate=RATE, listen=False, asks=100)
-    machine = ToServer(batches(capture), speed=1.0)
+    machine = ClientPlayback(batches(capture), speed=1.0)
     lags: list[int] = []
 
     async def sample() -> None:
@@ -69,7 +69,7 @@ async def measure_times(folder: Path, seconds: int) -> None:
     async with nats_server() as server, trio.open_nursery() as nursery:
         nursery.start_soon(sample)
         began = time.perf_counter()
-        await ServerPlayer(machine, server).run()
+        await ClientPlayer(machine, server).run()
         took = time.perf_counter() - began
         nursery.cancel_scope.cancel()
     drift = statistics.median(lags[-40:]) - statistics.median(lags[:40])

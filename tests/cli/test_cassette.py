@@ -69,7 +69,7 @@ async def test_another_program_fails_and_what_it_sent_is_named(tmp_path: Path) -
     command = [NATSPROXY, "cassette", "run", str(capture), "--", sys.executable, "-c", script]
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert done.returncode == 1
-    assert b"client 'core' sent what was never recorded: PUB orders.other '?'" in done.stderr
+    assert b"client 'core' sent a frame that was never recorded: PUB orders.other '?'" in done.stderr
 
 
 ASKS = """
@@ -117,4 +117,4 @@ async def test_what_was_never_recorded_reaches_a_program_as_an_error_that_says_s
         "'nats: permissions violation for publish to \"orders.other\": not in the capture']",
     ]
     assert done.returncode == 1
-    assert done.stderr.count(b"sent what was never recorded") == 7  # two subscriptions among them
+    assert done.stderr.count(b"sent a frame that was never recorded") == 7  # two subscriptions among them

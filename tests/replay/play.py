@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.client_playback.playback import ToServer
+from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.state import Dial, EndConnection, Write
 from tests.replay.scripted import MS, Line, events
 
@@ -13,7 +13,7 @@ class Play:
     """A machine whose connections stand as soon as they are dialled."""
 
     def __init__(self, lines: list[Line], speed: float | None = None, **options: object) -> None:
-        self.machine = ToServer(events(lines), speed=speed, patience=PATIENCE, **options)  # type: ignore[arg-type]
+        self.machine = ClientPlayback(events(lines), speed=speed, patience=PATIENCE, **options)  # type: ignore[arg-type]
         assert self.machine.advance(0) == []  # it reads ahead before its clock starts
         self.now = 0
         self.sent: dict[int, bytes] = {}

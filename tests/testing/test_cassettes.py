@@ -131,11 +131,12 @@ def test_what_was_never_recorded_is_raised_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(CassetteMismatch) as caught, cassette(path, seed=9) as tape:
         assert b"-ERR 'Permissions Violation" in asyncio.run(say(tape.url, b"2"))
     assert str(caught.value) == (
-        f"{path}:\nclient 'a' sent what was never recorded: PUB x '2'\n"
+        f"{path}:\nclient 'a' sent a frame that was never recorded: PUB x '2'\n"
         "  nearest (body differs, not used): PUB x '1'"
     )
     story = tape.story()
-    assert story.startswith(f"cassette {path}, mode none, seed 9\nclient 'a' sent what was never recorded")
+    head = f"cassette {path}, mode none, seed 9\n"
+    assert story.startswith(head + "client 'a' sent a frame that was never recorded")
     assert "#1 s2c -ERR" in story
 
 

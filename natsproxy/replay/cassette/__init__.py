@@ -1,1 +1,8 @@
-"""Cassettes: record modes, and merging of new episodes."""
+"""Cassettes: captures that a test plays back or records anew.
+
+A path, a record mode and an upstream server flow in; a URL for the program under test flows out, and after
+the test a new or longer capture.  `record_mode.py` chooses between playing and recording, `merge.py` adds new
+episodes to a capture.
+
+Read `record_mode.py` first.
+"""

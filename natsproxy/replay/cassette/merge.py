@@ -1,9 +1,9 @@
-"""New episodes into a cassette: one capture that holds the old and the new, in the place of the old one.
+"""The merge of new episodes into a cassette: one capture with both replaces the old one.
 
-Every item of the old capture is kept as it is, in its block; records of several frames are cut where an
-addition belongs between them, and ordinals behind it move up.  An end of a connection that additions follow
-comes behind them.  The new file is written beside the old one, synced, and takes its place by a rename: after
-a crash the one or the other is there, whole.
+Every item of the old capture is kept as it is, in its block.  A record of several frames is cut where an
+addition belongs between them, and the ordinals behind it move up.  The recorded end of a connection moves
+behind its additions.  The new file is written beside the old one, synced, and put in its place by a rename:
+after a crash one of the two is there, whole.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def merge(path: Path, additions: Sequence[Addition]) -> int:
         return 0
     if path.is_dir():
         raise CaptureError(
-            "a folder of segments cannot be added to: a cassette is one file, x.ncap", path=path
+            "frames cannot be added to a folder of segments: a cassette is one file, x.ncap", path=path
         )
     fresh = beside(path)
     with CaptureFile(path) as file:
         old = file.segment
-    boot = bytes(16)  # nothing reads times of two recordings as one clock's
+    boot = bytes(16)  # no reader may compare times of two recordings as one clock's
     info = SegmentInfo(old.recorder, boot, old.wall, old.mono, old.seed, old.rules, old.settings)
     writer = CaptureWriter(fresh, info)
     try:
@@ -59,15 +59,15 @@ def merge(path: Path, additions: Sequence[Addition]) -> int:
 
 
 def beside(path: Path) -> Path:
-    """Return where a capture is written that will take the place of the one at `path`.
+    """Return a path for the capture that will replace the one at `path`, beside it.
 
-    Each time it is another place: two tests in two processes may record one cassette, and the last one wins.
+    Each call returns another path: two processes may record one cassette, and the last one wins.
     """
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.recording.ncap")
 
 
 def replace(fresh: Path, path: Path) -> None:
-    """Put a capture that is whole and synced in the place of another one, at once."""
+    """Put a capture that is whole and synced in the place of another one, atomically."""
     try:
         fresh.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
@@ -80,7 +80,7 @@ def replace(fresh: Path, path: Path) -> None:
 
 
 class _Clocks(NamedTuple):
-    """The clocks at the beginning of a block, and the ops of its records as they were."""
+    """The clocks at the beginning of a block, and the op bits of its records as they were read."""
 
     mono: int
     wall: int
@@ -88,7 +88,7 @@ class _Clocks(NamedTuple):
 
 
 class _Merge:
-    """One merging: the old items in order, with the additions in their places."""
+    """One merge: the old items in order, with the additions in their places."""
 
     def __init__(self, path: Path, additions: Sequence[Addition]) -> None:
         self._path = path
@@ -135,10 +135,10 @@ class _Merge:
             yield clocks, close._replace(t=max(close.t, self._last))
 
     def _kept(self, item: Item, found: list[Event]) -> Iterator[Item]:
-        """Yield an item of the old capture and what belongs behind it."""
+        """Yield an item of the old capture and the additions behind it."""
         steps = [event for event in found if isinstance(event, Step)]
         for step in steps:
-            if step.frame.subject.startswith(b"$SYS."):  # it may say on which subject a secret is answered
+            if step.frame.subject.startswith(b"$SYS."):  # its reply subject may name the subject of a secret
                 list(self._secrets[step.conn].clean(_record(step.conn, step.direction, step.frame, 0, 0, 0)))
         if isinstance(item, Frames):
             yield from self._cut(item, steps)
@@ -148,8 +148,8 @@ class _Merge:
             return
         if isinstance(item, Preamble):
             for name, ordinal in (item.info.get("ordinals") or {}).items():
-                way, _, side = name.partition("_")
-                self._next[item.conn, C2S if way == "c2s" else S2C, f"{side}_first"] = ordinal
+                direction, _, side = name.partition("_")
+                self._next[item.conn, C2S if direction == "c2s" else S2C, f"{side}_first"] = ordinal
         yield item
         for step in steps:
             yield from self._added(step.seq, item.t)
@@ -167,7 +167,7 @@ class _Merge:
             yield self._moved(item, done, item.frames - done, start, len(item.data))
 
     def _moved(self, item: Frames, first: int, count: int, start: int, end: int) -> Frames:
-        """Return a part of a record with its ordinals moved up by what was added before it."""
+        """Return a part of a record with its ordinals moved up by the additions before it."""
         moved = self._shift[item.conn, item.direction]
         fields: dict[str, Any] = {"data": bytes(item.data)[start:end], "frames": count}
         for name in ("in_first", "out_first"):
@@ -202,19 +202,19 @@ class _Merge:
             yield Close(conn, t, close_reasons.CLIENT_CLOSED, {})
             return
         (frame,) = frames(addition.data, direction)
-        came = self._next[conn, direction, "in_first"]
-        went = self._next[conn, direction, "out_first"]
-        yield from self._secrets[conn].clean(_record(conn, direction, frame, came, went, t))
+        in_first = self._next[conn, direction, "in_first"]
+        out_first = self._next[conn, direction, "out_first"]
+        yield from self._secrets[conn].clean(_record(conn, direction, frame, in_first, out_first, t))
         self._next[conn, direction, "in_first"] += 1
         self._next[conn, direction, "out_first"] += 1
         self._shift[conn, direction] += 1
 
 
-def _record(conn: int, direction: Direction, frame: Frame, came: int, went: int, t: int) -> Frames:
-    return Frames(conn, direction, frame.raw, 1, frame.op.bit, came, t, went, t)
+def _record(conn: int, direction: Direction, frame: Frame, in_first: int, out_first: int, t: int) -> Frames:
+    return Frames(conn, direction, frame.raw, 1, frame.op.bit, in_first, t, out_first, t)
 
 
 def _seal(writer: CaptureWriter, builder: BlockBuilder, clocks: _Clocks) -> None:
     block = builder.seal()
-    block.summary[6] |= clocks.ops  # records that were read do not know their ops
+    block.summary[6] |= clocks.ops  # records read from a file carry no op bits of their own
     writer.write(block)

@@ -1,15 +1,15 @@
-"""One use of a cassette: play it, or record it, as the mode says.
+"""Record modes: one use of a cassette plays it or records it.
 
-| mode | the capture is there | it is not |
+| mode | the capture exists | it does not |
 | --- | --- | --- |
 | none | play; upstream is never dialled | CaptureError |
 | once | play | record |
-| new_episodes | play; what was not recorded goes to the upstream and is added to it | record |
-| all, rewrite | record anew, in place of it | record |
+| new_episodes | play; unrecorded input goes to the upstream and is added | record |
+| all, rewrite | record anew, in its place | record |
 
-Whatever is recorded takes the place of the old capture at the end, in one step: when the block failed, or
-called `discard`, the old one stays as it was (and where there was none, there is none).  Without an upstream
-`new_episodes` plays as `none` does.
+A recording replaces the old capture at the end, in one step.  When the block failed, or called `discard`, the
+old capture stays as it was (and where there was none, there is none).  Without an upstream `new_episodes`
+plays as `none` does.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from natsproxy.replay.server_playback.server import CassetteServer
 
 Mode = Literal["none", "once", "new_episodes", "all", "rewrite"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
-_REACH: Final = 5.0  # seconds for a server to record from
+_DIAL_SECONDS: Final = 5.0
 
 
 class CassetteUse:
     """A cassette in use.
 
-    url: where clients connect.  played: the server that plays, None while recording.  proxy: what records.
-    added: frames that were added to the capture, once the use has ended.
+    url: the URL for clients.  played: the server that plays, None while recording.  proxy: the recording
+    proxy. added: frames that were added to the capture, once the use has ended.
     """
 
     def __init__(self, url: str, played: CassetteServer | None, proxy: Proxy | None) -> None:
@@ -52,12 +52,12 @@ class CassetteUse:
 
     @property
     def recording(self) -> bool:
-        """Whether this use makes the capture."""
+        """True while this use records the capture."""
         return self.played is None
 
     @property
     def mismatched(self) -> bool:
-        """Whether clients sent what was never recorded."""
+        """True when clients sent unrecorded frames."""
         return self.played is not None and bool(self.played.mismatches)
 
     def discard(self) -> None:
@@ -91,40 +91,47 @@ async def use(
     needs an upstream, or cannot reach it.
     """
     listen = listen or Address()
-    there = path.exists()  # noqa: ASYNC240 (once, before anything runs)
-    if mode == "none" and not there:
+    exists = path.exists()  # noqa: ASYNC240 (once, before anything runs)
+    if mode == "none" and not exists:
         raise CaptureError("there is no such cassette, and mode none never records one", path=path)
-    if there and mode in ("none", "once", "new_episodes"):
+    if exists and mode in ("none", "once", "new_episodes"):
         _refuse_cut(path)
-        behind = upstream if mode == "new_episodes" else None
+        real_server = upstream if mode == "new_episodes" else None
         server = CassetteServer(
-            path, listen=listen, bodies=bodies, upstream=behind, unrecorded="record" if behind else "error"
+            path,
+            listen=listen,
+            bodies=bodies,
+            upstream=real_server,
+            unrecorded="record" if real_server else "error",
         )
-        async with _play(server) as session:
-            yield session
+        async with _play(server) as cassette_use:
+            yield cassette_use
         return
     if upstream is None:
         raise ConfigError(f"mode {mode} has to record {path}: say the upstream server to record from")
-    await _there(upstream, mode)
-    async with _record(path, upstream, listen) as session:
-        yield session
+    await _check_upstream(upstream, mode)
+    async with _record(path, upstream, listen) as cassette_use:
+        yield cassette_use
 
 
-async def _there(upstream: Address, mode: str) -> None:
-    """Raise ConfigError where nobody listens: the program under test would only be told that it failed."""
+async def _check_upstream(upstream: Address, mode: str) -> None:
+    """Raise ConfigError where no server listens.
+
+    The program under test would see a failed connection only, and not the reason.
+    """
     try:
-        with trio.fail_after(_REACH):
+        with trio.fail_after(_DIAL_SECONDS):
             stream = await trio.open_tcp_stream(upstream.host, upstream.port)
     except (OSError, trio.TooSlowError) as error:
-        why = getattr(error, "strerror", None) or "nobody answers"
+        reason = getattr(error, "strerror", None) or "no answer"
         raise ConfigError(
-            f"mode {mode} records from nats://{upstream}, and it cannot be reached: {why}"
+            f"mode {mode} records from nats://{upstream}, and it cannot be reached: {reason}"
         ) from None
     await stream.aclose()
 
 
 def _refuse_cut(path: Path) -> None:
-    """Raise CaptureError for a capture that is cut short: its clients would look as if they were wrong."""
+    """Raise CaptureError for a capture that is cut short: its clients would seem to be wrong."""
     cut = open_capture(path).tail()
     if cut is not None:
         raise CaptureError(
@@ -138,13 +145,13 @@ def _refuse_cut(path: Path) -> None:
 async def _play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(_serve, server)
-        session = CassetteUse(server.url, server, None)
-        yield session
+        cassette_use = CassetteUse(server.url, server, None)
+        yield cassette_use
         scope.cancel()
     if server.failure is not None:
         raise server.failure
-    if not session.discarded:
-        session.added = merge(server.path, server.take_additions())
+    if not cassette_use.discarded:
+        cassette_use.added = merge(server.path, server.take_additions())
 
 
 async def _serve(
@@ -158,14 +165,14 @@ async def _serve(
 
 @asynccontextmanager
 async def _record(path: Path, upstream: Address, listen: Address) -> AsyncIterator[CassetteUse]:
-    """Record to a new file beside the old one, which takes its place when the block ended well."""
+    """Record to a new file beside the old one, which it replaces when the block ended well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = beside(path)
     try:
         async with observe(fresh, upstream, listen) as proxy:
-            session = CassetteUse(f"nats://{proxy.listen[0]}", None, proxy)
-            yield session
-        if not session.discarded:
+            cassette_use = CassetteUse(f"nats://{proxy.listen[0]}", None, proxy)
+            yield cassette_use
+        if not cassette_use.discarded:
             if path.is_dir():  # noqa: ASYNC240 (a folder cannot be replaced by a file)
                 remove(path)
             replace(fresh, path)
@@ -174,7 +181,7 @@ async def _record(path: Path, upstream: Address, listen: Address) -> AsyncIterat
 
 
 def remove(path: Path) -> None:
-    """Remove a capture, a file or a folder of segments, where there is one."""
+    """Remove a capture, a file or a folder of segments, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -1,9 +1,8 @@
-"""A capture as a replay to a server reads it: in strides, frame by frame only where a frame says something.
+"""A capture in batches: the reading side of the playback of clients.
 
-What is said frame by frame (`Step`): all that a client frame may wait for, or that names something.  The
-rest, which is nearly all of a busy capture, comes as stretches: `PlainBatch`, neighbouring publishes that
-need
-nothing but their turn, and `ReceivedBatch`, messages that are nothing but counted.
+A frame comes alone (`Step`) where a client frame may wait for it, or where it names something (an inbox, a
+consumer).  All other frames, nearly all of a busy capture, come in batches: `PlainBatch`, neighbouring
+publishes that require nothing but their order, and `ReceivedBatch`, messages that are only counted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from natsproxy.wire.ops import C2S, Op
 
 
 class PlainBatch(NamedTuple):
-    """Neighbouring publishes that name nothing.  seq: of the first one."""
+    """Neighbouring publishes without a reply.  seq: of the first one; t: ns."""
 
     seq: int
     conn: int
@@ -31,7 +30,7 @@ class PlainBatch(NamedTuple):
 
 
 class ReceivedBatch(NamedTuple):
-    """Messages on a subscription that name nothing.  seq: of the first one."""
+    """Messages on a subscription that are only counted.  seq: of the first one; t: ns."""
 
     seq: int
     conn: int
@@ -44,7 +43,7 @@ Batch = Event | PlainBatch | ReceivedBatch
 
 
 def batches(path: Path | str) -> Iterator[Batch]:
-    """Yield the conversation of a capture in strides; the order is that of `events`.
+    """Yield the conversation of a capture in batches; the order is that of `events`.
 
     Raises CaptureError as `events` does.
     """
@@ -56,38 +55,38 @@ def batches(path: Path | str) -> Iterator[Batch]:
 
 
 class _Cutter:
-    """Cuts records into strides."""
+    """Cuts records into batches."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
-        self._needles = BulkSearch()
-        self._ears: dict[int, BulkScanner] = {}
+        self._search = BulkSearch()
+        self._scanners: dict[int, BulkScanner] = {}
 
     def cut(self, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
-        """Return the strides of a record and the number of its frames."""
+        """Return the batches of a record and the number of its frames."""
         return (self._sent if item.direction == C2S else self._received)(item, seq, t)
 
     def note(self, batch: Batch) -> None:
-        """Learn from what was read: which subscriptions there are, what replies look like."""
+        """Learn the subscriptions and the reply prefixes of a batch."""
         if isinstance(batch, Step) and batch.direction == C2S:
             frame = batch.frame
             if frame.op == Op.SUB:
                 self._scanner(batch.conn).subscribed(frame.sid, frame.subject)
             elif frame.reply:
-                self._needles.learn(frame.reply)
+                self._search.learn(frame.reply)
         elif isinstance(batch, Ended):
-            self._ears.pop(batch.conn, None)
+            self._scanners.pop(batch.conn, None)
 
     def _scanner(self, conn: int) -> BulkScanner:
-        found = self._ears.get(conn)
+        found = self._scanners.get(conn)
         if found is None:
-            found = self._ears[conn] = BulkScanner(self._needles)
+            found = self._scanners[conn] = BulkScanner(self._search)
         return found
 
     def _sent(self, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
-        """Cut what a client sent: the publishes that it begins with, then frame by frame."""
+        """Cut client frames: the plain publishes at the beginning, then frame by frame."""
         data = bytes(item.data)
-        end, count = plain_publishes(data, self._needles)
+        end, count = plain_publishes(data, self._search)
         found: list[Batch] = [PlainBatch(seq, item.conn, t, data[:end], count)] if count else []
         for frame in whole_frames(data[end:], C2S, self._path) if end < len(data) else ():
             found.append(Step(seq + count, item.conn, t, C2S, frame))
@@ -98,13 +97,13 @@ class _Cutter:
         scanner, count = self._scanner(item.conn), 0
         found: list[Batch] = []
         try:
-            for heard in scanner.scan(bytes(item.data)):
-                if isinstance(heard, Frame):
-                    found.append(Step(seq + count, item.conn, t, item.direction, heard))
+            for part in scanner.scan(bytes(item.data)):
+                if isinstance(part, Frame):
+                    found.append(Step(seq + count, item.conn, t, item.direction, part))
                     count += 1
                 else:
-                    found.append(ReceivedBatch(seq + count, item.conn, t, *heard))
-                    count += heard[1]
+                    found.append(ReceivedBatch(seq + count, item.conn, t, *part))
+                    count += part[1]
         except ProtocolError as error:
             raise CaptureError(f"a record that holds no NATS frames: {error}", path=self._path) from None
         if scanner.held:
@@ -113,7 +112,7 @@ class _Cutter:
 
 
 def plain_publishes(data: bytes, search: BulkSearch) -> tuple[int, int]:
-    """Return where the publishes that name nothing end, which `data` begins with, and how many they are."""
+    """Return the end of the plain publishes that `data` begins with, and their number."""
     at = count = 0
     match, size = search.plain.match, len(data)
     while (line := match(data, at)) is not None:

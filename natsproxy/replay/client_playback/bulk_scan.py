@@ -1,11 +1,13 @@
-"""Hearing what a connection is sent without looking at each message.
+"""Bulk scan: count received messages without looking at each one.
 
-What a replay to a server waits for is a count of messages for each subscription, and the few messages that
-name something: answers and requests (by their inboxes), deliveries of JetStream (by their ack subjects),
-statuses.  Those are recognised by *needles*, the first tokens of the reply subjects that were recorded: a
-stretch of plain messages in which no needle occurs, be it in a payload, holds none of them and is counted as
-a whole.  One subscription of a connection is counted that way, the one that gets most; the messages of the
-others are looked at one by one, so that each count is exact.
+The playback of clients waits for a count of messages on each subscription, and for the few messages that name
+something: answers and requests (by their inboxes), deliveries of JetStream (by their ack subjects), statuses.
+Statuses carry headers and are never counted.  The others carry a reply subject or arrive on one.  So the
+first tokens of all recorded reply subjects are searched for in the raw bytes: a run of plain messages in
+which none occurs, be it in a payload, is counted as a whole.
+
+One subscription of a connection is counted that way, the one that gets most.  Messages of the others are
+looked at one by one, so that each count is exact.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from natsproxy.wire.parse import EVERYTHING
 from natsproxy.wire.scanner import Interest, Scanner
 
 Count = tuple[bytes, int]
-"""A subscription (sid) and how many messages."""
-_MOST: Final = 16
-_WATCHED: Final = 10_000
-_BUSY: Final = 256
+"""A subscription (sid) and a number of messages."""
+_MOST: Final = 16  # tokens: each one is a search of its own
+_WATCHED: Final = 10_000  # subscriptions looked at one by one
+_BUSY: Final = 256  # messages after which another subscription is counted in bulk
 _UNLIMITED: Final = 1 << 30
 _LINE: Final = rb"PUB[ \t]+%b([^ \t\r\n]+)[ \t]+(\d{1,9})[ \t]*\r\n"
 PLAIN: Final = re.compile(_LINE % b"")
@@ -35,10 +37,10 @@ _NEVER: Final = re.compile(rb"(?!)")
 
 
 class BulkSearch:
-    """The first tokens of reply subjects, the inboxes' and JetStream's own among them.
+    """The search for the first tokens of reply subjects, `_INBOX.` and `$JS.` among them.
 
-    interest: for a scanner of s2c, what is not to be counted as a whole.  plain: as `PLAIN`, for publishes on
-    subjects without one.
+    interest: for a scanner of s2c, the frames that must not be counted as a whole.  plain: as `PLAIN`, for
+    publishes on subjects without such a token.
     """
 
     def __init__(self) -> None:
@@ -63,7 +65,8 @@ class BulkSearch:
         if token in self._tokens or len(self._tokens) > _MOST:
             return
         self._tokens.add(token)
-        if len(self._tokens) > _MOST or head in (b"", b"*", b">"):  # too many, or none that can be looked for
+        # Too many tokens, or no fixed bytes to search for: look at every message.
+        if len(self._tokens) > _MOST or head in (b"", b"*", b">"):
             self.interest, self.plain = EVERYTHING, _NEVER
             self._tokens.update(b"%d" % n for n in range(_MOST))
         else:
@@ -74,44 +77,44 @@ class BulkSearch:
         return any(subject.startswith(token) for token in self._tokens)
 
     def within(self, buffer: bytes, start: int, end: int) -> bool:
-        """Tell whether one of them occurs in a stretch of bytes."""
+        """Tell whether one of the tokens occurs in a range of bytes."""
         return any(buffer.find(token, start, end) >= 0 for token in self._tokens)
 
 
 class BulkScanner:
-    """Listens to one connection, recorded or live."""
+    """Scans the messages that one connection receives, recorded or live."""
 
     def __init__(self, search: BulkSearch) -> None:
-        self._needles = search
+        self._search = search
         self._scanner = Scanner(S2C, search.interest, hold=_UNLIMITED, buffer_limit=_UNLIMITED)
         self._busy: bytes | None = None
-        self._singly = False
-        self._seen: dict[bytes, int] = {}
+        self._one_by_one = False
+        self._counts: dict[bytes, int] = {}
 
     @property
     def held(self) -> int:
-        """How many bytes of an unfinished frame are kept."""
+        """The bytes of an unfinished frame that are kept."""
         return self._scanner.held
 
     def subscribed(self, sid: bytes, subject: bytes) -> None:
         """Note a subscription before its first message."""
         watched = self._scanner.watch_sids
-        if self._needles.names(subject) or sid in watched:
+        if self._search.names(subject) or sid in watched:
             return
         if self._busy is None or sid == self._busy:
             self._busy = sid
         elif len(watched) < _WATCHED:
             watched[sid] = Need.PAYLOAD
         else:
-            self._singly = True
+            self._one_by_one = True
 
     def scan(self, data: bytes) -> Iterator[Frame | Count]:
-        """Yield what bytes from the server hold: frames, and counts of messages that name nothing.
+        """Yield frames, and counts of messages that name nothing, from bytes of the server.
 
-        Raises ProtocolError for what is not NATS.
+        Raises ProtocolError for bytes that are not NATS.
         """
-        scanner, search = self._scanner, self._needles
-        scanner.interest = EVERYTHING if self._singly else search.interest
+        scanner, search = self._scanner, self._search
+        scanner.interest = EVERYTHING if self._one_by_one else search.interest
         scanner.feed(data)
         while (segment := scanner.next()) is not None:
             if isinstance(segment, Frame):
@@ -129,10 +132,10 @@ class BulkScanner:
                 raise ProtocolError(S2C.label, scanner.offset, reason)
 
     def _compare(self, sid: bytes) -> None:
-        """Count a message that was looked at; a busy subscription takes the place of the one that was."""
-        seen = self._seen[sid] = self._seen.get(sid, 0) + 1
-        if seen >= _BUSY and self._busy is not None:
-            self._seen.clear()
+        """Count a message that was looked at; a busier subscription becomes the one counted in bulk."""
+        count = self._counts[sid] = self._counts.get(sid, 0) + 1
+        if count >= _BUSY and self._busy is not None:
+            self._counts.clear()
             del self._scanner.watch_sids[sid]
             self._scanner.watch_sids[self._busy] = Need.PAYLOAD
             self._busy = sid

@@ -1,8 +1,8 @@
-"""The CONNECT of a replayed client: what was recorded of it, with the user's credentials.
+"""The CONNECT of a replayed client: its recorded members, with the user's credentials.
 
-Signatures cannot be replayed and secrets are never recorded, so who connects is said anew: user and password,
-a token, or a `.creds` file (JWT and nkey seed) that signs the live nonce.  What the recorded client said of
-itself otherwise (name, language, verbose, echo, headers, ...) is kept.
+Signatures cannot be replayed and secrets are never recorded, so the user gives the credentials: user and
+password, a token, or a `.creds` file (JWT and nkey seed) that signs the live nonce.  The other members of the
+recorded CONNECT (name, language, verbose, echo, headers, ...) are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PEM: Final = re.compile(r"-{3,}BEGIN [^-]+-{3,}\s*([A-Za-z0-9_\-.=]+)\s*-{3,}EN
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who connects.  users: recorded user name to credentials of its own; `""` fields are not sent."""
+    """Credentials of a connection.  users: by recorded user name; empty fields are not sent."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -32,8 +32,8 @@ class Credentials:
     seed: str = field(default="", repr=False)
     users: dict[str, Credentials] = field(default_factory=dict)
 
-    def said(self, nonce: str) -> dict[str, str]:
-        """Return the members of a CONNECT that say who it is.
+    def connect_fields(self, nonce: str) -> dict[str, str]:
+        """Return the members of a CONNECT that identify the user.
 
         Raises ConfigError where the server's nonce cannot be signed.
         """
@@ -65,8 +65,8 @@ def from_user(text: str) -> Credentials:
     return Credentials(user=user, password=password) if colon else Credentials(token=text)
 
 
-def rebuilt(recorded: bytes, credentials: Credentials, nonce: str) -> bytes:
-    """Return the arguments of a CONNECT: the recorded ones without secrets, with the user's credentials."""
+def rebuild_connect(recorded: bytes, credentials: Credentials, nonce: str) -> bytes:
+    """Return CONNECT arguments: the recorded ones without secrets, with the user's credentials."""
     known: dict[str, Any] = dict(_DEFAULT)
     if recorded:
         try:
@@ -76,7 +76,7 @@ def rebuilt(recorded: bytes, credentials: Credentials, nonce: str) -> bytes:
     user = next((str(value) for key, value in known.items() if gojson.fold(key) == "user"), "")
     kept = {key: value for key, value in known.items() if gojson.fold(key) not in _SECRET}
     kept.pop("withheld", None)
-    return gojson.dumps({**kept, **credentials.users.get(user, credentials).said(nonce)})
+    return gojson.dumps({**kept, **credentials.users.get(user, credentials).connect_fields(nonce)})
 
 
 def _sign(seed: str, nonce: str) -> str:

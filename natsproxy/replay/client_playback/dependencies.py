@@ -1,29 +1,28 @@
-"""What a recorded client frame must wait for before it may be sent again: the causal plan to a server.
+"""The dependencies of a recorded client frame: the events that must happen before it is sent again.
 
-Nothing that answered a message is sent before that message came.  None of these
-needs knows identifiers of the new run:
+A frame that answered a message is never sent before that message came.  The dependencies do not need the
+identifiers of the new run:
 
-- *counts*: on each plain subscription of this connection, as many answers as had been received then, and the
-  subjects of the newest, which tell what may have caused them.  What comes by the server's clock or by chance
-  does not count: heartbeats, flow control, redeliveries, deliveries to queue groups.
+- *counts*: on each plain subscription of this connection, as many messages as had been received then, and the
+  subjects of the newest, which tell their likely causes.  Messages that the server's clock or chance sends
+  do not count: heartbeats, flow control, redeliveries, deliveries to queue groups.
 - *API answers*: the JetStream API calls of all connections that had been answered since this one sent last (a
-  stream that one connection creates is published to by another); no more than the last 256.
-- *interest*: the SUBs of other connections recorded before it that match a publish are known to the server
-  (a PING behind each SUB makes sure).
+  stream that one connection creates is published to by another); at most the last 256.
+- *interest*: SUBs of other connections that were recorded before a publish and match it are known to the
+  server (a PING of ours behind each SUB makes sure).
+- *requests*: an answer waits until any connection has received its request, whichever queue member that is
+  now.  A publish to the inbox of a request that nobody received (of a pull, say) is no answer.
+- *order*: SUBs (inboxes aside), UNSUBs and ends of connections wait until the server has handled all frames
+  recorded before; frames recorded after an end wait for it.
 
-- *requests*: an answer waits until somebody has received its request, whichever queue member that is now;
-  what is published to the inbox of a request that nobody received (of a pull, say) is no answer.
-- *order*: SUBs (inboxes aside), UNSUBs and goodbyes wait until the server has everything recorded before;
-  what was recorded after a goodbye waits for it.
-
-Acks wait for the delivery that they acknowledge: that needs identifiers and is decided when they are sent.
+Acks wait for the delivery that they acknowledge: that needs identifiers, so `readiness.py` decides it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api, parse_ack
@@ -32,13 +31,13 @@ from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-_ANSWERS = 256
-_CHANCE = (b"100",)
-_SUBJECTS = 16
+_ANSWERS: Final = 256
+_BY_CLOCK: Final = (b"100",)  # statuses: heartbeats and flow control
+_SUBJECTS: Final = 16
 
 
 class Count(NamedTuple):
-    """So many messages on a subscription.  subjects: of the newest, as far as they were looked at."""
+    """So many messages on a subscription.  subjects: of the newest, where they were looked at."""
 
     sid: bytes
     messages: int
@@ -48,7 +47,7 @@ class Count(NamedTuple):
 class Planned(NamedTuple):
     """A client frame to send.
 
-    counts: answers received before.  api: the API answers needed, of all connections.  after: seq of
+    counts: messages received before.  api: the API answers it depends on, of all connections.  after: seq of
     the request that it answers, -1 for none.
     """
 
@@ -59,7 +58,7 @@ class Planned(NamedTuple):
 
 
 class PlannedEnd(NamedTuple):
-    """The end of a connection: not before all that was recorded before it (seq) was sent and received."""
+    """A recorded end of a connection; all that was recorded before `seq` goes first.  t: ns."""
 
     seq: int
     t: int
@@ -69,34 +68,34 @@ class PlannedEnd(NamedTuple):
 @dataclass(slots=True)
 class _Connection:
     received: dict[bytes, int] = field(default_factory=dict)
-    news: dict[bytes, dict[bytes, None]] = field(default_factory=dict)  # subjects, by sid
+    new_subjects: dict[bytes, dict[bytes, None]] = field(default_factory=dict)  # subjects, by sid
     queued: set[bytes] = field(default_factory=set)
-    told: int = 0  # API answers that it has waited for
+    answers_taken: int = 0  # API answers that its frames depend on already
 
-    def take_news(self) -> tuple[Count, ...]:
-        """Return what came since it was asked last."""
-        news, self.news = self.news, {}
-        return tuple(Count(sid, self.received[sid], tuple(subjects)) for sid, subjects in news.items())
+    def take_new_counts(self) -> tuple[Count, ...]:
+        """Return the counts that changed since the last call."""
+        new, self.new_subjects = self.new_subjects, {}
+        return tuple(Count(sid, self.received[sid], tuple(subjects)) for sid, subjects in new.items())
 
 
 def counts(frame: Frame) -> bool:
-    """Tell whether a server frame is an answer that will come again in another run."""
+    """Tell whether a server frame is a message that will come again in another run."""
     if frame.op not in (Op.MSG, Op.HMSG):
         return False
     if frame.reply.startswith(b"$JS.ACK."):
         ack = parse_ack(frame.reply)
         return ack is None or ack.delivered == 1
-    return not frame.header_size or headers.parse(frame.headers).code not in _CHANCE
+    return not frame.header_size or headers.parse(frame.headers).code not in _BY_CLOCK
 
 
 class Dependencies:
-    """Finds what each client frame needs; feed it every step of a capture, in order."""
+    """Finds the dependencies of client frames; it takes every step of a capture, in order."""
 
     def __init__(self) -> None:
         self._connections: dict[int, _Connection] = {}
         self._calls: BoundedDict[bytes, None] = BoundedDict()
         self._answered: deque[tuple[int, bytes]] = deque(maxlen=_ANSWERS)
-        self._told = 0
+        self._answer_count = 0
         self._requests: BoundedDict[bytes, int] = BoundedDict()
         self._delivered: BoundedDict[bytes, int] = BoundedDict()
 
@@ -110,43 +109,43 @@ class Dependencies:
         if frame.subject in self._calls:
             del self._calls[frame.subject]
             self._answered.append((step.conn, frame.subject))
-            self._told += 1
-        self.heard(step.conn, frame.sid, 1, frame.subject)
+            self._answer_count += 1
+        self.count_messages(step.conn, frame.sid, 1, frame.subject)
 
-    def heard(self, conn: int, sid: bytes, count: int, subject: bytes = b"") -> None:
-        """Note messages on a subscription of which nothing else counts."""
+    def count_messages(self, conn: int, sid: bytes, count: int, subject: bytes = b"") -> None:
+        """Note messages on a subscription that are only counted."""
         known = self._connection(conn)
         if sid not in known.queued:
             known.received[sid] = known.received.get(sid, 0) + count
-            subjects = known.news.setdefault(sid, {})
+            subjects = known.new_subjects.setdefault(sid, {})
             if subject and len(subjects) < _SUBJECTS:
                 subjects[subject] = None
 
     def sent(self, step: Step) -> Planned:
-        """Return a client frame with what it needs."""
+        """Return a client frame with its dependencies."""
         frame = step.frame
         known = self._connection(step.conn)
         if frame.op == Op.SUB:
             known.received.pop(frame.sid, None)
-            known.news.pop(frame.sid, None)
+            known.new_subjects.pop(frame.sid, None)
             (known.queued.add if frame.queue else known.queued.discard)(frame.sid)
         elif frame.reply:
             self._requests[frame.reply] = step.seq
         if frame.reply and is_api(frame.subject) and b".MSG.NEXT." not in frame.subject:
             self._calls[frame.reply] = None
-        return Planned(step, *self.news(step.conn), self._delivered.get(frame.subject, -1))
+        return Planned(step, *self.requirements(step.conn), self._delivered.get(frame.subject, -1))
 
-    def news(self, conn: int) -> tuple[tuple[Count, ...], tuple[tuple[int, bytes], ...]]:
+    def requirements(self, conn: int) -> tuple[tuple[Count, ...], tuple[tuple[int, bytes], ...]]:
         """Return the counts and API answers that the next client frame of a connection waits for."""
         known = self._connections.get(conn)
         counts: tuple[Count, ...] = ()
-        if known is not None and known.news:
-            counts = known.take_news()
-        if known is not None and known.told == self._told:
+        if known is not None and known.new_subjects:
+            counts = known.take_new_counts()
+        if known is not None and known.answers_taken == self._answer_count:
             return counts, ()
         known = known or self._connection(conn)
-        fresh = min(self._told - known.told, len(self._answered))
-        known.told = self._told
+        fresh = min(self._answer_count - known.answers_taken, len(self._answered))
+        known.answers_taken = self._answer_count
         return counts, tuple(self._answered)[len(self._answered) - fresh :]
 
     def answers(self, subject: bytes) -> bool:
@@ -156,7 +155,7 @@ class Dependencies:
     def ended(self, conn: int, seq: int, t: int) -> PlannedEnd:
         """Return the end of a connection; seq: the next frame's."""
         known = self._connections.pop(conn, None)
-        return PlannedEnd(seq, t, known.take_news() if known is not None else ())
+        return PlannedEnd(seq, t, known.take_new_counts() if known is not None else ())
 
     def _connection(self, conn: int) -> _Connection:
         found = self._connections.get(conn)

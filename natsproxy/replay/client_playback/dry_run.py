@@ -1,4 +1,4 @@
-"""Looking at a capture before it is played: how long, how many, what is odd."""
+"""A look at a capture before it is played: duration, counts, irregularities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from natsproxy.wire.ops import C2S
 
 
 def examine(path: Path | str) -> dict[str, Any]:
-    """Return facts about a capture for a person: duration and gaps in seconds, counts, what is out of order.
+    """Return facts about a capture: duration and largest gap in seconds, counts, events out of order.
 
     Raises CaptureError where it cannot be read or played.
     """

@@ -1,10 +1,12 @@
-"""The same conversation again, under other names: what a second lap of a replay says.
+"""Iterations: the same conversation again, under other names.
 
-Inboxes and nuids of a lap must not meet those of the lap before: consumers, pull requests and duplicate
-windows of it may live on in the server.  So a lap renames them, whole tokens as everywhere: in subjects,
-replies and header values, and in the JSON that NATS defines (the JetStream API, metadata of objects);
-application payloads stay as they are.  A new name has the length and the alphabet of the old one and depends
-on nothing but that and the lap: all connections and directions agree, and nothing has to be remembered.
+Inboxes and nuids of one iteration must not meet those of the one before: consumers, pull requests and
+duplicate windows of it may live on in the server.  So each iteration renames them, as whole tokens: in
+subjects, replies and header values, and in the JSON that NATS defines (the JetStream API, metadata of
+objects).  Application payloads stay as they are.
+
+A new name has the length and the alphabet of the old one and is a hash of it and of the iteration's number:
+all connections and directions agree, and nothing has to be remembered.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Final
 from natsproxy.protocol.identifiers import split_nuid
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.client_playback.batches import Batch, PlainBatch, subjects_of
-from natsproxy.replay.conversation.identities import INBOX
+from natsproxy.replay.conversation.identifier_map import INBOX
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -27,19 +29,19 @@ from natsproxy.wire.parse import frames
 
 _ALPHABET: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _WORD: Final = re.compile(rb"[0-9A-Za-z_]{22,}")
-_LONG: Final = 16  # shorter names may come out alike
+_LONG: Final = 16  # shorter names could collide after the hash
 _MESSAGES: Final = (Op.PUB, Op.HPUB, Op.MSG, Op.HMSG)
 
 
 class Iteration:
-    """The names of one lap; those of number 0 are the recording's own."""
+    """The names of one iteration; number 0 keeps the recorded names."""
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._nuid = lru_cache(maxsize=10_000)(self._other)
+        self._nuid = lru_cache(maxsize=10_000)(self._renamed)
 
     def batches(self, source: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield a conversation under the names of this lap."""
+        """Yield a conversation under the names of this iteration."""
         if not self._number:
             yield from source
             return
@@ -56,13 +58,13 @@ class Iteration:
         return any(self.subject(subject) != subject for subject in subjects_of(plain.data))
 
     def frame(self, frame: Frame, direction: Direction) -> Frame:
-        """Return a frame under the names of this lap."""
+        """Return a frame under the names of this iteration."""
         subject, reply = self.subject(frame.subject), self.subject(frame.reply)
         if frame.op == Op.SUB:
             data = encode.sub(subject, frame.sid, frame.queue)
         elif frame.op in _MESSAGES:
             headers = _WORD.sub(self._word, frame.headers)
-            body = _WORD.sub(self._word, frame.body) if _defined(frame) else frame.body
+            body = _WORD.sub(self._word, frame.body) if _is_defined_by_nats(frame) else frame.body
             parts = {"sid": frame.sid, "reply": reply, "headers": headers, "body": body}
             data = encode.message(frame.op, subject, **parts)
         else:
@@ -71,7 +73,7 @@ class Iteration:
         return renamed
 
     def subject(self, subject: bytes) -> bytes:
-        """Return a subject, or a pattern, under the names of this lap."""
+        """Return a subject, or a pattern, under the names of this iteration."""
         if len(subject) < 22 and not subject.startswith(INBOX):
             return subject
         inbox = subject.startswith(INBOX)
@@ -81,7 +83,7 @@ class Iteration:
         )
 
     def _inbox(self, token: bytes) -> bytes:
-        """Return a token behind `_INBOX.`: any long word is a name there, and the name beside a short one."""
+        """Return a renamed token behind `_INBOX.`; short tokens there number the requests and stay."""
         return self._nuid(token) if len(token) >= _LONG else token
 
     def _token(self, token: bytes) -> bytes:
@@ -94,13 +96,13 @@ class Iteration:
     def _word(self, found: re.Match[bytes]) -> bytes:
         return self._token(found[0])
 
-    def _other(self, name: bytes) -> bytes:
+    def _renamed(self, name: bytes) -> bytes:
         digest = blake2b(b"%d " % self._number + name).digest()
         letters = (_ALPHABET[digest[n % len(digest)] % len(_ALPHABET)] for n in range(len(name)))
         return bytes(letters)
 
 
-def _defined(frame: Frame) -> bool:
+def _is_defined_by_nats(frame: Frame) -> bool:
     """Tell whether NATS itself defines a body."""
     if is_api(frame.subject) or frame.body.startswith((b'{"type":"io.nats.', b'{"type": "io.nats.')):
         return True

@@ -1,15 +1,15 @@
-"""How far behind its schedule a replay is: each frame counted, in a table of fixed size."""
+"""The lag of a replay behind its schedule: a histogram of frames of fixed size."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_STEP: Final = 50_000
-_STEPS: Final = 20_000
+_BUCKET_NS: Final = 50_000
+_BUCKETS: Final = 20_000
 
 
 class Lag:
-    """Counts frames by how late they went out.  last, worst: ns."""
+    """Counts frames by how late they were sent.  last, worst: ns."""
 
     def __init__(self) -> None:
         self.last = self.worst = 0
@@ -17,18 +17,18 @@ class Lag:
         self._counts: dict[int, int] = {}
 
     def add(self, lag: int, frames: int) -> None:
-        """Count frames that went out `lag` ns behind their time."""
+        """Count frames that were sent `lag` ns behind their time."""
         self.last = lag
         self.worst = max(self.worst, lag)
         self._frames += frames
-        step = min(lag // _STEP, _STEPS)
-        self._counts[step] = self._counts.get(step, 0) + frames
+        bucket = min(lag // _BUCKET_NS, _BUCKETS)
+        self._counts[bucket] = self._counts.get(bucket, 0) + frames
 
     def percentile(self, share: float) -> int:
-        """Return the lag in ns below which that share of the frames stayed; up to a second, to 50 us."""
+        """Return the lag in ns below which that share of the frames stayed, exact to 50 us up to a second."""
         left = share * self._frames
-        for step in sorted(self._counts):
-            left -= self._counts[step]
+        for bucket in sorted(self._counts):
+            left -= self._counts[bucket]
             if left <= 0:
-                return min((step + 1) * _STEP, self.worst) if step < _STEPS else self.worst
+                return min((bucket + 1) * _BUCKET_NS, self.worst) if bucket < _BUCKETS else self.worst
         return self.worst

@@ -1,4 +1,4 @@
-"""Carries out a replay to a server on trio: dials, writes, reads, and keeps the time."""
+"""The driver of a `ClientPlayback` on trio: it dials, writes, reads, and keeps the time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from natsproxy.addresses import Address
 from natsproxy.errors import NatsproxyError, ProtocolError
 from natsproxy.net.relay import now_ns
 from natsproxy.net.stream import Leg, LegLost
-from natsproxy.replay.client_playback.credentials import Credentials, rebuilt
-from natsproxy.replay.client_playback.playback import ToServer
+from natsproxy.replay.client_playback.credentials import Credentials, rebuild_connect
+from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.state import Action, Dial, Write
 from natsproxy.replay.handshake import open_connection
 
-_READS: Final = 16
+_READS: Final = 16  # reads of one connection before the others get their turn
 
 
-class ServerPlayer:
-    """Plays a `ToServer` machine against a server."""
+class ClientPlayer:
+    """Plays the clients of a `ClientPlayback` machine against a server."""
 
-    def __init__(self, machine: ToServer, address: Address, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self, machine: ClientPlayback, address: Address, credentials: Credentials | None = None
+    ) -> None:
         self.machine = machine
         self.address = address
         self.credentials = credentials or Credentials()
@@ -33,9 +35,9 @@ class ServerPlayer:
         self._failure: NatsproxyError | None = None
 
     async def run(self) -> None:
-        """Play to the end; no connection is left open, however it ends.
+        """Play to the end; every connection is closed then, whatever happens.
 
-        Raises ConfigError when the server cannot be reached or refuses the first connection.
+        Raises ConfigError when the server cannot be reached or refuses a connection.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -85,8 +87,8 @@ class ServerPlayer:
                 except LegLost as lost:
                     self._lost(conn, str(lost))
 
-    def _lost(self, conn: int, why: str) -> None:
-        self.machine.lost(conn, why)
+    def _lost(self, conn: int, reason: str) -> None:
+        self.machine.lost(conn, reason)
         self._wake.set()
 
     # -- one connection
@@ -104,7 +106,7 @@ class ServerPlayer:
                 await self._read(dial.conn, leg)
                 self._lost(dial.conn, "the server closed it")
             except ProtocolError as error:
-                self._lost(dial.conn, f"the server sent what is not NATS ({error})")
+                self._lost(dial.conn, f"the server sent bytes that are not NATS ({error})")
             except NatsproxyError as error:
                 self._fail(error)
             except LegLost as lost:
@@ -120,7 +122,7 @@ class ServerPlayer:
         self._wake.set()
 
     def _connect_arguments(self, dial: Dial, info: dict[str, Any]) -> bytes:
-        return rebuilt(dial.connect, self.credentials, str(info.get("nonce", "")))
+        return rebuild_connect(dial.connect, self.credentials, str(info.get("nonce", "")))
 
     async def _read(self, conn: int, leg: Leg) -> None:
         reads = 0

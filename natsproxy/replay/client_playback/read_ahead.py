@@ -1,4 +1,4 @@
-"""Reads a recorded conversation ahead of what is sent, in a bounded window, into queues of connections."""
+"""The reading side: it reads a capture ahead, in a bounded window, into the queues of connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.client_playback.batches import Batch, PlainBatch, ReceivedBatch
 from natsproxy.replay.client_playback.dependencies import Dependencies, Planned, PlannedEnd
-from natsproxy.replay.client_playback.state import PART, Bulk, PlaybackState, cost_of, seq_of
+from natsproxy.replay.client_playback.state import PART_OVERHEAD, PlaybackState, QueuedBatch, cost_of, seq_of
 from natsproxy.replay.conversation.steps import PUBLISHES, Began, Ended, Step
 from natsproxy.wire.ops import C2S, Op
 
@@ -16,11 +16,11 @@ WINDOW: Final = 16 << 20
 _SKIPPED: Final = (Op.PING, Op.PONG, Op.OK, Op.CONNECT)
 
 
-class Reading:
-    """Fills the queues of a stage.
+class ReadAhead:
+    """Fills the queues of a `PlaybackState`.
 
-    whole: everything was read.  strides: how many were.  t: the recorded time that was reached, in ns.
-    timed: times count, publishes of different times go out on their own.
+    whole: the source was read to its end.  batches: how many were read.  t: the recorded time that was
+    reached, in ns.  timed: the schedule counts, so publishes of different times are sent apart.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Reading:
         self._window = window
         self._timed = timed
         self._keep = keep
-        self._needs = Dependencies()
+        self._dependencies = Dependencies()
         self._size = 0
         self._seq = 0
-        self._mark = 0  # what is published before and behind a SUB or an end stays apart
+        self._mark = 0  # rises at each SUB and end: publishes before and behind do not join
 
     def fill(self, until: int | None = None, most: int | None = None) -> bool:
-        """Read on: to the window's size, no further than the recorded time `until`, `most` strides at most.
+        """Read on until the window is full, or past the recorded time `until`, or `most` batches.
 
         Returns whether anything was read.
         """
@@ -63,16 +63,16 @@ class Reading:
                 self._take(batch)
         return self.batches != before
 
-    def left(self, head: Planned | Bulk) -> None:
-        """Note that what was read has left its queue."""
+    def dequeued(self, head: Planned | QueuedBatch) -> None:
+        """Note that an entry has left its queue."""
         self._size -= cost_of(head)
         del self._state.unsent[seq_of(head)]
 
     def _end(self) -> None:
         self.whole = True
-        for conn, live in self._state.lives.items():
+        for conn, live in self._state.connections.items():
             if not (live.queue and isinstance(live.queue[-1], PlannedEnd)):
-                live.queue.append(self._needs.ended(conn, self._seq + 1, self.t))
+                live.queue.append(self._dependencies.ended(conn, self._seq + 1, self.t))
 
     def _take(self, batch: Batch) -> None:
         if isinstance(batch, PlainBatch):
@@ -80,29 +80,29 @@ class Reading:
             self._plain(batch)
         elif isinstance(batch, ReceivedBatch):
             self._seq = batch.seq + batch.frames - 1
-            self._needs.heard(batch.conn, batch.sid, batch.frames)
+            self._dependencies.count_messages(batch.conn, batch.sid, batch.frames)
         elif isinstance(batch, Step):
             self._seq = batch.seq
             if batch.direction == C2S:
                 self._sent(batch)
             else:
-                self._needs.received(batch)
+                self._dependencies.received(batch)
                 self._state.names.answered(batch.frame, live=False)
-        elif isinstance(batch, Ended) and batch.conn in self._state.lives:
-            goodbye = self._needs.ended(batch.conn, self._seq + 1, batch.t)
+        elif isinstance(batch, Ended) and batch.conn in self._state.connections:
+            end = self._dependencies.ended(batch.conn, self._seq + 1, batch.t)
             self._mark += 1
-            self._state.leaving[batch.conn] = goodbye.seq
-            self._state.lives[batch.conn].queue.append(goodbye)
+            self._state.leaving[batch.conn] = end.seq
+            self._state.connections[batch.conn].queue.append(end)
 
     def _sent(self, step: Step) -> None:
         frame, state = step.frame, self._state
         if frame.op == Op.CONNECT and step.conn not in state.connects:
             state.connects[step.conn] = frame.args
-            state.live(step.conn).queue.append(Began(step.conn, step.t))
+            state.connection(step.conn).queue.append(Began(step.conn, step.t))
         if frame.op in _SKIPPED or frame.subject.startswith(b"$JS.FC."):
             return
         if frame.op in PUBLISHES and not frame.reply and not frame.subject.startswith(b"$JS."):
-            if not self._needs.answers(frame.subject):
+            if not self._dependencies.answers(frame.subject):
                 self._plain(PlainBatch(step.seq, step.conn, step.t, frame.raw, 1))
                 return
         elif frame.op in PUBLISHES:
@@ -115,20 +115,20 @@ class Reading:
             self._mark += 1
         if frame.op == Op.SUB:
             state.interest[step.seq] = (step.conn, frame.subject)
-        planned = self._needs.sent(step)
-        state.live(step.conn).queue.append(planned)
+        planned = self._dependencies.sent(step)
+        state.connection(step.conn).queue.append(planned)
         state.unsent[step.seq] = None
         self._size += cost_of(planned)
 
     def _plain(self, plain: PlainBatch) -> None:
-        """Queue publishes that need nothing, with their neighbours where nothing came between."""
-        queue = self._state.live(plain.conn).queue
-        counts, api = self._needs.news(plain.conn)
+        """Queue publishes without requirements, joined to their neighbours where nothing came between."""
+        queue = self._state.connection(plain.conn).queue
+        counts, api = self._dependencies.requirements(plain.conn)
         last = queue[-1] if queue else None
         t = plain.t if self._timed else None
-        if counts or api or not isinstance(last, Bulk) or not last.takes(self._mark, t):
-            last = Bulk(plain.seq, plain.t, self._mark, counts, api)
+        if counts or api or not isinstance(last, QueuedBatch) or not last.takes(self._mark, t):
+            last = QueuedBatch(plain.seq, plain.t, self._mark, counts, api)
             queue.append(last)
             self._state.unsent[plain.seq] = None
         last.add(plain)
-        self._size += len(plain.data) + PART
+        self._size += len(plain.data) + PART_OVERHEAD

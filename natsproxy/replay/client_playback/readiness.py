@@ -1,12 +1,13 @@
-"""What a frame waits for before it may be sent: the needs of `needs.py`, held against what has happened live.
+"""The readiness of a frame: its dependencies, held against the live connections.
 
-Each question is answered with a clause for a person, `""` where nothing is open, so that a wait that ends in
-vain names what it waited for.
+Each check returns a phrase for a person, `""` where nothing is open, so that a wait in vain can name its
+requirement.
 
-A wait does not count while what it is for may come of a frame that was not sent yet (`early`).  A connection
-that plays on may cause anything; of one that waits itself, what bears the subject that is awaited does, so
-that those who wait for nothing of each other wait at the same time.  Causes were recorded before their
-effects: of those that wait, the one whose frame was recorded first always counts.
+A wait does not count while a frame that was not sent yet may still meet the requirement (`may_still_come`). A
+connection that plays on may cause anything.  A connection that waits itself may cause only messages on the
+subjects that it publishes to: so connections that wait for nothing of each other wait at the same time.
+Causes were recorded before their effects, so of the waiting connections the one whose frame was recorded
+first always counts its time.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from collections.abc import Callable, Iterable
 
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.client_playback.dependencies import Count, Planned, PlannedEnd
-from natsproxy.replay.client_playback.state import Bulk, LiveConnection, PlaybackState, seq_of
-from natsproxy.replay.conversation.identities import INBOX
+from natsproxy.replay.client_playback.state import LiveConnection, PlaybackState, QueuedBatch, seq_of
+from natsproxy.replay.conversation.identifier_map import INBOX
 from natsproxy.replay.conversation.steps import PUBLISHES
 from natsproxy.wire.ops import Op
 
 
-def name_of(head: Planned | Bulk | PlannedEnd) -> str:
-    """Return what waits, for a person."""
+def name_of(head: Planned | QueuedBatch | PlannedEnd) -> str:
+    """Return the text of a queue's head, for a person."""
     if isinstance(head, PlannedEnd):
         return "its end"
-    if isinstance(head, Bulk):
+    if isinstance(head, QueuedBatch):
         return f"{head.frames} PUB {b', '.join(sorted(head.subjects)[:3]).decode(errors='replace')}"
     frame = head.step.frame
     return f"{frame.op.label} {(frame.subject or frame.sid).decode(errors='replace')}"
 
 
-def _ordered(head: Planned | Bulk | PlannedEnd) -> bool:
-    """Tell whether the head of a queue waits for everything that was recorded before it."""
+def _ordered(head: Planned | QueuedBatch | PlannedEnd) -> bool:
+    """Tell whether the head of a queue waits for all frames recorded before it."""
     if not isinstance(head, Planned):
         return isinstance(head, PlannedEnd)
     frame = head.step.frame
@@ -41,88 +42,88 @@ def _ordered(head: Planned | Bulk | PlannedEnd) -> bool:
     return frame.op == Op.SUB and not frame.subject.startswith(INBOX)
 
 
-def _published(head: Planned | Bulk | PlannedEnd) -> Iterable[bytes]:
+def _published(head: Planned | QueuedBatch | PlannedEnd) -> Iterable[bytes]:
     """Return the subjects to which the head of a queue publishes."""
-    if isinstance(head, Bulk):
+    if isinstance(head, QueuedBatch):
         return head.subjects
     return (head.step.frame.subject,) if isinstance(head, Planned) and head.step.frame.op in PUBLISHES else ()
 
 
 class Readiness:
-    """Asks a stage.  keep: which recorded connections are played."""
+    """Checks a `PlaybackState`.  keep: tells whether a recorded connection is played."""
 
     def __init__(self, state: PlaybackState, keep: Callable[[int], bool]) -> None:
         self._state = state
         self._keep = keep
 
-    def need(self, live: LiveConnection, head: Planned | Bulk) -> str:
-        """Return what the head of a queue waits for."""
-        need = self.count(live, head.counts) or self._api(head.api)
-        if need:
-            return need
-        if isinstance(head, Bulk):
-            return self._end(live, head.seq) or self._interest(live, head.seq, head)
-        return self._asked(head) or self._end(live, head.step.seq) or self._own(live, head)
+    def unmet(self, connection: LiveConnection, head: Planned | QueuedBatch) -> str:
+        """Return the first requirement of a queue's head that is not met."""
+        unmet = self.count(connection, head.counts) or self._api(head.api)
+        if unmet:
+            return unmet
+        if isinstance(head, QueuedBatch):
+            return self._end(connection, head.seq) or self._interest(connection, head.seq, head)
+        return self._request(head) or self._end(connection, head.step.seq) or self._own(connection, head)
 
-    def give_up(self, live: LiveConnection, head: Planned | Bulk) -> None:
-        """Take what a frame waited for in vain for granted, so that those behind it go on."""
+    def give_up(self, connection: LiveConnection, head: Planned | QueuedBatch) -> None:
+        """Count the requirements of a frame as met, so that the frames behind it go on."""
         for sid, count, _ in head.counts:
-            live.received[sid] = max(count, live.received.get(sid, 0))
+            connection.received[sid] = max(count, connection.received.get(sid, 0))
         for key in head.api:
             self._state.api[key] = None
 
-    def count(self, live: LiveConnection, wanted: tuple[Count, ...]) -> str:
+    def count(self, connection: LiveConnection, wanted: tuple[Count, ...]) -> str:
         """Return the first message that has not come."""
         for sid, count, _ in wanted:
-            if live.received.get(sid, 0) < count:
+            if connection.received.get(sid, 0) < count:
                 return f"message {count} on subscription {sid.decode(errors='replace')}"
         return ""
 
-    def before(self, live: LiveConnection, seq: int) -> str:
-        """Return what was recorded before and was not sent yet, or not yet handled by the server."""
+    def before(self, connection: LiveConnection, seq: int) -> str:
+        """Return the first frame recorded before `seq` that the server has not handled yet."""
         if next(iter(self._state.unsent), seq) < seq:
             return "frames of other connections that were recorded before it"
-        for other in self._state.lives.values():
-            if other is live or other.gone:
+        for other in self._state.connections.values():
+            if other is connection or other.lost:
                 continue
-            if other.dirty is not None and other.dirty < seq:
-                other.fence = True
+            if other.first_unfenced is not None and other.first_unfenced < seq:
+                other.wants_fence = True
                 return f"a PONG on connection {other.conn}"
             if any(fence.first is not None and fence.first < seq for fence in other.unfenced):
                 return f"a PONG on connection {other.conn}"
         return ""
 
-    def behind(self, live: LiveConnection, head: Planned | Bulk | PlannedEnd) -> bool:
-        """Tell whether something that was recorded before the head of a queue has not been played."""
+    def earlier_unplayed(self, connection: LiveConnection, head: Planned | QueuedBatch | PlannedEnd) -> bool:
+        """Tell whether a frame recorded before the head of a queue was not played yet."""
         seq = seq_of(head)
-        return next(iter(self._state.unsent), seq) < seq or self._awaits_end(live, head)
+        return next(iter(self._state.unsent), seq) < seq or self._awaits_end(connection, head)
 
-    def early(self, live: LiveConnection, head: Planned | Bulk | PlannedEnd) -> bool:
-        """Tell whether what the head of a queue waits for may come of a frame that was not sent yet."""
-        if self._awaits_end(live, head):
+    def may_still_come(self, connection: LiveConnection, head: Planned | QueuedBatch | PlannedEnd) -> bool:
+        """Tell whether a frame that was not sent yet may meet the requirement of a queue's head."""
+        if self._awaits_end(connection, head):
             return True
-        causes, seq = self._causes(live, head), seq_of(head)
-        for other in self._state.lives.values():
-            if other is live or other.gone:
+        causes, seq = self._causes(connection, head), seq_of(head)
+        for other in self._state.connections.values():
+            if other is connection or other.lost:
                 continue
             for entry in other.queue:
-                if isinstance(entry, Planned | Bulk):
+                if isinstance(entry, Planned | QueuedBatch):
                     if seq_of(entry) >= seq:
                         break
-                    if other.since is None or causes(entry):
+                    if other.waiting_since is None or causes(entry):
                         return True
         return False
 
-    def _awaits_end(self, live: LiveConnection, head: Planned | Bulk | PlannedEnd) -> bool:
-        return not isinstance(head, PlannedEnd) and bool(self._end(live, seq_of(head)))
+    def _awaits_end(self, connection: LiveConnection, head: Planned | QueuedBatch | PlannedEnd) -> bool:
+        return not isinstance(head, PlannedEnd) and bool(self._end(connection, seq_of(head)))
 
     def _causes(
-        self, live: LiveConnection, head: Planned | Bulk | PlannedEnd
-    ) -> Callable[[Planned | Bulk], bool]:
-        """Return what tells whether a frame may cause what the head of a queue waits for."""
-        open_ = [one for one in head.counts if live.received.get(one.sid, 0) < one.messages]
+        self, connection: LiveConnection, head: Planned | QueuedBatch | PlannedEnd
+    ) -> Callable[[Planned | QueuedBatch], bool]:
+        """Return a function that tells whether a frame may meet the requirements of a queue's head."""
+        open_ = [one for one in head.counts if connection.received.get(one.sid, 0) < one.messages]
         subjects = {subject for one in open_ for subject in one.subjects}
-        patterns = [live.sids[one.sid] for one in open_ if one.sid in live.sids]
+        patterns = [connection.sids[one.sid] for one in open_ if one.sid in connection.sids]
         api = () if isinstance(head, PlannedEnd) else head.api
         replies = {reply for conn, reply in api if (conn, reply) not in self._state.api}
         if not open_ and not replies and _ordered(head):
@@ -131,7 +132,7 @@ class Readiness:
             replies.add(head.step.frame.subject)
         own = _published(head)
 
-        def cause(entry: Planned | Bulk) -> bool:
+        def cause(entry: Planned | QueuedBatch) -> bool:
             if isinstance(entry, Planned):
                 frame = entry.step.frame
                 if frame.op == Op.SUB:
@@ -151,39 +152,39 @@ class Readiness:
                 return f"the JetStream API's answer on {reply.decode(errors='replace')}"
         return ""
 
-    def _asked(self, head: Planned) -> str:
+    def _request(self, head: Planned) -> str:
         subject = head.step.frame.subject
-        if head.after >= 0 and subject not in self._state.asked:
+        if head.after >= 0 and subject not in self._state.requests_received:
             return f"the request on {subject.decode(errors='replace')}"
         return ""
 
-    def _own(self, live: LiveConnection, head: Planned) -> str:
-        """Return what a frame of its op waits for."""
+    def _own(self, connection: LiveConnection, head: Planned) -> str:
+        """Return the unmet requirement that the op of a frame adds."""
         frame, seq = head.step.frame, head.step.seq
         if frame.op in (Op.SUB, Op.UNSUB):
-            return self.before(live, seq) if _ordered(head) else ""
+            return self.before(connection, seq) if _ordered(head) else ""
         if frame.subject.startswith(b"$JS.ACK.") and self._state.names.ack(frame.subject) is None:
             return f"the delivery of {frame.subject.decode(errors='replace')}"
-        return self._interest(live, seq, head)
+        return self._interest(connection, seq, head)
 
-    def _end(self, live: LiveConnection, seq: int) -> str:
+    def _end(self, connection: LiveConnection, seq: int) -> str:
         for conn, behind in self._state.leaving.items():
-            if behind <= seq and conn != live.conn:
+            if behind <= seq and conn != connection.conn:
                 return f"the end of connection {conn}"
         return ""
 
-    def _interest(self, live: LiveConnection, seq: int, head: Planned | Bulk) -> str:
-        """Return the SUB of another connection that a publish may reach and the server may not know yet."""
+    def _interest(self, connection: LiveConnection, seq: int, head: Planned | QueuedBatch) -> str:
+        """Return the SUB of another connection that a publish may reach before the server knows it."""
         open_ = self._state.interest
-        if live.blocked not in open_:
-            live.blocked = next((sub for sub in open_ if self._reaches(live, seq, head, sub)), -1)
-        if live.blocked < 0:
+        if connection.blocked not in open_:
+            connection.blocked = next((sub for sub in open_ if self._reaches(connection, seq, head, sub)), -1)
+        if connection.blocked < 0:
             return ""
-        conn, pattern = open_[live.blocked]
+        conn, pattern = open_[connection.blocked]
         return f"the subscription to {pattern.decode(errors='replace')} of connection {conn}"
 
-    def _reaches(self, live: LiveConnection, seq: int, head: Planned | Bulk, sub: int) -> bool:
+    def _reaches(self, connection: LiveConnection, seq: int, head: Planned | QueuedBatch, sub: int) -> bool:
         conn, pattern = self._state.interest[sub]
-        if sub >= seq or conn == live.conn:
+        if sub >= seq or conn == connection.conn:
             return False
         return any(matches(pattern, subject) for subject in _published(head))

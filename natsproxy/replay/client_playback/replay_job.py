@@ -1,6 +1,6 @@
-"""Plays the clients of a capture to a server, as often as asked, recorded where that is asked for.
+"""A replay job: it plays the clients of a capture to a server, several times, recorded on request.
 
-A second lap and those behind it are the same conversation under other names (`laps.py`).
+The second and later iterations play the same conversation under other names (`iterations.py`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from natsproxy.addresses import Address
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.credentials import Credentials
 from natsproxy.replay.client_playback.iterations import Iteration
-from natsproxy.replay.client_playback.playback import ToServer
-from natsproxy.replay.client_playback.player import ServerPlayer
+from natsproxy.replay.client_playback.playback import ClientPlayback
+from natsproxy.replay.client_playback.player import ClientPlayer
 from natsproxy.replay.client_playback.state import Missing
 from natsproxy.replay.observe import observe
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How clients are played.
+    """Options of a replay.
 
-    speed: of the recorded times, None for as fast as it goes.  patience: ns to wait for what a frame needs.
-    laps: how often.  connections: the recorded ones to play, none for all.
+    speed: a factor on the recorded times, None for no schedule.  patience: ns to wait for a frame's
+    requirements. iterations: how many times.  connections: the recorded ones to play, empty for all.
     """
 
     speed: float | None = 1.0
@@ -37,21 +37,21 @@ class ReplayOptions:
 
 
 class ReplayJob:
-    """One use of a capture against a server.  missing: what was waited for in vain."""
+    """One replay of a capture against a server.  missing: the waits that were in vain."""
 
     def __init__(
         self, capture: Path, server: Address, options: ReplayOptions, observed: Path | None = None
     ) -> None:
         self.missing: list[Missing] = []
         self.iteration = 0
-        self.machine: ToServer | None = None
-        self._capture, self._server, self._terms, self._observed = capture, server, options, observed
+        self.machine: ClientPlayback | None = None
+        self._capture, self._server, self._options, self._observed = capture, server, options, observed
         self._totals = {"frames": 0, "bytes": 0, "received": 0, "connections": 0}
         self._seconds = 0.0
         self._lags = (0, 0)
 
     async def run(self) -> None:
-        """Play all laps.  Raises NatsproxyError where it cannot go on."""
+        """Play all iterations.  Raises NatsproxyError where a replay cannot go on."""
         if self._observed is None:
             await self._play(self._server)
             return
@@ -59,22 +59,22 @@ class ReplayJob:
             await self._play(proxy.listen[0])
 
     async def _play(self, address: Address) -> None:
-        options = self._terms
+        options = self._options
         for self.iteration in range(options.iterations):
-            machine = self.machine = ToServer(
+            machine = self.machine = ClientPlayback(
                 Iteration(self.iteration).batches(batches(self._capture)),
                 speed=options.speed,
                 patience=options.patience,
                 keep=lambda conn: not options.connections or conn in options.connections,
             )
-            player, began = ServerPlayer(machine, address, options.credentials), trio.current_time()
+            player, began = ClientPlayer(machine, address, options.credentials), trio.current_time()
             try:
                 await player.run()
             finally:
                 self._seconds += trio.current_time() - began
                 self._count(machine, player)
 
-    def _count(self, machine: ToServer, player: ServerPlayer) -> None:
+    def _count(self, machine: ClientPlayback, player: ClientPlayer) -> None:
         self.missing += machine.missing
         self._totals["frames"] += machine.sent
         self._totals["bytes"] += machine.sent_bytes
@@ -84,7 +84,7 @@ class ReplayJob:
         self._lags = (max(p99, machine.lag.percentile(0.99)), max(worst, machine.lag.worst))
 
     def facts(self) -> dict[str, Any]:
-        """Return what was done as JSON values."""
+        """Return the counts and times of the replay as JSON values."""
         frames, seconds = self._totals["frames"], self._seconds
         return {
             **self._totals,

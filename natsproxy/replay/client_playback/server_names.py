@@ -1,4 +1,4 @@
-"""What the server made, recorded and live: names of consumers, ack subjects.
+"""Names that the server made, recorded and live: consumers and ack subjects.
 
 A consumer that the server named is called differently in each run; its recorded and its live name are in the
 two answers to its creation, which arrive on the same inbox.  A delivery is known by stream, consumer, stream
@@ -17,7 +17,7 @@ _CREATES = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")
 
 
 class ServerNames:
-    """The names of one replay; every table is bounded."""
+    """The server's names in one replay; every table is bounded."""
 
     def __init__(self) -> None:
         self._names: BoundedDict[tuple[bytes, bytes], bytes] = BoundedDict()
@@ -49,7 +49,7 @@ class ServerNames:
             self._names[stream, recorded] = found
 
     def ack(self, subject: bytes) -> bytes | None:
-        """Return this server's ack subject for a recorded one, None before its delivery came."""
+        """Return the live ack subject for a recorded one, None before its delivery came."""
         ack = parse_ack(subject)
         if ack is None:
             return subject
@@ -57,7 +57,7 @@ class ServerNames:
         return self._acks.get((ack.stream, consumer, ack.stream_seq, ack.delivered))
 
     def to_live(self, subject: bytes) -> bytes:
-        """Return a recorded `$JS` subject with what this server called things."""
+        """Return a recorded `$JS` subject with the live names in it."""
         if subject.startswith(b"$JS.ACK."):
             return self.ack(subject) or subject
         call = parse_api(subject)

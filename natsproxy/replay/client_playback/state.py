@@ -1,4 +1,4 @@
-"""What a replay to a server is made of: what it asks for, what it keeps of each live connection, of all."""
+"""The state of a playback of clients: its actions, its queues, its live connections."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from natsproxy.replay.client_playback.server_names import ServerNames
 from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.steps import Began
 
-PART: Final = 64
-"""What a small `bytes` costs beside its bytes."""
-_FRAME: Final = 256
-"""What a frame that is looked at costs beside its bytes."""
-_BULK: Final = 64 << 10
+PART_OVERHEAD: Final = 64
+"""Bytes of memory of a small `bytes` object beside its content."""
+_FRAME_OVERHEAD: Final = 256
+"""Bytes of memory of a parsed frame beside its content."""
+_BATCH_BYTES: Final = 64 << 10
 
 
 class Dial(NamedTuple):
@@ -42,25 +42,25 @@ class EndConnection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What a frame waited for in vain."""
+    """A wait in vain: the frame, and the requirement that was not met."""
 
     conn: int
     frame: str
-    need: str
+    requirement: str
 
     def __str__(self) -> str:
-        return f"connection {self.conn}: {self.frame} waited in vain for {self.need}"
+        return f"connection {self.conn}: {self.frame} waited in vain for {self.requirement}"
 
 
 Action = Dial | Write | EndConnection
 
 
 @dataclass(slots=True, eq=False)
-class Bulk:
-    """Neighbouring publishes that need nothing but their turn: the hot path.
+class QueuedBatch:
+    """Neighbouring publishes that require nothing but their order: the hot path.
 
-    mark: publishes behind another mark do not join (`Reading`).  t: when they were recorded.  counts, api:
-    what the first of them needs after all.
+    mark: publishes with another mark do not join (`ReadAhead`).  t: recorded time, ns.  counts, api:
+    requirements of the first of them, as in `Planned`.
     """
 
     seq: int
@@ -75,8 +75,8 @@ class Bulk:
 
     @property
     def cost(self) -> int:
-        """What it takes of the window, in bytes, Python's objects included."""
-        return self.size + PART * len(self.parts)
+        """The bytes that it takes of the window, Python's objects included."""
+        return self.size + PART_OVERHEAD * len(self.parts)
 
     @property
     def subjects(self) -> set[bytes]:
@@ -94,26 +94,26 @@ class Bulk:
 
     def takes(self, mark: int, t: int | None) -> bool:
         """Tell whether other publishes may join; t: their time, None where times do not count."""
-        return self.mark == mark and self.size < _BULK and (t is None or t == self.t)
+        return self.mark == mark and self.size < _BATCH_BYTES and (t is None or t == self.t)
 
 
-def cost_of(head: Planned | Bulk) -> int:
-    """Return what the head of a queue takes of the window, in bytes."""
-    return head.cost if isinstance(head, Bulk) else head.step.frame.wire_size + _FRAME
+def cost_of(head: Planned | QueuedBatch) -> int:
+    """Return the bytes that the head of a queue takes of the window."""
+    return head.cost if isinstance(head, QueuedBatch) else head.step.frame.wire_size + _FRAME_OVERHEAD
 
 
 class Fence(NamedTuple):
-    """A PING of ours: the first frame that it fences (None: nothing new), and the SUBs among them."""
+    """A PING of ours.  first: the first frame that it fences, None for none; subs: the SUBs among them."""
 
     first: int | None
     subs: list[int]
 
 
-Head = Planned | Bulk | Began | PlannedEnd
+Head = Planned | QueuedBatch | Began | PlannedEnd
 
 
-def seq_of(head: Planned | Bulk | PlannedEnd) -> int:
-    """Return the number of the first frame of the head of a queue; of an end, the number behind it."""
+def seq_of(head: Planned | QueuedBatch | PlannedEnd) -> int:
+    """Return the number of the first frame of a queue's head; of an end, the number behind it."""
     return head.step.seq if isinstance(head, Planned) else head.seq
 
 
@@ -121,11 +121,13 @@ def seq_of(head: Planned | Bulk | PlannedEnd) -> int:
 class LiveConnection:
     """A live connection and the frames that wait to be sent on it.
 
-    received: messages by sid.  sids: its subscriptions, with their subjects.  dirty: the first frame sent
-    behind our last PING.  fence: somebody waits for the server to have handled what was sent here.  final:
-    the last PING went out.
-    since: from when the wait of the head of the queue for what it needs counts.  look: when to look again
-    whether it counts, None where it does.  blocked: the SUB that it waits for.
+    received: messages by sid.  sids: its subscriptions, with their subjects.  first_unfenced: the first frame
+    sent behind our last PING.  wants_fence: another connection waits for the server to have handled the
+    frames sent here.  final_ping_sent: the last PING was sent.
+
+    waiting_since: the start of the wait of the queue's head, in ns.  recheck_at: the next time to check
+    whether that wait counts, None once it does.  blocked: seq of the SUB that the head waits for, -1 for
+    none.
     """
 
     conn: int
@@ -133,42 +135,42 @@ class LiveConnection:
     queue: deque[Head] = field(default_factory=deque)
     ready: bool = False
     dialled: bool = False
-    gone: bool = False
+    lost: bool = False
     received: dict[bytes, int] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
-    dirty: int | None = None
-    fence: bool = False
-    final: bool = False
-    since: int | None = None
-    look: int | None = None
+    first_unfenced: int | None = None
+    wants_fence: bool = False
+    final_ping_sent: bool = False
+    waiting_since: int | None = None
+    recheck_at: int | None = None
     blocked: int = -1
     unfenced: deque[Fence] = field(default_factory=deque)
 
 
 @dataclass(slots=True, eq=False)
 class PlaybackState:
-    """What is known of all connections.
+    """The state of all connections.
 
-    connects: recorded CONNECT by connection.  unsent: seqs of what was read and not sent, in order.
+    connects: recorded CONNECT by connection.  unsent: seqs of frames that were read and not sent, in order.
     leaving: connections whose end was read, and the seq behind it.  interest: SUBs that the server may not
     know yet, by seq: (connection, pattern).  calls: inboxes of JetStream API calls.  api: those that were
-    answered live, with their connection.  asked: replies of requests that came live.
+    answered live, with their connection.  requests_received: replies of requests that came live.
     """
 
-    lives: dict[int, LiveConnection] = field(default_factory=dict)
+    connections: dict[int, LiveConnection] = field(default_factory=dict)
     connects: dict[int, bytes] = field(default_factory=dict)
     unsent: dict[int, None] = field(default_factory=dict)
     leaving: dict[int, int] = field(default_factory=dict)
     interest: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     calls: BoundedDict[bytes, None] = field(default_factory=BoundedDict)
     api: BoundedDict[tuple[int, bytes], None] = field(default_factory=BoundedDict)
-    asked: BoundedDict[bytes, None] = field(default_factory=BoundedDict)
+    requests_received: BoundedDict[bytes, None] = field(default_factory=BoundedDict)
     names: ServerNames = field(default_factory=ServerNames)
     search: BulkSearch = field(default_factory=BulkSearch)
 
-    def live(self, conn: int) -> LiveConnection:
-        """Return a connection, made when it is first named."""
-        found = self.lives.get(conn)
+    def connection(self, conn: int) -> LiveConnection:
+        """Return a live connection, made when it is first named."""
+        found = self.connections.get(conn)
         if found is None:
-            found = self.lives[conn] = LiveConnection(conn, BulkScanner(self.search))
+            found = self.connections[conn] = LiveConnection(conn, BulkScanner(self.search))
         return found

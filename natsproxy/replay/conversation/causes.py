@@ -1,22 +1,23 @@
-"""What caused each frame that a client received: the partial order of a conversation.
+"""The causes of each frame that a client received: the partial order of a conversation.
 
-Fed with the steps of a capture in order, `Causes.of(step)` names for each server frame the client frames (by
-their seq) that had to come first, and how it follows them:
+`Causes` takes the steps of a capture in order.  `Causes.of(step)` names the client frames (by their seq) that
+had to come before a server frame, and its timing:
 
-- ANSWER: as soon as its causes have happened.
-- TIMED: by the server's clock (heartbeats, 408, redelivery after ack_wait): at its recorded distance.
+- ANSWER: it follows as soon as its causes have happened.
+- TIMED: the server's clock decides (heartbeats, 408, redelivery after ack_wait); it keeps its recorded
+  distance.
 
-The rules, first match wins per kind of frame
-1. A publish of any recorded connection with the same subject, reply and body: it was forwarded.  Copies on
+The rules; the first that fits wins:
+1. Any recorded connection published the same subject, reply and body: the message was forwarded.  Copies on
    one subscription are counted, so the n-th copy belongs to the n-th such publish.
-2. A message with an ack subject (JetStream): the publish with the same subject and body, if it was recorded,
-   and what asked for it: the nak of that very message when it is a redelivery, the pull request or the
-   creation of its consumer otherwise.
-3. The request whose reply subject it arrives on: answers, API responses, 503, the end of a pull request.
-4. A heartbeat or flow control: the creation of its consumer, by its deliver subject.
-5. Else the last frame that this client sent before.
+2. A message with an ack subject (JetStream) has two causes: the publish with the same subject and body, if it
+   was recorded, and the frame that requested it: the nak of that very message for a redelivery, else the pull
+   request or the creation of its consumer.
+3. A message on the reply subject of a request: answers, API responses, 503, the end of a pull request.
+4. A heartbeat or flow control message: the creation of its consumer, found by its deliver subject.
+5. Any other frame: the last frame that this client sent before.
 
-Every table is bounded, and keyed by hashes where keys are many; what was forgotten is treated as rule 5.
+Every table is bounded, and keyed by hashes where keys are many; a forgotten entry makes rule 5 apply.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from natsproxy.replay.conversation.steps import PUBLISHES, Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-_ENDS: Final = {
+_TIMED_STATUSES: Final = {
     StatusKind.HEARTBEAT,
     StatusKind.FLOW_CONTROL,
     StatusKind.TIMEOUT,
@@ -41,27 +42,30 @@ _ENDS: Final = {
 }
 
 _Seqs = int | deque[int]
-"""One publish, which is nearly always all there is, or several."""
+"""One publish, as nearly always, or several: an int takes far less memory than a deque."""
 
 
-class Kind(Enum):
-    """How an effect follows its causes."""
+class Timing(Enum):
+    """The way in which an effect follows its causes."""
 
     ANSWER = "answer"
     TIMED = "timed"
 
 
 class Cause(NamedTuple):
-    """Why a server frame came.  after: seqs of client frames.  stream: it belongs to a consumer's delivery,
-    whose order counts whatever the subjects (messages, and the statuses between them)."""
+    """The causes of a server frame.
+
+    after: seqs of client frames.  stream: the frame belongs to a consumer's delivery, whose order counts
+    across subjects (messages, and the statuses between them).
+    """
 
     after: tuple[int, ...]
-    kind: Kind = Kind.ANSWER
+    timing: Timing = Timing.ANSWER
     stream: bool = False
 
 
 class Causes:
-    """Finds causes; feed it every step of a capture, in order."""
+    """Finds causes; it takes every step of a capture, in order."""
 
     def __init__(self) -> None:
         self._published: BoundedDict[int, _Seqs] = BoundedDict()
@@ -74,7 +78,7 @@ class Causes:
         self._subscribed: BoundedDict[tuple[int, bytes], tuple[bytes, int]] = BoundedDict()
         self._last: BoundedDict[int, int] = BoundedDict()
 
-    # -- what clients send
+    # -- client frames
 
     def sent(self, step: Step) -> None:
         """Note a SUB, PUB or HPUB."""
@@ -118,7 +122,7 @@ class Causes:
         else:
             known.append(seq)
 
-    # -- what clients receive
+    # -- server frames
 
     def of(self, step: Step) -> Cause:
         """Return the cause of a server frame."""
@@ -136,10 +140,10 @@ class Causes:
             return Cause((seq,))
         status = _status(frame)
         request = self._requests.get(frame.subject)
-        if status in _ENDS:
+        if status in _TIMED_STATUSES:
             created = self._deliver.get(frame.subject)
             after = created if request is None else request
-            return Cause(fallback if after is None else (after,), Kind.TIMED, True)
+            return Cause(fallback if after is None else (after,), Timing.TIMED, True)
         if request is not None:
             return Cause(
                 (request,), stream=status is StatusKind.NOT_FOUND and b"No Messages" in frame.headers
@@ -159,15 +163,15 @@ class Causes:
 
     def _delivery(self, step: Step, ack: AckSubject, fallback: tuple[int, ...]) -> Cause:
         frame = step.frame
-        asked = self._consumers.get((ack.stream, ack.consumer))
-        if asked is None:
+        requested_by = self._consumers.get((ack.stream, ack.consumer))
+        if requested_by is None:
             subscribed = self._subscribed.get((step.conn, frame.sid))
-            asked = None if subscribed is None else self._deliver.get(subscribed[0], subscribed[1])
-        after = fallback if asked is None else (asked,)
+            requested_by = None if subscribed is None else self._deliver.get(subscribed[0], subscribed[1])
+        after = fallback if requested_by is None else (requested_by,)
         if ack.delivered > 1:
             nak, delayed = self._naks.get((ack.stream, ack.consumer, ack.stream_seq), (None, True))
-            kind = Kind.TIMED if delayed else Kind.ANSWER
-            return Cause(after if nak is None else (nak, *after), kind, True)
+            timing = Timing.TIMED if delayed else Timing.ANSWER
+            return Cause(after if nak is None else (nak, *after), timing, True)
         key = hash((frame.subject, frame.body))
         seq = self._copy(step, self._stored.get(key), key)
         return Cause(after if seq is None else (seq, *after), stream=True)

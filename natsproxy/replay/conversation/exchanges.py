@@ -1,9 +1,9 @@
 """The recorded conversation as exchanges that wait to be played, in a bounded window.
 
-An exchange is a client frame and its effects; an effect is a server frame, or the end of a connection, and
-waits for its causes.  The script is read as it is used: what is unused and unsent in memory stays below
-`window` bytes of frames, whatever the size of the capture.  What was used leaves; a short ring of it stays
-to tell *already used* from *never recorded*.
+An exchange is a client frame and its effects.  An effect is a server frame, or the end of a connection, and
+waits for its causes.  The capture is read as it is used: exchanges and effects that are not played yet take
+at most `window` bytes of frames in memory, whatever the size of the capture.  Played exchanges leave; a ring
+of the last thousand stays, so that a report can tell *already used* from *never recorded*.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final
 from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.replay.conversation.bounded import BoundedDict
-from natsproxy.replay.conversation.causes import Causes, Kind
-from natsproxy.replay.conversation.identities import masked
+from natsproxy.replay.conversation.causes import Causes, Timing
+from natsproxy.replay.conversation.identifier_map import masked
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
-from natsproxy.session import close_reasons as ends
+from natsproxy.session import close_reasons
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
@@ -27,23 +27,32 @@ WINDOW: Final = 64 << 20
 _OVERHEAD: Final = 512  # bytes counted for a frame's objects
 _USED_KEPT: Final = 1000
 _BY_SERVER: Final = frozenset(
-    {ends.SERVER_CLOSED, ends.SERVER_LOST, ends.KILLED, ends.RULE, ends.CLIENT_PROTOCOL}
+    {
+        close_reasons.SERVER_CLOSED,
+        close_reasons.SERVER_LOST,
+        close_reasons.KILLED,
+        close_reasons.RULE,
+        close_reasons.CLIENT_PROTOCOL,
+    }
 )
 _LIVE: Final = (Op.PING, Op.PONG, Op.OK)  # answered live
 Key = tuple[Op, bytes]
+QueueKey = tuple[bytes, bytes]
+END: Final[QueueKey] = (b"", b"end")
+"""The key of the queue that holds the end of a connection: no effect without a sid has this subject."""
 
 
 def is_optional(frame: Frame) -> bool:
-    """Tell whether a client may send a frame or not, as its timing goes: UNSUB, answers to flow control."""
+    """Tell whether timing decides if a client sends a frame: UNSUB and answers to flow control."""
     return frame.op == Op.UNSUB or frame.subject.startswith(b"$JS.FC.")
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A client frame that was recorded.
+    """A recorded client frame with its effects.
 
-    matched: when it happened live, None while it did not.  live: the frame that matched it, where copies of
-    it were delivered.
+    matched: when it happened live (ns), None before.  live_frame: the frame that matched it, kept where
+    copies of it were delivered.
     """
 
     seq: int
@@ -52,24 +61,25 @@ class Exchange:
     frame: Frame
     effects: list[Effect] = field(default_factory=list)
     matched: int | None = None
-    live: Frame | None = None
+    live_frame: Frame | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Effect:
-    """A server frame that was recorded; None for the end of the connection.
+    """A recorded server frame; frame is None for the end of the connection.
 
-    waits: causes that have not happened.  due: when it may go out, None while it waits.  offset: ns after its
-    last cause, for a timed one.  origin: the publish that it is a copy of, if it is one.
+    pending_causes: how many causes have not happened.  caused_at: when the last one did (ns).  due: when it
+    may be sent (ns), None while it waits.  offset: ns after its last cause, for a timed one.  stream: see
+    `Cause`. origin: the publish that it is a copy of, if it is one.
     """
 
     seq: int
     conn: int
     t: int
     frame: Frame | None
-    kind: Kind
-    waits: int = 0
-    last: int = 0
+    timing: Timing
+    pending_causes: int = 0
+    caused_at: int = 0
     due: int | None = None
     offset: int = 0
     stream: bool = False
@@ -77,26 +87,27 @@ class Effect:
 
 
 @dataclass(slots=True, eq=False)
-class Recorded:
+class RecordedConnection:
     """A connection of the capture.
 
-    open: its exchanges that were not used yet, by what they can be told apart by.  lanes: effects in the
-    order in which they must go out.  sids: recorded sid to live sid.  parked: lanes that wait for their SUB,
-    by recorded sid.  live: who plays it, None for nobody.  unused, unsent: how many exchanges and effects are
-    left.  first, last: seq of its CONNECT and of the last client frame.  top_sid: the greatest sid.
+    exchanges: those not used yet, by `key_of` their frame.  queues: effects in the order in which they must
+    be sent, by `queue_key`.  sids: recorded sid to live sid.  parked: keys of queues that wait for their SUB,
+    by recorded sid.  client_id: the live client that plays it, None for nobody.  unused, unsent: how many
+    exchanges and effects are left.  first_seq, last_seq: seq of its CONNECT and of its last client frame.
+    top_sid: the greatest sid.
     """
 
     conn: int
     connect: Connect | None = None
-    open: dict[Key, deque[Exchange]] = field(default_factory=dict)
-    lanes: dict[object, deque[Effect]] = field(default_factory=dict)
+    exchanges: dict[Key, deque[Exchange]] = field(default_factory=dict)
+    queues: dict[QueueKey, deque[Effect]] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
-    parked: dict[bytes, dict[object, None]] = field(default_factory=dict)
-    live: int | None = None
+    parked: dict[bytes, dict[QueueKey, None]] = field(default_factory=dict)
+    client_id: int | None = None
     unused: int = 0
     unsent: int = 0
-    first: int = -1
-    last: int = -1
+    first_seq: int = -1
+    last_seq: int = -1
     top_sid: int = 0
 
     @property
@@ -107,23 +118,32 @@ class Recorded:
     def take(self, exchange: Exchange) -> None:
         """Count an exchange as used."""
         key = key_of(exchange.frame)
-        queue = self.open[key]
+        queue = self.exchanges[key]
         if queue[0] is exchange:
             queue.popleft()
         else:
             queue.remove(exchange)
         if not queue:
-            del self.open[key]
+            del self.exchanges[key]
         self.unused -= 1
 
 
 def key_of(frame: Frame) -> Key:
-    """Return what a client frame is looked up by: its op and its subject without identifiers."""
+    """Return the look-up key of a client frame: its op and its subject without identifiers."""
     return frame.op, masked(frame.subject)
 
 
-def alone(frame: Frame) -> Frame:
-    """Return a frame that keeps nothing but its own bytes alive, not the whole read or record it came in."""
+def queue_key(effect: Effect) -> QueueKey:
+    """Return the key of the queue in which an effect keeps its order.
+
+    The order counts on one subject of a subscription; in a consumer's delivery across all its subjects.
+    """
+    frame = effect.frame
+    return END if frame is None else (frame.sid, b"" if effect.stream else frame.subject)
+
+
+def standalone(frame: Frame) -> Frame:
+    """Return a frame that keeps only its own bytes alive, not the whole read or record around it."""
     start, end = frame.start, frame.end
     if len(frame.buffer) < 2 * (end - start) + _OVERHEAD:
         return frame
@@ -131,10 +151,14 @@ def alone(frame: Frame) -> Frame:
 
 
 class RecordedConversation:
-    """The recorded conversation, read on as it is used."""
+    """The recorded conversation, read on as it is used.
+
+    newly_ready: effects that were read after their causes had happened.  reached: the last recorded frame
+    that happened live (seq), and when (ns).
+    """
 
     def __init__(self, source: Iterator[Event], *, window: int = WINDOW) -> None:
-        self.connections: dict[int, Recorded] = {}
+        self.connections: dict[int, RecordedConnection] = {}
         self.used: deque[Exchange] = deque(maxlen=_USED_KEPT)
         self.info: bytes = b""
         self.frames = self.played = 0
@@ -143,20 +167,19 @@ class RecordedConversation:
         self._size = 0
         self._causes = Causes()
         self._waiting: dict[int, Exchange] = {}
-        self._times: BoundedDict[int, tuple[int, int]] = (
-            BoundedDict()
-        )  # seq -> (recorded, live) time of what was used
+        # seq -> (recorded, live) time of a used exchange
+        self._times: BoundedDict[int, tuple[int, int]] = BoundedDict()
         self._ended = False
-        self.fresh: list[tuple[Recorded, object, Effect]] = []
-        self.reached: tuple[int, int] = (-1, 0)  # the last recorded frame that happened live, and when
+        self.newly_ready: list[tuple[RecordedConnection, QueueKey, Effect]] = []
+        self.reached: tuple[int, int] = (-1, 0)
 
     @property
     def whole(self) -> bool:
-        """Whether everything recorded has been read."""
+        """True when the capture was read to its end."""
         return self._ended
 
     def fill(self) -> None:
-        """Read on until the window is full; lanes that got effects are in `fresh`."""
+        """Read on until the window is full; effects that may be sent are added to `newly_ready`."""
         while not self._ended and self._size < self._window:
             event = next(self._source, None)
             if event is None:
@@ -168,10 +191,10 @@ class RecordedConversation:
             elif event.cause in _BY_SERVER:
                 self._end(event)
 
-    def _recorded(self, conn: int) -> Recorded:
+    def _recorded(self, conn: int) -> RecordedConnection:
         found = self.connections.get(conn)
         if found is None:
-            found = self.connections[conn] = Recorded(conn)
+            found = self.connections[conn] = RecordedConnection(conn)
         return found
 
     def _step(self, step: Step) -> None:
@@ -183,46 +206,43 @@ class RecordedConversation:
             self.info = self.info or step.frame.args
         elif op == Op.CONNECT:
             if recorded.connect is None:
-                recorded.first = step.seq
+                recorded.first_seq = step.seq
                 try:
                     recorded.connect = parse_connect(step.frame.args)
                 except ValueError as error:
-                    raise CaptureError(
-                        f"connection {step.conn} has a CONNECT that is none: {error}"
-                    ) from None
+                    raise CaptureError(f"connection {step.conn} has an invalid CONNECT: {error}") from None
         elif step.direction == C2S:
             self._exchange(recorded, step)
         else:
             self._effect(recorded, step)
 
-    def _exchange(self, recorded: Recorded, step: Step) -> None:
+    def _exchange(self, recorded: RecordedConnection, step: Step) -> None:
         self._causes.sent(step)
         exchange = Exchange(step.seq, step.conn, step.t, step.frame)
-        recorded.open.setdefault(key_of(step.frame), deque()).append(exchange)
+        recorded.exchanges.setdefault(key_of(step.frame), deque()).append(exchange)
         recorded.unused += 1
-        recorded.last = step.seq
+        recorded.last_seq = step.seq
         if step.frame.op == Op.SUB and step.frame.sid.isdigit():
             recorded.top_sid = max(recorded.top_sid, int(step.frame.sid))
         self._waiting[step.seq] = exchange
         self._size += step.frame.wire_size + _OVERHEAD
         self.frames += 1
 
-    def _effect(self, recorded: Recorded, step: Step) -> None:
+    def _effect(self, recorded: RecordedConnection, step: Step) -> None:
         cause = self._causes.of(step)
-        effect = Effect(step.seq, step.conn, step.t, step.frame, cause.kind, stream=cause.stream)
+        effect = Effect(step.seq, step.conn, step.t, step.frame, cause.timing, stream=cause.stream)
         self._size += step.frame.wire_size + _OVERHEAD
         self.frames += 1
         self._attach(recorded, effect, cause.after)
-        lane: object = (step.frame.sid, b"" if cause.stream else step.frame.subject)
-        self._queue(recorded, effect, lane)
+        self._queue(recorded, effect)
 
-    def _attach(self, recorded: Recorded, effect: Effect, after: tuple[int, ...]) -> None:
+    def _attach(self, recorded: RecordedConnection, effect: Effect, after: tuple[int, ...]) -> None:
         latest = 0
         for seq in after:
             waiting = self._waiting.get(seq)
             if waiting is not None:
                 waiting.effects.append(effect)
-                effect.waits += 1
+                effect.pending_causes += 1
                 latest = max(latest, waiting.t)
                 copied = effect.frame is not None and effect.frame.subject == waiting.frame.subject
                 if copied and effect.frame is not None and effect.frame.body == waiting.frame.body:
@@ -230,35 +250,36 @@ class RecordedConversation:
             elif seq in self._times:
                 recorded_t, live_t = self._times[seq]
                 latest = max(latest, recorded_t)
-                effect.last = max(effect.last, live_t)
+                effect.caused_at = max(effect.caused_at, live_t)
         effect.offset = max(0, effect.t - latest)
 
-    def _queue(self, recorded: Recorded, effect: Effect, lane: object) -> None:
-        recorded.lanes.setdefault(lane, deque()).append(effect)
+    def _queue(self, recorded: RecordedConnection, effect: Effect) -> None:
+        key = queue_key(effect)
+        recorded.queues.setdefault(key, deque()).append(effect)
         recorded.unsent += 1
-        if not effect.waits:
-            self.fresh.append((recorded, lane, effect))
+        if not effect.pending_causes:
+            self.newly_ready.append((recorded, key, effect))
 
     def _end(self, event: Ended) -> None:
         recorded = self._recorded(event.conn)
-        effect = Effect(-1, event.conn, event.t, None, Kind.TIMED)
-        self._attach(recorded, effect, (recorded.last,))
-        self._queue(recorded, effect, "end")
+        effect = Effect(-1, event.conn, event.t, None, Timing.TIMED)
+        self._attach(recorded, effect, (recorded.last_seq,))
+        self._queue(recorded, effect)
 
     def reach(self, seq: int, now: int) -> None:
         """Note that a recorded frame has happened live."""
         if seq > self.reached[0]:
             self.reached = (seq, now)
 
-    def use(self, exchange: Exchange, live: Frame, now: int) -> list[Effect]:
-        """Count an exchange as having happened; return the effects that were waiting for it alone.
+    def use(self, exchange: Exchange, live_frame: Frame, now: int) -> list[Effect]:
+        """Count an exchange as having happened; return the effects that waited for it alone.
 
-        live: the frame that matched it, which copies of a publish carry on.
+        live_frame: the frame that matched it; copies of a publish carry its body.
         """
         exchange.matched = now
-        exchange.frame = alone(exchange.frame)
+        exchange.frame = standalone(exchange.frame)
         if any(effect.origin is exchange for effect in exchange.effects):
-            exchange.live = alone(live)
+            exchange.live_frame = standalone(live_frame)
         self.reach(exchange.seq, now)
         self.connections[exchange.conn].take(exchange)
         self._waiting.pop(exchange.seq, None)
@@ -268,29 +289,29 @@ class RecordedConversation:
         self._size -= exchange.frame.wire_size + _OVERHEAD
         ready = []
         for effect in exchange.effects:
-            effect.waits -= 1
-            effect.last = max(effect.last, now)
-            if not effect.waits:
+            effect.pending_causes -= 1
+            effect.caused_at = max(effect.caused_at, now)
+            if not effect.pending_causes:
                 ready.append(effect)
         exchange.effects = []
         return ready
 
     def give_back(self, exchange: Exchange) -> None:
-        """Count an exchange without effects as not used after all: it was matched by the wrong client."""
+        """Undo `use` of an exchange without effects: the wrong client had matched it."""
         recorded = self.connections[exchange.conn]
         key = key_of(exchange.frame)
-        queue = sorted([*recorded.open.get(key, ()), exchange], key=lambda one: one.seq)
-        recorded.open[key] = deque(queue)
+        queue = sorted([*recorded.exchanges.get(key, ()), exchange], key=lambda one: one.seq)
+        recorded.exchanges[key] = deque(queue)
         recorded.unused += 1
         recorded.sids.pop(exchange.frame.sid, None)
-        exchange.matched = exchange.live = None
+        exchange.matched = exchange.live_frame = None
         self._waiting[exchange.seq] = exchange
         self._times.pop(exchange.seq, None)
         self.used.remove(exchange)
         self.played -= 1
         self._size += exchange.frame.wire_size + _OVERHEAD
 
-    def sent(self, recorded: Recorded, effect: Effect, now: int) -> None:
+    def sent(self, recorded: RecordedConnection, effect: Effect, now: int) -> None:
         """Count an effect as sent."""
         self.reach(effect.seq, now)
         recorded.unsent -= 1

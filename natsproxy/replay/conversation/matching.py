@@ -1,8 +1,8 @@
-"""Does a live client frame say what a recorded one said?
+"""The comparison of a live client frame with a recorded one.
 
-Compared in this order, and the first that differs is the field that a mismatch names: subject, queue, reply,
-headers, body.  Subjects and replies agree after identifier mapping.  Header blocks agree by meaning: status
-and the values of each name, whatever the order of names or the spacing.  Bodies agree by bytes, except where
+The fields are compared in this order, and the first that differs is the one that a mismatch names: subject,
+queue, reply, headers, body.  Subjects and replies agree after identifier mapping.  Header blocks agree by
+meaning: status and the values of each name, in any order and spacing.  Bodies agree by bytes, except where
 NATS itself defines them: there JSON agrees by value, identifiers map and volatile fields do not count.
 
 A user's matchers come first: (subject pattern, function of two bodies).
@@ -17,7 +17,7 @@ from typing import Any, Final
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.identities import Identities, Pairs
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, Pairs
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -40,17 +40,16 @@ _SERVICE_VOLATILE: Final = frozenset(
 class Matcher:
     """Compares frames under one identifier map."""
 
-    def __init__(self, identities: Identities, bodies: Matchers = ()) -> None:
-        self.identities = identities
+    def __init__(self, identifiers: IdentifierMap, bodies: Matchers = ()) -> None:
+        self.identifiers = identifiers
         self._bodies = tuple(bodies)
 
     def differs(self, recorded: Frame, live: Frame, new: Pairs, *, strict: bool = False) -> str:
-        """Return the first field in which two frames of one kind differ, `""` when they agree.
+        """Return the first field in which two frames of one op differ, `""` when they agree.
 
-        Pairs of identifiers learned on the way go to `new`.  strict: no identifier may be learned from the
-        subject.
+        Pairs of identifiers learned on the way go to `new`.  strict: the subject may teach no identifier.
         """
-        unify = self.identities.unify
+        unify = self.identifiers.unify
         if not unify(recorded.subject, live.subject, new, strict=strict):
             return "subject"
         if recorded.op == Op.SUB:
@@ -75,7 +74,7 @@ class Matcher:
         return all(
             len(ours.all(name)) == len(theirs.all(name))
             and all(
-                self.identities.unify(a, b, new)
+                self.identifiers.unify(a, b, new)
                 for a, b in zip(ours.all(name), theirs.all(name), strict=True)
             )
             for name in names
@@ -108,12 +107,12 @@ class Matcher:
                 self._same_value(a, b, volatile, new) for a, b in zip(ours, theirs, strict=True)
             )
         if isinstance(ours, str) and isinstance(theirs, str):
-            return self.identities.unify(ours.encode(), theirs.encode(), new)
+            return self.identifiers.unify(ours.encode(), theirs.encode(), new)
         return bool(ours == theirs)
 
 
 def _volatile(subject: bytes, body: bytes) -> frozenset[str] | None:
-    """Return the fields of a body that NATS defines which do not count, None for an application's body."""
+    """Return the fields that do not count in a body defined by NATS, None for an application's body."""
     if is_api(subject):
         return _API_VOLATILE
     if subject.startswith(b"$O.") and b".M." in subject:

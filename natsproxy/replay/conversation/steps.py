@@ -1,11 +1,12 @@
-"""A capture as the steps of a conversation, on the leg that the clients saw.
+"""The steps of a capture: the frames of each client connection, in recording order.
 
-Replays play what clients sent (as it arrived at the proxy) and what they received (as it left it), whatever
-rules did in between; what the proxy made for the server and what it swallowed is none of a client's business.
-Steps come in recording order, which respects causality: one loop recorded each read before it handled the
-next.  Nothing is loaded before it is asked for: memory follows the block.
+Steps show the client leg.  A client frame counts as it arrived at the proxy, a server frame as it left for
+the client.  Frames that rules made for the server, or dropped on the way to the client, are left out.
 
-Frames whose payload was withheld by a recording policy cannot be played; they are said once by name.
+The recording order respects causality: one loop recorded each read before it handled the next one.  The
+capture is read block by block, so memory follows the block and not the capture.
+
+Frames whose payload a recording policy withheld cannot be played; the CaptureError names the file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Step(NamedTuple):
 
 
 class Began(NamedTuple):
-    """A connection was accepted, or was open already when the capture began (then with its live SUBs)."""
+    """A connection was accepted; late: it was open before the capture began, its live SUBs follow."""
 
     conn: int
     t: int
@@ -60,7 +61,7 @@ S = TypeVar("S")
 def events(path: Path | str) -> Iterator[Event]:
     """Yield the conversation of a capture.
 
-    Raises CaptureError for what is no capture, is damaged, or has payloads withheld by a policy.
+    Raises CaptureError for a file that is no capture, is damaged, or has payloads withheld by a policy.
     """
     for _, _, found in walk(path):
         yield from found
@@ -85,9 +86,9 @@ def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]
 def scan(
     path: Path | str, cut: Callable[[records.Frames, int, int], tuple[list[S], int]]
 ) -> Iterator[tuple[BlockRef, records.Item, list[S | Step | Began | Ended]]]:
-    """Yield each item of a capture with its events; `cut(record, seq, t)` makes those of records.
+    """Yield each item of a capture with its events; `cut(record, seq, t)` makes the events of records.
 
-    It returns them with the number of frames that they stand for.
+    `cut` returns them with the number of frames that they stand for.
     """
     first: int | None = None
     seq = 0
@@ -119,7 +120,7 @@ def scan(
 
 
 def _plays(item: records.Frames, path: Path | str) -> bool:
-    """Tell whether a record holds what a client sent or saw."""
+    """Tell whether a record holds frames that a client sent or received."""
     ordinal = item.in_first if item.direction == C2S else item.out_first
     if ordinal is None or item.flags & Flags.CUT:
         return False
@@ -133,7 +134,7 @@ def _plays(item: records.Frames, path: Path | str) -> bool:
 
 
 def whole_frames(data: bytes | memoryview, direction: Direction, path: Path | str) -> Iterator[Frame]:
-    """Yield the frames of a record.  Raises CaptureError for what is none."""
+    """Yield the frames of a record.  Raises CaptureError where the bytes are not NATS."""
     try:
         yield from parse.frames(bytes(data), direction)
     except ProtocolError as error:
@@ -141,7 +142,7 @@ def whole_frames(data: bytes | memoryview, direction: Direction, path: Path | st
 
 
 def _preamble(item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
-    """Play the state of a connection that was open already: its CONNECT and live SUBs, as if just sent."""
+    """Yield the state of a connection that was open already as if just sent: CONNECT and live SUBs."""
     data = bytes(item.info.get("connect") or b"")
     for sid, subject, queue, *_ in item.info.get("subs") or ():
         fields = [

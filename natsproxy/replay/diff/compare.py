@@ -1,13 +1,13 @@
-"""Two conversations side by side: what was recorded, what was observed.
+"""The comparison of two captures: the recorded conversation and the observed one.
 
-Frames are compared as multisets per group (subject template, what an answer answers, or -ERR text): the
-server's order across subscriptions and its choice of queue members are random, what is said is not.  Latency
-is shown, never judged.
+Frames are compared as multisets per group: a subject template, the group of the request for answers, or the
+-ERR text.  The server's order across subscriptions and its choice of queue members are random; the set of
+frames is not.  Latency is shown, never judged.
 
-Memory does not follow the captures.  Both are read in step, in canonical form, and what both said cancels out
-as it comes (`balance.py`); rows, status texts and latency samples are bounded (`report.py`).  Counts and
-verdicts are exact; percentiles come from a sample of 2,048 latencies, and of rows beyond 4,096 one is made.
-A second, short reading fetches the first frames that the other side does not have.
+Memory does not follow the captures.  Both are read side by side in normalized form, and equal frames cancel
+out as they come (`multiset_diff.py`); rows, status texts and latency samples are bounded (`report.py`).
+Counts and verdicts are exact; percentiles come from a sample of 2,048 latencies, and rows beyond 4,096 become
+one.  A second, short reading fetches the first frames that the other side does not have.
 """
 
 from __future__ import annotations
@@ -34,33 +34,36 @@ Path2 = tuple[Path | str, Path | str]
 def compare(
     recorded: Path | str, observed: Path | str, ignore: Ignore = _NO_IGNORE, *, limit: int = LIMIT
 ) -> Report:
-    """Compare two captures.  limit: how much may be out of step before temporary files are used.
+    """Compare two captures.  limit: open entries beyond which temporary files are used.
 
     Raises CaptureError where one cannot be read.
     """
     paths = (recorded, observed)
-    table, talks = _Table(), [NormalizedConversation(path, ignore) for path in paths]
-    with MultisetDiff(limit) as balance:
-        for side, heard in _in_step(*map(iter, talks)):
-            row = table.count(heard, side)
-            if not heard.timed:
-                key = row * len(_KINDS) + _KINDS[heard.said.kind]
-                balance.add(heard.said.digest, key, side, heard.step.seq)
+    table, conversations = _Table(), [NormalizedConversation(path, ignore) for path in paths]
+    with MultisetDiff(limit) as multisets:
+        for side, entry in _interleave(*map(iter, conversations)):
+            row = table.count(entry, side)
+            if not entry.timed:
+                key = row * len(_KINDS) + _KINDS[entry.normalized.kind]
+                multisets.add(entry.normalized.digest, key, side, entry.step.seq)
         firsts: dict[tuple[int, int, int], int] = {}  # (row, side, kind): the first frame's place
-        for odd in balance.surplus():
-            number, kind = divmod(odd.key, len(_KINDS))
-            side = 0 if odd.by > 0 else 1
+        for surplus in multisets.surplus():
+            number, kind = divmod(surplus.key, len(_KINDS))
+            side = 0 if surplus.by > 0 else 1
             if side:
-                table.rows[number].added -= odd.by
+                table.rows[number].added -= surplus.by
             else:
-                table.rows[number].missing += odd.by
+                table.rows[number].missing += surplus.by
             at = (number, side, kind)
-            firsts[at] = min(odd.place, firsts.get(at, odd.place))
+            firsts[at] = min(surplus.place, firsts.get(at, surplus.place))
     _show_first(table.rows, firsts, paths, ignore)
-    return Report(sorted(table.rows, key=lambda row: (row.same, row.group)), (talks[0].gaps, talks[1].gaps))
+    return Report(
+        sorted(table.rows, key=lambda row: (row.same, row.group)),
+        (conversations[0].gaps, conversations[1].gaps),
+    )
 
 
-def _in_step(
+def _interleave(
     ours: Iterator[NormalizedStep], theirs: Iterator[NormalizedStep]
 ) -> Iterator[tuple[int, NormalizedStep]]:
     """Yield the frames of both sides by turns, with their side; the rest of the longer one at the end."""
@@ -79,7 +82,7 @@ class _Table:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self._numbers: dict[str, int] = {}
-        self._dice = random.Random(0)  # noqa: S311 (a sample that is the same every time)
+        self._random = random.Random(0)  # noqa: S311 (a sample that is the same every time)
 
     def _number(self, group: str) -> int:
         number = self._numbers.get(group)
@@ -94,23 +97,23 @@ class _Table:
         self.rows.append(Row(group))
         return number
 
-    def count(self, heard: NormalizedStep, side: int) -> int:
+    def count(self, entry: NormalizedStep, side: int) -> int:
         """Count a frame in its row; return the row's number."""
-        step, said, asked, after, timed = heard
-        number = self._number(said.group)
+        step, normalized, request_group, after, timed = entry
+        number = self._number(normalized.group)
         tally = self.rows[number].side(side)
         op = step.frame.op
-        tally.errors += said.failed
+        tally.errors += normalized.failed
         if op == Op.SUB:
             tally.subscribed += 1
         elif op in PUBLISHES:
             tally.sent += 1
         elif op != Op.ERR:
             tally.received += 1
-            if said.status or timed:
-                tally.status(said.status or "redelivered")
-            if asked:
-                self.rows[self._number(asked)].side(side).replied(after, self._dice)
+            if normalized.status or timed:
+                tally.status(normalized.status or "redelivered")
+            if request_group:
+                self.rows[self._number(request_group)].side(side).replied(after, self._random)
         return number
 
 
@@ -136,14 +139,14 @@ def _show_first(
     ]
     for number, (mine, other) in pairs.items():
         left, right = shown[0].get(mine), shown[1].get(other)
-        what = "presence" if left is None or right is None else _field(left.said, right.said)
-        rows[number].sample = Sample(what, left.text if left else "", right.text if right else "")
+        field = "presence" if left is None or right is None else _field(left.normalized, right.normalized)
+        rows[number].sample = Sample(field, left.text if left else "", right.text if right else "")
 
 
 class _Shown(NamedTuple):
-    """A frame that is shown: what it says, and its beginning as text."""
+    """A frame that is shown: its normalized form, and its beginning as text."""
 
-    said: NormalizedFrame
+    normalized: NormalizedFrame
     text: str
 
 
@@ -151,16 +154,16 @@ def _fetch(path: Path | str, places: set[int | None], ignore: Ignore) -> dict[in
     found: dict[int | None, _Shown] = {}
     for event in events(path) if places else ():
         if isinstance(event, Step) and event.seq in places:
-            said = normalize(event.frame, event.direction, ignore)
-            assert said is not None, "it was compared"
-            found[event.seq] = _Shown(said, _text(event))
+            normalized = normalize(event.frame, event.direction, ignore)
+            assert normalized is not None, "it was compared"
+            found[event.seq] = _Shown(normalized, _text(event))
             if len(found) == len(places):
                 break
     return found
 
 
 def _field(ours: NormalizedFrame, theirs: NormalizedFrame) -> str:
-    """Return what differs; frames of one kind and row differ in anything but their group."""
+    """Return the field that differs; frames of one kind and row differ in anything but their group."""
     return difference(ours, theirs._replace(group=ours.group) if ours.kind == theirs.kind else theirs)
 
 

@@ -1,12 +1,12 @@
 """The difference of two multisets of any size in bounded memory.
 
-Two captures of one conversation say nearly the same in nearly the same order: fed with both in step, what one
-has said and the other has not yet said stays small, and what both said leaves at once.  Where it does not
-stay small (other orders, other contents) the open entries go to temporary files, split by hash, and each file
-is settled on its own at the end.  The answer is exact either way.
+Two captures of one conversation hold nearly the same frames in nearly the same order.  Read side by side, few
+entries are open at a time: those that one side had and the other not yet; equal entries cancel out.  Where
+too many stay open (other orders, other contents) they go to temporary files, split by hash, and each file is
+settled on its own at the end.  The answer is exact either way.
 
-An entry is a digest of what was said, how often one side is ahead, a key for its row, and the place of the
-first frame that is ahead.
+An entry is a digest of a frame, how often one side is ahead, a key for its row, and the place of the first
+frame that is ahead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENTRY: Final = struct.Struct("<12sqqq")
 
 
 class Surplus(NamedTuple):
-    """Something that one side said more often.
+    """An entry that one side has more often.
 
     by: how much more often, negative for the second side.  place: of the first such frame.
     """
@@ -35,7 +35,7 @@ class Surplus(NamedTuple):
 
 
 class MultisetDiff:
-    """Counts what two sides said; a context manager (of its temporary files).
+    """Counts the entries of two sides; a context manager (of its temporary files).
 
     limit: how many open entries are kept in memory, about 300 bytes each.
     """
@@ -56,7 +56,7 @@ class MultisetDiff:
 
     @property
     def spilled(self) -> bool:
-        """Whether temporary files are in use."""
+        """True when temporary files are in use."""
         return self._folder is not None
 
     def add(self, digest: bytes, key: int, side: int, place: int) -> None:
@@ -66,7 +66,7 @@ class MultisetDiff:
             self._spill()
 
     def surplus(self) -> Iterator[Surplus]:
-        """Yield what one side said more often than the other; call it once, at the end."""
+        """Yield the entries that one side has more often than the other; call it once, at the end."""
         if self._folder is None:
             yield from self._open.values()
             return
@@ -87,8 +87,8 @@ class MultisetDiff:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="natsproxy-")
         parts: list[list[bytes]] = [[] for _ in range(_FILES)]
-        for digest, odd in self._open.items():
-            parts[digest[0]].append(_ENTRY.pack(digest, *odd))
+        for digest, surplus in self._open.items():
+            parts[digest[0]].append(_ENTRY.pack(digest, *surplus))
         self._open.clear()
         for number, part in enumerate(parts):
             if part:

@@ -1,9 +1,10 @@
-"""What a frame says, without what differs from run to run: the form in which two captures are compared.
+"""The normalized form of a frame, without the parts that differ from run to run: captures are compared in it.
 
-Subjects become templates (inboxes, nuids, numbers as `*`), replies count as there or not (ack subjects carry
-time stamps), headers lose order and spacing.  JSON that NATS defines (JetStream API answers, micro services)
-is compared by value without time stamps and server names and with identifiers masked, also where the API
-gives an object's metadata as base64; application payloads count byte for byte.  `Ignore` leaves out more.
+Subjects become templates (inboxes, nuids, numbers as `*`).  Replies count as present or absent (ack subjects
+carry time stamps).  Headers lose order and spacing.  JSON that NATS defines (JetStream API answers, micro
+services) is compared by value without time stamps and server names and with identifiers masked, also where
+the API gives an object's metadata as base64; application payloads count byte for byte.  `Ignore` leaves out
+more.
 
 An -ERR belongs to the subject that it names (permissions); an error of the JetStream API is a status of the
 answer that carries it.
@@ -24,7 +25,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol import errors, headers
 from natsproxy.protocol.subjects import matches
 from natsproxy.protocol.template import template
-from natsproxy.replay.conversation.identities import is_identifier
+from natsproxy.replay.conversation.identifier_map import is_identifier
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
 
@@ -63,7 +64,7 @@ _STATE: Final = frozenset(
         "push_bound",
     }
 )
-"""The state of a consumer at the moment of asking: it moves on by itself."""
+"""Members that show the state of a consumer at the moment of the call: they change by themselves."""
 _OBJECT: Final = re.compile(r"\$O\.[^.]+\.M\.")
 _EIGHT: Final = re.compile(r"[0-9A-Za-z]{8}")
 _VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
@@ -72,7 +73,7 @@ COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """What else does not count: JSON pointers, header names, subject patterns."""
+    """Parts of frames to leave out: JSON pointers, header names, subject patterns."""
 
     pointers: tuple[tuple[str, ...], ...] = ()
     headers: frozenset[bytes] = frozenset()
@@ -99,10 +100,10 @@ def parse_ignore(entries: Iterable[str]) -> Ignore:
 
 
 class NormalizedFrame(NamedTuple):
-    """A frame in canonical form.
+    """A frame in normalized form.
 
     group: the subject template; of an -ERR that names no subject its text.  status: of a header block, or the
-    error of the JetStream API.  failed: whether it says an error, one of these or an -ERR.
+    error of the JetStream API.  failed: whether it carries an error, one of these or an -ERR.
     """
 
     direction: str
@@ -116,7 +117,7 @@ class NormalizedFrame(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """A short hash of all of it."""
+        """A hash of all fields, 12 bytes."""
         plain = isinstance(self.body, bytes)
         body = self.body if plain else repr(self.body).encode()
         return hashlib.blake2b(_head(self[:6], plain) + body, digest_size=12).digest()
@@ -128,11 +129,11 @@ def _head(fields: tuple[Any, ...], plain: bool) -> bytes:
 
 
 def normalize(
-    frame: Frame, direction: Direction, ignore: Ignore = Ignore(), given: Container[str] = ()
+    frame: Frame, direction: Direction, ignore: Ignore = Ignore(), server_names: Container[str] = ()
 ) -> NormalizedFrame | None:
-    """Return what a frame says; None for one that does not count (PING, heartbeats, flow control, ...).
+    """Return the normalized form; None for a frame that is not compared (PING, heartbeats, flow control).
 
-    given: names of consumers that the server has chosen so far (`name_given`).
+    server_names: names of consumers that the server has chosen so far (`server_chosen_name`).
     """
     if frame.op not in COMPARED or frame.subject.startswith(b"$JS.FC."):
         return None
@@ -150,8 +151,10 @@ def normalize(
             return None
         status = error or b" ".join((block.code, block.description)).strip().decode(errors="replace")
         left_out = ignore.headers | _VOLATILE_HEADERS
-        pairs = tuple(sorted((name, masked(value)) for name, value in block.pairs if name not in left_out))
-    group = _group(frame.subject, given)
+        pairs = tuple(
+            sorted((name, mask_header_value(value)) for name, value in block.pairs if name not in left_out)
+        )
+    group = _group(frame.subject, server_names)
     body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
     return NormalizedFrame(direction.label, kind, group, bool(frame.reply), pairs, status, body, bool(error))
 
@@ -174,11 +177,11 @@ def _api_error(frame: Frame) -> str:
         error = json.loads(body)["error"]
         return f"{int(error['code'])} {error.get('description', '')} ({int(error['err_code'])})"
     except (ValueError, TypeError, KeyError, AttributeError):
-        return ""  # an application's own words
+        return ""  # an application's own JSON
 
 
-def masked(value: bytes) -> bytes:
-    """Return a header value with identifiers in it masked."""
+def mask_header_value(value: bytes) -> bytes:
+    """Return a header value with its identifiers masked."""
     return _named(value) if b"." in value else b"*" if is_identifier(value) else value
 
 
@@ -216,16 +219,16 @@ def _remove(value: Any, pointer: tuple[str, ...]) -> None:
 
 
 def _open_object(value: Any) -> None:
-    """Put the metadata of an object, where a stored message is some, in the place of its base64."""
+    """Replace the base64 of a stored message by the object metadata in it, where there is some."""
     message = value.get("message") if isinstance(value, dict) else None
     if isinstance(message, dict) and _OBJECT.match(str(message.get("subject"))):
         try:
             message["data"] = json.loads(base64.b64decode(message["data"]))
         except (ValueError, TypeError, KeyError):
-            return  # a message without data, or of an application that has borrowed the subject
+            return  # a message without data, or an application's own on such a subject
 
 
-def name_given(frame: Frame) -> str:
+def server_chosen_name(frame: Frame) -> str:
     """Return the name of a consumer that the server chose, from the answer to its creation; else `""`."""
     if b".v1.consumer_create_response" not in frame.body[:80]:
         return ""
@@ -233,18 +236,18 @@ def name_given(frame: Frame) -> str:
         answer = json.loads(frame.body)
     except ValueError:
         return ""
-    return str(answer.get("name", "")) if isinstance(answer, dict) and _names_itself(answer) else ""
+    return str(answer.get("name", "")) if isinstance(answer, dict) and _is_unnamed_consumer(answer) else ""
 
 
-def _names_itself(value: dict[str, Any]) -> bool:
-    """Tell whether this is a consumer whose configuration says no name: any letters may have come out."""
+def _is_unnamed_consumer(value: dict[str, Any]) -> bool:
+    """Tell whether a consumer's configuration gives no name: the server's choice may be any letters."""
     config = value.get("config")
     return isinstance(config, dict) and not config.keys() & {"name", "durable_name"}
 
 
 def _canonical(value: Any, volatile: frozenset[str]) -> Any:
     if isinstance(value, dict):
-        chosen = _names_itself(value)
+        chosen = _is_unnamed_consumer(value)
         return {
             key: "*"
             if key in ("name", "id") and (chosen or _generated(value[key]))
@@ -255,7 +258,7 @@ def _canonical(value: Any, volatile: frozenset[str]) -> Any:
     if isinstance(value, list):
         return [_canonical(entry, volatile) for entry in value]
     if isinstance(value, str) and volatile:
-        return masked(value.encode()).decode()
+        return mask_header_value(value.encode()).decode()
     return value
 
 
@@ -272,25 +275,25 @@ def _is_mixed(name: str) -> bool:
     return any(c.isdigit() for c in name) or not (name.islower() or name.isupper() or name[1:].islower())
 
 
-def _group(subject: bytes, given: Container[str] = ()) -> str:
-    return _named(subject, given).decode(errors="replace")
+def _group(subject: bytes, server_names: Container[str] = ()) -> str:
+    return _named(subject, server_names).decode(errors="replace")
 
 
-def _named(subject: bytes, given: Container[str] = ()) -> bytes:
-    """Return the subject template; in NATS's own, any name that may be generated is masked (it errs so)."""
+def _named(subject: bytes, server_names: Container[str] = ()) -> bytes:
+    """Return the subject template; in NATS's own subjects every name that may be generated is masked."""
     made = template(subject)
     if not made.startswith((b"$JS.", b"$O.")):
         return made
     consumers = made.startswith(b"$JS.")
     return b".".join(
-        b"*" if is_identifier(token) or (consumers and _may_be_generated(token, given)) else token
+        b"*" if is_identifier(token) or (consumers and _may_be_generated(token, server_names)) else token
         for token in made.split(b".")
     )
 
 
-def _may_be_generated(token: bytes, given: Container[str]) -> bool:
+def _may_be_generated(token: bytes, server_names: Container[str]) -> bool:
     name = token.decode(errors="replace")
-    return name in given or _is_mixed(name)
+    return name in server_names or _is_mixed(name)
 
 
 def difference(ours: NormalizedFrame, theirs: NormalizedFrame) -> str:

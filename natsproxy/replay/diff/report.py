@@ -1,4 +1,4 @@
-"""What a comparison says: rows of counts and latencies, and the first frames that differ; values only.
+"""The report of a comparison: rows of counts and latencies, and the first frames that differ; values only.
 
 Everything here is bounded whatever the captures hold: rows (`ROWS`; later subjects count as one row), status
 texts, and latencies (a sample of them, the same one every time).
@@ -20,7 +20,7 @@ _STATUSES: Final = 50
 
 @dataclass(slots=True)
 class Tally:
-    """What one side said in a group.  latency: ns from requests to their first reply, a sample of them."""
+    """The counts of one side in a group.  latency: ns from requests to their first reply, a sample."""
 
     sent: int = 0
     received: int = 0
@@ -36,15 +36,15 @@ class Tally:
         known = text in self.statuses or len(self.statuses) < _STATUSES
         self.statuses[text if known else "other"] += 1
 
-    def replied(self, latency: int | None, dice: random.Random) -> None:
-        """Count a reply; latency: how long after its request, None where it was not the first one."""
+    def replied(self, latency: int | None, generator: random.Random) -> None:
+        """Count a reply; latency: ns since its request, None where it was not the first reply."""
         self.replies += 1
         if latency is None:
             return
         self.answered += 1
         if len(self.latency) < _SAMPLE:
             self.latency.append(latency)
-        elif (at := dice.randrange(self.answered)) < _SAMPLE:
+        elif (at := generator.randrange(self.answered)) < _SAMPLE:
             self.latency[at] = latency
 
     def percentile(self, share: float) -> int | None:
@@ -55,7 +55,7 @@ class Tally:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values; latencies in microseconds."""
+        """Return the tally as JSON values; latencies in microseconds."""
         known: dict[str, Any] = {
             "sent": self.sent,
             "received": self.received,
@@ -72,7 +72,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The first frames that only one side has; field: what differs between them, "presence" for one alone."""
+    """The first frames that only one side has; field: the field that differs, "presence" for one alone."""
 
     field: str
     recorded: str = ""
@@ -81,7 +81,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Row:
-    """One group.  missing: frames that only the recording has.  added: that only the other one has."""
+    """One group.  missing: frames that only the recording has.  added: frames that only the other one has."""
 
     group: str
     recorded: Tally = field(default_factory=Tally)
@@ -92,11 +92,11 @@ class Row:
 
     @property
     def same(self) -> bool:
-        """Whether both said the same."""
+        """True when both sides hold the same frames."""
         return not self.missing and not self.added
 
     def side(self, number: int) -> Tally:
-        """Return the tally of the recording (0) or of what was observed (1)."""
+        """Return the tally of the recording (0) or of the observed capture (1)."""
         return self.observed if number else self.recorded
 
 
@@ -104,7 +104,7 @@ class Row:
 class Report:
     """The rows, the groups that differ first.
 
-    gaps: how often the recording and the other one lack what was not recorded; it is not compared.
+    gaps: how many gaps the recording and the observed capture have; they are not compared.
     """
 
     rows: list[Row]
@@ -112,11 +112,11 @@ class Report:
 
     @property
     def same(self) -> bool:
-        """Whether both conversations said the same."""
+        """True when both captures hold the same frames."""
         return all(row.same for row in self.rows)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the report as JSON values."""
         return {
             "same": self.same,
             "recorded_gaps": self.gaps[0],

@@ -1,4 +1,4 @@
-"""What a replay asks of its player, and what it has to say: values."""
+"""Actions that the playback requests from its driver, and its mismatches: plain values."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import NamedTuple
 
 
 class Send(NamedTuple):
-    """Send whole frames on a live connection."""
+    """Send whole frames to a client."""
 
-    live: int
+    client_id: int
     data: bytes
 
 
 class EndConnection(NamedTuple):
-    """End a live connection once everything before was sent."""
+    """End a client's connection once everything before was sent."""
 
-    live: int
+    client_id: int
 
 
 class Forward(NamedTuple):
-    """Pass a client frame to the real server behind a live connection."""
+    """Pass a client's frame to the real server behind it."""
 
-    live: int
+    client_id: int
     data: bytes
 
 
@@ -31,7 +31,7 @@ Action = Send | EndConnection | Forward
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A recorded client frame that comes near: where it is, the field that differs, whether it was used."""
+    """A recorded client frame near to a mismatch: its text, the field that differs, whether it was used."""
 
     text: str
     field: str
@@ -41,22 +41,22 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A live client frame that the capture has no exchange for, and what came near."""
+    """A live client frame without a recorded exchange, and the nearest recorded frames."""
 
-    live: int
+    client_id: int
     name: str
     text: str
     candidates: tuple[Candidate, ...] = ()
 
     def __str__(self) -> str:
-        who = f"client {self.name!r}" if self.name else f"connection {self.live}"
-        lines = [f"{who} sent what was never recorded: {self.text}"]
-        for near in self.candidates:
-            if near.field == "":
-                lines.append(f"  recorded, but already used: {near.text}")
+        who = f"client {self.name!r}" if self.name else f"connection {self.client_id}"
+        lines = [f"{who} sent a frame that was never recorded: {self.text}"]
+        for candidate in self.candidates:
+            if candidate.field == "":
+                lines.append(f"  recorded, but already used: {candidate.text}")
             else:
-                state = "already used" if near.used else "not used"
-                lines.append(f"  nearest ({near.field} differs, {state}): {near.text}")
+                state = "already used" if candidate.used else "not used"
+                lines.append(f"  nearest ({candidate.field} differs, {state}): {candidate.text}")
         if not self.candidates:
             lines.append("  nothing like it was recorded")
         return "\n".join(lines)

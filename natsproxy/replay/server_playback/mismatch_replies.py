@@ -1,12 +1,13 @@
-"""What a client hears that says what was never recorded: the clearest that its library shows a person.
+"""The replies to client frames that were never recorded.
 
-A `-ERR` that is not one of the server's own ends the connection in most libraries, and the cause is gone with
-it.  These arrive, and say what is wrong
-- a request of the JetStream API: an API error, whose description every library puts into its exception;
-- a pull, a direct get: a status that no library takes for the end of a pull (400), with a description;
-- any other request: the `-ERR` of a denied publish, which libraries hand to the error callback or log, with
-  the reason behind it, and a 503, which ends the request at once (and has no room for a reason);
-- a publish without a reply, a subscription: that `-ERR` alone.
+An invented `-ERR` ends the connection in most client libraries, and the cause is lost with it.  These replies
+arrive at the application and carry the reason:
+
+- a request of the JetStream API: an API error; every library puts its description into the exception;
+- a pull or a direct get: status 400 with a description, which no library takes for the end of a pull;
+- any other request: the `-ERR` of a denied publish, with the reason behind it, which libraries hand to the
+  error callback or log; then a 503, which ends the request at once (and has no room for a reason);
+- a publish without a reply, or a subscription: that `-ERR` alone.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from natsproxy.wire.ops import Op
 REASON: Final = b"not in the capture"
 _MARK: Final = b"Natsproxy-Mismatch"
 _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
-"""Calls of the API that are answered with messages and statuses."""
+"""API calls that are answered with messages and statuses, not with JSON."""
 
 
 def mismatch_reply(frame: Frame, sid: bytes | None) -> bytes:
-    """Return what is said about a frame.  sid: where its client hears answers with headers, if anywhere."""
+    """Return the reply to a frame.  sid: the client's subscription to the reply inbox, if it has one."""
     publish = frame.op != Op.SUB
-    what = b"Publish" if publish else b"Subscription"
-    error = encode.err(b'Permissions Violation for %b to "%b": %b' % (what, frame.subject, REASON))
+    action = b"Publish" if publish else b"Subscription"
+    error = encode.err(b'Permissions Violation for %b to "%b": %b' % (action, frame.subject, REASON))
     if not publish or sid is None:
         return error
     call = parse_api(frame.subject)

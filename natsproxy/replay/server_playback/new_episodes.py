@@ -1,9 +1,9 @@
-"""What a session adds to a cassette: client frames that were not recorded, and what a real server answered.
+"""The new episodes of a playback: unrecorded client frames, and the real server's answers to them.
 
-The additions speak the language of the recording, so that the next playback takes them for a part of it:
-identifiers that were mapped are mapped back, sids are those of the recorded connection (new ones get numbers
-of their own), and each addition has a place: behind the recorded frame that was the last to have happened.
-A client that plays no recorded connection becomes a connection of its own, from its CONNECT on.
+Additions are translated into the recording's names, so that the next playback takes them for a part of it.
+Mapped identifiers are mapped back.  Sids are those of the recorded connection; new subscriptions get numbers
+of their own.  Each addition has a place: behind the recorded frame that happened last.  A client that plays
+no recorded connection becomes a connection of its own, from its CONNECT on.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from natsproxy.errors import CaptureError
 from natsproxy.protocol.jetstream import is_api
-from natsproxy.replay.conversation.exchanges import Recorded, RecordedConversation
-from natsproxy.replay.conversation.identities import Identities
+from natsproxy.replay.conversation.exchanges import RecordedConnection, RecordedConversation
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -25,7 +25,7 @@ _FAR: Final = 1_000_000  # sids of subscriptions that were not read yet are belo
 
 
 class Addition(NamedTuple):
-    """A frame to add, or with no data the end of a connection that was added.
+    """A frame to add; without data, the end of a connection that was added.
 
     conn: the recorded connection; negative for one that is added.  after: seq of the recorded frame behind
     which it belongs, -1 for the beginning.  delay: ns behind that.
@@ -41,17 +41,19 @@ class Addition(NamedTuple):
 class NewEpisodes:
     """Collects the additions of one playback; they are kept in memory, up to `limit` bytes."""
 
-    def __init__(self, script: RecordedConversation, identities: Identities, *, limit: int = LIMIT) -> None:
+    def __init__(
+        self, conversation: RecordedConversation, identifiers: IdentifierMap, *, limit: int = LIMIT
+    ) -> None:
         self.additions: list[Addition] = []
-        self._script = script
-        self._identities = identities
+        self._conversation = conversation
+        self._identifiers = identifiers
         self._limit = limit
         self._size = 0
         self._new: set[int] = set()
         self._sids: set[tuple[int, bytes]] = set()
 
     def sent(self, client: Client, frame: Frame, now: int) -> None:
-        """Add a client frame that was not recorded: it was passed on."""
+        """Add a client frame that was passed to the real server."""
         self._begin(client, now)
         recorded = client.recorded
         if frame.op == Op.SUB:
@@ -64,7 +66,7 @@ class NewEpisodes:
         else:
             body = frame.body
             if is_api(frame.subject):
-                body = self._identities.text_to_recorded(body)
+                body = self._identifiers.text_to_recorded(body)
             data = encode.pub(
                 self._map(frame.subject), body, reply=self._map(frame.reply), headers=frame.headers
             )
@@ -77,14 +79,14 @@ class NewEpisodes:
             self._add(client, C2S, encode.unsub(client.sids[frame.sid], limit), now)
 
     def answered(self, client: Client, frame: Frame, now: int) -> None:
-        """Add what the real server sent to a client."""
+        """Add a frame that the real server sent to a client."""
         self._begin(client, now)
         if frame.op not in (Op.MSG, Op.HMSG):
             self._add(client, S2C, frame.raw, now)
             return
         body = frame.body
         if body.startswith(b'{"type":"io.nats.jetstream.api.'):
-            body = self._identities.text_to_recorded(body)
+            body = self._identifiers.text_to_recorded(body)
         sid = client.sids.get(frame.sid, frame.sid)
         subject, reply = self._map(frame.subject), self._map(frame.reply)
         self._add(client, S2C, encode.msg(subject, sid, body, reply=reply, headers=frame.headers), now)
@@ -96,19 +98,19 @@ class NewEpisodes:
 
     def _begin(self, client: Client, now: int) -> None:
         if client.recorded is not None:
-            self._script.reach(client.recorded.first, now)
+            self._conversation.reach(client.recorded.first_seq, now)
         elif client.id not in self._new:
             self._new.add(client.id)
-            self._add(client, S2C, encode.info(self._script.info or b"{}"), now)
-            if client.hello is not None:
-                self._add(client, C2S, client.hello.raw, now)
+            self._add(client, S2C, encode.info(self._conversation.info or b"{}"), now)
+            if client.connect_frame is not None:
+                self._add(client, C2S, client.connect_frame.raw, now)
 
-    def _free_sid(self, recorded: Recorded) -> bytes:
-        recorded.top_sid += 1 if self._script.whole else _FAR
+    def _free_sid(self, recorded: RecordedConnection) -> bytes:
+        recorded.top_sid += 1 if self._conversation.whole else _FAR
         return b"%d" % recorded.top_sid
 
     def _map(self, subject: bytes) -> bytes:
-        return self._identities.to_recorded(subject)
+        return self._identifiers.to_recorded(subject)
 
     def _add(self, client: Client, direction: Direction, data: bytes, now: int) -> None:
         self._size += len(data) + _OVERHEAD
@@ -116,8 +118,8 @@ class NewEpisodes:
             raise CaptureError(
                 f"more than {self._limit >> 20} MiB are new to this cassette: record it anew (mode all)"
             )
-        after, since = self._script.reached
+        after, since = self._conversation.reached
         if not since:
-            self._script.reached, since = (after, now), now
+            self._conversation.reached, since = (after, now), now
         conn = client.recorded.conn if client.recorded is not None else -client.id
         self.additions.append(Addition(conn, direction, data, after, max(0, now - since)))

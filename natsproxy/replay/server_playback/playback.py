@@ -1,16 +1,13 @@
-"""Plays the server of a capture to live clients: events in, actions out, no I/O and no clock.
+"""The state machine that plays a capture's server: events in, actions out, no I/O and no clock.
 
-How it goes
-1. A live connection gets INFO at once.  Which recorded connection it plays is decided by what it says and
-   does (`binding.py`).
-2. Each client frame is matched to the earliest unused exchange of that connection that agrees (`match.py`);
-   identifiers are learned on the way.
-3. What it caused goes out when everything that it waits for has happened (`delivery.py`).
+1. A live client gets INFO at once.  `binding.py` chooses the recorded connection that it plays.
+2. Each client frame is matched to the earliest unused exchange of that connection that agrees
+   (`conversation/matching.py`); identifiers are learned on the way.
+3. The effects of an exchange are sent when all their causes have happened (`delivery.py`).
 4. PING is answered live, verbose clients get `+OK`.  UNSUB and answers to flow control never mismatch.
-5. Input that was not recorded: "error" answers with an error that clients survive (`refusal.py`) and keeps
-   the mismatch; "ignore" keeps quiet; "pass" hands it to a real server, which hears of all
-   subscriptions, so that it can answer; "record" does that and collects both for the cassette
-   (`episodes.py`).
+5. Unrecorded input: `error` sends an error that clients survive (`mismatch_replies.py`) and keeps the
+   mismatch; `ignore` sends nothing; `pass` hands it to a real server, with all subscriptions, so that the
+   server can answer; `record` does that and collects both for the cassette (`new_episodes.py`).
 """
 
 from __future__ import annotations
@@ -22,15 +19,16 @@ from natsproxy.protocol import info
 from natsproxy.protocol.connect import DEFAULTS, parse_connect
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.exchanges import (
+    END,
     WINDOW,
     Exchange,
-    Recorded,
+    RecordedConnection,
     RecordedConversation,
-    alone,
     is_optional,
     key_of,
+    standalone,
 )
-from natsproxy.replay.conversation.identities import Identities, Pairs
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, Pairs
 from natsproxy.replay.conversation.matching import Matcher, Matchers
 from natsproxy.replay.conversation.steps import Event
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
@@ -38,7 +36,7 @@ from natsproxy.replay.server_playback.binding import HISTORY, Binder, Client
 from natsproxy.replay.server_playback.delivery import Delivery
 from natsproxy.replay.server_playback.mismatch_replies import mismatch_reply
 from natsproxy.replay.server_playback.new_episodes import NewEpisodes
-from natsproxy.replay.server_playback.suggestions import nearest, preview
+from natsproxy.replay.server_playback.suggestions import preview, suggest
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -49,6 +47,7 @@ _DEFAULT_INFO: Final = (
     b'{"server_id":"NATSPROXY","server_name":"natsproxy","version":"2.15.1","proto":1,"host":"127.0.0.1",'
     b'"port":4222,"headers":true,"max_payload":1048576,"jetstream":true}'
 )
+# Members of a recorded INFO that would lead a client elsewhere, or to TLS and signatures that nobody checks.
 _NOT_OURS: Final = (
     "connect_urls",
     "ws_connect_urls",
@@ -65,8 +64,8 @@ _NOT_OURS: Final = (
 )
 
 
-class ToClient:
-    """The machine.  `mismatches` and `unused()` say what did not fit."""
+class ServerPlayback:
+    """The machine.  `mismatches` and `unused()` hold the differences from the recording."""
 
     def __init__(
         self,
@@ -77,99 +76,102 @@ class ToClient:
         timing: Literal["answers", "recorded"] = "answers",
         bodies: Matchers = (),
     ) -> None:
-        self.script = RecordedConversation(source, window=window)
-        self.identities = Identities()
-        self.matcher = Matcher(self.identities, bodies)
+        self.conversation = RecordedConversation(source, window=window)
+        self.identifiers = IdentifierMap()
+        self.matcher = Matcher(self.identifiers, bodies)
         self.mismatches: list[Mismatch] = []
-        self.episodes = NewEpisodes(self.script, self.identities) if unrecorded == "record" else None
+        self.new_episodes = (
+            NewEpisodes(self.conversation, self.identifiers) if unrecorded == "record" else None
+        )
         self._unrecorded = unrecorded
         self._passes = unrecorded in ("pass", "record")
         self._clients: dict[int, Client] = {}
         self._now = 0
         self._actions: list[Action] = []
-        self._binder = Binder(self.script, self.matcher)
+        self._binder = Binder(self.conversation, self.matcher)
         self._delivery = Delivery(
-            self.script, self.identities, self._clients, self._actions, recorded=timing == "recorded"
+            self.conversation, self.identifiers, self._clients, self._actions, recorded=timing == "recorded"
         )
-        self.script.fill()
+        self.conversation.fill()
 
     # -- events in
 
-    def opened(self, live: int, address: tuple[str, int]) -> list[Action]:
-        """A client connected; address: where we listen, for INFO."""
-        self._clients[live] = Client(live)
-        args = self.script.info or _DEFAULT_INFO
+    def opened(self, client_id: int, address: tuple[str, int]) -> list[Action]:
+        """Take a new client in; address: our listening address, for INFO."""
+        self._clients[client_id] = Client(client_id)
+        args = self.conversation.info or _DEFAULT_INFO
         shown = info.rewrite_info(
-            args, remove=_NOT_OURS, set={"host": address[0], "port": address[1], "client_id": live}
+            args, remove=_NOT_OURS, set={"host": address[0], "port": address[1], "client_id": client_id}
         )
-        return [Send(live, encode.info(shown))]
+        return [Send(client_id, encode.info(shown))]
 
-    def received(self, live: int, frames: list[Frame], now: int) -> list[Action]:
-        """A client sent frames, as far as they came in one read."""
-        client = self._clients[live]
+    def received(self, client_id: int, frames: list[Frame], now: int) -> list[Action]:
+        """Handle the frames of one read from a client."""
+        client = self._clients[client_id]
         pongs = 0
         for frame in frames:
             if frame.op == Op.PING:
+                # The PONG of a client that is not bound yet waits: its held frames are answered before.
                 pongs += 1
                 if client.recorded is not None:
-                    self._actions.append(Send(live, encode.PONG))
+                    self._actions.append(Send(client_id, encode.PONG))
                     pongs -= 1
             elif frame.op == Op.CONNECT:
                 try:
                     client.connect = parse_connect(frame.args, client.connect)
-                except ValueError:  # the server closes without a word
-                    self._actions.append(EndConnection(live))
+                except ValueError:  # nats-server closes without an -ERR too
+                    self._actions.append(EndConnection(client_id))
                     return self._take()
-                client.hello = frame
+                client.connect_frame = frame
                 self._ok(client)
             elif frame.op in (Op.PUB, Op.HPUB, Op.SUB, Op.UNSUB):
-                self._talk(client, frame, now)
+                self._client_frame(client, frame, now)
         if client.held:
             self._bind(client, now)
-        self._actions += [Send(live, encode.PONG)] * pongs
+        self._actions += [Send(client_id, encode.PONG)] * pongs
         return self._take()
 
-    def closed(self, live: int, now: int) -> list[Action]:
-        """A client is gone."""
-        client = self._clients.pop(live, None)
+    def closed(self, client_id: int, now: int) -> list[Action]:
+        """Handle the end of a client's connection."""
+        client = self._clients.pop(client_id, None)
         if client is not None and client.recorded is not None and not client.history:
-            client.recorded.live = None
-        if client is not None and self.episodes is not None:
-            self.episodes.ended(client, now)
+            client.recorded.client_id = None
+        if client is not None and self.new_episodes is not None:
+            self.new_episodes.ended(client, now)
         return self._take()
 
-    def answered(self, live: int, frame: Frame, now: int) -> list[Action]:
-        """The real server sent a client a message, or an error."""
-        client = self._clients.get(live)
+    def answered(self, client_id: int, frame: Frame, now: int) -> list[Action]:
+        """Pass a message or an error of the real server on to a client."""
+        client = self._clients.get(client_id)
         if client is not None:
-            if self.episodes is not None:
-                self.episodes.answered(client, frame, now)
-            self._actions.append(Send(live, frame.raw))
+            if self.new_episodes is not None:
+                self.new_episodes.answered(client, frame, now)
+            self._actions.append(Send(client_id, frame.raw))
         return self._take()
 
     def tick(self, now: int) -> list[Action]:
-        """Time has passed."""
+        """Send effects that have become due."""
         self._now = now
         self._delivery.tick(now)
         return self._take()
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is wanted next, in ns; None for never."""
+        """The next time at which `tick` has to be called, in ns; None for never."""
         return self._delivery.deadline
 
     @property
     def done(self) -> bool:
-        """Whether everything recorded was played: every client frame came, every server frame went."""
-        if not self.script.whole:
+        """True when every recorded client frame came and every recorded server frame was sent."""
+        if not self.conversation.whole:
             return False
-        return not any(r.unused or r.unsent for r in self.script.connections.values())
+        return not any(r.unused or r.unsent for r in self.conversation.connections.values())
 
-    def waits_for(self) -> str:
-        """Say what the conversation waits for, for an error message."""
+    def waiting_for(self) -> str:
+        """Return a phrase for the frame that the conversation waits for, for an error message."""
         left = self.unused()
         if left:
-            first, name = left[0], self.script.connections[left[0].conn].name
+            first, name = left[0], self.conversation.connections[left[0].conn].name
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             who = (
                 f"client {name!r} (recorded connection {first.conn})"
@@ -181,17 +183,19 @@ class ToClient:
 
     def unused(self) -> list[Exchange]:
         """Return the recorded client frames that no live one matched, in order."""
-        left = [x for r in self.script.connections.values() for queue in r.open.values() for x in queue]
+        left = [
+            x for r in self.conversation.connections.values() for queue in r.exchanges.values() for x in queue
+        ]
         return sorted(left, key=lambda x: x.seq)
 
     def _take(self) -> list[Action]:
-        self.script.fill()
-        self._delivery.fresh(self._now)
+        self.conversation.fill()
+        self._delivery.send_newly_ready(self._now)
         actions = self._actions[:]
         self._actions.clear()
         return actions
 
-    def _talk(self, client: Client, frame: Frame, now: int) -> None:
+    def _client_frame(self, client: Client, frame: Frame, now: int) -> None:
         self._now = now
         self._ok(client)
         if client.recorded is None:
@@ -207,9 +211,12 @@ class ToClient:
 
     # -- matching
 
-    def _find(self, recorded: Recorded, frame: Frame) -> tuple[Exchange, Pairs] | None:
-        for strict in (True, False):
-            for exchange in recorded.open.get(key_of(frame), ()):
+    def _find(self, recorded: RecordedConnection, frame: Frame) -> tuple[Exchange, Pairs] | None:
+        for strict in (
+            True,
+            False,
+        ):  # an exchange whose identifiers are known goes before one that would teach
+            for exchange in recorded.exchanges.get(key_of(frame), ()):
                 new: Pairs = {}
                 if not self.matcher.differs(exchange.frame, frame, new, strict=strict):
                     return exchange, new
@@ -218,8 +225,8 @@ class ToClient:
     def _play(self, client: Client, frame: Frame, now: int) -> None:
         if is_optional(frame):
             self._pass(client, frame)
-            if self.episodes is not None and frame.op == Op.UNSUB:
-                self.episodes.unsubscribed(client, frame, now)
+            if self.new_episodes is not None and frame.op == Op.UNSUB:
+                self.new_episodes.unsubscribed(client, frame, now)
             return
         if frame.op == Op.SUB:
             client.subs[frame.sid] = frame.subject
@@ -232,37 +239,37 @@ class ToClient:
                 self._play(client, past, now)
             return
         if len(client.history) < HISTORY:
-            client.history.append(alone(frame))
+            client.history.append(standalone(frame))
         if found is None or recorded is None:
             self._mismatch(client, frame, now)
             return
         exchange, new = found
-        self.identities.learn(new)
+        self.identifiers.learn(new)
         client.remember(exchange, new)
         self._matched(client, recorded, exchange, frame, now)
 
     def _matched(
-        self, client: Client, recorded: Recorded, exchange: Exchange, frame: Frame, now: int
+        self, client: Client, recorded: RecordedConnection, exchange: Exchange, frame: Frame, now: int
     ) -> None:
-        ready = self.script.use(exchange, frame, now)
+        ready = self.conversation.use(exchange, frame, now)
         if frame.op == Op.SUB:
             recorded.sids[exchange.frame.sid] = frame.sid
             client.sids[frame.sid] = exchange.frame.sid
             self._delivery.subscribed(recorded, exchange.frame.sid, now)
         self._delivery.caused(ready, now)
-        self._delivery.release(recorded, "end", now)
+        self._delivery.release(recorded, END, now)
 
     def _mismatch(self, client: Client, frame: Frame, now: int) -> None:
         if self._passes and frame.op != Op.SUB:
             self._pass(client, frame)
-        if self.episodes is not None:
-            client.told = True
-            self.episodes.sent(client, frame, now)
+        if self.new_episodes is not None:
+            client.committed = True
+            self.new_episodes.sent(client, frame, now)
         if self._unrecorded != "error":
             return
-        near = nearest(frame, client.recorded, self.script, self.matcher)
+        candidates = suggest(frame, client.recorded, self.conversation, self.matcher)
         if len(self.mismatches) < _MISMATCHES:
-            self.mismatches.append(Mismatch(client.id, client.connect.name, preview(frame), near))
+            self.mismatches.append(Mismatch(client.id, client.connect.name, preview(frame), candidates))
         sid = None
         if frame.op != Op.SUB and frame.reply and client.connect.headers:
             sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)

@@ -1,7 +1,7 @@
-"""A server that is not there: plays a capture to any client that connects, in one trio task.
+"""A server that plays a capture to any client that connects, on trio.
 
-`CassetteServer.serve` listens, feeds a `ToClient` machine and performs what it asks for.  It is what
-`natsproxy replay to-client`, `natsproxy cassette run`, `natsproxy.testing` and the pytest plugin stand on.
+`CassetteServer.serve` listens, feeds a `ServerPlayback` machine and performs its actions.  `natsproxy replay
+to-client`, `natsproxy cassette run`, `natsproxy.testing` and the pytest plugin are built on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from natsproxy.replay.conversation.steps import events
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
 from natsproxy.replay.server_playback.new_episodes import Addition
-from natsproxy.replay.server_playback.playback import ToClient, Unrecorded
+from natsproxy.replay.server_playback.playback import ServerPlayback, Unrecorded
 from natsproxy.replay.server_playback.upstream import Upstream
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Malformed
@@ -33,16 +33,17 @@ from natsproxy.wire.parse import EVERYTHING
 from natsproxy.wire.scanner import Scanner
 
 BACKLOG = 8 << 20
-"""Bytes that a client may leave unread; then nothing more is read from anybody until it has taken them."""
+"""Unread bytes of one client beyond which no client is read from, until it has taken them."""
 
 
 class CassetteServer:
     """Plays the server of a capture.
 
-    path: the capture.  unrecorded: what to do with input that was not recorded: "error", "ignore", "pass" (to
-    `upstream`, a real server) or "record" (that too; `keep` adds it to the capture).  timing: "answers" (at
-    once, but timed frames at their distance) or "recorded".  bodies: (subject pattern, matcher) pairs for
-    application payloads.  tap: called with each live client frame and with what is sent.
+    path: the capture.  unrecorded: the treatment of unrecorded input: "error", "ignore", "pass" (to
+    `upstream`, a real server) or "record" (that too; `take_additions` returns it).  timing: "answers" (at
+    once, timed frames at their distance) or "recorded".  bodies: (subject pattern, matcher) pairs for
+    application payloads.  tap: called with (client number, "c2s" or "s2c", bytes) for each live client frame
+    and each send.
 
     Raises CaptureError where the capture cannot be read.
     """
@@ -62,34 +63,34 @@ class CassetteServer:
         if unrecorded in ("pass", "record") and upstream is None:
             raise ConfigError("unrecorded input can be passed on only with an upstream")
         self.path = Path(path)
-        self.machine = ToClient(
+        self.machine = ServerPlayback(
             events(path), window=window, unrecorded=unrecorded, timing=timing, bodies=bodies
         )
         self.address = listen or Address()
         self.connected = 0
         self.accepted = 0
         self.last_activity = 0
-        self._upstream = upstream
+        self._upstream_address = upstream
         self._legs: dict[int, Leg] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
-        self._behind: dict[int, Upstream] = {}
+        self._upstreams: dict[int, Upstream] = {}
         self._tap = tap
-        self._retimed = trio.Event()
-        self._timed: int | None = None  # the deadline that the timer waits for
+        self._deadline_changed = trio.Event()
+        self._awaited_deadline: int | None = None  # the deadline that the timer waits for
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.failure: NatsproxyError | None = None
 
-    # -- what it says
+    # -- state
 
     @property
     def url(self) -> str:
-        """Where clients connect, once `serve` has started."""
+        """The URL for clients, once `serve` has started."""
         return f"nats://{self.address}"
 
     @property
     def mismatches(self) -> list[Mismatch]:
-        """What clients sent that was never recorded (the first thousand)."""
+        """The client frames that were never recorded (the first thousand)."""
         return self.machine.mismatches
 
     def unused(self) -> list[Exchange]:
@@ -98,16 +99,17 @@ class CassetteServer:
 
     def take_additions(self) -> list[Addition]:
         """Return the unrecorded frames and their answers, once; `cassette.merge` adds them to the capture."""
-        episodes = self.machine.episodes
-        if episodes is None:
+        new_episodes = self.machine.new_episodes
+        if new_episodes is None:
             return []
-        additions, episodes.additions = episodes.additions, []
+        additions, new_episodes.additions = new_episodes.additions, []
         return additions
 
     async def finished(self, idle: float | None = None) -> None:
         """Wait until everything was played and every client has left.
 
-        idle: seconds without any traffic after which to give up.  Raises Stalled with what was waited for.
+        idle: seconds without any traffic after which to give up.  Raises Stalled, which names the awaited
+        frame.
         """
         began = now_ns()
         while not (self.machine.done and not self.connected):
@@ -115,23 +117,23 @@ class CassetteServer:
                 raise self.failure
             quiet = (now_ns() - max(began, self.last_activity)) / 1e9
             if idle is not None and quiet >= idle:
-                raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {self._waits_for()}")
+                raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {self._waiting_for()}")
             with trio.move_on_after(float("inf") if idle is None else idle - quiet):
                 await self._changed.wait()
 
-    def _waits_for(self) -> str:
-        full, behind = self._full(), self._behind_full()
+    def _waiting_for(self) -> str:
+        full, upstream = self._full_client(), self._full_upstream()
         if full is not None:
             return f"client {full} to read {self._legs[full].backlog} bytes"
-        if behind is not None:
-            return f"the real server to take {behind.backlog} bytes"
-        what = self.machine.waits_for()
-        return f"{self.connected} clients to leave" if what == "nothing" else what
+        if upstream is not None:
+            return f"the real server to take {upstream.backlog} bytes"
+        frame = self.machine.waiting_for()
+        return f"{self.connected} clients to leave" if frame == "nothing" else frame
 
-    # -- life
+    # -- serving
 
     async def serve(self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen and play until cancelled; starts with the address once the listener stands.
+        """Listen and play until cancelled; the task starts with the address, once it listens.
 
         Raises ConfigError for an address that cannot be listened on.
         """
@@ -154,34 +156,34 @@ class CassetteServer:
                 self.accepted += 1
                 nursery.start_soon(self._connection, self.accepted, stream)
 
-    async def _connection(self, live: int, stream: trio.SocketStream) -> None:
+    async def _connection(self, client_id: int, stream: trio.SocketStream) -> None:
         leg = Leg(taken(stream))
-        self._legs[live] = leg
+        self._legs[client_id] = leg
         self.connected += 1
         try:
             with trio.CancelScope() as scope:
-                self._scopes[live] = scope
+                self._scopes[client_id] = scope
                 try:
-                    self._perform(self.machine.opened(live, (self.address.host, self.address.port)))
-                    await self._read(live, leg)
+                    self._perform(self.machine.opened(client_id, (self.address.host, self.address.port)))
+                    await self._read(client_id, leg)
                 except LegLost:
-                    pass  # the client is gone; the machine hears of it below
+                    pass  # the client is gone; `closed` below reports it to the machine
                 except NatsproxyError as error:
                     self.failure = error
         finally:
-            leg.close()  # however it ends: serving may be cancelled, a matcher of the user's may fail
-        del self._legs[live], self._scopes[live]
+            leg.close()  # in any case: serving may be cancelled, a user's matcher may raise
+        del self._legs[client_id], self._scopes[client_id]
         self.connected -= 1
-        behind = self._behind.pop(live, None)
-        if behind is not None:
-            behind.close()
+        upstream = self._upstreams.pop(client_id, None)
+        if upstream is not None:
+            upstream.close()
         try:
-            self._perform(self.machine.closed(live, now_ns()))
+            self._perform(self.machine.closed(client_id, now_ns()))
         except NatsproxyError as error:
             self.failure = error
-        self._tell()
+        self._notify()
 
-    async def _read(self, live: int, leg: Leg) -> None:
+    async def _read(self, client_id: int, leg: Leg) -> None:
         scanner = Scanner(C2S, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
         while True:
             data = leg.try_receive()
@@ -200,112 +202,114 @@ class CassetteServer:
                     wrong = segment
             if self._tap is not None:
                 for frame in frames:
-                    self._tap(live, "c2s", frame.raw)
+                    self._tap(client_id, "c2s", frame.raw)
             self.last_activity = now_ns()
-            self._perform(self.machine.received(live, frames, self.last_activity))
+            self._perform(self.machine.received(client_id, frames, self.last_activity))
             if isinstance(wrong, Malformed):
                 leg.write(encode.err("Unknown Protocol Operation"))
                 return
             await self._room()
 
     async def _room(self) -> None:
-        """Wait for the clients that were sent more than they have read: what comes in makes more of it.
+        """Wait while a client has not read the frames that it was sent: more input would cause more of them.
 
-        The same for real servers behind that take less than is passed on.
+        The same for real servers that take less than is passed on.
         """
-        while (full := self._full()) is not None:
-            with suppress(LegLost):  # then it has nothing left to read; its own task hears of it
+        while (full := self._full_client()) is not None:
+            with suppress(LegLost):  # then it has nothing left to read, and its own task ends
                 await self._legs[full].flush()
-        while (behind := self._behind_full()) is not None:
-            await behind.room()
+        while (upstream := self._full_upstream()) is not None:
+            await upstream.room()
 
-    def _full(self) -> int | None:
-        return next((live for live, leg in self._legs.items() if leg.backlog > BACKLOG), None)
+    def _full_client(self) -> int | None:
+        return next((client_id for client_id, leg in self._legs.items() if leg.backlog > BACKLOG), None)
 
-    def _behind_full(self) -> Upstream | None:
-        return next((behind for behind in self._behind.values() if behind.backlog > BACKLOG), None)
+    def _full_upstream(self) -> Upstream | None:
+        return next((upstream for upstream in self._upstreams.values() if upstream.backlog > BACKLOG), None)
 
-    # -- what the machine asks for
+    # -- actions of the machine
 
     def _perform(self, actions: list[Action]) -> None:
-        for live, data in _joined(actions):
-            leg = self._legs.get(live)
+        for client_id, data in _join_sends(actions):
+            leg = self._legs.get(client_id)
             if leg is None:
                 continue
             if isinstance(data, Forward):
-                self._forward(live, data.data)
+                self._forward(client_id, data.data)
             elif data is None:
-                self._hang(live)
+                self._end_connection(client_id)
             else:
-                self._send(live, leg, data)
-        if self.machine.deadline != self._timed:
-            self._retimed.set()
+                self._send(client_id, leg, data)
+        if self.machine.deadline != self._awaited_deadline:
+            self._deadline_changed.set()
 
-    def _send(self, live: int, leg: Leg, data: bytes) -> None:
+    def _send(self, client_id: int, leg: Leg, data: bytes) -> None:
         assert self._nursery is not None
         if self._tap is not None:
-            self._tap(live, "s2c", data)
+            self._tap(client_id, "s2c", data)
         try:
             idle = not leg.backlog
             leg.write(data)
             if idle and leg.backlog:
                 self._nursery.start_soon(_flush, leg)
         except LegLost:
-            self._scopes[live].cancel()
+            self._scopes[client_id].cancel()
 
-    def _hang(self, live: int) -> None:
-        self._legs[live].finish()
-        self._scopes[live].cancel()
+    def _end_connection(self, client_id: int) -> None:
+        self._legs[client_id].finish()
+        self._scopes[client_id].cancel()
 
-    def _forward(self, live: int, data: bytes) -> None:
-        assert self._upstream is not None
+    def _forward(self, client_id: int, data: bytes) -> None:
+        assert self._upstream_address is not None
         assert self._nursery is not None
-        behind = self._behind.get(live)
-        if behind is None:
-            behind = self._behind[live] = Upstream(self._upstream, partial(self._answered, live))
-            self._nursery.start_soon(self._carry, live, behind)
-        behind.send(data)
+        upstream = self._upstreams.get(client_id)
+        if upstream is None:
+            upstream = self._upstreams[client_id] = Upstream(
+                self._upstream_address, partial(self._answered, client_id)
+            )
+            self._nursery.start_soon(self._carry, client_id, upstream)
+        upstream.send(data)
 
-    async def _carry(self, live: int, behind: Upstream) -> None:
+    async def _carry(self, client_id: int, upstream: Upstream) -> None:
         try:
-            await behind.run()
+            await upstream.run()
         except NatsproxyError as error:
             self.failure = error
-            scope = self._scopes.get(live)
+            scope = self._scopes.get(client_id)
             if scope is not None:
                 scope.cancel()
-            self._tell()
+            self._notify()
 
-    def _answered(self, live: int, frame: Frame) -> None:
+    def _answered(self, client_id: int, frame: Frame) -> None:
         try:
             self.last_activity = now_ns()
-            self._perform(self.machine.answered(live, frame, self.last_activity))
+            self._perform(self.machine.answered(client_id, frame, self.last_activity))
         except NatsproxyError as error:
             self.failure = error
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        """Wake who waits for the end: a client left, a timed frame went, something failed."""
+    def _notify(self) -> None:
+        """Wake `finished`: a client left, a timed frame was sent, or an error happened."""
         self.last_activity = now_ns()
         self._changed.set()
         self._changed = trio.Event()
 
     async def _timer(self) -> None:
         while True:
-            self._retimed = trio.Event()
-            deadline = self._timed = self.machine.deadline
+            self._deadline_changed = trio.Event()
+            deadline = self._awaited_deadline = self.machine.deadline
             wait = float("inf") if deadline is None else max(0, deadline - now_ns()) / 1e9
             with trio.move_on_after(wait):
-                await self._retimed.wait()
+                await self._deadline_changed.wait()
                 continue
             try:
                 self._perform(self.machine.tick(now_ns()))
             except NatsproxyError as error:
                 self.failure = error
-            self._tell()
+            self._notify()
 
 
-def _joined(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:
+def _join_sends(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:
     """Return the actions with neighbouring sends of one connection as one."""
     made: list[tuple[int, bytes | Forward | None]] = []
     pending: list[bytes] = []
@@ -313,13 +317,13 @@ def _joined(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:
         if isinstance(action, Send):
             pending.append(action.data)
             following = actions[index + 1] if index + 1 < len(actions) else None
-            if not (isinstance(following, Send) and following.live == action.live):
-                made.append((action.live, b"".join(pending)))
+            if not (isinstance(following, Send) and following.client_id == action.client_id):
+                made.append((action.client_id, b"".join(pending)))
                 pending = []
         elif isinstance(action, EndConnection):
-            made.append((action.live, None))
+            made.append((action.client_id, None))
         else:
-            made.append((action.live, action))
+            made.append((action.client_id, action))
     return made
 
 

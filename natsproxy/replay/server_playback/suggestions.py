@@ -1,10 +1,10 @@
-"""What comes near to a frame that was not recorded, for a report that a person can act on."""
+"""Suggestions for a mismatch: the recorded frames that come nearest to a live one."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from natsproxy.replay.conversation.exchanges import Exchange, Recorded, RecordedConversation
+from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, RecordedConversation
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.server_playback.actions import Candidate
 from natsproxy.wire.frames import Frame
@@ -31,14 +31,14 @@ def preview(frame: Frame, limit: int = 60) -> str:
     return " ".join(words)
 
 
-def nearest(
-    live: Frame, recorded: Recorded | None, script: RecordedConversation, matcher: Matcher
+def suggest(
+    frame: Frame, recorded: RecordedConnection | None, conversation: RecordedConversation, matcher: Matcher
 ) -> tuple[Candidate, ...]:
-    """Return up to three recorded frames of the same op that come nearest, the nearest first."""
+    """Return up to three recorded frames of the same op that are nearest to `frame`, the nearest first."""
     ranked: list[tuple[tuple[int, int, int], int, Candidate]] = []
-    for exchange in _candidates(live, script):
-        field = matcher.differs(exchange.frame, live, {})
-        common = _common(exchange.frame.subject, live.subject)
+    for exchange in _candidates(frame, conversation):
+        field = matcher.differs(exchange.frame, frame, {})
+        common = _common(exchange.frame.subject, frame.subject)
         if field == "subject" and not common:
             continue
         elsewhere = recorded is None or exchange.conn != recorded.conn
@@ -52,11 +52,13 @@ def nearest(
     return tuple(candidate for _, _, candidate in ranked[:_SHOWN])
 
 
-def _candidates(live: Frame, script: RecordedConversation) -> list[Exchange]:
-    op = {Op.HPUB: Op.PUB}.get(live.op, live.op)
-    found: list[Exchange] = [x for x in script.used if {Op.HPUB: Op.PUB}.get(x.frame.op, x.frame.op) == op]
-    for recorded in script.connections.values():
-        for (kind, _), queue in recorded.open.items():
+def _candidates(frame: Frame, conversation: RecordedConversation) -> list[Exchange]:
+    op = {Op.HPUB: Op.PUB}.get(frame.op, frame.op)
+    found: list[Exchange] = [
+        x for x in conversation.used if {Op.HPUB: Op.PUB}.get(x.frame.op, x.frame.op) == op
+    ]
+    for recorded in conversation.connections.values():
+        for (kind, _), queue in recorded.exchanges.items():
             if {Op.HPUB: Op.PUB}.get(kind, kind) == op:
                 found.extend(queue)
             if len(found) > _LOOKED_AT:

@@ -1,4 +1,4 @@
-"""The real server behind a cassette, for input that was not recorded: one plain connection per client."""
+"""The real server behind a cassette, for unrecorded input: one plain connection per client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONNECT: Final = (
 class Upstream:
     """Carries a client's unrecorded frames to a real server; `deliver` gets its messages and errors.
 
-    backlog: bytes that the server has not taken yet; who sends waits for `room` when they become many.
+    backlog: bytes that the server has not taken yet; a sender waits in `room` when they become many.
     """
 
     def __init__(self, address: Address, deliver: Callable[[Frame], None]) -> None:
@@ -44,7 +44,7 @@ class Upstream:
         self._more.set()
 
     async def room(self) -> None:
-        """Wait until something of what waits was sent, or the connection has ended."""
+        """Wait until some of the backlog was sent, or the connection has ended."""
         await self._sent.wait()
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class Upstream:
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Dial and carry until `close`.
+        """Connect, and carry frames until `close` or the server's end.
 
         Raises ConfigError or ReplayError when the server cannot be used.
         """

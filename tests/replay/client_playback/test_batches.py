@@ -25,7 +25,7 @@ RECORDINGS = sorted((Path(__file__).parents[3] / "recordings").glob("*.ncap"))
 
 
 def expanded(path: Path) -> list[tuple[int, int, int, bytes]]:
-    """Return (seq, connection, time, bytes or sid) of each frame of the strides."""
+    """Return (seq, connection, time, bytes or sid) of each frame of the batches."""
     found: list[tuple[int, int, int, bytes]] = []
     for batch in batches(path):
         if isinstance(batch, PlainBatch):

@@ -10,27 +10,27 @@ import nkeys
 import pytest
 
 from natsproxy.errors import ConfigError
-from natsproxy.replay.client_playback.credentials import Credentials, from_creds, from_user, rebuilt
+from natsproxy.replay.client_playback.credentials import Credentials, from_creds, from_user, rebuild_connect
 
 RECORDED = b'{"verbose":false,"name":"n","user":"old","pass":"[redacted]","sig":"s","JWT":"j","echo":true}'
 SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
 
 
 def test_secrets_go_and_the_rest_stays() -> None:
-    said = json.loads(rebuilt(RECORDED, Credentials(), ""))
+    said = json.loads(rebuild_connect(RECORDED, Credentials(), ""))
     assert said == {"verbose": False, "name": "n", "echo": True}
 
 
 def test_the_users_credentials_come_in_their_place() -> None:
-    said = json.loads(rebuilt(RECORDED, from_user("me:pw:1"), ""))
+    said = json.loads(rebuild_connect(RECORDED, from_user("me:pw:1"), ""))
     assert (said["user"], said["pass"]) == ("me", "pw:1")
-    assert json.loads(rebuilt(b"", from_user("tok"), ""))["auth_token"] == "tok"
+    assert json.loads(rebuild_connect(b"", from_user("tok"), ""))["auth_token"] == "tok"
 
 
 def test_a_recorded_user_may_have_credentials_of_its_own() -> None:
     both = Credentials(token="t", users={"old": from_user("new:pw")})
-    assert json.loads(rebuilt(RECORDED, both, ""))["user"] == "new"
-    assert json.loads(rebuilt(b'{"user":"else"}', both, ""))["auth_token"] == "t"
+    assert json.loads(rebuild_connect(RECORDED, both, ""))["user"] == "new"
+    assert json.loads(rebuild_connect(b'{"user":"else"}', both, ""))["auth_token"] == "t"
 
 
 def test_a_creds_file_signs_the_live_nonce(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_creds_file_signs_the_live_nonce(tmp_path: Path) -> None:
         f"-----BEGIN NATS USER JWT-----\naaa.bbb.ccc\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END USER NKEY SEED------\n"
     )
-    said = json.loads(rebuilt(RECORDED, from_creds(path), "nonce"))
+    said = json.loads(rebuild_connect(RECORDED, from_creds(path), "nonce"))
     assert said["jwt"] == "aaa.bbb.ccc"
     signature = base64.urlsafe_b64decode(said["sig"] + "==")
     assert nkeys.from_seed(bytearray(SEED.encode())).verify(b"nonce", signature)

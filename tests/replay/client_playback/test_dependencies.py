@@ -11,14 +11,14 @@ from tests.replay.scripted import Line, events
 
 
 def planned(*lines: Line) -> list[Planned]:
-    needs = Dependencies()
+    dependencies = Dependencies()
     found = []
     for step in events(list(lines)):
         assert isinstance(step, Step)
         if step.direction == C2S:
-            found.append(needs.sent(step))
+            found.append(dependencies.sent(step))
         else:
-            needs.received(step)
+            dependencies.received(step)
     return found
 
 
@@ -76,9 +76,9 @@ def test_heartbeats_and_redeliveries_do_not_count() -> None:
 
 
 def test_a_goodbye_waits_for_what_came_last() -> None:
-    needs = Dependencies()
+    dependencies = Dependencies()
     for step in events([(1, ">", b"SUB a 1\r\n"), (1, "<", b"MSG a 1 0\r\n\r\n")]):
         assert isinstance(step, Step)
-        (needs.sent if step.direction == C2S else needs.received)(step)
-    assert needs.ended(1, 9, 5).counts == (Count(b"1", 1, (b"a",)),)
-    assert needs.ended(1, 9, 5).counts == ()
+        (dependencies.sent if step.direction == C2S else dependencies.received)(step)
+    assert dependencies.ended(1, 9, 5).counts == (Count(b"1", 1, (b"a",)),)
+    assert dependencies.ended(1, 9, 5).counts == ()

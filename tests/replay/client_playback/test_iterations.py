@@ -1,4 +1,4 @@
-"""A lap is the same conversation under other names."""
+"""A iteration is the same conversation under other names."""
 
 from __future__ import annotations
 

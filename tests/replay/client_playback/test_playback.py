@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.client_playback.playback import ToServer
+from natsproxy.replay.client_playback.playback import ClientPlayback
 from tests.replay.play import PATIENCE, Play
 from tests.replay.scripted import MS, events, hello
 
@@ -10,8 +10,8 @@ from tests.replay.scripted import MS, events, hello
 def test_pings_and_pongs_of_the_recording_are_not_sent_and_subs_are_fenced() -> None:
     play = Play([*hello(1, "a"), (1, ">", b"PONG\r\nSUB a 1\r\nPING\r\n")])
     play.go()
-    fence, goodbye = b"PING\r\n", b"PING\r\n"
-    assert play.sent == {1: b"SUB a 1\r\n" + fence + goodbye}
+    fence, end = b"PING\r\n", b"PING\r\n"
+    assert play.sent == {1: b"SUB a 1\r\n" + fence + end}
 
 
 def test_a_frame_waits_for_the_message_that_it_answered() -> None:
@@ -217,7 +217,7 @@ def test_a_schedule_is_read_a_little_ahead_only() -> None:
             read.append(event)
             yield event
 
-    machine = ToServer(source(), speed=1.0)  # type: ignore[arg-type]
+    machine = ClientPlayback(source(), speed=1.0)  # type: ignore[arg-type]
     assert machine.advance(0) == []
     assert 200 < len(read) < 300
     for now in (0, 150 * MS, 300 * MS):
@@ -237,6 +237,6 @@ def test_reading_is_bounded_by_the_window() -> None:
             read.append(event)
             yield event
 
-    machine = ToServer(source(), window=4096)  # type: ignore[arg-type]
+    machine = ClientPlayback(source(), window=4096)  # type: ignore[arg-type]
     machine.advance(0)
     assert len(read) < 100

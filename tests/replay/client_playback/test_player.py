@@ -12,8 +12,8 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.client_playback.batches import batches
-from natsproxy.replay.client_playback.playback import ToServer
-from natsproxy.replay.client_playback.player import ServerPlayer
+from natsproxy.replay.client_playback.playback import ClientPlayback
+from natsproxy.replay.client_playback.player import ClientPlayer
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.errors import ReplayError
 from tests.replay.kit import PROGRAMS, nats_server, record_program, recording
@@ -29,8 +29,8 @@ async def test_two_replays_of_a_program_say_what_was_recorded(name: str, tmp_pat
     await record_program(PROGRAMS / f"{name}.py", captures[0])
     for n in (1, 2):
         async with nats_server() as server, recording(captures[n], server) as url:
-            machine = ToServer(batches(captures[0]))
-            player = ServerPlayer(machine, Address("127.0.0.1", int(url.rsplit(":", 1)[1])))
+            machine = ClientPlayback(batches(captures[0]))
+            player = ClientPlayer(machine, Address("127.0.0.1", int(url.rsplit(":", 1)[1])))
             with trio.fail_after(60):
                 await player.run()
         assert [str(missing) for missing in machine.missing] == []
@@ -44,11 +44,11 @@ async def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
     port = listener.socket.getsockname()[1]
     await listener.aclose()
     with pytest.raises(ConfigError, match=f"cannot connect to nats://127.0.0.1:{port}"):
-        await ServerPlayer(ToServer(batches(capture)), Address("127.0.0.1", port)).run()
+        await ClientPlayer(ClientPlayback(batches(capture)), Address("127.0.0.1", port)).run()
 
 
-async def _scripted(answers: bytes, capture: Path) -> ToServer:
-    machine = ToServer(batches(capture))
+async def _scripted(answers: bytes, capture: Path) -> ClientPlayback:
+    machine = ClientPlayback(batches(capture))
 
     async def serve(stream: trio.SocketStream) -> None:
         await stream.send_all(answers)
@@ -58,7 +58,7 @@ async def _scripted(answers: bytes, capture: Path) -> ToServer:
         (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         try:
-            await ServerPlayer(machine, Address("127.0.0.1", port)).run()
+            await ClientPlayer(machine, Address("127.0.0.1", port)).run()
         finally:
             nursery.cancel_scope.cancel()
     return machine
@@ -90,7 +90,7 @@ async def test_a_server_that_says_nothing_is_waited_for_so_long(
 async def test_a_server_that_stops_speaking_nats_is_said(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"SUB a 1\r\nPUB a 0\r\n\r\n")])
     machine = await _scripted(b"INFO {}\r\nPONG\r\nMSG a\r\n", capture)
-    assert "what is not NATS (s2c byte" in str(machine.missing[0])
+    assert "bytes that are not NATS (s2c byte" in str(machine.missing[0])
 
 
 async def test_an_interrupted_replay_leaves_no_connection(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_an_interrupted_replay_leaves_no_connection(tmp_path: Path) -> Non
         (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         address = Address("127.0.0.1", listener.socket.getsockname()[1])
         with trio.CancelScope() as interrupted:
-            await ServerPlayer(ToServer(batches(capture)), address).run()
+            await ClientPlayer(ClientPlayback(batches(capture)), address).run()
         with trio.fail_after(5):
             await gone.wait()
         nursery.cancel_scope.cancel()

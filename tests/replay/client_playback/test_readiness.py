@@ -52,7 +52,7 @@ def test_a_wait_in_vain_names_what_did_not_come(lines: list[Line], frame: str, n
     play = Play([*hello(1, "a"), *hello(2, "b"), *lines])
     play.go()
     play.give_up()
-    assert (frame, need) in [(missing.frame, missing.need) for missing in play.machine.missing]
+    assert (frame, need) in [(missing.frame, missing.requirement) for missing in play.machine.missing]
     sent = b"".join(play.sent.values())
     assert all(data in sent for _, way, data in lines if way == ">")
 
@@ -105,4 +105,4 @@ def test_no_conversation_and_no_server_makes_it_wait_for_ever(
             play.receive(conn, data)
     play.give_up()
     assert play.machine.done
-    assert all(missing.need for missing in play.machine.missing)
+    assert all(missing.requirement for missing in play.machine.missing)

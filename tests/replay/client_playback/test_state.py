@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.replay.client_playback.batches import PlainBatch
-from natsproxy.replay.client_playback.state import Bulk, Missing
+from natsproxy.replay.client_playback.state import Missing, QueuedBatch
 
 
 def publish(subject: bytes) -> PlainBatch:
@@ -11,7 +11,7 @@ def publish(subject: bytes) -> PlainBatch:
 
 
 def test_a_bulk_takes_publishes_of_its_mark_and_time_up_to_its_size() -> None:
-    bulk = Bulk(1, 5, mark=3)
+    bulk = QueuedBatch(1, 5, mark=3)
     assert bulk.takes(3, 5)
     assert bulk.takes(3, None)  # times do not count
     assert not bulk.takes(3, 6)
@@ -21,7 +21,7 @@ def test_a_bulk_takes_publishes_of_its_mark_and_time_up_to_its_size() -> None:
 
 
 def test_a_bulk_knows_its_subjects_also_of_those_that_join_later() -> None:
-    bulk = Bulk(1, 5, mark=0)
+    bulk = QueuedBatch(1, 5, mark=0)
     bulk.add(publish(b"a"))
     assert bulk.subjects == {b"a"}
     bulk.add(publish(b"b"))

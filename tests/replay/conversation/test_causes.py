@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.conversation.causes import Cause, Causes, Kind
+from natsproxy.replay.conversation.causes import Cause, Causes, Timing
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.ops import C2S, Op
 from tests.replay.scripted import Line, events
@@ -56,9 +56,9 @@ def test_a_delivery_comes_from_its_publish_and_what_asked_for_it() -> None:
         (1, "<", b"MSG s 1 $JS.ACK.S.C.2.1.2.99.0 1\r\nx\r\n"),
         (1, "<", b"MSG s 1 $JS.ACK.S.D.2.9.2.99.0 1\r\nx\r\n"),
     )
-    assert found[0][1] == Cause((1, 2), Kind.ANSWER, True)
-    assert found[1][1] == Cause((4, 2), Kind.ANSWER, True)
-    assert found[2][1].kind is Kind.TIMED
+    assert found[0][1] == Cause((1, 2), Timing.ANSWER, True)
+    assert found[1][1] == Cause((4, 2), Timing.ANSWER, True)
+    assert found[2][1].timing is Timing.TIMED
 
 
 def test_a_push_delivery_comes_from_the_creation_of_its_consumer() -> None:
@@ -69,7 +69,7 @@ def test_a_push_delivery_comes_from_the_creation_of_its_consumer() -> None:
         (1, "<", b"HMSG dlv 1 30 30\r\nNATS/1.0 100 Idle Heartbeat\r\n\r\n\r\n".replace(b"30 30", b"31 31")),
     )
     assert found[0][1].after == (1,)
-    assert found[1][1] == Cause((1,), Kind.TIMED, True)
+    assert found[1][1] == Cause((1,), Timing.TIMED, True)
 
 
 def test_a_delayed_nak_is_timed() -> None:
@@ -77,7 +77,7 @@ def test_a_delayed_nak_is_timed() -> None:
         (1, ">", b'PUB $JS.ACK.S.C.1.1.1.9.0 13\r\n-NAK {"d":12}\r\n'),
         (1, "<", b"MSG s 1 $JS.ACK.S.C.2.1.2.9.0 1\r\nx\r\n"),
     )
-    assert found[0][1].kind is Kind.TIMED
+    assert found[0][1].timing is Timing.TIMED
 
 
 def test_an_error_comes_from_the_last_frame() -> None:

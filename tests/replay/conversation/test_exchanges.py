@@ -12,31 +12,31 @@ from tests.replay.scripted import MS, events, hello
 
 
 def test_an_exchange_hands_out_the_effects_that_waited_for_it_alone() -> None:
-    script = RecordedConversation(
+    conversation = RecordedConversation(
         events([*hello(1, "a"), (1, ">", b"SUB i 1\r\nPUB q i 0\r\n\r\n"), (1, "<", b"MSG i 1 0\r\n\r\n")])
     )
-    script.fill()
-    recorded = script.connections[1]
+    conversation.fill()
+    recorded = conversation.connections[1]
     assert recorded.name == "a"
-    sub, request = (queue[0] for queue in recorded.open.values())
-    assert script.use(sub, sub.frame, 5) == []
-    (effect,) = script.use(request, request.frame, 7)
-    assert (effect.last, effect.offset, effect.waits) == (7, MS, 0)
+    sub, request = (queue[0] for queue in recorded.exchanges.values())
+    assert conversation.use(sub, sub.frame, 5) == []
+    (effect,) = conversation.use(request, request.frame, 7)
+    assert (effect.caused_at, effect.offset, effect.pending_causes) == (7, MS, 0)
     assert (recorded.unused, recorded.unsent) == (0, 1)
-    assert script.whole
+    assert conversation.whole
 
 
 def test_an_effect_read_after_its_cause_was_used_waits_for_nothing() -> None:
     lines = [*hello(1, "a"), (1, ">", b"SUB i 1\r\nPUB q i 0\r\n\r\n"), (1, "<", b"MSG i 1 0\r\n\r\n")]
-    script = RecordedConversation(events(lines), window=1)
-    script.fill()
-    assert not script.whole
-    while script.connections[1].open:
-        exchange = next(iter(script.connections[1].open.values()))[0]
-        script.use(exchange, exchange.frame, 3)
-        script.fill()
-    ((recorded, lane, effect),) = script.fresh
-    assert (recorded.conn, lane, effect.last) == (1, (b"1", b"i"), 3)
+    conversation = RecordedConversation(events(lines), window=1)
+    conversation.fill()
+    assert not conversation.whole
+    while conversation.connections[1].exchanges:
+        exchange = next(iter(conversation.connections[1].exchanges.values()))[0]
+        conversation.use(exchange, exchange.frame, 3)
+        conversation.fill()
+    ((recorded, key, effect),) = conversation.newly_ready
+    assert (recorded.conn, key, effect.caused_at) == (1, (b"1", b"i"), 3)
 
 
 def test_unsubscribing_and_flow_control_are_optional() -> None:
@@ -45,17 +45,17 @@ def test_unsubscribing_and_flow_control_are_optional() -> None:
 
 
 def test_a_connect_that_was_edited_into_nonsense_is_said() -> None:
-    with pytest.raises(CaptureError, match="connection 1 has a CONNECT that is none"):
+    with pytest.raises(CaptureError, match="connection 1 has an invalid CONNECT"):
         RecordedConversation(events([(1, ">", b"CONNECT nonsense\r\n")])).fill()
 
 
 def test_what_was_used_keeps_no_more_than_its_own_bytes_alive() -> None:
     many = b"".join(b"PUB a%d 3\r\nxyz\r\n" % n for n in range(1000))
-    script = RecordedConversation(events([*hello(1, "a"), (1, ">", many)]))
-    script.fill()
-    exchanges = [queue[0] for queue in script.connections[1].open.values()]
+    conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", many)]))
+    conversation.fill()
+    exchanges = [queue[0] for queue in conversation.connections[1].exchanges.values()]
     for exchange in exchanges:
         raw = exchange.frame.raw
-        script.use(exchange, exchange.frame, 1)
-        assert (exchange.frame.raw, exchange.frame.body, exchange.live) == (raw, b"xyz", None)
-    assert sum(len(exchange.frame.buffer) for exchange in script.used) == len(many)
+        conversation.use(exchange, exchange.frame, 1)
+        assert (exchange.frame.raw, exchange.frame.body, exchange.live_frame) == (raw, b"xyz", None)
+    assert sum(len(exchange.frame.buffer) for exchange in conversation.used) == len(many)

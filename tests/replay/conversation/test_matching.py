@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproxy.replay.conversation.identities import Identities
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.matching import Matcher, ignoring_json
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
@@ -55,11 +55,11 @@ CASES = [
 
 @pytest.mark.parametrize(("recorded", "live", "field"), CASES)
 def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -> None:
-    assert Matcher(Identities()).differs(one(recorded), one(live), {}) == field
+    assert Matcher(IdentifierMap()).differs(one(recorded), one(live), {}) == field
 
 
 def test_a_users_matcher_comes_first() -> None:
-    matcher = Matcher(Identities(), [(b"app.>", ignoring_json(["/a/ts", "/id"]))])
+    matcher = Matcher(IdentifierMap(), [(b"app.>", ignoring_json(["/a/ts", "/id"]))])
     ours, theirs = (
         one(pub("app.x", '{"a":{"ts":1,"v":2},"id":3}')),
         one(pub("app.x", '{"id":4,"a":{"v":2,"ts":5}}')),

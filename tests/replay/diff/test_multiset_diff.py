@@ -20,49 +20,49 @@ def digest(word: str) -> bytes:
     return blake2b(word.encode(), digest_size=12).digest()
 
 
-def surplus(said: list[tuple[str, int]], limit: int) -> tuple[list[Surplus], bool]:
-    with MultisetDiff(limit) as balance:
-        for place, (word, side) in enumerate(said):
-            balance.add(digest(word), ord(word), side, place)
-        return sorted(balance.surplus()), balance.spilled
+def surplus(entries: list[tuple[str, int]], limit: int) -> tuple[list[Surplus], bool]:
+    with MultisetDiff(limit) as multisets:
+        for place, (word, side) in enumerate(entries):
+            multisets.add(digest(word), ord(word), side, place)
+        return sorted(multisets.surplus()), multisets.spilled
 
 
 @given(WORDS)
-def test_it_is_the_difference_of_two_multisets_whatever_the_order(said: list[tuple[str, int]]) -> None:
-    ahead = Counter({word: 0 for word, _ in said})
-    for word, side in said:
+def test_it_is_the_difference_of_two_multisets_whatever_the_order(entries: list[tuple[str, int]]) -> None:
+    ahead = Counter({word: 0 for word, _ in entries})
+    for word, side in entries:
         ahead[word] += -1 if side else 1
-    found, spilled = surplus(said, limit=1000)
+    found, spilled = surplus(entries, limit=1000)
     assert not spilled
-    assert {odd.key: odd.by for odd in found} == {ord(word): by for word, by in ahead.items() if by}
-    for odd in found:
-        assert said[odd.place] == (chr(odd.key), 0 if odd.by > 0 else 1)
+    assert {one.key: one.by for one in found} == {ord(word): by for word, by in ahead.items() if by}
+    for one in found:
+        assert entries[one.place] == (chr(one.key), 0 if one.by > 0 else 1)
 
 
 @given(WORDS, st.integers(0, 6))
-def test_files_give_the_same_answer_as_memory(said: list[tuple[str, int]], limit: int) -> None:
-    """Places may differ: which of several equal frames is the odd one is not said."""
-    memory, files = surplus(said, limit=1000)[0], surplus(said, limit)[0]
-    assert [odd[:2] for odd in files] == [odd[:2] for odd in memory]
-    for odd in files:
-        assert said[odd.place] == (chr(odd.key), 0 if odd.by > 0 else 1)
+def test_files_give_the_same_answer_as_memory(entries: list[tuple[str, int]], limit: int) -> None:
+    """Places may differ: which of several equal frames is the surplus one is not entries."""
+    memory, files = surplus(entries, limit=1000)[0], surplus(entries, limit)[0]
+    assert [one[:2] for one in files] == [one[:2] for one in memory]
+    for one in files:
+        assert entries[one.place] == (chr(one.key), 0 if one.by > 0 else 1)
 
 
 def test_what_both_said_needs_no_files_however_much_it_is() -> None:
-    with MultisetDiff(limit=2) as balance:
+    with MultisetDiff(limit=2) as multisets:
         for n in range(1000):
-            balance.add(digest(str(n)), 0, 0, n)
-            balance.add(digest(str(n)), 0, 1, n)
-        assert not balance.spilled
-        assert list(balance.surplus()) == []
+            multisets.add(digest(str(n)), 0, 0, n)
+            multisets.add(digest(str(n)), 0, 1, n)
+        assert not multisets.spilled
+        assert list(multisets.surplus()) == []
 
 
 def test_the_files_leave_with_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with suppress(ZeroDivisionError), MultisetDiff(limit=2) as balance:
+    with suppress(ZeroDivisionError), MultisetDiff(limit=2) as multisets:
         for n in range(10):
-            balance.add(digest(str(n)), n, 0, n)
-        assert balance.spilled
+            multisets.add(digest(str(n)), n, 0, n)
+        assert multisets.spilled
         assert list(tmp_path.iterdir()) != []
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []

@@ -12,9 +12,9 @@ from natsproxy.replay.diff.normalize import (
     Ignore,
     NormalizedFrame,
     difference,
-    name_given,
     normalize,
     parse_ignore,
+    server_chosen_name,
 )
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
@@ -147,11 +147,14 @@ def test_a_name_that_the_server_chose_may_look_like_a_word() -> None:
     assert said(chosen[0]) == said(chosen[1])
     durable = [msg("i", CREATED % (name, f'"durable_name":"{name}"')) for name in ("consumer", "reporter")]
     assert said(durable[0]) != said(durable[1])
-    names = [name_given(next(frames(text.encode(), S2C))) for text in (chosen[0], durable[0], msg("i", "x"))]
+    names = [
+        server_chosen_name(next(frames(text.encode(), S2C)))
+        for text in (chosen[0], durable[0], msg("i", "x"))
+    ]
     assert names == ["Consumer", "", ""]
-    (asked,) = frames(b"PUB $JS.API.CONSUMER.INFO.S.Consumer 0\r\n\r\n", C2S)
-    for given, group in (((), "Consumer"), (("Consumer",), "*")):
-        found = normalize(asked, C2S, given=given)
+    (request_group,) = frames(b"PUB $JS.API.CONSUMER.INFO.S.Consumer 0\r\n\r\n", C2S)
+    for server_names, group in (((), "Consumer"), (("Consumer",), "*")):
+        found = normalize(request_group, C2S, server_names=server_names)
         assert found is not None
         assert found.group == f"$JS.API.CONSUMER.INFO.S.{group}"
 

@@ -9,9 +9,9 @@ from natsproxy.replay.diff.report import Report, Row, Sample, Tally
 
 
 def filled(latencies: list[int]) -> Tally:
-    tally, dice = Tally(), random.Random(0)
+    tally, generator = Tally(), random.Random(0)
     for latency in latencies:
-        tally.replied(latency, dice)
+        tally.replied(latency, generator)
     return tally
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.exchanges import RecordedConversation
-from natsproxy.replay.conversation.identities import Identities
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.server_playback.binding import Binder, Client
 from natsproxy.wire.ops import C2S
@@ -22,13 +22,13 @@ TWO: list[Line] = [
 
 
 def bound(name: str, said: bytes, lines: list[Line] = TWO) -> int | None:
-    script = RecordedConversation(events(lines))
-    script.fill()
+    conversation = RecordedConversation(events(lines))
+    conversation.fill()
     client = Client(7, Connect(name=name), held=list(frames(said, C2S)))
-    Binder(script, Matcher(Identities())).bind(client)
+    Binder(conversation, Matcher(IdentifierMap())).bind(client)
     if client.recorded is None:
         return None
-    assert client.recorded.live == 7
+    assert client.recorded.client_id == 7
     return client.recorded.conn
 
 

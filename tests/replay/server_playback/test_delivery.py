@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.conversation.exchanges import Exchange, RecordedConversation
-from natsproxy.replay.conversation.identities import Identities
+from natsproxy.replay.conversation.exchanges import END, Exchange, RecordedConversation
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.replay.server_playback.delivery import Delivery
@@ -19,28 +19,30 @@ TALK: list[Line] = [
 
 
 class Table:
-    """A script with one client on its only connection."""
+    """A conversation with one client on its only connection."""
 
     def __init__(self, *, recorded: bool = False) -> None:
-        self.script = RecordedConversation(events(TALK))
-        self.script.fill()
+        self.conversation = RecordedConversation(events(TALK))
+        self.conversation.fill()
         self.actions: list[Action] = []
-        self.recorded = self.script.connections[1]
-        self.recorded.live = 5
-        self.delivery = Delivery(self.script, Identities(), {5: Client(5)}, self.actions, recorded=recorded)
+        self.recorded = self.conversation.connections[1]
+        self.recorded.client_id = 5
+        self.delivery = Delivery(
+            self.conversation, IdentifierMap(), {5: Client(5)}, self.actions, recorded=recorded
+        )
         self.sub, self.publish = sorted(
-            (x for queue in self.recorded.open.values() for x in queue), key=lambda x: x.seq
+            (x for queue in self.recorded.exchanges.values() for x in queue), key=lambda x: x.seq
         )
 
     def use(self, exchange: Exchange, now: int) -> None:
-        self.delivery.caused(self.script.use(exchange, exchange.frame, now), now)
+        self.delivery.caused(self.conversation.use(exchange, exchange.frame, now), now)
 
 
 def test_effects_wait_for_their_subscription_and_keep_their_order() -> None:
     table = Table()
     table.use(table.publish, 0)
     assert table.actions == []
-    table.script.use(table.sub, table.sub.frame, 0)
+    table.conversation.use(table.sub, table.sub.frame, 0)
     table.recorded.sids[b"1"] = b"9"
     table.delivery.subscribed(table.recorded, b"1", 0)
     assert table.actions == [Send(5, b"MSG a 9 1\r\n1\r\n"), Send(5, b"MSG a 9 1\r\n2\r\n")]
@@ -48,13 +50,13 @@ def test_effects_wait_for_their_subscription_and_keep_their_order() -> None:
 
 def test_recorded_timing_and_the_end_keep_their_distance() -> None:
     table = Table(recorded=True)
-    table.script.use(table.sub, table.sub.frame, 0)
+    table.conversation.use(table.sub, table.sub.frame, 0)
     table.recorded.sids[b"1"] = b"9"
     table.use(table.publish, 0)
     assert table.delivery.deadline == MS
     table.delivery.tick(2 * MS)
     assert len(table.actions) == 2
-    table.delivery.release(table.recorded, "end", 2 * MS)
+    table.delivery.release(table.recorded, END, 2 * MS)
     table.delivery.tick(3 * MS)
     assert table.actions[2:] == [EndConnection(5)]
     assert table.delivery.deadline is None

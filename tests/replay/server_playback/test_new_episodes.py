@@ -6,7 +6,7 @@ import pytest
 
 from natsproxy.errors import CaptureError
 from natsproxy.replay.server_playback.new_episodes import Addition, NewEpisodes
-from natsproxy.replay.server_playback.playback import ToClient
+from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import MS, Line, connect, events, hello
@@ -19,17 +19,17 @@ REQUEST: list[Line] = [
 ]
 
 
-def machine(lines: list[Line]) -> ToClient:
-    return ToClient(events(lines), unrecorded="record")
+def machine(lines: list[Line]) -> ServerPlayback:
+    return ServerPlayback(events(lines), unrecorded="record")
 
 
-def say(played: ToClient, live: int, data: bytes, now: int = 0) -> None:
+def say(played: ServerPlayback, live: int, data: bytes, now: int = 0) -> None:
     played.received(live, list(frames(data, C2S)), now)
 
 
-def additions(played: ToClient) -> list[Addition]:
-    assert played.episodes is not None
-    return played.episodes.additions
+def additions(played: ServerPlayback) -> list[Addition]:
+    assert played.new_episodes is not None
+    return played.new_episodes.additions
 
 
 def test_a_new_request_and_its_answer_are_on_the_recorded_inbox_and_sid() -> None:
@@ -70,7 +70,7 @@ def test_a_client_that_nobody_was_is_added_from_its_connect_to_its_end() -> None
 
 def test_additions_are_bounded() -> None:
     played = machine(REQUEST)
-    played.episodes = NewEpisodes(played.script, played.identities, limit=1000)
+    played.new_episodes = NewEpisodes(played.conversation, played.identifiers, limit=1000)
     played.opened(1, ("127.0.0.1", 1))
     with pytest.raises(CaptureError, match="are new to this cassette: record it anew"):
         say(played, 1, connect("a") + b"PUB x 900\r\n%b\r\n" % (b"x" * 900))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from natsproxy.replay.conversation.matching import ignoring_json
 from natsproxy.replay.server_playback.actions import EndConnection, Forward, Send
-from natsproxy.replay.server_playback.playback import ToClient
+from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
@@ -22,7 +22,7 @@ class Play:
     """A machine, and what each client got so far."""
 
     def __init__(self, lines: list[Line], **options: object) -> None:
-        self.machine = ToClient(events(lines), **options)  # type: ignore[arg-type]
+        self.machine = ServerPlayback(events(lines), **options)  # type: ignore[arg-type]
         self.now = 0
         self.got: dict[int, bytes] = {}
         self.other: list[object] = []
@@ -45,7 +45,7 @@ class Play:
     def _do(self, actions: Sequence[object]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self.got[action.live] = self.got.get(action.live, b"") + action.data
+                self.got[action.client_id] = self.got.get(action.client_id, b"") + action.data
             else:
                 self.other.append(action)
 
@@ -58,7 +58,7 @@ REQUEST: list[Line] = [
 
 
 def test_info_is_the_recorded_one_with_our_address() -> None:
-    (said,) = ToClient(events(REQUEST)).opened(7, ("127.0.0.1", 1234))
+    (said,) = ServerPlayback(events(REQUEST)).opened(7, ("127.0.0.1", 1234))
     assert isinstance(said, Send)
     assert b'"server_id":"S"' in said.data
     assert b'"port":1234' in said.data
@@ -259,7 +259,7 @@ def test_a_window_reads_on_as_exchanges_are_used() -> None:
         many += [(1, ">", b"PUB n 3\r\n%03d\r\n" % n), (1, "<", b"MSG n 1 3\r\n%03d\r\n" % n)]
     play = Play(many, window=4096)
     play.open(1, "a")
-    assert not play.machine.script.whole
+    assert not play.machine.conversation.whole
     play.say(1, b"SUB n 1\r\n")
     for n in range(200):
         assert play.say(1, b"PUB n 3\r\n%03d\r\n" % n) == b"MSG n 1 3\r\n%03d\r\n" % n

@@ -23,7 +23,7 @@ async def _plays(name: str, folder: Path, times: int) -> None:
     printed = await record_program(program, capture)
     assert printed
 
-    async def lane() -> None:
+    async def key() -> None:
         for _ in range(times // 2):
             async with cassette(capture) as server:
                 assert await run_program(program, server.url) == printed
@@ -31,8 +31,8 @@ async def _plays(name: str, folder: Path, times: int) -> None:
                 assert [exchange.frame.line for exchange in server.unused()] == []
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lane)
-        nursery.start_soon(lane)
+        nursery.start_soon(key)
+        nursery.start_soon(key)
 
 
 @pytest.mark.server
@@ -110,5 +110,5 @@ async def test_a_client_that_does_not_read_is_waited_for_and_named(
         async with stream, trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, said)
             await stalls(server, "waiting for client 1 to read")
-            assert server.machine.script.played < 40
+            assert server.machine.conversation.played < 40
             nursery.cancel_scope.cancel()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from natsproxy.replay.conversation.exchanges import RecordedConversation
-from natsproxy.replay.conversation.identities import Identities
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.server_playback.suggestions import nearest, preview
+from natsproxy.replay.server_playback.suggestions import preview, suggest
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
@@ -24,13 +24,13 @@ def test_a_preview_is_one_short_line() -> None:
 
 
 def test_the_nearest_differ_least() -> None:
-    script = RecordedConversation(
+    conversation = RecordedConversation(
         events(
             [*hello(1, "a"), (1, ">", b"PUB a.b 1\r\n1\r\nPUB a.c 1\r\n2\r\nPUB z 1\r\n2\r\nSUB a.b 1\r\n")]
         )
     )
-    script.fill()
-    found = nearest(one(b"PUB a.b 1\r\n2\r\n"), None, script, Matcher(Identities()))
+    conversation.fill()
+    found = suggest(one(b"PUB a.b 1\r\n2\r\n"), None, conversation, Matcher(IdentifierMap()))
     assert [(near.text, near.field, near.used) for near in found] == [
         ("PUB a.b '1'", "body", False),
         ("PUB a.c '2'", "subject", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproxy.replay.conversation.identities import Identities, is_identifier, masked
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, is_identifier, masked
 
 R1, R2, L1, L2 = (f"{letter * 20}{n}x".encode() for letter, n in (("A", 1), ("B", 2), ("C", 3), ("D", 4)))
 
@@ -32,7 +32,7 @@ def test_masked_subjects_are_equal_where_they_can_be_unified() -> None:
 
 
 def test_a_pair_is_learned_once_and_holds() -> None:
-    known = Identities()
+    known = IdentifierMap()
     new: dict[bytes, bytes] = {}
     assert known.unify(b"_INBOX." + R1 + b".t1", b"_INBOX." + L1 + b".u1", new)
     known.learn(new)
@@ -43,39 +43,39 @@ def test_a_pair_is_learned_once_and_holds() -> None:
 
 
 def test_a_recorded_identifier_may_come_back_literally() -> None:
-    known = Identities()
+    known = IdentifierMap()
     known.learn({R1: L1})
     assert known.unify(b"$O.b.C." + R1, b"$O.b.C." + R1, {})
 
 
 def test_what_a_client_was_told_stands_for_itself() -> None:
-    known = Identities()
-    known.told(b"_INBOX." + R1 + b".t1")
+    known = IdentifierMap()
+    known.keep_literal(b"_INBOX." + R1 + b".t1")
     assert not known.unify(b"_INBOX." + R1 + b".t1", b"_INBOX." + R1 + b".t2", {})
 
 
 def test_strict_learns_nothing() -> None:
     new: dict[bytes, bytes] = {}
-    assert not Identities().unify(b"x." + R1, b"x." + L1, new, strict=True)
+    assert not IdentifierMap().unify(b"x." + R1, b"x." + L1, new, strict=True)
     assert new == {}
 
 
 def test_wildcards_and_ordinary_tokens_unify_with_themselves_only() -> None:
-    known = Identities()
+    known = IdentifierMap()
     assert not known.unify(b"_INBOX.a.*", b"_INBOX.b.c", {})
     assert not known.unify(b"a.b", b"a.c", {})
     assert not known.unify(b"a.b", b"a.b.c", {})
 
 
 def test_json_text_is_mapped_in_whole_words() -> None:
-    known = Identities()
+    known = IdentifierMap()
     known.learn({R1: L1})
     text = b'{"deliver_subject":"_INBOX.%b","other":"x%b"}' % (R1, R1)
     assert known.text_to_live(text) == b'{"deliver_subject":"_INBOX.%b","other":"x%b"}' % (L1, R1)
 
 
 def test_json_text_maps_names_that_are_built_of_an_identifier() -> None:
-    known = Identities()
+    known = IdentifierMap()
     recorded, live = b"oc_%b_1" % R1, b"oc_%b_1" % L1
     known.learn({recorded: live})
     assert known.text_to_live(b'{"name":"%b"}' % recorded) == b'{"name":"%b"}' % live
@@ -83,7 +83,7 @@ def test_json_text_maps_names_that_are_built_of_an_identifier() -> None:
 
 
 def test_the_map_is_bounded_and_forgets_what_was_not_used() -> None:
-    known = Identities(limit=10)
+    known = IdentifierMap(limit=10)
     known.learn({b"keep": b"kept"})
     for n in range(50):
         known.learn({b"r%d" % n: b"l%d" % n})

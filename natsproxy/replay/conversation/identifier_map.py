@@ -1,13 +1,13 @@
-"""Which live identifier stands for which recorded one.
+"""The map between recorded and live identifiers.
 
 Inboxes, nuids and generated names differ from run to run.  They are whole tokens of subjects, replies, header
 values and JSON strings of the JetStream API, and they map as whole tokens; application payloads are never
 touched.
 
 `unify` compares a recorded subject with a live one.  Two tokens agree when they are equal, when the map says
-so, or when both look like identifiers and neither is known yet: then that pair is learned (by the caller,
-when everything else of the frame agrees too).  A recorded identifier may also come back literally: the client
-was told it by a recorded answer.
+so, or when both look like identifiers and neither is known yet.  In the last case that pair is learned: by
+the caller, when everything else of the frame agrees too.  A recorded identifier may also come back literally,
+where the client received it in a recorded answer.
 
 The map is bounded: the pairs used longest ago go first.
 """
@@ -44,7 +44,7 @@ def masked(subject: bytes) -> bytes:
     return b".".join(b"*" if (inbox and i) or is_identifier(t) else t for i, t in enumerate(tokens))
 
 
-class Identities:
+class IdentifierMap:
     """The map of one playback, recorded to live, one to one."""
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -65,7 +65,7 @@ class Identities:
             self._recorded.pop(self._live.pop(oldest), None)
 
     def forget(self, pairs: Pairs) -> None:
-        """Take pairs back that turned out to be wrong."""
+        """Remove pairs that turned out to be wrong."""
         for recorded, live in pairs.items():
             if self._live.get(recorded) == live:
                 del self._live[recorded]
@@ -74,14 +74,14 @@ class Identities:
     def _known(self, token: bytes) -> bytes | None:
         live = self._live.get(token)
         if live is not None and len(self._live) * 2 > self._limit:
-            del self._live[token]  # used again: it is the youngest now
+            del self._live[token]  # moved to the end: it was used last
             self._live[token] = live
         return live
 
     def unify(self, recorded: bytes, live: bytes, new: Pairs, *, strict: bool = False) -> bool:
         """Tell whether two subjects agree; pairs learned on the way go to `new`.
 
-        strict: learn nothing, only what is equal or known agrees.
+        strict: learn nothing; only tokens that are equal or known agree.
         """
         ours, theirs = recorded.split(b"."), live.split(b".")
         if len(ours) != len(theirs):
@@ -103,19 +103,22 @@ class Identities:
         return True
 
     def to_live(self, subject: bytes) -> bytes:
-        """Return a recorded subject as the live client knows it; identifiers it was never told are kept."""
+        """Return a recorded subject with its live identifiers; unknown ones are kept."""
         if not self._live or (len(subject) < 22 and not subject.startswith(INBOX)):
             return subject
         return b".".join(self._known(token) or token for token in subject.split(b"."))
 
     def to_recorded(self, subject: bytes) -> bytes:
-        """Return a live subject as the recording has it; what is new stays as it is."""
+        """Return a live subject with its recorded identifiers; unknown ones are kept."""
         if not self._recorded:
             return subject
         return b".".join(self._recorded.get(token, token) for token in subject.split(b"."))
 
-    def told(self, subject: bytes) -> None:
-        """Note that a client was sent `subject` as recorded: its unknown identifiers stand for themselves."""
+    def keep_literal(self, subject: bytes) -> None:
+        """Map the unknown identifiers of a subject to themselves.
+
+        A client that was sent the recorded subject knows them under their recorded names.
+        """
         inbox = subject.startswith(INBOX)
         tokens = subject.split(b".")
         self.learn(
@@ -129,9 +132,9 @@ class Identities:
         )
 
     def text_to_live(self, text: bytes) -> bytes:
-        """Return JSON text of the JetStream API with the known identifiers in it mapped."""
+        """Return JSON text of the JetStream API with its known identifiers mapped."""
         return _IN_TEXT.sub(lambda found: self._known(found[0]) or found[0], text)
 
     def text_to_recorded(self, text: bytes) -> bytes:
-        """Return live JSON text of the JetStream API with the known identifiers as recorded."""
+        """Return live JSON text of the JetStream API with the recorded identifiers."""
         return _IN_TEXT.sub(lambda found: self._recorded.get(found[0], found[0]), text)
