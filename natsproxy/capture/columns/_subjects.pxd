@@ -54,17 +54,39 @@ cdef inline void count_kinds(const unsigned char *t, Py_ssize_t n, Kinds *k) noe
             k.others += 1
 
 
-cdef inline bint is_nuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
-    """A nuid, or one with `_` and a number."""
+cdef inline bint is_bare_nuid(const unsigned char *t) noexcept nogil:
+    """The 22 bytes of a nuid: `identifiers.is_nuid` has the rule."""
     cdef Kinds k
-    cdef Py_ssize_t i
-    if n < 22 or (n > 22 and (t[22] != 95 or n == 23)):
-        return False
-    for i in range(23, n):
-        if not digit(t[i]):
-            return False
+    cdef Py_ssize_t i, places = 0
     count_kinds(t, 22, &k)
-    return not k.others and k.uppers and k.lowers and (k.digits or k.changes > 7)
+    if k.others or not k.uppers:
+        return False
+    if k.lowers:
+        return k.digits or k.changes > 7
+    for i in range(21):
+        places += digit(t[i]) and upper(t[i + 1])
+    return places > 1
+
+
+cdef inline bint is_nuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
+    """A nuid, with what clients put around it or without: `identifiers.split_nuid` has the rule."""
+    cdef Py_ssize_t i
+    if n >= 25 and memcmp(t, b"oc_", 3) == 0:
+        t += 3
+        n -= 3
+    if n < 22 or not is_bare_nuid(t):
+        return False
+    if n == 22:
+        return True
+    if t[22] == 95:
+        for i in range(23, n):
+            if not digit(t[i]):
+                return False
+        return n > 23
+    for i in range(22, n):
+        if not (digit(t[i]) or 97 <= t[i] <= 102):
+            return False
+    return n == 26
 
 
 cdef inline bint is_variable(const unsigned char *t, Py_ssize_t n) noexcept nogil:
