@@ -5,6 +5,12 @@ Ordinary: what real clients and servers send.  What these functions do not read 
 which alone knows the whole grammar; so a byte that one reader takes no other reads differently.
 """
 
+# The op numbers of `wire/ops.py`, for the ops that C reads; an op that is not here takes the general path.
+# `_scanner.OP_NUMBERS` shows them to the test that holds them equal to the table.
+cdef enum:
+    PUB = 0, HPUB = 1, SUB = 2, UNSUB = 3, MSG = 4, HMSG = 5, PING = 8, PONG = 9, OK = 10
+    OPS_ROOM = 32               # room for op numbers in arrays: op bitmasks have 32 bits
+
 
 cdef struct Line:
     int op
@@ -19,19 +25,19 @@ cdef inline bint letter(unsigned char byte, unsigned char upper) noexcept nogil:
 
 
 cdef inline int message_op(const unsigned char *p, Py_ssize_t at, Py_ssize_t length, bint s2c) noexcept nogil:
-    """Return the op of a message frame and 16 times the length of its name, -1 for anything else."""
+    """Return the op of a message frame and 32 times the length of its name, -1 for anything else."""
     if length - at < 5:
         return -1
     if s2c:
         if letter(p[at], 77) and letter(p[at + 1], 83) and letter(p[at + 2], 71):
-            return 4 + 16 * 3
+            return MSG + 32 * 3
         if letter(p[at], 72) and letter(p[at + 1], 77) and letter(p[at + 2], 83) and letter(p[at + 3], 71):
-            return 5 + 16 * 4
+            return HMSG + 32 * 4
         return -1
     if letter(p[at], 80) and letter(p[at + 1], 85) and letter(p[at + 2], 66):
-        return 0 + 16 * 3
+        return PUB + 32 * 3
     if letter(p[at], 72) and letter(p[at + 1], 80) and letter(p[at + 2], 85) and letter(p[at + 3], 66):
-        return 1 + 16 * 4
+        return HPUB + 32 * 4
     return -1
 
 

@@ -16,12 +16,19 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from natsproxy.wire import _scanner_py
-from natsproxy.wire._line cimport Line, message_op, number, read_line
+from natsproxy.wire._line cimport (
+    HMSG, HPUB, MSG, OK, OPS_ROOM, PING, PONG, PUB, SUB, UNSUB, Line, message_op, number, read_line,
+)
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import OPS, Op
 
-cdef int OPS_COUNT = 12
-cdef int PUB = 0, HPUB = 1, MSG = 4, HMSG = 5, OK = 10
+OP_NUMBERS = {
+    "PUB": PUB, "HPUB": HPUB, "SUB": SUB, "UNSUB": UNSUB, "MSG": MSG, "HMSG": HMSG, "PING": PING, "PONG": PONG, "OK": OK,
+}
+"""The op numbers that the compiled code was built with; `tests/wire/test_scanner.py` compares them with the table."""
+
+cdef int OPS_COUNT = len(OPS)
+assert OPS_COUNT <= OPS_ROOM
 cdef object _OPS = tuple(Op)
 cdef object _NEEDS = tuple(Need)
 cdef object _new = tuple.__new__
@@ -299,14 +306,14 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
     cdef dict sids = self.watch_sids, subjects = self.watch_subjects, tallies = self.tallies
     cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects), tallied = s2c and bool(tallies), want, odd = False
     cdef int watch_ops = self.watch_ops, found, op, first_size, ops = 0, fields
-    cdef Py_ssize_t[12] counted
+    cdef Py_ssize_t[OPS_ROOM] counted
     cdef Line line
     cdef bytes subject = b"", sid = b""
-    for op in range(12):
+    for op in range(OPS_COUNT):
         counted[op] = 0
     wanted = None
     while at < length and frames < most:
-        if into is None and s2c and p[at] == 43 and length - at >= 5 and not watch_ops & 1024:
+        if into is None and s2c and p[at] == 43 and length - at >= 5 and not watch_ops >> OK & 1:
             if p[at + 1] == 79 and p[at + 2] == 75 and p[at + 3] == 13 and p[at + 4] == 10 and not interest.by_op[OK]:
                 counted[OK] += 1
                 frames += 1
@@ -316,8 +323,8 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
         found = message_op(p, at, length, s2c)
         if found < 0:
             break
-        op = found & 15
-        read_line(p, at + (found >> 4), length, limit, &line)
+        op = found & 31
+        read_line(p, at + (found >> 5), length, limit, &line)
         # fields: subject, sid (s2c), then reply perhaps, then one size or two
         first_size = line.count - (2 if op == HPUB or op == HMSG else 1)
         fields = first_size - (2 if s2c else 1)
@@ -365,9 +372,9 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
     if odd:
         self.odd = True
     counts = self.counts
-    for op in range(12):
+    for op in range(OPS_COUNT):
         if counted[op]:
             counts[op] += counted[op]
     if counted[OK]:
-        ops |= 1024
+        ops |= 1 << OK
     return at, frames, ops, wanted

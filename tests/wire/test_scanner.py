@@ -25,6 +25,12 @@ ALL = (Clause(ALL_OPS, Need.PAYLOAD),)
 twins = pytest.mark.parametrize("twin", TWINS)
 
 
+@pytest.mark.skipif(not COMPILED, reason="not compiled")
+def test_the_compiled_op_numbers_are_those_of_the_table() -> None:
+    numbers = pytest.importorskip("natsproxy.wire._scanner").OP_NUMBERS
+    assert {name: Op[name].value for name in numbers} == numbers
+
+
 def scan(
     twin: str,
     direction: Direction,

@@ -19,9 +19,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset, strlen
 
 from natsproxy.capture.format._frames cimport (
-    ARGS, BODY, HEADERS, HMSG, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
+    ARGS, BODY, HEADERS, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
 )
 from natsproxy.capture.format._items cimport FULL, TEXT_MAX, Body, Record, Span, read_record, skip
+from natsproxy.wire._line cimport HMSG, OPS_ROOM
 from natsproxy.capture.columns._subjects cimport ack_template, digit, fits, is_ascii, plain_template, upper
 
 from itertools import islice
@@ -323,7 +324,7 @@ cdef class Walk:
     cdef bint choosy                # about subjects
     cdef readonly Py_ssize_t total
     cdef tuple labels           # of the ops, and the same where C finds them
-    cdef const char *label[16]
+    cdef const char *label[OPS_ROOM]
 
     def __cinit__(self):
         self.rows = <Row *>calloc(TABLE, sizeof(Row))

@@ -9,11 +9,12 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcmp, memset
 
 from natsproxy.capture.format._items cimport Span
-from natsproxy.wire._line cimport Line, letter, message_op, number, read_line
+from natsproxy.wire._line cimport (
+    HMSG, HPUB, OK, PING, PONG, SUB, UNSUB, Line, letter, message_op, number, read_line,
+)
 
 cdef enum:
     LINE_LIMIT = 1 << 20        # as wire/parse.py has it
-    HPUB = 1, SUB = 2, UNSUB = 3, HMSG = 5, PING = 8, PONG = 9, OK = 10     # wire/ops.py
 
 cdef enum:
     SUBJECT, REPLY, SID, QUEUE, ARGS, HEADERS, BODY
@@ -39,8 +40,8 @@ cdef inline Py_ssize_t read_message(
     cdef Py_ssize_t fields, size, head = 0, end
     if found < 0:
         return 0
-    row.op = found & 15
-    read_line(p, at + (found >> 4), stop, LINE_LIMIT, &line)
+    row.op = found & 31
+    read_line(p, at + (found >> 5), stop, LINE_LIMIT, &line)
     first_size = line.count - (2 if row.op == HPUB or row.op == HMSG else 1)
     fields = first_size - (2 if s2c else 1)
     if line.end == 0 or fields < 0 or fields > 1:
