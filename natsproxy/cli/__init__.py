@@ -1,4 +1,11 @@
-"""The command line: one file per command, loaded when it is asked for."""
+"""The command line: arguments in, calls to the packages below, text and an exit code out.
+
+Each command has one file; `COMMANDS` names it, and it is imported when the command runs.  No other package
+imports click.  `params`, `filters`, `paths` and `table` hold the shared options and output, `exits` turns
+errors and signals into exit codes, `foreground` runs trio code until a signal stops it.
+
+Read `exits` first (the promises that hold for every command), then `run`.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +21,20 @@ from natsproxy.cli.exits import GuardedGroup
 COMMANDS = {
     "run": ("natsproxy.cli.run:run", "Relay between clients and a server."),
     "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
-    "capture": ("natsproxy.cli.capture:capture", "Look into captures, check and mend them."),
-    "rules": ("natsproxy.cli.rules:rules", "Check rules, ask what they would do, list what they can."),
+    "capture": ("natsproxy.cli.capture:capture", "Show, check and mend captures."),
+    "rules": ("natsproxy.cli.rules:rules", "Check and explain rules, list their kinds."),
     "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),
     "cassette": ("natsproxy.cli.cassette:cassette", "Run programs against captures in place of a server."),
     "analyze": ("natsproxy.cli.analyze:analyze", "Write the tables of captures as Parquet, with Spark."),
 }
-"""Where each command lives, and what it is for: help and completion load none of them."""
+"""Module and one-line help of each command, so that help and completion need not import the commands."""
 
 
-class _Lazy(GuardedGroup):
-    """Loads a command's module only when it is used, so that `--help` is quick."""
+class _LazyGroup(GuardedGroup):
+    """A group that imports a command's module when the command is used, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        # An installation may leave a package out: its command is then not listed.
         return [name for name, (place, _) in COMMANDS.items() if find_spec(place.partition(":")[0])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -43,16 +51,16 @@ class _Lazy(GuardedGroup):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names of commands, or of the few options that stand before them."""
+        """Complete the name of a command, or one of the options before it."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         found = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
-    """Stand between NATS clients and nats-server: record, replay, rules and faults.
+    """Proxy between NATS clients and nats-server: record, replay, change and break traffic.
 
     \b
     natsproxy run --upstream nats://127.0.0.1:4223 --record traffic.ncap
@@ -60,9 +68,9 @@ def main() -> None:
     natsproxy rules list
 
     \b
-    Exit codes, of every command:
-      0    done; a service that a signal ended in good order, too
-      1    what it looked at is wrong: damage, a difference, a mistake in rules
-      2    it could not run: usage, a missing file, nobody at the address
-      130  a signal broke the work off
+    Exit codes of every command:
+      0    success; also a service that a signal ended in good order
+      1    something checked is wrong: damage, a difference, a mistake in rules
+      2    the command could not run: usage, a missing file, no server
+      130  a signal interrupted the work
     """

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("captures", nargs=-1, required=True)
-@click.option("--out", required=True, help="The folder for the tables, or a URL that Spark writes to.")
-@click.option("--tables", default="", help="Only these, comma-separated (frames is always written).")
+@click.option("--out", required=True, help="The folder for the tables, or a URL that Spark can write.")
+@click.option("--tables", default="", help="Only these tables, comma-separated (frames is always written).")
 @click.option("--report", help="Also write a report, one HTML page, to this file.")
-@click.option("--watch", is_flag=True, help="Go on while the captures are written, until stopped.")
+@click.option("--watch", is_flag=True, help="Continue while the captures grow, until stopped.")
 @click.option("--every", default=10.0, show_default=True, help="With --watch: seconds between two batches.")
 @click.option(
     "--refresh",
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --watch: at least so long between two writings of the hour that is not over.",
+    help="With --watch: the least time between two writes of the current hour.",
 )
-@click.option("--cores", default=2, show_default=True, help="Of this machine.")
+@click.option("--cores", default=2, show_default=True, help="Cores of this machine to use.")
 @click.option("--master", help="Run on this cluster (spark://host:7077, ...) instead of this machine.")
 @click.option("--remote", help="Run on this Spark Connect server (sc://host:15002) instead of this machine.")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; as often as needed.")
-@click.option("--spark-log", default=os.devnull, help="A file for what Spark itself says.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting (repeatable).")
+@click.option("--spark-log", default=os.devnull, help="A file for the log of Spark itself.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def analyze(
     captures: tuple[str, ...],
@@ -57,13 +57,13 @@ def analyze(
 ) -> None:
     """Write the tables of captures as Parquet, and show request latencies.
 
-    CAPTURES are files, folders of segments, globs, or URLs of object stores.  Running it again replaces the
-    tables; a run that was broken off leaves none that counts as whole.
+    CAPTURES are files, folders of segments, globs, or URLs of object stores.  A second run replaces the
+    tables; an interrupted run leaves no table that counts as complete.
 
-    With --watch the folders may still be empty.  What recorders write is taken in batches, each block exactly
-    once, however often this is killed and started again.  The tables are written by the hour when an hour is
-    over; what is not over, and the report, now and then.  SIGINT or SIGTERM: it takes what is there, writes
-    the tables of everything, and ends; a second one ends it at once.
+    With --watch the folders may still be empty.  Blocks are read in batches, each block exactly once, even if
+    the command is killed and started again.  The tables of an hour are written when the hour is over; those
+    of the current hour, and the report, every --refresh seconds.  On SIGINT or SIGTERM the command reads the
+    remaining blocks, writes all tables and ends; on a second signal it ends at once.
 
     \b
     natsproxy analyze traffic.ncap --out tables
@@ -73,7 +73,7 @@ def analyze(
     natsproxy analyze traffic/ --out tables --watch --every 30 --refresh 300 --report report.html
     natsproxy analyze 's3://bucket/traffic/*.ncap' --out s3a://bucket/tables --master spark://host:7077
     """
-    logging.basicConfig(handlers=[logging.NullHandler()])  # py4j logs the traceback of a Ctrl-C
+    logging.basicConfig(handlers=[logging.NullHandler()])  # py4j would log the traceback of a Ctrl-C
     from natsproxy.spark.session import need_pyspark, open_session
 
     need_pyspark()
@@ -100,12 +100,12 @@ def analyze(
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise ConfigError(f"--conf {text}: it must be NAME=VALUE, like spark.driver.memory=4g")
+        raise ConfigError(f"--conf {text}: must be NAME=VALUE, such as spark.driver.memory=4g")
     return name, value
 
 
-class _Stop:
-    """Whether SIGINT or SIGTERM has come; the second one ends the command where it stands."""
+class _StopRequest:
+    """A callable that returns True after SIGINT or SIGTERM; after a second one it raises Stopped."""
 
     def __init__(self) -> None:
         self._signals = 0
@@ -117,7 +117,7 @@ class _Stop:
 
     def __call__(self) -> bool:
         if self._signals > 1:
-            raise Stopped("stopped at once: the same command takes up where this one ended")
+            raise Stopped("stopped at once: run the same command again to continue")
         return self._signals > 0
 
 
@@ -139,7 +139,7 @@ def _watch(
     report: str | None,
     quiet: bool,
 ) -> None:
-    """Watch until a signal comes; the report is written each time that the tables are."""
+    """Watch until a signal arrives; write the report after each write of the tables."""
     from natsproxy.spark.report import write
     from natsproxy.spark.watch import job
 
@@ -147,7 +147,7 @@ def _watch(
         if report is not None:
             write(spark, out, report, captures)
 
-    with nullcontext(_silent) if quiet else _Watching(captures) as progress:
+    with nullcontext(_silent) if quiet else _WatchProgress(captures) as progress:
         job.watch(
             spark,
             captures,
@@ -155,14 +155,14 @@ def _watch(
             tables,
             every=every,
             refresh=refresh,
-            stop=_Stop(),
+            stop=_StopRequest(),
             progress=progress,
             refreshed=refreshed,
         )
 
 
-class _Watching:
-    """What a watch says: on a terminal one line that changes, else a line for each batch; and a summary."""
+class _WatchProgress:
+    """Progress of a watch: one changing line on a terminal, else a line per batch; a summary at the end."""
 
     def __init__(self, captures: Sequence[str]) -> None:
         from rich.console import Console
@@ -174,8 +174,8 @@ class _Watching:
         self._batches: Counter[str] = Counter()
         self._last = "-"
 
-    def __enter__(self) -> _Watching:
-        click.echo(f"watching {self._captures}; Ctrl-C or SIGTERM ends it", err=True)
+    def __enter__(self) -> _WatchProgress:
+        click.echo(f"watching {self._captures}; stop with Ctrl-C or SIGTERM", err=True)
         if self._status is not None:
             self._status.start()
         return self
@@ -194,7 +194,7 @@ class _Watching:
     def __exit__(self, *exc: object) -> None:
         if self._status is not None:
             self._status.stop()
-        click.echo(f"taken: {self._sums()}", err=True)
+        click.echo(f"read: {self._sums()}", err=True)
 
     def _sums(self) -> str:
         return ", ".join(
@@ -205,7 +205,7 @@ class _Watching:
 def _results(
     spark: SparkSession, out: str, tables: list[str], report: str | None, captures: Sequence[str]
 ) -> None:
-    """Show the latencies, and write the report that is asked for."""
+    """Show the latencies; write the report if one is wanted."""
     from natsproxy.spark.jobs.analyze import latencies
 
     if "requests" in tables:

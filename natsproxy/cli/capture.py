@@ -1,4 +1,4 @@
-"""`natsproxy capture`: look into captures, check and mend them."""
+"""`natsproxy capture`: the commands `info`, `cat`, `verify` and `recover`; `diff` and `export` join here."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from natsproxy.protocol.template import template
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
 
 _COLOURS = {Op.ERR: "red", Op.CONNECT: "magenta", Op.INFO: "magenta", Op.SUB: "cyan", Op.UNSUB: "cyan"}
-_POLL = 0.25  # seconds between looks at a growing capture
+_POLL = 0.25  # seconds between two reads of a growing capture
+_MOST_SUBJECTS = 100_000  # templates that `info` counts: bounds its memory, whatever the traffic
 
 
 @click.group()
 def capture() -> None:
-    """Look into captures, check and mend them."""
+    """Show, check and mend captures."""
 
 
 capture.add_command(diff)
@@ -48,23 +49,23 @@ capture.add_command(export)
 @click.argument("path", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option(
-    "--top", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="How many subjects."
+    "--top", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="Number of subjects."
 )
 def info(path: Path, as_json: bool, top: int) -> None:
-    """Show what a capture holds: statistics, connections, top subjects.
+    """Show statistics, connections and top subjects of a capture.
 
     \b
     natsproxy capture info traffic.ncap
     natsproxy capture info traffic/ --json
     """
-    facts = _facts(path, top)
+    facts = _read_facts(path, top)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
     _print_facts(facts)
 
 
-def _facts(path: Path, top: int) -> dict[str, Any]:
+def _read_facts(path: Path, top: int) -> dict[str, Any]:
     reader = open_capture(path)
     ops: Counter[str] = Counter()
     subjects: Counter[bytes] = Counter()
@@ -125,7 +126,7 @@ def _count(
         facts["name"] = _connect_name(frame.args)
     if frame.op in MESSAGE_OPS:
         subject = template(frame.subject)
-        if len(subjects) < 100_000 or subject in subjects:
+        if len(subjects) < _MOST_SUBJECTS or subject in subjects:
             subjects[subject] += 1
 
 
@@ -141,7 +142,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     segments = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
     click.echo(f"{click.style(printable(facts['path']), bold=True)}  {segments}, {state}")
     if facts["from"] is None:
-        click.echo("nothing was recorded")
+        click.echo("the capture is empty")
         return
     click.echo(
         f"{facts['frames']:,} frames, {facts['bytes']:,} bytes in {facts['seconds']:.3f} s "
@@ -160,11 +161,11 @@ def _print_facts(facts: dict[str, Any]) -> None:
 @click.argument("path", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each frame.")
 @filters
-@click.option("--follow", "-f", is_flag=True, help="Go on as the capture grows.")
+@click.option("--follow", "-f", is_flag=True, help="Continue as the capture grows.")
 def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
-    """Print the frames of a capture, one a line.
+    """Print the frames of a capture, one per line.
 
-    With --follow it goes on until a signal stops it, which is a good end.
+    With --follow it continues until a signal stops it, and then exits with 0.
 
     \b
     natsproxy capture cat traffic.ncap --subject 'orders.>' --op PUB
@@ -181,7 +182,7 @@ def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
 
 
 def _follow(path: Path, query: Query) -> Iterator[Seen]:
-    open_capture(path)
+    open_capture(path)  # raises for a path that is no capture; the follower would wait for one
     follower = Follower(path)
     while True:
         for ref, item in follower.poll():
@@ -194,16 +195,16 @@ def text_line(one: Seen) -> str:
     """Return a frame as a line for a person."""
     arrow = click.style("→" if one.direction == C2S else "←", fg="green" if one.direction == C2S else "blue")
     moment = datetime.datetime.fromtimestamp(one.wall / 1e9).strftime("%H:%M:%S.%f")
-    what = _described(one)
+    text = _described(one)
     marks = remarks(one)
     tail = click.style(f"  [{', '.join(marks)}]", fg="yellow") if marks else ""
-    return f"{click.style(moment, dim=True)} {one.conn:>4} {arrow} {what}{tail}"
+    return f"{click.style(moment, dim=True)} {one.conn:>4} {arrow} {text}{tail}"
 
 
 def _described(one: Seen) -> str:
     frame = one.head
     if frame is None:
-        return f"({len(one.data)} bytes of a frame that is not whole)"
+        return f"({len(one.data)} bytes of an incomplete frame)"
     name = click.style(f"{frame.op.label:<7}", fg=_COLOURS.get(frame.op), bold=True)
     if frame.args:
         return f"{name} {_short(frame.args, 160)}"
@@ -214,7 +215,7 @@ def _described(one: Seen) -> str:
         frame.reply and b"reply " + frame.reply,
     ]
     text = " ".join(_short(field, 120) for field in fields if field)
-    if one.frame is None:
+    if one.frame is None:  # the payload was not kept
         return f"{name} {text}  {frame.size} bytes"
     if frame.headers:
         text += click.style(f"  {_short(frame.headers[8:].strip(), 80)}", dim=True)
@@ -234,7 +235,7 @@ def _short(raw: bytes, limit: int) -> str:
 def verify(path: Path, as_json: bool) -> None:
     """Check every block of a capture.
 
-    Exit code: 0 whole, 1 damaged or not closed (it is still written, or its writer was killed), 2 not there.
+    Exit code: 0 whole, 1 damaged or not closed (still being written, or its writer was killed), 2 not found.
 
     \b
     natsproxy capture verify traffic.ncap
@@ -256,9 +257,9 @@ def verify(path: Path, as_json: bool) -> None:
     if whole:
         return
     if all(not result.lost for _, result in found):
-        click.echo("it is still written, or its writer was killed; every block in it is whole", err=True)
+        click.echo("still being written, or its writer was killed; every block in it is whole", err=True)
     else:
-        click.echo("save what is whole with: natsproxy capture recover SOURCE TARGET", err=True)
+        click.echo("save the whole blocks with: natsproxy capture recover SOURCE TARGET", err=True)
     raise SystemExit(Exit.FOUND_WRONG)
 
 
@@ -269,20 +270,20 @@ def verify(path: Path, as_json: bool) -> None:
 def recover(source: Path, target: Path, as_json: bool) -> None:
     """Write the whole blocks of a damaged capture file to a new one.
 
-    Exit code 0: nothing was missing; 3: something was lost; 1: without a segment header nothing can be saved;
-    2: it could not run.
+    Exit code: 0 nothing missing, 1 nothing can be saved (no segment header), 2 could not run, 3 some bytes
+    were lost.
 
     \b
     natsproxy capture recover broken.ncap mended.ncap
     """
     result = mend(source, target)
     if not result.segment:
-        raise FoundWrong(f"{source}: there is no segment header: nothing can be saved")
+        raise FoundWrong(f"{source}: no segment header: nothing can be saved")
     if as_json:
         click.echo(json.dumps({"source": str(source), "target": str(target), **_counts(result)}))
     else:
-        said = _described_counts(result)
-        click.echo(f"{printable(str(source))}: {said}; in {printable(str(target))}")
+        counts = _described_counts(result)
+        click.echo(f"{printable(str(source))}: {counts}; in {printable(str(target))}")
     if result.lost:
         raise SystemExit(Exit.PARTLY)
 

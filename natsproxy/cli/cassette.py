@@ -1,4 +1,4 @@
-"""`natsproxy cassette`: run any program in any language against a capture in place of a server."""
+"""`natsproxy cassette`: run a program, in any language, against a capture in place of a server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def cassette() -> None:
 @cassette.command(context_settings={"allow_interspersed_args": False})
 @click.option("--mode", default="none", show_default=True, metavar="MODE", help=f"{', '.join(MODES)}.")
 @click.option("--upstream", metavar=URL, help="The server to record from.")
-@click.option("--strict", is_flag=True, help="Also fail when something recorded was not used.")
-@click.option("--timeout", type=Seconds(), default="600", show_default=True, help="For the program.")
+@click.option("--strict", is_flag=True, help="Also fail if a recorded frame was not used.")
+@click.option("--timeout", type=Seconds(), default="600", show_default=True, help="The longest run.")
 @click.argument("capture", type=FilePath())
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
@@ -36,10 +36,10 @@ def run(
 ) -> None:
     """Run a program against a capture.
 
-    COMMAND finds in NATS_URL a server that plays CAPTURE (or records it, as --mode says).
+    COMMAND gets in NATS_URL the address of a server that plays CAPTURE, or records it, according to --mode.
 
-    Exit code: the program's; 1 when it went well but sent what was never recorded; 2 when it could not run.
-    When the program failed nothing is recorded: CAPTURE stays as it was.
+    Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded; 2 could not
+    run.  If the program fails, CAPTURE stays unchanged.
 
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/
@@ -49,46 +49,52 @@ def run(
     outcome = _Outcome()
     command = command[1:] if command[0] == "--" else command
     if command and command[0].startswith("-"):
-        raise ConfigError(f"{command[0]} stands after CAPTURE, where COMMAND begins: options stand before it")
+        raise ConfigError(
+            f"{command[0]} stands after CAPTURE, where COMMAND begins: put options before CAPTURE"
+        )
     if not command:
-        raise ConfigError("say which program to run: natsproxy cassette run x.ncap -- COMMAND")
+        raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
     address = parse_address(upstream, "--upstream") if upstream else None
     stopped = run_stoppable(partial(_run, outcome, capture, mode, address, list(command), timeout))
     if stopped or outcome.code is None:
         raise SystemExit(Exit.STOPPED)
-    session = outcome.session
-    wrong = False
-    if session is not None and session.discarded:
-        click.echo(f"{capture}: nothing was recorded, since the program failed", err=True)
-    if session is not None:
-        say_added(capture, session.added)
-    if session is not None and session.played is not None:
-        report_cassette(session.played)
-        wrong = session.mismatched or (strict and bool(session.played.unused()))
+    wrong = outcome.cassette is not None and _report(capture, outcome.cassette, strict)
     raise SystemExit(outcome.code or (Exit.FOUND_WRONG if wrong else Exit.OK))
 
 
+def _report(capture: Path, cassette: CassetteUse, strict: bool) -> bool:
+    """Print what became of a cassette on stderr; return True if the program did not do as recorded."""
+    if cassette.discarded:
+        click.echo(f"{capture}: nothing was recorded, because the program failed", err=True)
+    say_added(capture, cassette.added)
+    if cassette.played is None:
+        return False
+    report_cassette(cassette.played)
+    return cassette.mismatched or (strict and bool(cassette.played.unused()))
+
+
 class _Outcome:
-    """How the program ended, and the cassette that it used."""
+    """The exit code of the program (None: it did not end) and the cassette that it used."""
 
     def __init__(self) -> None:
         self.code: int | None = None
-        self.session: CassetteUse | None = None
+        self.cassette: CassetteUse | None = None
 
 
 async def _run(
     outcome: _Outcome, capture: Path, mode: str, upstream: Address | None, command: list[str], limit: float
 ) -> None:
-    async with use(capture, parse_mode(mode), upstream=upstream) as session:
-        outcome.session = session
-        environment = {**os.environ, "NATS_URL": session.url}
+    async with use(capture, parse_mode(mode), upstream=upstream) as cassette:
+        outcome.cassette = cassette
+        environment = {**os.environ, "NATS_URL": cassette.url}
         with trio.move_on_after(limit) as scope:
             try:
                 done: CompletedProcess[bytes] = await trio.run_process(command, env=environment, check=False)
             except OSError as error:
                 raise ConfigError(f"cannot run {command[0]}: {error.strerror or error}") from None
+            # A program that a signal killed has the exit code that a shell gives it.
             outcome.code = done.returncode if done.returncode >= 0 else 128 - done.returncode
         if outcome.code != 0 and mode != "none":
-            session.discard()
+            cassette.discard()
     if scope.cancelled_caught:
         raise ConfigError(f"{command[0]} did not end within {limit:g} s")

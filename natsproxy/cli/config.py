@@ -1,11 +1,12 @@
-"""`natsproxy config`: the settings that `natsproxy run` would have, and where each came from."""
+"""`natsproxy config`: the settings of `natsproxy run`, each with the layer that it came from."""
 
 from __future__ import annotations
 
 import copy
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from click.core import ParameterSource
 from natsproxy.cli.run import run, unknown_variables
 from natsproxy.config.build import inline_rules
 from natsproxy.config.options import OPTIONS
+from natsproxy.rules.file.serialize import to_toml, value_to_toml
 from natsproxy.units import format_duration, format_size
 
 _SOURCES = {
@@ -22,71 +24,94 @@ _SOURCES = {
     ParameterSource.DEFAULT_MAP: "file",
     ParameterSource.DEFAULT: "default",
 }
-_AS_WRITTEN: dict[str, Callable[[int], str]] = {"DURATION": format_duration, "SIZE": format_size}
+_FORMATS: dict[str, Callable[[int], str]] = {"DURATION": format_duration, "SIZE": format_size}
+_Rows = dict[str, dict[str, Any]]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes are bytes.")
+@click.option("--toml", "as_toml", is_flag=True, help="A file that --config reads, [[rules]] included.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF RUN]")
 @click.pass_context
-def config(context: click.Context, as_json: bool, options: tuple[str, ...]) -> None:
-    """Print the settings of natsproxy run.
+def config(context: click.Context, as_json: bool, as_toml: bool, options: tuple[str, ...]) -> None:
+    """Print the settings of natsproxy run and the source of each.
 
-    Those that it would have with the same options, and where each comes from: flag, environment, file or
-    default.  Values are as one writes them in a file, texts apart from their quotes.
+    The settings are those of natsproxy run with the same options.  A source is a flag, the environment, the
+    file or the default.
 
     \b
     natsproxy config
     natsproxy config --config natsproxy.toml
     natsproxy config --upstream nats://127.0.0.1:4223 --json
+    natsproxy config --upstream nats://127.0.0.1:4223 --toml > natsproxy.toml
     """
+    if as_json and as_toml:
+        raise click.UsageError("--json and --toml exclude each other")
     for text in unknown_variables(os.environ):
         click.echo(f"Warning: {text}", err=True)
-    rows = _rows(context.command_path, list(options), as_json)
+    rows, file = _settings(context.command_path, list(options), as_json)
+    if as_toml:
+        click.echo("\n".join(_toml_lines(rows, file)))
+        return
+    inline = inline_rules(file) if file is not None and rows["rules"]["value"] is None else None
+    if inline:
+        rows["rules"] = {"value": [rule.name for rule in inline], "source": "file"}
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
     for name, row in rows.items():
-        value = row["value"]
-        if isinstance(value, list):
-            value = ", ".join(map(str, value))
-        elif isinstance(value, bool):
-            value = str(value).lower()
-        needed = "needed by natsproxy run" if name == "upstream" and value is None else row["source"]
-        click.echo(f"{name:20} {'-' if value in (None, '') else value!s:32} {needed}")
+        click.echo(_table_line(name, row["value"], row["source"]))
 
 
-def _rows(title: str, options: list[str], as_json: bool) -> dict[str, dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
-    with _asking().make_context(title, options) as context:
+def _settings(title: str, options: list[str], as_json: bool) -> tuple[_Rows, Path | None]:
+    """Return value and source of each setting, and the configuration file."""
+    rows: _Rows = {}
+    with _run_with_nothing_required().make_context(title, options) as context:
         for option in OPTIONS:
             source = context.get_parameter_source(option.key)
-            write = None if as_json and option.metavar == "SIZE" else _AS_WRITTEN.get(option.metavar)
-            value = _shown(context.params[option.key], write)
+            form = None if as_json and option.metavar == "SIZE" else _FORMATS.get(option.metavar)
+            value = _plain(context.params[option.key], form)
             rows[option.name] = {"value": value, "source": _SOURCES[source] if source else "default"}
-        path, file = context.params["config"], context.params["rules"]
-    if path is not None and file is None:
-        rules = inline_rules(path)
-        if rules:
-            rows["rules"] = {"value": [rule.name for rule in rules], "source": "file"}
-    return rows
+        return rows, context.params["config"]
 
 
-def _asking() -> click.Command:
-    """Return `run` as it is asked about: an option that it needs may be missing."""
-    asking = copy.copy(run)
-    asking.params = [copy.copy(param) for param in run.params]
-    for param in asking.params:
+def _run_with_nothing_required() -> click.Command:
+    """Return a copy of `run` that accepts a missing upstream: the defaults can be shown without one."""
+    relaxed = copy.copy(run)
+    relaxed.params = [copy.copy(param) for param in run.params]
+    for param in relaxed.params:
         param.required = False
-    return asking
+    return relaxed
 
 
-def _shown(value: Any, write: Callable[[int], str] | None) -> Any:
-    """Return a value for a person and for JSON."""
+def _plain(value: Any, form: Callable[[int], str] | None) -> Any:
+    """Return a value as JSON and TOML can hold it.  form: writes its number as text."""
     if isinstance(value, tuple):
-        return [_shown(one, write) for one in value]
+        return [_plain(one, form) for one in value]
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    if write is not None and value is not None:
-        return write(value)
+    if form is not None and value is not None:
+        return form(value)
     return value if value is None or isinstance(value, bool | int) else str(value)
+
+
+def _table_line(name: str, value: Any, source: str) -> str:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    elif isinstance(value, bool):
+        value = str(value).lower()
+    note = "needed by natsproxy run" if name == "upstream" and value is None else source
+    return f"{name:20} {'-' if value in (None, '') else value!s:32} {note}"
+
+
+def _toml_lines(rows: _Rows, file: Path | None) -> Iterator[str]:
+    """Yield the lines of a configuration file, with the rules of the present one."""
+    for name, row in rows.items():
+        value = row["value"]
+        if value is None and name == "upstream":
+            yield '# upstream = "nats://HOST:PORT"  # needed by natsproxy run'
+        elif value not in (None, []):
+            yield f"{name} = {value_to_toml(value)}  # {row['source']}"
+    inline = inline_rules(file) if file is not None and rows["rules"]["value"] is None else None
+    if inline is not None:  # an empty list clears rules, no list keeps them
+        yield ("\n" if inline else "") + to_toml(rule.table for rule in inline).rstrip()

@@ -1,4 +1,4 @@
-"""`natsproxy capture diff`: what differs between two captures, per subject template."""
+"""`natsproxy capture diff`: the differences between two captures, per subject template."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from natsproxy.replay.diff.report import Report, Row, Sample, Tally
     "--ignore",
     "ignored",
     multiple=True,
-    metavar="WHAT",
-    help="json:/member, header:Name or subject:pattern; may be given often.",
+    metavar="FIELD",
+    help="json:/member, header:Name or subject:pattern (repeatable).",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--all", "everything", is_flag=True, help="Show subjects without differences too.")
 def diff(recorded: Path, observed: Path, ignored: tuple[str, ...], as_json: bool, everything: bool) -> None:
-    """Compare two captures: who said what, by subject template.
+    """Compare the messages of two captures, by subject template.
 
-    Inboxes, nuids, time stamps and order do not count.  Exit code: 0 the same, 1 different, 2 could not run.
+    Inboxes, nuids, time stamps and order are ignored.  Exit code: 0 the same, 1 different, 2 could not run.
 
     \b
     natsproxy capture diff before.ncap after.ncap
@@ -53,19 +53,19 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
         _table(rows)
     for row in rows:
         if row.sample is not None:
-            click.echo(f"\n{printable(row.group)}: {_what(row.sample)}")
+            click.echo(f"\n{printable(row.group)}: {_difference(row.sample)}")
             click.echo(f"  recorded  {printable(row.sample.recorded) or 'nothing'}")
             click.echo(f"  observed  {printable(row.sample.observed) or 'nothing'}")
     for side, count in zip(("recorded", "observed"), report.gaps, strict=True):
         if count:
-            click.echo(f"\n{side}: {count} gaps; what was not recorded there is not compared")
+            click.echo(f"\n{side}: {count} gaps; frames that are missing there are not compared")
     if differing:
         click.echo(f"\n{differing} of {len(report.rows)} subjects differ")
     else:
         click.echo(f"the same: {len(report.rows)} subjects compared")
 
 
-def _what(sample: Sample) -> str:
+def _difference(sample: Sample) -> str:
     if sample.field != "presence":
         return f"{sample.field} differs"
     return "only recorded" if sample.recorded else "only observed"
@@ -85,8 +85,9 @@ def _table(rows: list[Row]) -> None:
         "-/+",
     )
     cells = list(map(_cells, rows))
-    told = [place for place in range(len(heads)) if any(row[place] not in ("", "0") for row in cells)]
-    show_table([heads[place] for place in told], [[row[place] for place in told] for row in cells])
+    # A column without any value would only make the table wider.
+    used = [column for column in range(len(heads)) if any(row[column] not in ("", "0") for row in cells)]
+    show_table([heads[column] for column in used], [[row[column] for column in used] for row in cells])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -99,33 +100,35 @@ def _cells(row: Row) -> tuple[str, ...]:
         _pair(a.replies, b.replies),
         _pair(a.errors, b.errors),
         _statuses(a, b),
-        _pair(_ms(a, 0.5), _ms(b, 0.5)),
-        _pair(_ms(a, 0.99), _ms(b, 0.99)),
+        _pair(_milliseconds(a, 0.5), _milliseconds(b, 0.5)),
+        _pair(_milliseconds(a, 0.99), _milliseconds(b, 0.99)),
         "" if row.same else f"-{row.missing} +{row.added}",
     )
 
 
-def _pair(ours: object, theirs: object) -> str:
-    return str(ours) if ours == theirs else f"{_or_dash(ours)}→{_or_dash(theirs)}"
+def _pair(recorded: object, observed: object) -> str:
+    """Return one value where both are the same, else both with an arrow between."""
+    return str(recorded) if recorded == observed else f"{_or_dash(recorded)}→{_or_dash(observed)}"
 
 
 def _or_dash(value: object) -> object:
     return "-" if value == "" else value
 
 
-def _statuses(ours: Tally, theirs: Tally) -> str:
-    names = sorted({_code(name) for name in (*ours.statuses, *theirs.statuses)})
-    return ", ".join(f"{name}: {_pair(_count(ours, name), _count(theirs, name))}" for name in names)
+def _statuses(recorded: Tally, observed: Tally) -> str:
+    codes = sorted({_code(status) for status in (*recorded.statuses, *observed.statuses)})
+    return ", ".join(f"{code}: {_pair(_count(recorded, code), _count(observed, code))}" for code in codes)
 
 
 def _count(tally: Tally, code: str) -> int:
-    return sum(count for name, count in tally.statuses.items() if _code(name) == code)
+    return sum(count for status, count in tally.statuses.items() if _code(status) == code)
 
 
-def _code(name: str) -> str:
-    return name[:3] if name[:3].isdigit() else name
+def _code(status: str) -> str:
+    """Return the number of a status line ("503 No Responders"), or all of a text without one."""
+    return status[:3] if status[:3].isdigit() else status
 
 
-def _ms(tally: Tally, share: float) -> str:
+def _milliseconds(tally: Tally, share: float) -> str:
     value = tally.percentile(share)
     return "" if value is None else f"{value / 1e6:.1f}"

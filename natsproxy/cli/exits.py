@@ -1,14 +1,14 @@
-"""How commands end: one place that turns errors, signals and closed pipes into exit codes (`errors.Exit`).
+"""Exit codes of commands: one guard turns errors, signals and closed pipes into `errors.Exit`.
 
-Commands raise; they need not catch.  What the guard does for every one of them
-1. An error of ours is one sentence on standard error and "could not run".  A command for which a finding is
-   an answer (verify, check, diff) says so itself, with `FoundWrong` or an exit code.
-2. SIGTERM is what Ctrl-C is.  A command that serves until it is stopped catches both and ends well; any other
-   is broken off, and says so in its exit code.  What runs on trio notes signals (`foreground.py`): here they
-   raise, and trio cannot be raised in.
-3. A reader of our output that has gone (`| head`) ends the command without a word, as of any program in a
-   pipe; a full disk behind it is a sentence.
-4. Passwords in addresses are hidden, whichever part of the command line a sentence quotes.
+Commands raise and need not catch.  The guard gives every command these guarantees
+1. A `NatsproxyError` or `OSError` becomes one sentence on standard error and `COULD_NOT_RUN`.  A command that
+   looks for faults (verify, check, diff) raises `FoundWrong` or exits with that code itself.
+2. SIGTERM acts like Ctrl-C.  A command that serves until it is stopped catches both and exits with 0; any
+   other is interrupted and exits with `STOPPED`.  Signals raise here.  Code on trio only notes them
+   (`foreground.py`), because trio cannot bear an exception at an arbitrary place.
+3. A closed standard output (`| head`) ends the command silently, as it ends other programs in a pipe.  A full
+   disk behind standard output becomes a sentence.
+4. Passwords in addresses are hidden, in every part of the command line that a message quotes.
 """
 
 from __future__ import annotations
@@ -32,46 +32,47 @@ from natsproxy.printable import wants_plain
 
 
 class CouldNotRun(click.ClickException):
-    """A command that could not do its work."""
+    """The command could not do its work."""
 
     exit_code = Exit.COULD_NOT_RUN
 
 
 class FoundWrong(click.ClickException):
-    """A command that looked, and found something wrong."""
+    """The command checked something and found it wrong."""
 
     exit_code = Exit.FOUND_WRONG
 
 
-class _BrokenOff(click.ClickException):
+class _Interrupted(click.ClickException):
     exit_code = Exit.STOPPED
 
 
 class GuardedGroup(click.Group):
-    """A group whose commands end as the table says, whatever ends them."""
+    """A group whose commands end with the exit codes of `errors.Exit`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is named; where there is none, name the one that may be meant."""
+        """Return the named command, or fail with the name of the nearest one."""
         name = args[0]
+        # Options keep click's own message; completion must not print.
         if self.get_command(ctx, name) is None and name[:1] != "-" and not ctx.resilient_parsing:
             known = dict(_commands(self, ctx))
             near = difflib.get_close_matches(name, known, 1)
-            there = f"there are {', '.join(self.list_commands(ctx))}"
-            hint = f"did you mean '{known[near[0]]}'?" if near else there
+            all_names = f"there are {', '.join(self.list_commands(ctx))}"
+            hint = f"did you mean '{known[near[0]]}'?" if near else all_names
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Read the command line; `--help` and `--version` print here."""
+        """Parse the command line under the guard: `--help` and `--version` print here."""
         with _guarded():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was asked for."""
+        """Run the command under the guard."""
         if wants_plain():
             ctx.color = False
         with _guarded(), _interruptible():
@@ -80,60 +81,64 @@ class GuardedGroup(click.Group):
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    """Turn whatever comes out into an exit code, and into a sentence where there is one to say."""
-    if isinstance(sys.stdout, TextIOWrapper):  # an arrow where the locale has none is no reason to end
+    """Turn every exception of the block into an exit code and, unless it is silent, a sentence."""
+    if isinstance(sys.stdout, TextIOWrapper):  # the arrows of `capture cat` are not in every locale
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             yield
         finally:
-            if sys.stdout is not None:
+            if sys.stdout is not None:  # flushed here: a write error at interpreter exit has no exit code
                 sys.stdout.flush()
     except click.UsageError as error:
-        said = error.format_message()
-        if mask_addresses(said) == said:
+        message = error.format_message()
+        if mask_addresses(message) == message:
             raise
-        raise click.UsageError(mask_addresses(said), error.ctx) from None
+        raise click.UsageError(mask_addresses(message), error.ctx) from None
     except (KeyboardInterrupt, NatsproxyError, OSError, BaseExceptionGroup) as error:
-        ending = _ending(list(_leaves(error)))
+        errors = list(_flatten(error))
+        ending = _exit_for(errors)
         if ending is None:
             raise
-        if any(isinstance(leaf, OSError) for leaf in _leaves(error)):
-            _forget_stdout()
+        if any(isinstance(one, OSError) for one in errors):
+            _discard_stdout()
         raise ending from None
 
 
-def _ending(leaves: list[BaseException]) -> BaseException | None:
-    """Return how errors end a command; None where one of them is a bug."""
-    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+def _exit_for(errors: list[BaseException]) -> BaseException | None:
+    """Return the exception that exits the process, None when one of the errors is a bug."""
+    if any(isinstance(one, KeyboardInterrupt) for one in errors):
         return SystemExit(Exit.STOPPED)
-    if any(isinstance(leaf, BrokenPipeError) for leaf in leaves):
+    if any(isinstance(one, BrokenPipeError) for one in errors):
         return SystemExit(Exit.NOBODY_READS)
-    ours = [leaf for leaf in leaves if isinstance(leaf, NatsproxyError | OSError)]
-    if len(ours) < len(leaves):
+    expected = [one for one in errors if isinstance(one, NatsproxyError | OSError)]
+    if len(expected) < len(errors):
         return None
-    stopped = any(isinstance(leaf, Stopped) for leaf in ours)
-    return (_BrokenOff if stopped else CouldNotRun)(mask_addresses("; ".join(map(_sentence, ours))))
+    stopped = any(isinstance(one, Stopped) for one in expected)
+    return (_Interrupted if stopped else CouldNotRun)(mask_addresses("; ".join(map(_sentence, expected))))
 
 
 def _sentence(error: NatsproxyError | OSError) -> str:
     if isinstance(error, NatsproxyError):
         return str(error)
-    place = error.filename or ("standard output" if error.errno in _OF_OUTPUT else "")
+    place = error.filename or ("standard output" if error.errno in _WRITE_ERRORS else "")
     return f"{os.fsdecode(place)}: {error.strerror}" if place else str(error)
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors in a group of them, as nurseries raise."""
+def _flatten(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, or the errors of a group and of the groups in it (nurseries raise groups)."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from _flatten(inner)
     else:
         yield error
 
 
 def _commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the last word of each command, and all its words; those further up come last, and win."""
+    """Yield the last word and the full name of each command.
+
+    A group's own commands come after those of its subgroups, so that they win in a dict.
+    """
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
         if isinstance(command, click.Group):
@@ -142,15 +147,15 @@ def _commands(group: click.Group, ctx: click.Context, before: str = "") -> Itera
         yield name, before + name
 
 
-_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What writing to an open file fails with."""
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""The errors of a write to a file that is already open; such an error has no file name."""
 
 
-def _forget_stdout() -> None:
-    """Let what is still unwritten go nowhere: the interpreter would try again at its end, and complain."""
+def _discard_stdout() -> None:
+    """Send unwritten output to /dev/null: the interpreter would write it again at exit, and complain."""
     try:
         number = sys.stdout.fileno()
-    except (OSError, ValueError, AttributeError):  # no file: closed, or a test's
+    except (OSError, ValueError, AttributeError):  # closed, or replaced by a test runner
         return
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
@@ -159,7 +164,8 @@ def _forget_stdout() -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt in the block."""
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers only there
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,4 +1,4 @@
-"""`natsproxy capture export`: captures for other tools, as JSON lines, as Parquet, as packets."""
+"""`natsproxy capture export`: captures for other tools, as JSON lines, Parquet or packets."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from natsproxy.capture.read.view import Query
 from natsproxy.cli.filters import filters
 from natsproxy.cli.paths import FilePath
 
-_FORMS = "--jsonl, --parquet, --pcapng"
+_FORMATS = "--jsonl, --parquet, --pcapng"
 
 
 @click.command()
 @click.argument("path", type=FilePath())
-@click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object a line, as capture cat --json.")
-@click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as Spark's.")
+@click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object per line, as capture cat --json.")
+@click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as analyze writes it.")
 @click.option(
-    "--pcapng", "to_pcapng", metavar="OUT", help="Packets, as Wireshark reads them; TCP is made up."
+    "--pcapng", "to_pcapng", metavar="OUT", help="Packets for Wireshark, with invented TCP headers."
 )
 @click.option(
     "--payload",
     type=click.IntRange(0),
     metavar="BYTES",
-    help="Parquet: at most so much of each payload.  [default: all of it]",
+    help="Parquet: the most bytes of each payload.  [default: all]",
 )
-@click.option("--leg", type=click.Choice(["client", "server"]), help="Pcapng: whose side.  [default: client]")
+@click.option("--leg", type=click.Choice(["client", "server"]), help="Pcapng: the leg.  [default: client]")
 @click.option("--force", is_flag=True, help="Overwrite OUT.")
 @filters
 def export(
@@ -46,8 +46,8 @@ def export(
 ) -> None:
     """Write the frames of a capture for other tools.  OUT is a file, or - for standard output.
 
-    The file is there when it is whole.  Packets are those of one leg, TCP around them is made up; Wireshark
-    shows NATS on port 4222, for another port say: Decode As.
+    The file appears when it is complete.  Packets show one leg; their TCP headers are invented.  Wireshark
+    shows NATS on port 4222; for another port use its Decode As.
 
     \b
     natsproxy capture export traffic.ncap --parquet frames.parquet
@@ -56,7 +56,7 @@ def export(
     """
     wanted = [name for name in (to_jsonl, to_parquet, to_pcapng) if name is not None]
     if len(wanted) != 1:
-        raise click.UsageError(f"say what to write, one of {_FORMS}")
+        raise click.UsageError(f"name one output: {_FORMATS}")
     if payload is not None and to_parquet is None:
         raise click.UsageError("--payload is for --parquet")
     if leg is not None and to_pcapng is None:

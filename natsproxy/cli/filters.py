@@ -1,4 +1,4 @@
-"""The options that say which frames of a capture a command is about: one set for all such commands."""
+"""Options that select frames of a capture (`--from`, `--op`, `--subject`, ...), shared by its commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from natsproxy.capture.read.view import Query
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 
-_LANES = {"c2s": C2S, "s2c": S2C}
+_DIRECTIONS = {"c2s": C2S, "s2c": S2C}
 
 
 def _time(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
@@ -32,7 +32,7 @@ def _ops(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> int:
         op = BY_TOKEN.get(name.upper().encode())
         if op is None:
             known = ", ".join(token.decode() for token in BY_TOKEN)
-            raise click.BadParameter(f"{name} is no operation; there are {known}")
+            raise click.BadParameter(f"{name} is not an operation; there are {known}")
         mask |= op_mask(op)
     return mask or ALL_OPS
 
@@ -45,7 +45,7 @@ def _subjects(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
     patterns = tuple(text.encode("utf-8", "surrogateescape") for text in value)
     for text, pattern in zip(value, patterns, strict=True):
         if not is_valid_subscribe(pattern):
-            raise click.BadParameter(f"{text!r} is no subject that one can subscribe to")
+            raise click.BadParameter(f"{text!r} is not a valid subscription subject")
     return patterns
 
 
@@ -55,9 +55,9 @@ _OPTIONS = (
         "start",
         callback=_time,
         metavar="TIME",
-        help="Not before: 2026-01-31T12:00:00, or with an offset.",
+        help="Only from this time on: 2026-01-31T12:00:00, or with an offset.",
     ),
-    click.option("--to", "end", callback=_time, metavar="TIME", help="Not after."),
+    click.option("--to", "end", callback=_time, metavar="TIME", help="Only up to this time."),
     click.option(
         "--conn", multiple=True, type=int, metavar="NUMBER", help="Only this connection (repeatable)."
     ),
@@ -78,12 +78,12 @@ _OPTIONS = (
         callback=_subjects,
         help="Only subjects that match this pattern (repeatable).",
     ),
-    click.option("--direction", type=click.Choice(["c2s", "s2c"]), help="Only this direction."),
+    click.option("--direction", type=click.Choice([*_DIRECTIONS]), help="Only this direction."),
 )
 
 
 def filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options, and what they say as its argument `query`."""
+    """Add the options to a command, which gets their values as one argument `query`."""
 
     @functools.wraps(command)
     def with_query(
@@ -96,11 +96,10 @@ def filters(command: Callable[..., None]) -> Callable[..., None]:
         direction: str | None,
         **rest: Any,
     ) -> None:
-        lane = _LANES[direction] if direction else None
-        query = Query(start, end, frozenset(conn), lane, ops, subjects)
-        command(*args, query=query, **rest)
+        chosen = _DIRECTIONS[direction] if direction else None
+        command(*args, query=Query(start, end, frozenset(conn), chosen, ops, subjects), **rest)
 
-    found: Callable[..., None] = with_query
-    for option in reversed(_OPTIONS):
-        found = option(found)
-    return found
+    decorated: Callable[..., None] = with_query
+    for option in reversed(_OPTIONS):  # `--help` lists options in reverse order of decoration
+        decorated = option(decorated)
+    return decorated

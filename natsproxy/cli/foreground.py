@@ -1,4 +1,8 @@
-"""Work in the foreground: to its end or until a signal stops it, under a line that shows how far it is."""
+"""Foreground work on trio: it runs to its end or until a signal stops it, under a line of progress.
+
+Signals are noted from before trio starts until after it has ended, and delivered as values.  A signal handler
+that raises could strike inside trio itself and leave it broken.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,15 @@ import trio
 
 from natsproxy.errors import NatsproxyError
 
-_EVERY = 0.25  # seconds between two pictures of the progress
-
-
+_REFRESH = 0.25  # seconds between two updates of the progress line
 STOP = (signal.SIGINT, signal.SIGTERM)
 _T = TypeVar("_T")
 
 
 def run_with_signals(main: Callable[[AsyncIterator[int]], Awaitable[_T]], *numbers: int) -> _T:
-    """Run `main` on trio and give it the signals that come, those that came before trio stood included.
+    """Run `main` on trio, pass it the signals `numbers` as they arrive, and return its result.
 
-    From before trio begins until it has ended signals are noted and nothing else: a handler that raises
-    breaks trio wherever it stands.
+    Signals that arrive before trio runs are delivered as soon as it does.
     """
     noted: list[int] = []
 
@@ -33,9 +34,8 @@ def run_with_signals(main: Callable[[AsyncIterator[int]], Awaitable[_T]], *numbe
                     signal.raise_signal(number)
                 return await main(signals)
         finally:
-            signal.set_wakeup_fd(
-                -1
-            )  # trio closes it before it lets go of it: a signal would print a traceback
+            # trio closes this descriptor before it unregisters it: a signal in between prints a traceback.
+            signal.set_wakeup_fd(-1)
 
     before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in numbers}
     try:
@@ -46,9 +46,9 @@ def run_with_signals(main: Callable[[AsyncIterator[int]], Awaitable[_T]], *numbe
 
 
 def run_stoppable(main: Callable[[], Awaitable[None]]) -> bool:
-    """Run `main` on trio until it ends, or SIGINT or SIGTERM come; tell whether it was stopped.
+    """Run `main` on trio until it ends or SIGINT or SIGTERM arrives; return True if a signal stopped it.
 
-    An error of ours comes out as it is, whatever nurseries it passed.
+    A NatsproxyError is raised as itself, without the exception groups of the nurseries that it passed.
     """
     return run_with_signals(partial(_until_stopped, main), *STOP)
 
@@ -70,15 +70,15 @@ async def _until_stopped(main: Callable[[], Awaitable[None]], signals: AsyncIter
         except NatsproxyError as error:
             failure = error
         except BaseExceptionGroup as group:
-            failure = _only(group)
+            failure = _single_error(group)
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
     return stopped
 
 
-def _only(group: BaseExceptionGroup[BaseException]) -> NatsproxyError | None:
-    """Return the error of ours in a group; raise the group when there is more in it."""
+def _single_error(group: BaseExceptionGroup[BaseException]) -> NatsproxyError | None:
+    """Return the first NatsproxyError of a group; raise the group when it holds any other error."""
     ours, others = group.split(NatsproxyError)
     cancelled, rest = others.split(trio.Cancelled) if others is not None else (None, None)
     if rest is not None:
@@ -92,9 +92,9 @@ def _only(group: BaseExceptionGroup[BaseException]) -> NatsproxyError | None:
 
 
 async def with_progress(
-    main: Callable[[], Awaitable[None]], picture: Callable[[float], str], quiet: bool
+    main: Callable[[], Awaitable[None]], describe: Callable[[float], str], quiet: bool
 ) -> None:
-    """Run `main` under a line that shows `picture(seconds)`, on a terminal only."""
+    """Run `main`; on a terminal show `describe(seconds)` in a line that changes."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -103,14 +103,13 @@ async def with_progress(
         return
     async with trio.open_nursery() as nursery:
         with console.status("starting") as status:
-            nursery.start_soon(_paint, picture, status.update)
+            nursery.start_soon(_update, describe, status.update)
             await main()
             nursery.cancel_scope.cancel()
 
 
-async def _paint(picture: Callable[[float], str], show: Callable[[str], None]) -> None:
-    began = trio.current_time()
+async def _update(describe: Callable[[float], str], show: Callable[[str], None]) -> None:
+    started = trio.current_time()
     while True:
-        seconds = trio.current_time() - began
-        show(picture(seconds))
-        await trio.sleep(_EVERY)
+        show(describe(trio.current_time() - started))
+        await trio.sleep(_REFRESH)

@@ -1,14 +1,16 @@
-"""What the commands of replays are asked, and how they answer: addresses, speeds, credentials, results."""
+"""Parameter types, options and output that the replay and cassette commands share."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from natsproxy import addresses
 from natsproxy.addresses import Address
+from natsproxy.cli.paths import FilePath
 from natsproxy.config.options import duration
 from natsproxy.errors import ConfigError
 from natsproxy.replay.client_playback import credentials as creds
@@ -17,12 +19,12 @@ URL: Final = "nats://HOST:PORT"
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
-    """A duration ("250ms", "1m30s") or a number of seconds; seconds."""
+    """A duration such as "250ms" or "1m30s", or a number of seconds; its value is in seconds."""
 
     name = "DURATION"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it, or fail with both shapes."""
+        """Return the seconds; fail with a message that shows both forms."""
         try:
             return duration(value) / 1e9
         except ValueError as error:
@@ -30,12 +32,12 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 
 class Speed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
-    """A factor, or max (None)."""
+    """A factor of the recorded speed, or `max`, whose value is None."""
 
     name = "FACTOR|max"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
-        """Read it, or fail with both shapes."""
+        """Return the factor; fail with a message that shows both forms."""
         if value == "max":
             return None
         try:
@@ -48,7 +50,7 @@ class Speed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 
 def parse_address(text: str, option: str) -> Address:
-    """Read the address that an option has; a user and a password in it are ignored.
+    """Return the address that an option names; a user and a password in it are ignored.
 
     Raises ConfigError that names the option.
     """
@@ -59,9 +61,9 @@ def parse_address(text: str, option: str) -> Address:
 
 
 def parse_credentials(options: dict[str, Any]) -> creds.Credentials:
-    """Read --creds, --user and --map-user.
+    """Return the credentials of --creds, --user and --map-user.
 
-    Raises ConfigError for what cannot be read.
+    Raises ConfigError for a value that cannot be read.
     """
     base = creds.Credentials()
     if options["creds"]:
@@ -72,24 +74,43 @@ def parse_credentials(options: dict[str, Any]) -> creds.Credentials:
     for entry in options["map_user"]:
         recorded, equals, text = entry.partition("=")
         if not equals:
+            # The value itself is not quoted: it holds a password.
             raise ConfigError("a value of --map-user is not RECORDED=USER:PASSWORD")
         users[recorded] = creds.from_user(text)
     return creds.Credentials(base.user, base.password, base.token, base.jwt, base.seed, users)
 
 
 def parse_connections(text: str) -> frozenset[int]:
-    """Read connection numbers, `1,2,5`.
+    """Return connection numbers from a list such as `1,2,5`.
 
-    Raises ConfigError for what is none.
+    Raises ConfigError for any other text.
     """
     try:
         return frozenset(int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise ConfigError(f"--connections {text!r} is no list of connection numbers: 1,2,5") from None
+        raise ConfigError(f"--connections {text!r} is not a list of connection numbers: 1,2,5") from None
+
+
+_REPORT_OPTIONS: Final = (
+    click.option("--record", type=FilePath(), help="Record the playback to this file, x.ncap."),
+    click.option("--report", is_flag=True, help="Compare the playback with the capture."),
+    click.option(
+        "--ignore", "ignored", multiple=True, metavar="FIELD", help="For --report: see capture diff."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="The result as one JSON object."),
+    click.option("--quiet", is_flag=True, help="No progress."),
+)
+
+
+def report_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options about the result of a playback to a command."""
+    for option in reversed(_REPORT_OPTIONS):  # `--help` lists options in reverse order of decoration
+        command = option(command)
+    return command
 
 
 def show_facts(facts: dict[str, Any], as_json: bool) -> None:
-    """Print a result, as JSON or as lines for a person."""
+    """Print a result as JSON, or as lines for a person."""
     if as_json:
         click.echo(json.dumps(facts))
         return

@@ -1,4 +1,4 @@
-"""Paths on the command line: what they lead to is for those to say who open them."""
+"""Paths on the command line.  A path need not exist: the code that opens it reports that better."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 
 
 class FilePath(click.Path):
-    """A path, of something that is there or not; an empty one would be the folder that one is in."""
+    """A path that may or may not exist, but is not empty: `Path("")` would be the current folder."""
 
     def __init__(self) -> None:
         super().__init__(readable=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it, or fail where it is empty."""
+        """Return the path; fail when the text is empty."""
         if not value:
-            self.fail("it is empty: give the name of a file or folder", param, ctx)
+            self.fail("the path is empty: give the name of a file or folder", param, ctx)
         return super().convert(value, param, ctx)

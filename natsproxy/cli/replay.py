@@ -1,4 +1,4 @@
-"""`natsproxy replay`: play the clients of a capture to a server, or its server to clients."""
+"""`natsproxy replay`: the group of `to-server` and `to-client`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`natsproxy rules`: check a rules file, ask it about a frame, list the kinds of rules."""
+"""`natsproxy rules`: check a rules file, explain it for one frame, list the kinds of rules."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _FILE = click.argument("file", type=FilePath())
 
 @click.group()
 def rules() -> None:
-    """Check rules files, ask what they would do, list what rules can do."""
+    """Check rules files, explain them for a frame, list the kinds of rules."""
 
 
 def _text(file: Path) -> tuple[str, Path]:
-    """Return the text of a file, or of standard input for `-`, and what to call it."""
+    """Return the text of a file (standard input for `-`) and its name for error messages."""
     if file != Path("-"):
         return read_text(file, "rules"), file
     try:
@@ -61,7 +61,7 @@ def _load(file: Path) -> tuple[Rule, ...]:
 def check(file: Path, as_json: bool) -> None:
     """Check a rules file.
 
-    Exit code: 0 all is well, 1 with one sentence that names file, line and key of a mistake, 2 no such file.
+    Exit code: 0 no mistake, 1 a mistake (one sentence names file, line and key), 2 no such file.
 
     \b
     natsproxy rules check faults.toml
@@ -88,7 +88,7 @@ def _ip(_: click.Context, __: click.Parameter, value: str) -> str:
         with suppress(ValueError):
             shown = ip_address(text.strip("[]"))
             return value if text != value else f"[{shown}]:0" if shown.version == 6 else f"{shown}:0"
-    raise click.BadParameter(f"{value!r} is no IP address, nor one with a port ([::1]:4222)")
+    raise click.BadParameter(f"{value!r} is not an IP address, with or without a port ([::1]:4222)")
 
 
 @rules.command()
@@ -97,17 +97,21 @@ def _ip(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("--subject", default="", help="Its subject.")
 @click.option("--queue", default="", help="The queue of a SUB.")
 @click.option("--reply", default="", help="The reply subject of a message.")
-@click.option("--direction", "way", default=None, help="c2s or s2c, where the operation goes both ways.")
+@click.option("--direction", "given", default=None, help="c2s or s2c, for an operation of both directions.")
 @click.option("--client-name", default="", help="The name in CONNECT.")
 @click.option("--client-user", default="", help="The user in CONNECT.")
 @click.option("--client-lang", default="", help="The language in CONNECT.")
 @click.option("--client-version", default="", help="The version in CONNECT.")
-@click.option("--account", default="", help="The account that the server tells.")
+@click.option("--account", default="", help="The account that the server names in INFO.")
 @click.option(
     "--address", default="127.0.0.1", metavar="IP[:PORT]", callback=_ip, help="The client's address."
 )
 @click.option(
-    "--ordinal", default=1, type=click.IntRange(1), metavar="N", help="Which accepted connection it is."
+    "--ordinal",
+    default=1,
+    type=click.IntRange(1),
+    metavar="N",
+    help="The connection's number, in order of accepting.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
 def explain(
@@ -116,7 +120,7 @@ def explain(
     subject: str,
     queue: str,
     reply: str,
-    way: str | None,
+    given: str | None,
     client_name: str,
     client_user: str,
     client_lang: str,
@@ -126,9 +130,9 @@ def explain(
     ordinal: int,
     as_json: bool,
 ) -> None:
-    """Say which rules would act on a frame.
+    """Explain which rules would act on a frame, on which condition and with which result.
 
-    On what condition, and with what result; what follows from it that only the server could do better.
+    Notes name the differences from nats-server that only the server itself could avoid.
 
     \b
     natsproxy rules explain faults.toml --op PUB --subject orders.eu.1
@@ -136,14 +140,14 @@ def explain(
     """
     loaded = _load(file)
     try:
-        asked = read_op(op)
-        _check_subject(asked, _raw(subject))
-        direction, frame = sample(asked, _raw(subject), queue=_raw(queue), reply=_raw(reply))
-        direction = direction if way is None else read_direction(way)
-        if not SENDABLE[direction] >> asked & 1:
-            raise ValueError(f"{asked.label} never goes {direction.label}")
+        frame_op = read_op(op)
+        _check_subject(frame_op, _raw(subject))
+        direction, frame = sample(frame_op, _raw(subject), queue=_raw(queue), reply=_raw(reply))
+        direction = direction if given is None else read_direction(given)
+        if not SENDABLE[direction] >> frame_op & 1:
+            raise ValueError(f"{frame_op.label} never goes {direction.label}")
     except (ValueError, NatsproxyError) as error:
-        raise CouldNotRun(f"that is no frame to ask about: {error}") from None
+        raise CouldNotRun(f"no such frame exists: {error}") from None
     connect = Connect(name=client_name, user=client_user, lang=client_lang, version=client_version)
     someone = Someone(connect, Info(remote_account=account), address, ordinal)
     steps = explain_frame(RuleChain(loaded), someone, direction, frame)
@@ -156,7 +160,7 @@ def explain(
         if step.acts:
             click.echo(f"    {step.condition}")
     if not any(step.acts for step in steps):
-        click.echo(f"No rule acts on {op.upper()} {subject}".rstrip() + ": it passes untouched.")
+        click.echo(f"No rule acts on {op.upper()} {subject}".rstrip() + ": it passes unchanged.")
     if any(step.acts and step.rule.kind in ("permissions", "deny", "rewrite") for step in steps):
         for sentence in SERVER_ONLY:
             click.echo(f"Note: {sentence}")
@@ -191,21 +195,21 @@ def _raw(text: str) -> bytes:
 @click.argument("capture", type=FilePath())
 @click.option("--rules", "file", type=FilePath(), help="The rules, if the capture has none.")
 def from_capture(capture: Path, file: Path | None) -> None:
-    """Print the rules of a recorded run, each gate replaced by what fired.
+    """Print the rules of a recording; each gate names exactly the matches that fired.
 
-    Numbers of matches are counted from where a rule came into force: of one that came or went during the run
-    the script says so, since its own count begins with each connection.
+    A rule counts its matches from the moment it came into force.  A comment marks each rule that came into
+    force during the recording: played again, it counts from the start of each connection.
 
     \b
     natsproxy rules from-capture chaos.ncap > again.toml
     natsproxy run --rules again.toml --seed SEED
     """
     reader = open_capture(capture)
-    told, texts = [], [segment.rules or "" for segment in reader.segments()]
-    late = len(texts)
+    firings, texts = [], [segment.rules or "" for segment in reader.segments()]
+    at_start = len(texts)
     for _, item in reader.items():
         if isinstance(item, Firing):
-            told.append(item.info)
+            firings.append(item.info)
         elif isinstance(item, Note) and "rules" in item.info:
             texts.append(str(item.info["rules"]))
     if file is None and not any(texts):
@@ -213,16 +217,16 @@ def from_capture(capture: Path, file: Path | None) -> None:
     chains = [load(text, KINDS, source=str(capture)) if text else () for text in texts]
     loaded = rules_file(file) if file is not None else _all_of(chains)
     seed = next(reader.segments()).seed
-    click.echo(f"# {len(told)} firings recorded; the same again with --seed {seed}")
-    early = {rule.name for rule in _all_of(chains[:late])}
+    click.echo(f"# {len(firings)} firings recorded; to repeat them: --seed {seed}")
+    first = {rule.name for rule in _all_of(chains[:at_start])}
     for rule in loaded:
-        if file is None and rule.name not in early:
-            click.echo(f"# {rule.name!r} came into force during the run, and counts from there")
-    click.echo(to_toml(script(loaded, told)), nl=False)
+        if file is None and rule.name not in first:
+            click.echo(f"# {rule.name!r} came into force during the recording and counts from there")
+    click.echo(to_toml(script(loaded, firings)), nl=False)
 
 
 def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:
-    """Return the rules of a run in which they changed, each as it was last."""
+    """Return the rules of all chains of a recording, each in its last version."""
     return tuple({rule.name: rule for chain in chains for rule in chain}.values())
 
 
@@ -232,26 +236,33 @@ def _kinds(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
 
 @rules.command("list")
 @click.argument("kind", required=False, shell_complete=_kinds)
-def list_kinds(kind: str | None) -> None:
-    """List the kinds of rules.  With a KIND: its settings and an example.
+@click.option("--short", is_flag=True, help="One line for each kind.")
+def list_kinds(kind: str | None, short: bool) -> None:
+    """List the kinds of rules, each with its settings and an example; with KIND only that one.
 
     \b
     natsproxy rules list
+    natsproxy rules list --short
     natsproxy rules list latency
     """
-    if kind is None:
-        width = max(map(len, KINDS))
-        for found in KINDS.values():
-            click.echo(f"{found.name:<{width}}  {found.text}")
-        click.echo("\nA rule has 'name' and 'kind', the settings of its kind, and of these:")
-        _settings("selector", SELECTOR)
-        _settings("gate", GATE)
-        return
-    if kind not in KINDS:
+    if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(kind.lower(), KINDS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
         raise CouldNotRun(f"there is no kind {kind!r}; {hint}")
-    _show(KINDS[kind])
+    listed = KINDS.values() if kind is None else [KINDS[kind]]
+    if short:
+        width = max(map(len, KINDS))
+        for one in listed:
+            click.echo(f"{one.name:<{width}}  {one.text}")
+        return
+    for number, one in enumerate(listed):
+        if number:
+            click.echo()
+        _show(one)
+    if kind is None:
+        click.echo("\nA rule has 'name' and 'kind', the settings of its kind, and any of these:")
+        _settings("selector", SELECTOR)
+        _settings("gate", GATE)
 
 
 def _show(kind: Kind) -> None:

@@ -1,4 +1,8 @@
-"""`natsproxy run`: the proxy as a process."""
+"""`natsproxy run`: the proxy as a process, with signals, a log and the rules of a file.
+
+The flags are made from the table in `config/options.py`.  click reads each value from the first of: flag,
+environment, configuration file (`ctx.default_map`), default.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,8 @@ from natsproxy.rules.file.parser import NONE_NAMED
 from natsproxy.rules.model.rule import Rule
 
 
-class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
-    """A value as its option reads it."""
+class _OptionType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
+    """A parameter type that reads values with the function of a table row."""
 
     def __init__(self, option: Option) -> None:
         self.name = option.metavar
@@ -42,15 +46,18 @@ class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Files, or the words that it may be."""
+        """Complete file names, or the words of a metavar such as `none|zstd`."""
         if self.name in ("FILE", "PATH"):
             return [CompletionItem(incomplete, type="file")]
         words = self.name.split("|") if "|" in self.name else []
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
-class _Once(click.Command):
-    """Refuses to leave out one of two values of an option that takes one: it may be a file of rules."""
+class _StrictCommand(click.Command):
+    """A command that refuses an option given twice, unless it is repeatable.
+
+    click would silently drop the first value, which may be a file of rules.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(list(args))
@@ -58,43 +65,47 @@ class _Once(click.Command):
             if isinstance(param, click.Option) and not (
                 param.multiple or param.is_flag or order.count(param) == 1
             ):
-                ctx.fail(f"{param.opts[0]} is given {order.count(param)} times, and takes one value")
+                ctx.fail(f"{param.opts[0]} is given {order.count(param)} times, but takes one value")
         return super().parse_args(ctx, args)
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of the table."""
-    for option in reversed(OPTIONS):
+    """Add the options of the table to a command."""
+    for option in reversed(OPTIONS):  # `--help` lists options in reverse order of decoration
         name = f"--{option.name}"
         short = {"listen": ["-l"], "upstream": ["-u"]}.get(option.name, [])
-        kind: dict[str, Any] = {"type": _Value(option), "multiple": option.many, "metavar": option.metavar}
+        attributes: dict[str, Any] = {
+            "type": _OptionType(option),
+            "multiple": option.many,
+            "metavar": option.metavar,
+        }
         default = [option.default] if option.many and option.default is not None else option.default
         if option.flag:
-            kind = {"is_flag": True}
+            attributes = {"is_flag": True}
             name += f"/--no-{option.name}" if option.default else ""
-        if default is not None:  # None would count as a value that was given
-            kind["default"] = default
-        told = "on" if default is True else option.default
-        text = option.help + (f"  [{told}]" if told else "") + ("  (repeatable)" if option.many else "")
+        if default is not None:  # click counts a default of None as a value
+            attributes["default"] = default
+        shown = "on" if default is True else option.default
+        text = option.help + (f"  [{shown}]" if shown else "") + ("  (repeatable)" if option.many else "")
         command = click.option(
             name,
             *short,
             required=option.required,
             help=text,
             envvar=f"NATSPROXY_{option.key.upper()}",
-            **kind,
+            **attributes,
         )(command)
     return command
 
 
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Take the settings of a file: above the defaults, below environment and flags."""
+    """Let the settings of a file replace the defaults; environment and flags still win."""
     if path is not None:
         ctx.default_map = read_file(path)
     return path
 
 
-@click.command(cls=_Once)
+@click.command(cls=_StrictCommand)
 @click.option(
     "--config",
     type=FilePath(),
@@ -108,9 +119,9 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> P
 def run(config: Path | None, **values: Any) -> None:
     """Relay between clients and a server.
 
-    Settings come from defaults, --config, NATSPROXY_* and flags, in that rising order (see natsproxy config).
-    SIGTERM and SIGINT drain, a second one stops at once; SIGHUP reloads the rules, opens the log anew and
-    begins a new segment of the capture.
+    Settings come from defaults, --config, NATSPROXY_* and flags; a later one wins (see natsproxy config).
+    SIGTERM and SIGINT drain, a second one stops at once.  SIGHUP reloads the rules, reopens the log and
+    starts a new segment of the capture.
 
     \b
     natsproxy run --upstream nats://127.0.0.1:4223
@@ -126,27 +137,27 @@ def run(config: Path | None, **values: Any) -> None:
         service.load_rules()
         log = logger(file, values["log_format"], values["log_level"])
         run_with_signals(partial(service.run, log), *STOP, signal.SIGHUP)
-    if service.broken_off:
+    if service.stopped_at_once:
         raise SystemExit(Exit.STOPPED)
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """Return a sentence for each variable that looks like an option's and is none's."""
+    """Return a sentence for each NATSPROXY_ variable that belongs to no option."""
     known = [f"NATSPROXY_{option.key.upper()}" for option in OPTIONS] + ["NATSPROXY_CONFIG", "NATSPROXY_PURE"]
-    said = []
+    warnings = []
     for name in sorted(environment):
         if name.startswith("NATSPROXY_") and name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            said.append(f"{name} is set, and there is no such option{hint}")
-    return said
+            warnings.append(f"{name} is set, but there is no such option{hint}")
+    return warnings
 
 
 class Service:
     """A proxy with a log and signals.
 
-    config, rules: where its rules come from; a rules file wins.  broken_off: whether a second signal ended it
-    before it was drained.
+    config, rules: the files with its rules; a rules file wins.  stopped_at_once: True after a second signal
+    ended it before it was drained.
     """
 
     def __init__(self, proxy: Proxy, file: LogFile, config: Path | None, rules: Path | None) -> None:
@@ -154,13 +165,13 @@ class Service:
         self._file = file
         self._config = config
         self._rules = rules
-        self.broken_off = False
+        self.stopped_at_once = False
 
     def load_rules(self) -> list[str]:
-        """Put the rules in force and return the names of those that are gone.
+        """Put the rules of the files in force and return the names of those that are gone.
 
-        A bad file changes nothing, nor does a configuration that has lost its rules without a word.  Raises
-        ConfigError.
+        Raises ConfigError, and changes nothing, for a bad file and for a configuration file whose rules
+        have disappeared (`rules = []` clears them).
         """
         before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
         rules: tuple[Rule, ...] | None = None
@@ -173,16 +184,16 @@ class Service:
         if rules is None:
             return []
         self._proxy.swap(RuleChain(rules, seed=self._proxy.seed, previous=before))
-        there = {rule.name for rule in rules}
-        return [rule.name for rule in before.rules if rule.name not in there] if before is not None else []
+        kept = {rule.name for rule in rules}
+        return [rule.name for rule in before.rules if rule.name not in kept] if before is not None else []
 
     async def run(self, log: Any, signals: AsyncIterator[int]) -> None:
-        """Serve until drained; signals: those of the process."""
+        """Serve until drained.  signals: the numbers of the process's signals, as they arrive."""
         proxy = self._proxy
         events = EventLog(log)
         proxy.subscribe(events)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._obey, signals, log, nursery.cancel_scope)
+            nursery.start_soon(self._handle_signals, signals, log, nursery.cancel_scope)
             listening = await nursery.start(proxy.serve)
             log.info(
                 "listening",
@@ -195,7 +206,9 @@ class Service:
             nursery.cancel_scope.cancel()
         events.close()
 
-    async def _obey(self, signals: AsyncIterator[int], log: Any, everything: trio.CancelScope) -> None:
+    async def _handle_signals(
+        self, signals: AsyncIterator[int], log: Any, everything: trio.CancelScope
+    ) -> None:
         draining = False
         async with trio.open_nursery() as nursery:
             async for number in signals:
@@ -203,7 +216,7 @@ class Service:
                     self._reload(log)
                 elif draining:
                     log.warning("stopping at once")
-                    self.broken_off = True
+                    self.stopped_at_once = True
                     everything.cancel()
                 else:
                     draining = True
@@ -221,5 +234,5 @@ class Service:
         except NatsproxyError as error:
             log.error("the rules stay as they were", reason=str(error))
             return
-        say = log.warning if gone else log.info
-        say("reloaded", rules_gone=gone or None)
+        write = log.warning if gone else log.info
+        write("reloaded", rules_gone=gone or None)

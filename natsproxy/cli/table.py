@@ -1,4 +1,4 @@
-"""Tables on a terminal: cells are text, whatever they look like: no markup, no control characters."""
+"""Tables on a terminal.  Cells come from peers and captures, so markup and control characters stay inert."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 from natsproxy.printable import printable, wants_plain
 
-_SHORT: Final = 8  # columns: on a narrow terminal what is longer is folded, down to this
-_WIDE: Final = 1_000  # columns: a script wants whole lines
+_SHORT: Final = 8  # columns: a narrow terminal folds longer cells, but never below this width
+_WIDE: Final = 1_000  # columns, where output is no terminal: a script needs each row on one line
 
 
 def show_table(heads: Sequence[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
-    """Print a table; None is an empty cell."""
+    """Print a table; a cell of None is empty."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""`natsproxy replay to-client`: plays the server of a capture to live clients."""
+"""`natsproxy replay to-client`: play the server of a capture to live clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
-from natsproxy.cli.params import URL, Seconds, parse_address, show_facts
+from natsproxy.cli.params import URL, Seconds, parse_address, report_options, show_facts
 from natsproxy.cli.paths import FilePath
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
@@ -26,19 +26,25 @@ from natsproxy.replay.errors import Stalled
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
 
-_SHOWN = 20
-_Front = Callable[[], AbstractAsyncContextManager[Address]]
+_SHOWN = 20  # mismatches, and unused frames, that are printed
+_Entrance = Callable[[], AbstractAsyncContextManager[Address]]
 
 
 @click.command("to-client")
 @click.argument("capture", type=FilePath())
-@click.option("--listen", default="127.0.0.1:4222", show_default=True, metavar="HOST:PORT", help="Where.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:4222",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The address for clients.",
+)
 @click.option(
     "--unrecorded",
     type=click.Choice(["error", "ignore", "pass", "record"]),
     default="error",
     show_default=True,
-    help="What to do with input that was not recorded; record: pass it on and add it to the capture.",
+    help="Treatment of input that was not recorded; record: pass it on and add it to the capture.",
 )
 @click.option("--upstream", metavar=URL, help="The real server for --unrecorded pass and record.")
 @click.option(
@@ -46,21 +52,17 @@ _Front = Callable[[], AbstractAsyncContextManager[Address]]
     type=click.Choice(["answers", "recorded"]),
     default="answers",
     show_default=True,
-    help="Answer at once, or at the recorded distance.",
+    help="Answer at once, or after the recorded time.",
 )
 @click.option(
     "--timeout",
     type=Seconds(),
     default="60",
     show_default=True,
-    help="How long without traffic to end after.",
+    help="End after this time without traffic.",
 )
-@click.option("--stay", is_flag=True, help="Serve until stopped, also when everything was played.")
-@click.option("--record", type=FilePath(), help="Record what happens, x.ncap.")
-@click.option("--report", is_flag=True, help="Compare what happens with the capture.")
-@click.option("--ignore", "ignored", multiple=True, metavar="WHAT", help="For --report: see capture diff.")
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--stay", is_flag=True, help="Serve until stopped, even after everything was played.")
+@report_options
 def to_client(
     capture: Path,
     listen: str,
@@ -74,13 +76,11 @@ def to_client(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Play the server to live clients.
+    """Play the server to live clients, whose frames are matched with the recorded ones.
 
-    What they say is matched with what was recorded.
-
-    Ends when everything was played and all clients have left, or when nothing has happened for --timeout.
-    Exit code: 0 all as recorded (and the same, with --report), 1 when clients sent what was not recorded,
-    left something out, or the report differs, 2 when it could not run or nobody came.
+    The command ends when everything was played and all clients have left, or after --timeout without traffic.
+    Exit code: 0 all as recorded (and the same, with --report), 1 clients sent frames that were not recorded,
+    left some out, or the report differs, 2 could not run or no client connected.
 
     \b
     natsproxy replay to-client traffic.ncap --listen 127.0.0.1:4222
@@ -94,11 +94,11 @@ def to_client(
         observed = record or (Path(folder) / "observed.ncap" if report else None)
         inner = address if observed is None else Address()
         server = CassetteServer(capture, listen=inner, upstream=behind, **options)
-        front = partial(_front, server, observed, address)
+        entrance = partial(_entrance, server, observed, address)
         try:
-            stopped = run_stoppable(partial(_serve, server, front, None if stay else timeout, quiet))
+            stopped = run_stoppable(partial(_serve, server, entrance, None if stay else timeout, quiet))
         except Stalled as error:
-            if not server.accepted:
+            if not server.accepted:  # nobody connected: that is "could not run", not a difference
                 raise
             stopped, stalled = False, str(error)
         if report and observed is not None:
@@ -117,8 +117,8 @@ def to_client(
 
 
 @asynccontextmanager
-async def _front(server: CassetteServer, observed: Path | None, listen: Address) -> AsyncIterator[Address]:
-    """Yield where clients connect: the server itself, or what records it."""
+async def _entrance(server: CassetteServer, observed: Path | None, listen: Address) -> AsyncIterator[Address]:
+    """Yield the address for clients: of the server itself, or of a proxy that records it."""
     if observed is None:
         yield server.address
         return
@@ -126,22 +126,23 @@ async def _front(server: CassetteServer, observed: Path | None, listen: Address)
         yield proxy.listen[0]
 
 
-async def _serve(server: CassetteServer, front: _Front, idle: float | None, quiet: bool) -> None:
+async def _serve(server: CassetteServer, entrance: _Entrance, idle: float | None, quiet: bool) -> None:
+    """Play until all is done or nothing happened for `idle` seconds; None: until cancelled."""
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve)
         failure: NatsproxyError | None = None
-        async with front() as address:
+        async with entrance() as address:
             click.echo(f"playing {server.path} on nats://{address}", err=True)
             if idle is None:
                 await trio.sleep_forever()
 
-            def picture(seconds: float) -> str:
-                script = server.machine.conversation
-                return f"{seconds:.0f} s  {server.connected} connected  {script.played:,} frames played"
+            def progress(seconds: float) -> str:
+                conversation = server.machine.conversation
+                return f"{seconds:.0f} s  {server.connected} connected  {conversation.played:,} frames played"
 
             try:
-                await with_progress(partial(server.finished, idle), picture, quiet)
-            except NatsproxyError as error:
+                await with_progress(partial(server.finished, idle), progress, quiet)
+            except NatsproxyError as error:  # raised below, outside of the nursery's exception group
                 failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
@@ -158,13 +159,13 @@ def _facts(server: CassetteServer) -> dict[str, Any]:
 
 
 def say_added(path: Path, count: int) -> None:
-    """Say that a capture was added to, on stderr."""
+    """Print on stderr that frames were added to a capture, if any were."""
     if count:
         click.echo(f"{path}: {count} frames were added", err=True)
 
 
 def report_cassette(server: CassetteServer) -> None:
-    """Print what did not fit between a cassette and its clients, to stderr."""
+    """Print the mismatches of a cassette's clients and the unused recorded frames on stderr."""
     for mismatch in server.mismatches[:_SHOWN]:
         click.echo(printable(str(mismatch), keep="\n"), err=True)
     unused = server.unused()

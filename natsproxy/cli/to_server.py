@@ -1,4 +1,4 @@
-"""`natsproxy replay to-server`: plays the clients of a capture to a server."""
+"""`natsproxy replay to-server`: play the clients of a capture to a server."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from natsproxy.cli.params import (
     parse_address,
     parse_connections,
     parse_credentials,
+    report_options,
     show_facts,
 )
 from natsproxy.cli.paths import FilePath
@@ -27,35 +28,35 @@ from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.diff.normalize import parse_ignore
 
+_SHOWN = 20  # missing messages that are printed
+
 
 @click.command("to-server")
 @click.argument("capture", type=FilePath())
 @click.option("--to", "target", metavar=URL, help="The server.")
-@click.option("--speed", type=Speed(), default="1", show_default=True, help="Factor, or max.")
+@click.option("--speed", type=Speed(), default="1", show_default=True, help="A factor, or max.")
 @click.option("--user", help="USER:PASSWORD, or a token, to connect with.")
 @click.option("--creds", type=FilePath(), help="A .creds file to connect with.")
-@click.option("--map-user", multiple=True, metavar="RECORDED=USER:PASSWORD", help="For one recorded user.")
+@click.option(
+    "--map-user", multiple=True, metavar="RECORDED=USER:PASSWORD", help="Credentials for one recorded user."
+)
 @click.option("--connections", default="", metavar="N[,N...]", help="Only these recorded connections.")
 @click.option(
     "--loop",
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="How many times; each with inboxes and nuids of its own.",
+    help="Number of iterations, each with its own inboxes and nuids.",
 )
 @click.option(
     "--timeout",
     type=Seconds(),
     default="5",
     show_default=True,
-    help="How long to wait for what a frame answers, once all that may cause it was sent.",
+    help="The longest wait for a message that a frame answers, after all its causes were sent.",
 )
-@click.option("--dry-run", is_flag=True, help="Only look: how long, how many, what is odd.")
-@click.option("--record", type=FilePath(), help="Record what happens, x.ncap.")
-@click.option("--report", is_flag=True, help="Compare what happens with the capture.")
-@click.option("--ignore", "ignored", multiple=True, metavar="WHAT", help="For --report: see capture diff.")
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--dry-run", is_flag=True, help="Send nothing; show duration, counts and doubts.")
+@report_options
 def to_server(
     capture: Path,
     target: str | None,
@@ -69,9 +70,9 @@ def to_server(
 ) -> None:
     """Play the clients: one live connection per recorded one.
 
-    Nothing that answered a message is sent before that message came.  Exit code: 0 played whole (and the
-    same, with --report), 1 when something was waited for in vain or differs, 2 when it could not run, 130
-    when a signal stopped it.
+    A frame that answered a message is sent only after that message arrived.  Exit code: 0 all was played
+    (and is the same, with --report), 1 a message never arrived or differs, 2 could not run, 130 a signal
+    stopped it.
 
     \b
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222
@@ -83,29 +84,29 @@ def to_server(
         show_facts(examine(capture), as_json)
         return
     if target is None:
-        raise ConfigError("say where to play to: --to nats://HOST:PORT (or --dry-run)")
+        raise ConfigError("name the server: --to nats://HOST:PORT (or use --dry-run)")
     if report and options["loop"] > 1:
-        raise ConfigError("--report compares one lap with the capture: leave out --loop, or --report")
+        raise ConfigError("--report compares one iteration with the capture: leave out --loop or --report")
     ignore = parse_ignore(ignored)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
-        played = ReplayJob(capture, parse_address(target, "--to"), _terms(options), observed)
-        picture = partial(_picture, f"{capture.name} -> {target}", played)
-        stopped = run_stoppable(partial(with_progress, played.run, picture, quiet))
+        job = ReplayJob(capture, parse_address(target, "--to"), _replay_options(options), observed)
+        progress = partial(_progress, f"{capture.name} -> {target}", job)
+        stopped = run_stoppable(partial(with_progress, job.run, progress, quiet))
         found = compare(capture, observed, ignore) if report and observed is not None else None
     if found is None or not as_json:
-        show_facts(played.facts(), as_json)
+        show_facts(job.facts(), as_json)
     if found is not None:
         show(found, as_json=as_json)
-    for missing in played.missing[:20]:
+    for missing in job.missing[:_SHOWN]:
         click.echo(str(missing), err=True)
     if stopped:
         raise SystemExit(Exit.STOPPED)
-    same = not played.missing and (found is None or found.same)
+    same = not job.missing and (found is None or found.same)
     raise SystemExit(Exit.OK if same else Exit.FOUND_WRONG)
 
 
-def _terms(options: dict[str, Any]) -> ReplayOptions:
+def _replay_options(options: dict[str, Any]) -> ReplayOptions:
     return ReplayOptions(
         options["speed"],
         int(options["timeout"] * 1e9),
@@ -115,11 +116,12 @@ def _terms(options: dict[str, Any]) -> ReplayOptions:
     )
 
 
-def _picture(title: str, played: ReplayJob, seconds: float) -> str:
-    machine = played.machine
-    if machine is None:
+def _progress(title: str, job: ReplayJob, seconds: float) -> str:
+    """Return the line of progress after `seconds`."""
+    machine = job.machine
+    if machine is None:  # the capture is still read
         return title
-    iteration = f" ({played.iteration + 1})" if played.iteration else ""
+    iteration = f" ({job.iteration + 1})" if job.iteration else ""
     return (
         f"{title}{iteration}  {seconds:.0f} s  {machine.sent:,} sent  {machine.received_frames:,} received  "
         f"{machine.sent / (seconds or 1):,.0f} frames/s  {machine.lag.last / 1e6:,.1f} ms behind"

@@ -1,8 +1,8 @@
-"""From a configuration file to option values, and from option values to `ProxySettings`.
+"""Configuration files to option values, and option values to `ProxySettings`.
 
-A file is TOML: the names of the options, on one level or in tables (`[record] flush = "1s"` is
-`record-flush`, `[record] path = ...` is `record`), and `[[rules]]` as in a rules file.  Mistakes are one
-sentence with file, line, key and the nearest name.
+A file is TOML.  Its keys are the names of the options, on one level or in tables (`[record] flush = "1s"` is
+`record-flush`, `[record] path = ...` is `record`); `[[rules]]` stand in it too.  The message of a
+mistake is one sentence with file, line, key and the nearest name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the option values of a configuration file by their keys, as written.  Raises ConfigError."""
+    """Return the option values of a configuration file, unread, by `Option.key`.
+
+    Raises ConfigError for a file that cannot be read, an unknown name and a value that its option refuses.
+    """
     text, document = _document(path)
     found: dict[str, Any] = {}
     if isinstance(document.get("rules"), Mapping):
@@ -53,7 +56,10 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def inline_rules(path: Path) -> tuple[Rule, ...] | None:
-    """Return the `[[rules]]` of a configuration file, None where it does not say.  Raises ConfigError."""
+    """Return the `[[rules]]` of a configuration file, None where it has no such list (`rules = []` is one).
+
+    Raises ConfigError.
+    """
     text, document = _document(path)
     tables = document.get("rules")
     if not isinstance(tables, list):
@@ -67,16 +73,22 @@ def rules_file(path: Path) -> tuple[Rule, ...]:
 
 
 def rules_in(text: str, path: Path) -> tuple[Rule, ...]:
-    """Return the rules of a rules file that was read from a path.  Raises ConfigError."""
+    """Return the rules in the text of a rules file.  path: for errors and relative paths.
+
+    Raises ConfigError.
+    """
     return load(text, KINDS, source=str(path), expand=Fitting(path.parent))
 
 
-def read_text(path: Path, what: str) -> str:
-    """Return the text of a file.  what: for the error.  Raises ConfigError where it cannot be read."""
+def read_text(path: Path, title: str) -> str:
+    """Return the text of a file.  title: names the file in the error.
+
+    Raises ConfigError for a file that cannot be read or is not UTF-8.
+    """
     try:
         return path.read_text()
     except OSError as error:
-        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read the {title} {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
@@ -101,7 +113,8 @@ def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _line_of(name: str, text: str) -> int:
-    """Return the line of an option: by its whole name, or by its last part inside a table."""
+    """Return the line of an option in a file: of its full name, or of its last part inside a table."""
+    # tomllib keeps no positions, so the line is searched for; a wrong guess only misplaces a message.
     table, _, inner = name.partition("-")
     for words in (name, inner or name, "path", table):
         key = re.escape(words).replace(r"\-", "[-_]")
@@ -112,13 +125,13 @@ def _line_of(name: str, text: str) -> int:
 
 
 def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
-    """Return the settings that option values (read, by their keys) mean.
+    """Return the settings of a proxy from typed option values by `Option.key`.
 
-    Raises ConfigError where the proxy would be its own server.
+    Raises ConfigError if the upstream is one of the proxy's own listening addresses.
     """
     for listen in o["listen"]:
         if listen.port and listen.port == o["upstream"].port and _may_be_the_same(listen, o["upstream"]):
-            raise ConfigError(f"upstream {o['upstream']} is where natsproxy itself listens: name the server")
+            raise ConfigError(f"upstream {o['upstream']} is natsproxy's own address: name the server")
     return ProxySettings(
         listen=tuple(o["listen"]),
         upstream=o["upstream"],
@@ -139,7 +152,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
 
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")
-_ANY = ("", "0.0.0.0", "::")  # noqa: S104 - read here, not bound
+_ANY = ("", "0.0.0.0", "::")  # noqa: S104 - only compared, never bound
 
 
 def _may_be_the_same(listen: Address, upstream: Address) -> bool:

@@ -1,15 +1,16 @@
-"""Latency fitted from a capture: what `capture = "tuesday.ncap"` in a rule's delay stands for.
+"""Latency fitted from a capture: the meaning of `capture = "tuesday.ncap"` in a rule's delay.
 
     delay = { distribution = "empirical", capture = "tuesday.ncap", subject = "orders.>" }
 
 Theory
-1. A request is a client's publish with a reply subject, its answer the first message that its own connection
-   gets on that subject; the time between is from the request's arrival at the proxy to the answer's
-   departure.  What was dropped on either leg measures nothing.
-2. Once, when the rules are read, the capture is turned into quantiles and the table into one that holds them:
-   chain, captures and scripts of exact firings then need no second file.
-3. Memory is bounded: OPEN requests wait for answers, the oldest is given up; of more than SAMPLES latencies
-   every second one is kept, from then on as well.
+1. A request is a client's publish with a reply subject.  Its answer is the first message that the same
+   connection gets on that subject.  The latency runs from the request's arrival at the proxy to the answer's
+   departure.  A frame that was dropped on either leg is not measured.
+2. The capture is read once, when the rules are read.  Its quantiles replace it in the rule's table, so that
+   chains, captures and exact scripts need no second file.
+3. Memory is bounded.  At most MAX_OPEN requests wait for answers; a further one displaces the oldest.  When
+   more than MAX_SAMPLES latencies are kept, every second one is dropped, and only every second new one (then
+   every fourth, and so on) is kept.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from natsproxy.protocol.subjects import compile_pattern
 from natsproxy.rules.file import values
 from natsproxy.wire.ops import C2S, Op, op_mask
 
-OPEN: Final = 65_536
-SAMPLES: Final = 100_000
+MAX_OPEN: Final = 65_536
+MAX_SAMPLES: Final = 100_000
 QUANTILES: Final = 100
 _PUBS: Final = op_mask(Op.PUB, Op.HPUB)
 _MESSAGES: Final = _PUBS | op_mask(Op.MSG, Op.HMSG)
 
 
 class Fitting:
-    """Replaces captures in rule tables by what was measured.  folder: what their paths are relative to."""
+    """A function on rule tables that replaces captures by quantiles.  folder: the base of relative paths."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __call__(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a rule's table without captures.
+        """Return a rule's table with `values` (durations) in place of `capture`.
 
         Raises ValueError with the end of a sentence that begins with `delay`.
         """
@@ -62,14 +63,17 @@ class Fitting:
         except NatsproxyError as error:
             raise ValueError(f"cannot be fitted: {error}") from None
         if not measured:
-            told = ", ".join(pattern.decode("utf-8", "replace") for pattern in patterns)
-            raise ValueError(f"cannot be fitted: {path} has no answered request on {told}")
-        found = [f"{value}ns" for value in quantiles(measured)]
-        return {**table, "delay": {"distribution": "empirical", "values": found}}
+            shown = ", ".join(pattern.decode("utf-8", "replace") for pattern in patterns)
+            raise ValueError(f"cannot be fitted: {path} has no answered request on {shown}")
+        durations = [f"{value}ns" for value in quantiles(measured)]
+        return {**table, "delay": {"distribution": "empirical", "values": durations}}
 
 
 def latencies(path: Path, patterns: tuple[bytes, ...]) -> Iterator[int]:
-    """Yield the times (ns) that requests of a capture waited for their answers, in file order."""
+    """Yield the latencies (ns) of the answered requests of a capture, in file order.
+
+    patterns: the request subjects that count.
+    """
     wanted = [compile_pattern(pattern) for pattern in patterns]
     waiting: OrderedDict[tuple[int, bytes], int] = OrderedDict()
     for one in walk(open_capture(path), Query(ops=_MESSAGES)):
@@ -79,27 +83,27 @@ def latencies(path: Path, patterns: tuple[bytes, ...]) -> Iterator[int]:
         if one.direction == C2S:
             if frame.reply and _PUBS >> frame.op & 1 and any(match(frame.subject) for match in wanted):
                 waiting[one.conn, frame.reply] = one.t
-                if len(waiting) > OPEN:
+                if len(waiting) > MAX_OPEN:
                     waiting.popitem(last=False)
-        elif (asked := waiting.pop((one.conn, frame.subject), None)) is not None:
-            yield one.t + one.delay - asked
+        elif (requested := waiting.pop((one.conn, frame.subject), None)) is not None:
+            yield one.t + one.delay - requested
 
 
-def thinned(found: Iterator[int], most: int = SAMPLES) -> list[int]:
-    """Return measurements, evenly thinned where there are more than `most`."""
+def thinned(measured: Iterator[int], most: int = MAX_SAMPLES) -> list[int]:
+    """Return measurements; of more than `most` an evenly spaced part."""
     kept: list[int] = []
-    step = 1
-    for number, value in enumerate(found):
-        if number % step == 0:
+    spacing = 1
+    for number, value in enumerate(measured):
+        if number % spacing == 0:
             kept.append(value)
             if len(kept) > most:
                 del kept[1::2]
-                step *= 2
+                spacing *= 2
     return kept
 
 
 def quantiles(measured: list[int], parts: int = QUANTILES) -> list[int]:
-    """Return the least, the greatest and what lies evenly between; all of them where there are few."""
+    """Return `parts + 1` evenly spaced quantiles, extremes included; all values if they are few."""
     ordered = sorted(measured)
     if len(ordered) <= parts + 1:
         return ordered

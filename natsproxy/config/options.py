@@ -1,8 +1,8 @@
 """The options of a proxy: one table for flags, environment, configuration file and `natsproxy config`.
 
-A row has the option's name (`--name`, `NATSPROXY_NAME`, `name` in a file; `record-flush` is also `flush` in a
-`[record]` table), how its value is read, and what it is for.  A new option is a row here and a line in
-`config/build.py`.
+A row holds the option's name, the function that reads its value, its default and its help.  The name gives
+the flag `--name`, the variable `NATSPROXY_NAME` and the key `name` in a file; `record-flush` may also be
+`flush` in a `[record]` table.  A new option is a row here and a line in `config/build.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from natsproxy.rules.file import values
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option.  read: raises ValueError, with the end of a sentence that begins with the name.
+    """One option.
 
-    default: as a user would write it; None for none.  many: it may be given several times.  choices: the
-    words that it may be.  flag: it is on or off.
+    read: returns the typed value of a text or a TOML value; raises ValueError with the end of a sentence that
+    begins with the option's name.  default: as a user would write it, or None; a bool makes it a flag.
+    many: the option may be given several times.  metavar: the placeholder in `--help`; `a|b` lists the words
+    that are valid, for completion.
     """
 
     name: str
@@ -36,27 +38,27 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name as an identifier."""
+        """The name as an identifier: `record_flush` for `record-flush`."""
         return self.name.replace("-", "_")
 
     @property
     def flag(self) -> bool:
-        """Whether it is on or off."""
+        """True if the option is only on or off, and takes no value."""
         return isinstance(self.default, bool)
 
 
 def listen(value: Any) -> Address:
-    """Read HOST:PORT, [::1]:PORT or :PORT."""
+    """Return the address of HOST:PORT, [::1]:PORT or :PORT."""
     return parse_address(values.text(value), port=None)
 
 
 def upstream(value: Any) -> Address:
-    """Read nats://HOST[:PORT] or HOST[:PORT]."""
+    """Return the address of nats://HOST[:PORT] or HOST[:PORT]."""
     return parse_address(values.text(value), host="127.0.0.1")
 
 
 def duration(value: Any) -> int:
-    """Read "250ms", "1m30s", or a number of seconds; nanoseconds."""
+    """Return the nanoseconds of "250ms", "1m30s" or a number of seconds."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
@@ -67,7 +69,7 @@ def duration(value: Any) -> int:
 
 
 def whole(value: Any) -> int:
-    """Read a whole number of at most 64 bits, as captures can hold it."""
+    """Return a signed whole number of at most 64 bits, the most that captures can hold."""
     try:
         number = int(value) if isinstance(value, str) else value
     except ValueError:
@@ -78,52 +80,62 @@ def whole(value: Any) -> int:
 
 
 def path(value: Any) -> Path:
-    """Read a path."""
+    """Return a path; `~` is the home folder."""
     if isinstance(value, Path):
         return value
-    if not values.text(value).strip():  # an empty one would be the folder that one is in
+    if not values.text(value).strip():  # an empty path would be the current folder
         raise ValueError(f"must be the name of a file, not {value!r}")
     return Path(value).expanduser()
 
 
 def pattern(value: Any) -> bytes:
-    """Read a subject pattern."""
+    """Return a subject pattern as bytes."""
     raw = values.text(value).encode("utf-8", "surrogateescape")
     if not is_valid_subscribe(raw):
-        raise ValueError(f"must be a valid subject pattern, which {value!r} is not")
+        raise ValueError(f"must be a valid subject pattern, not {value!r}")
     return raw
 
 
 def policy(value: Any) -> PayloadPolicy:
-    """Read SUBJECT=ACTION."""
+    """Return the payload policy of SUBJECT=ACTION."""
     return PayloadPolicy.parse(values.text(value))
 
 
 _size = values.above_zero(values.size)
 
 OPTIONS: Final = (
-    Option("listen", listen, "127.0.0.1:4222", "Where clients connect to.", many=True, metavar="HOST:PORT"),
+    Option("listen", listen, "127.0.0.1:4222", "The address for clients.", many=True, metavar="HOST:PORT"),
     Option("upstream", upstream, None, "The server.", required=True, metavar="nats://HOST:PORT"),
     Option(
         "advertise",
         values.one_of("strip", "self", "pass"),
         "strip",
-        "What becomes of the server addresses in INFO.",
+        "Treatment of the server addresses in INFO.",
         metavar="strip|self|pass",
     ),
     Option(
-        "hold", duration, "0s", "How long a new client waits while the upstream is down.", metavar="DURATION"
+        "hold",
+        duration,
+        "0s",
+        "The longest wait of a new client while the upstream is down.",
+        metavar="DURATION",
     ),
-    Option("connect-timeout", duration, "2s", "To reach the upstream, up to its INFO.", metavar="DURATION"),
     Option(
-        "auth-timeout", duration, "2s", "For a client to say its first word; 0 for ever.", metavar="DURATION"
+        "connect-timeout", duration, "2s", "The longest wait for the upstream's INFO.", metavar="DURATION"
+    ),
+    Option(
+        "auth-timeout",
+        duration,
+        "2s",
+        "The longest wait for a client's first bytes; 0 for no limit.",
+        metavar="DURATION",
     ),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
     Option(
         "unparsed",
         values.one_of("close", "pass"),
         "close",
-        "What becomes of bytes from a client that are not NATS.",
+        "Treatment of bytes from a client that are not NATS.",
         metavar="close|pass",
     ),
     Option(
@@ -133,48 +145,50 @@ OPTIONS: Final = (
         "The server's max_control_line (it is not in INFO).",
         metavar="SIZE",
     ),
-    Option("rule-buffer", _size, "8MiB", "Up to what size rules see whole payloads.", metavar="SIZE"),
+    Option("rule-buffer", _size, "8MiB", "The largest payload that rules can see.", metavar="SIZE"),
     Option(
         "queue",
         _size,
         "8MiB",
-        "How much delayed traffic each direction of a connection holds.",
+        "The most delayed traffic for each direction of a connection.",
         metavar="SIZE",
     ),
-    Option("buffers", _size, "256MiB", "How much all connections hold together.", metavar="SIZE"),
-    Option("drain", duration, "30s", "How long connections have to end on SIGTERM.", metavar="DURATION"),
-    Option("rules", path, None, "Rules to apply (TOML).", metavar="FILE"),
-    Option("seed", whole, None, "Seed of all dice; the log names the one that was drawn.", metavar="NUMBER"),
+    Option("buffers", _size, "256MiB", "The most memory for the traffic of all connections.", metavar="SIZE"),
+    Option("drain", duration, "30s", "The time for connections to end after SIGTERM.", metavar="DURATION"),
+    Option("rules", path, None, "The file of rules (TOML).", metavar="FILE"),
+    Option("seed", whole, None, "The seed of all random choices; the log names it.", metavar="NUMBER"),
     Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
     Option(
         "record-rotate",
         values.size,
         "256MiB",
-        "Size at which a new segment begins; 0 for never.",
+        "The size at which a new segment starts; 0 for never.",
         metavar="SIZE",
     ),
     Option(
         "record-rotate-every",
         duration,
         "0s",
-        "Age at which a new segment begins; 0 for never.",
+        "The age at which a new segment starts; 0 for never.",
         metavar="DURATION",
     ),
-    Option("record-flush", duration, "250ms", "How long a frame may wait to be written.", metavar="DURATION"),
+    Option(
+        "record-flush", duration, "250ms", "The longest time before a frame is written.", metavar="DURATION"
+    ),
     Option(
         "record-compression",
         values.one_of("none", "zstd"),
         "none",
-        "Of the capture's blocks.",
+        "Compression of the capture's blocks.",
         metavar="none|zstd",
     ),
-    Option("record-frame-max", _size, "8MiB", "How much is kept of one frame.", metavar="SIZE"),
-    Option("record-queue", _size, "64MiB", "How much waits for the disk.", metavar="SIZE"),
+    Option("record-frame-max", _size, "8MiB", "The most bytes kept of one frame.", metavar="SIZE"),
+    Option("record-queue", _size, "64MiB", "The most bytes that wait for the disk.", metavar="SIZE"),
     Option(
         "record-overflow",
         values.one_of("gap", "wait", "close"),
         "gap",
-        "When the disk is too slow or full: leave a gap in the capture, hold traffic up, or close "
+        "If the disk is too slow or full: leave a gap in the capture, hold traffic back, or close "
         "connections.",
         metavar="gap|wait|close",
     ),
@@ -182,7 +196,7 @@ OPTIONS: Final = (
         "record-wait",
         duration,
         "10s",
-        "How long wait holds traffic up before it closes connections.",
+        "For wait: the longest time before connections are closed.",
         metavar="DURATION",
     ),
     Option(
@@ -198,7 +212,7 @@ OPTIONS: Final = (
         "record-payload",
         policy,
         None,
-        "What is kept of payloads: keep, hash, drop or truncate:BYTES.",
+        "Treatment of payloads: keep, hash, drop or truncate:BYTES.",
         many=True,
         metavar="SUBJECT=ACTION",
     ),
@@ -206,16 +220,16 @@ OPTIONS: Final = (
         "log-format",
         values.one_of("auto", "console", "json"),
         "auto",
-        "Lines for a person or JSON.",
+        "Readable lines or JSON; auto: JSON unless on a terminal.",
         metavar="auto|console|json",
     ),
     Option(
         "log-level",
         values.one_of("debug", "info", "warning", "error"),
         "info",
-        "The least to be said.",
+        "The lowest level that is logged.",
         metavar="debug|info|warning|error",
     ),
-    Option("log-file", path, None, "A file instead of standard error; SIGHUP opens it anew.", metavar="FILE"),
+    Option("log-file", path, None, "A file instead of standard error; SIGHUP reopens it.", metavar="FILE"),
 )
 """All options, in the order of `--help`."""

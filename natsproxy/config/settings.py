@@ -1,7 +1,6 @@
-"""The settings of a proxy, typed and with their defaults; `net` takes a `ProxySettings` and nothing else.
+"""The settings of a proxy, typed and with their defaults: the only configuration that `net` sees.
 
-Durations are nanoseconds, sizes bytes.  How they are read from files, environment and flags is the business
-of the other modules here.
+Durations are nanoseconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -19,13 +18,17 @@ _UPSTREAM = Address("127.0.0.1", 4223)
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """What is recorded, and where to.
+    """The settings of a recording.
 
-    path: a file `x.ncap`, or a folder for segments.  rotate_size (bytes) and rotate_interval (ns): 0 for
-    never.  flush: how long (ns) a record may wait for its block to be sealed.  queue: how much (bytes) may
-    wait for the disk.  overflow: what happens beyond that ("gap", "wait" or "close", see `net/recorder.py`).
-    wait: for how long (ns) "wait" holds traffic up.  selection: which connections and subjects, and how much
-    of their payloads.
+    path: a file `x.ncap`, or a folder for segments.
+    rotate_size (bytes), rotate_interval (ns): limits of a segment; 0 for none.
+    flush: the longest time (ns) that a record waits for its block to be sealed.
+    compression: "none" or "zstd".
+    frame_max: the most bytes kept of one frame.
+    queue: the most bytes that wait for the disk.
+    overflow: the reaction to a full queue: "gap", "wait" or "close" (see `net/recorder.py`).
+    wait: the longest time (ns) that "wait" holds traffic back.
+    selection: the connections and subjects that are recorded, and the policies for their payloads.
     """
 
     path: Path
@@ -42,7 +45,10 @@ class RecordSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """Everything that a proxy needs to know to run."""
+    """The settings of a proxy; `config/options.py` describes each under its option's name.
+
+    Their names there differ in: upstream_hold (`hold`), queue_bytes (`queue`).
+    """
 
     listen: tuple[Address, ...] = (_LISTEN,)
     upstream: Address = _UPSTREAM

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
-from natsproxy.cli.analyze import _Stop, analyze
+from natsproxy.cli.analyze import _StopRequest, analyze
 from natsproxy.errors import NatsproxyError
 from tests.kit.captures import write
 
@@ -124,13 +124,13 @@ def _handlers() -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     """The first one asks for an end in good order."""
-    stop = _Stop()
+    stop = _StopRequest()
     assert not stop()
     signal.raise_signal(number)
     assert stop()
     assert stop()
     signal.raise_signal(number)
-    with pytest.raises(NatsproxyError, match="the same command takes up where this one ended"):
+    with pytest.raises(NatsproxyError, match="run the same command again to continue"):
         stop()
 
 

@@ -132,8 +132,11 @@ def test_a_url_that_is_none(url: str, tmp_path: Path) -> None:
 def test_a_proxy_needs_a_server_that_is_not_itself() -> None:
     for words, says in (
         (["run"], "--upstream"),
-        (["run", "--listen", ":14222", "--upstream", "nats://localhost:14222"], "natsproxy itself"),
-        (["run", "--listen", "127.0.0.1:14222", "--upstream", "nats://127.0.0.1:14222"], "natsproxy itself"),
+        (["run", "--listen", ":14222", "--upstream", "nats://localhost:14222"], "natsproxy's own address"),
+        (
+            ["run", "--listen", "127.0.0.1:14222", "--upstream", "nats://127.0.0.1:14222"],
+            "natsproxy's own address",
+        ),
     ):
         done = run(*words)
         assert done.exit_code == 2
@@ -200,7 +203,7 @@ def test_verify_tells_damaged_from_not_closed(tmp_path: Path) -> None:
     flipped(tmp_path / "flipped.ncap")
     for name, state, says in (
         ("whole", "whole", ""),
-        ("open", "not closed", "still written, or its writer was killed"),
+        ("open", "not closed", "still being written, or its writer was killed"),
         ("flipped", "damaged", "natsproxy capture recover"),
     ):
         path = str(tmp_path / f"{name}.ncap")

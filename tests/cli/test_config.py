@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import main
+from natsproxy.config.build import inline_rules
 from natsproxy.config.options import OPTIONS, upstream
 
 FILE = '# the sidecar\nupstream = "nats://file:1"\nlisten = "127.0.0.1:1"\nseed = 5\nlog-format = "json"\n'
@@ -166,7 +167,7 @@ def test_a_variable_that_is_no_option_is_said(monkeypatch: pytest.MonkeyPatch) -
     done = CliRunner().invoke(main, ["config", "--upstream", "nats://127.0.0.1:2"])
     assert done.exit_code == 0
     assert (
-        "NATSPROXY_UPSTRAEM is set, and there is no such option; did you mean NATSPROXY_UPSTREAM?"
+        "NATSPROXY_UPSTRAEM is set, but there is no such option; did you mean NATSPROXY_UPSTREAM?"
         in done.stderr
     )
 
@@ -181,18 +182,35 @@ def test_without_options_it_shows_the_defaults_and_what_is_needed() -> None:
     assert shown["keepalive"] == "true default"
 
 
-def test_what_config_prints_can_be_written_into_a_file(tmp_path: Path) -> None:
-    """Every default, read back from a file, is what it was."""
-    shown = [line.split() for line in CliRunner().invoke(main, ["config"]).output.splitlines()]
-    lines = [
-        f"{name} = {value if value in ('true', 'false') else json.dumps(value)}"
-        for name, value, *_ in shown
-        if value != "-"
-    ]
+RULE = {"name": "slow", "kind": "latency", "delay": "1ms"}
+
+
+def test_toml_is_a_file_that_config_reads_back(tmp_path: Path) -> None:
+    """Settings of every layer and the rules are the same again, and now come from the file."""
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text(
+        'upstream = "nats://x:1"\nkeepalive = false\n[record]\npath = "y.ncap"\n'
+        'payload = ["a\\"b.>=hash", ">=drop"]\n'
+        '[[rules]]\nname = "slow"\nkind = "latency"\ndelay = "1ms"\n'
+    )
+    words = ["config", "--config", str(first), "--seed", "7", "--drain", "90s"]
+    before = json.loads(CliRunner().invoke(main, [*words, "--json"]).output)
+    second.write_text(CliRunner().invoke(main, [*words, "--toml"]).output)
+    after = json.loads(CliRunner().invoke(main, ["config", "--config", str(second), "--json"]).output)
+    assert {name: row["value"] for name, row in after.items()} == {
+        name: row["value"] for name, row in before.items()
+    }
+    assert [rule.table for path in (first, second) for rule in inline_rules(path) or ()] == [RULE, RULE]
+    assert after["seed"]["source"] == "file"
+
+
+def test_toml_of_the_defaults_names_the_missing_upstream(tmp_path: Path) -> None:
     path = tmp_path / "natsproxy.toml"
-    path.write_text("\n".join(lines))
-    again = CliRunner().invoke(main, ["config", "--config", str(path)])
-    assert [line.split()[:2] for line in again.output.splitlines()] == [row[:2] for row in shown]
+    path.write_text(CliRunner().invoke(main, ["config", "--toml"]).output)
+    assert path.read_text().count("needed by natsproxy run") == 1
+    assert CliRunner().invoke(main, ["config", "--config", str(path)]).exit_code == 0
+    both = CliRunner().invoke(main, ["config", "--toml", "--json"])
+    assert (both.exit_code, "exclude each other" in both.output) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_packets_of_either_leg(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([CAPTURE], 2, "say what to write"),
-        ([CAPTURE, "--jsonl", "a", "--parquet", "b"], 2, "say what to write"),
+        ([CAPTURE], 2, "name one output"),
+        ([CAPTURE, "--jsonl", "a", "--parquet", "b"], 2, "name one output"),
         ([CAPTURE, "--jsonl", "a", "--payload", 3], 2, "--payload is for --parquet"),
         ([CAPTURE, "--parquet", "a", "--leg", "server"], 2, "--leg is for --pcapng"),
         (["missing.ncap", "--jsonl", "a"], 2, "missing.ncap: no such file or folder"),

@@ -74,9 +74,9 @@ def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
         (["run", "--upstraem", "x"], "--upstream"),
         (
             ["run", "-u", "x:1", "--rules", "a", "--rules", "b"],
-            "--rules is given 2 times, and takes one value",
+            "--rules is given 2 times, but takes one value",
         ),
-        (["config", "--seed", "1", "--seed", "1"], "--seed is given 2 times, and takes one value"),
+        (["config", "--seed", "1", "--seed", "1"], "--seed is given 2 times, but takes one value"),
     ],
 )
 def test_a_name_that_is_nearly_right(words: list[str], says: str) -> None:
@@ -104,7 +104,7 @@ def test_other_waiting_times_are_refused(text: str, tmp_path: Path) -> None:
 
 def test_an_empty_capture_is_said_to_be_empty(tmp_path: Path) -> None:
     done = run("capture", "info", str(write(tmp_path / "x.ncap", [])))
-    assert done.output.splitlines() == [f"{tmp_path / 'x.ncap'}  1 segment, closed", "nothing was recorded"]
+    assert done.output.splitlines() == [f"{tmp_path / 'x.ncap'}  1 segment, closed", "the capture is empty"]
 
 
 def completed(line: str) -> list[str]:

@@ -70,9 +70,9 @@ def test_a_dry_run_looks_only(capture: Path) -> None:
 
 
 BAD: list[tuple[list[str], str]] = [
-    (["to-server", "{x}"], "say where to play to"),
+    (["to-server", "{x}"], "name the server: --to"),
     (["to-server", "{x}", "--to", "nats://127.0.0.1:1"], "cannot connect to nats://127.0.0.1:1"),
-    (["to-server", "{x}", "--to", "x", "--connections", "a"], "no list of connection numbers"),
+    (["to-server", "{x}", "--to", "x", "--connections", "a"], "not a list of connection numbers"),
     (["to-server", "{x}", "--to", "x", "--map-user", "a"], "not RECORDED=USER:PASSWORD"),
     (["to-server", "{x}", "--to", "x", "--ignore", "a"], "none of json:/member"),
     (["to-server", "{x}", "--to", "x", "--creds", "{x}.none"], ".none: No such file or directory"),

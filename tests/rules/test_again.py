@@ -64,7 +64,7 @@ def test_the_same_frames_are_lost_again(nats_server: NatsServer, tmp_path: Path)
     assert MESSAGES * 0.9 < len(seen) < MESSAGES - 5
     assert len(seen) * 0.9 < len(heard) < len(seen) - 5
     text = script(capture)
-    assert f"# {MESSAGES - len(heard)} firings recorded; the same again with --seed 5" in text
+    assert f"# {MESSAGES - len(heard)} firings recorded; to repeat them: --seed 5" in text
     exact = tomllib.loads(text)["rules"]
     assert [sorted(table) for table in exact] == [["kind", "name", "only", "op", "subject"]] * 2
     assert run(nats_server, exact, seed=99) == (seen, heard)
@@ -79,6 +79,6 @@ def test_a_fault_of_a_test_is_in_the_script_too(nats_server: NatsServer, tmp_pat
     ):
         seen, _ = asyncio.run(work(proxy.url, nats_server.url))
     text = script(capture)
-    assert "# 'two' came into force during the run, and counts from there" in text
+    assert "# 'two' came into force during the recording and counts from there" in text
     assert run(nats_server, tomllib.loads(text)["rules"], seed=99)[0] == seen
     assert seen[0] == b"2"

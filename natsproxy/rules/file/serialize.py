@@ -25,7 +25,7 @@ def to_toml(tables: Iterable[Mapping[str, Any]]) -> str:
     """Return rule tables as the text of a rules file; it says so where there are none."""
     parts = []
     for table in tables:
-        lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
+        lines = [f"{_key(key)} = {value_to_toml(value)}" for key, value in table.items()]
         parts.append("\n".join(["[[rules]]", *lines, ""]))
     return "\n".join(parts) or "rules = []\n"
 
@@ -39,16 +39,17 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: Any) -> str:
+def value_to_toml(value: Any) -> str:
+    """Return a value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(str(key))} = {_value(item)}" for key, item in value.items())
+        inner = ", ".join(f"{_key(str(key))} = {value_to_toml(item)}" for key, item in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, Sequence):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(value_to_toml, value))}]"
     return repr(value)
 
 

@@ -249,9 +249,7 @@ def test_a_killed_watch_takes_each_block_once(spark: SparkSession, tmp_path: Pat
         finally:
             code = job.end(end)
         assert code == (0 if end == signal.SIGTERM else -signal.SIGKILL), job._said
-    assert re.search(
-        r"^taken: [1-9]\d* frames in \d+ batches, 0 items in 0 batches$", job._said, re.MULTILINE
-    )
+    assert re.search(r"^read: [1-9]\d* frames in \d+ batches, 0 items in 0 batches$", job._said, re.MULTILINE)
 
     assert not recorder.grow(0)
     store = Store(spark, out)
