@@ -1,7 +1,7 @@
 """The written schemas of the tables: column names and Spark SQL types, as DDL.
 
-Times are ns since 1970 where a name ends in `_ns` and says when, else ns between two moments.  A connection
-is (recorder, conn_id).  What the values mean stands with the function that makes the table.
+A name that ends in `_ns` is a moment (ns since 1970) or a length of time (ns).  A connection is (recorder,
+conn_id).  The function that makes a table explains its values (`natsproxy/spark/tables/`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ FRAMES: Final = ", ".join(f"{name} {kind}" for name, (kind, _) in FIELDS.items()
 ITEMS: Final = (
     "recorder string, segment int, block_off bigint, t_ns bigint, conn_id bigint, kind string, info string"
 )
-"""One row per item that is no frame: open, close, firing, gap, preamble, note; info is JSON."""
+"""One row per item of a capture that is no frame: open, close, firing, gap, preamble, note; info is JSON."""
+
+SOURCES: Final = {"frames": f"{FRAMES}, date date", "items": ITEMS}
+"""The two tables that are read from captures, as they are stored; all others derive from these."""
 
 _REQUEST = (
     "recorder string, requester bigint, subject string, template string, t1 bigint, latency_ns bigint, "
@@ -85,4 +88,4 @@ TABLES: Final[dict[str, str]] = {
     "gaps": ("recorder string, conn_id bigint, t_ns bigint, reason string, frames bigint, bytes bigint"),
     "replay_diff": (f"template string, same boolean, recorded struct<{_COUNTS}>, observed struct<{_COUNTS}>"),
 }
-"""Table name: its columns."""
+"""The columns of each table, by its name."""

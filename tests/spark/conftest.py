@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.story import write_story
-from tests.spark.traffic import Talk, record
+from tests.spark.generated_traffic import Talk, record
+from tests.spark.known_conversation import write_story
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,9 +50,9 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
     from pyspark.sql.types import StructType
 
     from natsproxy.spark.schema import FRAMES, ITEMS
-    from natsproxy.spark.source.data_source import arrow_schema, read_run
+    from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
     from natsproxy.spark.source.options import parse
-    from natsproxy.spark.source.partitions import runs
+    from natsproxy.spark.source.partitions import block_partitions
     from natsproxy.spark.tables import PAYLOAD_BYTES
 
     found = []
@@ -65,8 +65,8 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
         batches = [
             batch
             for path in options.paths
-            for run in runs(path, options)
-            for batch in read_run(run, arrow, options)
+            for partition in block_partitions(path, options)
+            for batch in read_partition(partition, arrow, options)
         ]
         # As one batch: from a table of several, Spark stops at the first that is empty.
         table = pa.Table.from_batches(batches, arrow).combine_chunks()

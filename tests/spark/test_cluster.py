@@ -28,7 +28,7 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 import pyspark
 
 from natsproxy.spark.jobs.analyze import analyze
-from natsproxy.spark.jobs.store import Store
+from natsproxy.spark.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,8 @@
-"""The job: captures to tables of Parquet.  The same code on a laptop and on a cluster.
+"""The job `analyze`: captures to tables of Parquet.  The same code runs on a laptop and on a cluster.
 
-Captures are read once: `frames` and `items` are written first, all other tables derive from those.  Running
-it again replaces what it wrote; what an interrupted run left is never taken for whole (see `store.py`).
+Captures are read once: `frames` and `items` are written first, all other tables derive from those.  A second
+run replaces the tables of the first; tables that an interrupted run left are never taken for whole (see
+`natsproxy/spark/storage/store.py`).
 
     from natsproxy.spark.session import open_session
     from natsproxy.spark.jobs.analyze import analyze, latencies
@@ -23,25 +24,26 @@ from pyspark.sql import functions as F
 
 from natsproxy.errors import ConfigError
 from natsproxy.spark.errors import translate_errors
-from natsproxy.spark.jobs.store import SOURCES, Store
+from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.source.data_source import NatscapDataSource
+from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables import PAYLOAD_BYTES, TABLES, derive, exchanges
 
 Progress = Callable[[str, int], None]
-"""Called with a table and its rows, each time there is something to tell."""
-ASKED = {
+"""Called with a table and its number of rows, each time when a table or a batch is written."""
+SOURCE_OPTIONS = {
     "frames": {"payload": str(PAYLOAD_BYTES), "mode": "PERMISSIVE"},
     "items": {"what": "items", "mode": "PERMISSIVE"},
 }
-"""The options with which the sources of all tables are read."""
+"""The options of the data source for `frames` and `items`."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("natscap")` known where Spark does not find it by itself.
+    """Register `format("natscap")` where Spark does not find it by itself.
 
-    Spark finds it in an installed natsproxy (`pyspark_natsproxy`); an editable install, and a cluster whose
-    driver does not look for sources, need this call once per session.  The class goes to the workers by name:
-    natsproxy must be installed there.
+    Spark finds it in an installed natsproxy (`pyspark_natsproxy`).  An editable install needs this call once
+    per session, and so does a cluster whose driver does not look for sources.  The class goes to the workers
+    by name: natsproxy must be installed there.
     """
     spark.dataSource.register(NatscapDataSource)
 
@@ -51,15 +53,15 @@ def read(spark: SparkSession, captures: Sequence[str | Path], **options: str) ->
 
     captures: files, folders of segments, globs, or URLs of object stores (`natsproxy/spark/source/paths.py`).
     options: those of `natsproxy/spark/source/options.py` by name, as text: `payload="-1"`, `op="PUB,HPUB"`,
-    `what="items"`.  Nothing is read before the DataFrame is used; then Spark raises what is wrong with the
-    captures, as its own exceptions.
+    `what="items"`.  No capture is read before the DataFrame is used; then Spark raises errors of the captures
+    as its own exceptions.
     """
     register(spark)
     return spark.read.format("natscap").options(**options).option("paths", _list(captures)).load()
 
 
 def read_stream(spark: SparkSession, captures: Sequence[str | Path], **options: str) -> DataFrame:
-    """Return captures as one streaming DataFrame, which takes up what is written to them later too."""
+    """Return captures as one streaming DataFrame, which goes on with the frames that are written later."""
     register(spark)
     return spark.readStream.format("natscap").options(**options).option("paths", _list(captures)).load()
 
@@ -73,18 +75,20 @@ def analyze(
 ) -> None:
     """Write tables under `out`, one folder of Parquet each; `frames` and `items` always.
 
-    out: a folder, or a URL that Spark can write to.  What each table holds stands in
-    `natsproxy/spark/schema.py` and with its function in `natsproxy/spark/tables/`.  progress: called with
-    each table when it is written, and its rows.  Raises, in one sentence each, ConfigError for a table that
-    there is none of, CaptureError for captures that cannot be read, NatsproxyError where the tables cannot
-    be written.
+    out: a folder, or a URL that Spark can write to.  The columns of each table stand in
+    `natsproxy/spark/schema.py`, their meaning with its function in `natsproxy/spark/tables/`.  progress:
+    called with each table when it is written, and the number of its rows.  Raises, in one sentence each,
+    ConfigError for an unknown table, CaptureError for captures that cannot be read, NatsproxyError where the
+    tables cannot be written.
     """
     wanted = chosen(tables)
     store = Store(spark, out)
     with store.writing():
-        frames, items = (read(spark, captures, **ASKED[name]) for name in SOURCES)
-        if store.near:
-            progress("frames", store.write_on_executors({**ASKED["frames"], "paths": _list(captures)}))
+        frames, items = (read(spark, captures, **SOURCE_OPTIONS[name]) for name in SOURCES)
+        if store.local_tasks:
+            progress(
+                "frames", store.write_on_executors({**SOURCE_OPTIONS["frames"], "paths": _list(captures)})
+            )
         else:
             progress("frames", store.write("frames", dated(frames)))
         progress("items", store.write("items", items))
@@ -93,22 +97,22 @@ def analyze(
 
 
 def chosen(tables: Iterable[str]) -> list[str]:
-    """Return the tables that are asked for, in their order.  Raises ConfigError for what is no table."""
-    asked = set(tables)
-    for name in sorted(asked - set(TABLES)):
+    """Return these tables in the order in which they are written.  Raises ConfigError for an unknown one."""
+    wanted = set(tables)
+    for name in sorted(wanted - set(TABLES)):
         raise ConfigError(f"there is no table {name!r}: there are {', '.join(TABLES)}")
-    return [name for name in TABLES if name in asked]
+    return [name for name in TABLES if name in wanted]
 
 
 def dated(frames: DataFrame) -> DataFrame:
-    """Return frames with the day (UTC) that they are stored by."""
+    """Return frames with the column `date`, the day (UTC) by which they are stored."""
     return frames.withColumn("date", F.to_date("ts"))
 
 
 def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> None:
     """Write the tables that derive from the stored `frames` and `items`."""
     frames, items = store.source("frames"), store.source("items")
-    paired = exchanges(frames).persist()  # several tables use it, and it is one long job
+    paired = exchanges(frames).persist()  # several tables select from it, and to compute it takes long
     for name in tables:
         if name not in SOURCES:
             progress(name, store.write(name, derive(name, frames, items, paired)))
@@ -116,10 +120,10 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
 
 
 def latencies(spark: SparkSession, out: str | Path, top: int = 20) -> list[dict[str, Any]]:
-    """Return request latencies by subject template, most requests first, as far as `requests` is whole.
+    """Return request latencies by subject template, those with most requests first.
 
-    out: what `analyze` wrote to.  Each row: template, requests, replies, no_responders (counts); p50, p99,
-    worst (ms, None where nothing was answered).  Raises NatsproxyError where there is no whole table.
+    out: the folder or URL of the tables.  Each row: template, requests, replies, no_responders (counts); p50,
+    p99, worst (ms, None without a reply).  Raises NatsproxyError where the table `requests` is not whole.
     """
     ms = "percentile_approx(latency_ns, {}) / 1e6"
     with translate_errors(out):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from natsproxy.spark.jobs.store import Store
+from natsproxy.spark.storage.store import Store
 
 BUCKETS: Final = 240
 """How many steps the time axis has at most."""

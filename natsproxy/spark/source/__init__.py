@@ -1,1 +1,9 @@
-"""The `natscap` data source of Spark."""
+"""The `natscap` data source of Spark: captures in, Arrow batches of frames or items out.
+
+A read names captures (files, folders, globs, URLs) and options; Spark gets the rows as a DataFrame or as a
+stream.  On the driver, `paths.py` finds the segments and `partitions.py` cuts them into tasks; on the
+workers, `arrow_batches.py` decodes the blocks of one task.  `stream.py` does the same for captures that still
+grow.
+
+Read `data_source.py` first, then `partitions.py`.
+"""

@@ -1,9 +1,9 @@
-"""Which task reads what: the blocks of segments as runs of about `partitionBytes`.
+"""Partitions of a read: neighbouring blocks of one segment, about `partitionBytes` together.
 
-A closed segment is planned from its index, in two small reads.  Without one the headers are walked.  Where
-the walk meets damage it goes on at the next block whose checksum is right, and says what it passed over.  A
-block that is cut short at the end of a file is not there yet; once the segment is over, whole blocks behind
-it mean that it was damage too.
+A closed segment is planned from its index, in two small reads.  Without an index the block headers are
+walked.  Where the walk meets damage it goes on at the next block whose checksum is right, and reports the
+bytes that it passed over.  A block that is cut short at the end of a file is still being written; once the
+segment is over, whole blocks behind a cut one show that it was damage too.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from natsproxy.spark.source.options import Options
 from natsproxy.spark.source.paths import PLAN_BUFFER, open_segment
 
 START = len(MAGIC)
-"""Where the first block of a segment begins."""
+"""The offset of a segment's first block, bytes."""
 
 
 class Damage(NamedTuple):
-    """Bytes that are no whole block: where they begin and end (file offsets), and what is wrong."""
+    """Bytes that are no whole block: the file offsets of their beginning and end, and the reason."""
 
     offset: int
     end: int
     reason: str
 
 
-class Found(NamedTuple):
-    """A block of any kind; ref: with its summary, where it holds records."""
+class FoundBlock(NamedTuple):
+    """A block of any kind; ref has its summary and is None for a block without records."""
 
     block: Block
     ref: BlockRef | None
 
 
 @dataclass(frozen=True)
-class BlockRun(InputPartition):
-    """What one task reads: blocks of one segment by the offsets of their headers, and the damage between."""
+class BlockPartition(InputPartition):
+    """The blocks of one task: a segment, the offsets of the blocks' headers, and the damage between them."""
 
     name: str
     offsets: tuple[int, ...]
     damage: tuple[Damage, ...] = ()
 
 
-def walk(file: CaptureFile, offset: int, *, over: bool) -> Iterator[Found | Damage]:
-    """Yield all blocks from `offset` on and the damage between them.
+def walk(file: CaptureFile, offset: int, *, over: bool) -> Iterator[FoundBlock | Damage]:
+    """Yield all blocks from `offset` on, and the damage between them.
 
-    over: nothing more will be written, so that whole blocks behind one that is cut short are found as well.
+    over: nothing more will be written, so whole blocks behind one that is cut short are searched for.
     """
     last: Block | None = None
     while True:
@@ -59,7 +59,7 @@ def walk(file: CaptureFile, offset: int, *, over: bool) -> Iterator[Found | Dama
         try:
             block = file.block_at(offset)
             if block is not None:
-                found = Found(block, file.ref(block))
+                found = FoundBlock(block, file.ref(block))
             elif not over or file.size() - offset <= FOOTER.size:
                 return
         except CaptureError as error:
@@ -68,18 +68,18 @@ def walk(file: CaptureFile, offset: int, *, over: bool) -> Iterator[Found | Dama
             yield found
             last, offset = found.block, found.block.end
             continue
-        if last is not None and not _whole(file, last):
-            offset = last.offset  # its length led here, and is not true
-        again = file.resume(offset + 1)
-        if again is None and not reason:
-            return  # cut short at its end, as after a crash: nothing was lost that was ever whole
-        yield Damage(offset, again or file.size(), reason or "a block claims to be longer than its file")
-        if again is None:
+        if last is not None and not _is_whole(file, last):
+            offset = last.offset  # the length of the last block led here, and that length is wrong
+        resumed = file.resume(offset + 1)
+        if resumed is None and not reason:
+            return  # cut short at its end, as after a crash: no whole block was lost
+        yield Damage(offset, resumed or file.size(), reason or "a block claims to be longer than its file")
+        if resumed is None:
             return
-        last, offset = None, again
+        last, offset = None, resumed
 
 
-def _whole(file: CaptureFile, block: Block) -> bool:
+def _is_whole(file: CaptureFile, block: Block) -> bool:
     try:
         file.read(block)
     except CaptureError:
@@ -87,8 +87,10 @@ def _whole(file: CaptureFile, block: Block) -> bool:
     return True
 
 
-def runs(name: str, options: Options, start: int = START, end: int | None = None) -> Iterator[BlockRun]:
-    """Yield what tasks read of a segment between two offsets; to its last whole block without `end`.
+def block_partitions(
+    name: str, options: Options, start: int = START, end: int | None = None
+) -> Iterator[BlockPartition]:
+    """Yield the partitions of a segment between two offsets; without `end`, to its last whole block.
 
     Raises CaptureError for a file that is no capture, and for damage with mode FAILFAST.
     """
@@ -96,30 +98,31 @@ def runs(name: str, options: Options, start: int = START, end: int | None = None
         offsets: list[int] = []
         damage: list[Damage] = []
         size = 0
-        for step in _steps(file, start, end):
-            if isinstance(step, Damage):
+        for found in _blocks_between(file, start, end):
+            if isinstance(found, Damage):
                 if options.mode == "FAILFAST":
-                    raise CaptureError(step.reason, path=None if name in step.reason else name)
-                damage.append(step)
-            elif options.query.wants_block(step):
-                offsets.append(step.block.offset)
-                size += step.block.end - step.block.offset
+                    raise CaptureError(found.reason, path=None if name in found.reason else name)
+                damage.append(found)
+            elif options.query.wants_block(found):
+                offsets.append(found.block.offset)
+                size += found.block.end - found.block.offset
             if size >= options.partition_bytes:
-                yield BlockRun(name, tuple(offsets), tuple(damage))
+                yield BlockPartition(name, tuple(offsets), tuple(damage))
                 offsets, damage, size = [], [], 0
     if offsets or damage:
-        yield BlockRun(name, tuple(offsets), tuple(damage))
+        yield BlockPartition(name, tuple(offsets), tuple(damage))
 
 
-def _steps(file: CaptureFile, start: int, end: int | None) -> Iterator[BlockRef | Damage]:
+def _blocks_between(file: CaptureFile, start: int, end: int | None) -> Iterator[BlockRef | Damage]:
+    # An end lies inside a segment that was still growing when a stream planned its batch.
     indexed = file.indexed() if end is None else None
     if indexed is not None:
         yield from (ref for ref in indexed if ref.block.offset >= start)
         return
-    for step in walk(file, start, over=end is None):
-        if end is not None and (step.offset if isinstance(step, Damage) else step.block.offset) >= end:
+    for found in walk(file, start, over=end is None):
+        if end is not None and (found.offset if isinstance(found, Damage) else found.block.offset) >= end:
             return
-        if isinstance(step, Damage):
-            yield step
-        elif step.ref is not None:
-            yield step.ref
+        if isinstance(found, Damage):
+            yield found
+        elif found.ref is not None:
+            yield found.ref

@@ -1,17 +1,16 @@
-"""What a watch takes: the two streams of captures into `frames` and `items`, each batch in a folder of its
-own.
+"""Ingest: the two streams of captures into `frames` and `items`, each batch in a folder of its own.
 
-Spark promises that a batch comes at least once, and that it is the same blocks each time: its plan is in the
-checkpoint before it begins.  So a batch is written to the folder of its number, replacing what an attempt
-that was killed left there, and counts when the ledger has it; one that the ledger has is not written again.
-That makes it exactly once.
+Spark promises that a batch comes at least once, and that it has the same blocks each time: its plan is in the
+checkpoint before it begins.  So a batch is written to the folder of its number, in the place of files that a
+killed attempt left there, and counts when the state lists it; a batch that the state lists is not written
+again.  That makes it exactly once.
 
 Spark's own file sink promises the same, by a list of its own beside the files.  But that list grows by every
-file for ever, and none of them may be replaced: it rules out merging small files, and a batch every ten
+file for ever, and none of the files may be replaced: it rules out merging small files, and a batch every ten
 seconds is 8,640 of them a day.
 
-A stream that fails is started again, a few times, unless it is the captures that are wrong: on a busy machine
-Spark gives up on its own Python processes after ten seconds.
+A stream that fails is started again, a few times, unless the captures are wrong: on a busy machine Spark
+gives up on its own Python processes after ten seconds.
 """
 
 from __future__ import annotations
@@ -29,16 +28,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
 from natsproxy.spark.errors import translate_errors
-from natsproxy.spark.jobs.analyze import ASKED, Progress, dated, read_stream
-from natsproxy.spark.jobs.store import SOURCES
-from natsproxy.spark.watch.folder import Folder
-from natsproxy.spark.watch.manifest import Manifest
-from natsproxy.spark.watch.watch_state import HOUR, Part, Run
+from natsproxy.spark.jobs.analyze import SOURCE_OPTIONS, Progress, dated, read_stream
+from natsproxy.spark.schema import SOURCES
+from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.manifest import Manifest
+from natsproxy.spark.storage.parquet import write_folder
+from natsproxy.spark.storage.watch_state import BatchHour, BatchRange
+from natsproxy.spark.tables.hours import HOUR
 
 POLL = 1
-"""Seconds between two looks at whether to stop."""
+"""The time between two questions whether to stop, seconds."""
 FAILURES = 3
-"""So many times a stream is started again without a batch in between."""
+"""The number of times a stream is started again without a batch in between."""
 
 
 class Ingest:
@@ -51,36 +52,40 @@ class Ingest:
         manifest: Manifest,
         name: str,
         captures: Sequence[str | Path],
-        around: int,
+        margin: int,
         progress: Progress,
     ) -> None:
         self._spark, self._folder, self._manifest = spark, folder, manifest
-        self._name, self._captures, self._around, self._progress = name, captures, around, progress
+        self._name, self._captures, self._margin, self._progress = name, captures, margin, progress
         self._place = f"{folder.root}/{name}"
         self._query: StreamingQuery | None = None
         self._failures = 0
-        self._one = Lock()
-        self._rows: deque[int] = deque()
+        self._batch_lock = Lock()
+        self._new_rows: deque[int] = deque()  # from the thread of the batches to the one of the loop
 
-    def go_on(self, every: float) -> None:
-        """Take what comes, a batch every so many seconds."""
+    def start(self, every: float) -> None:
+        """Start the query, unless it runs: a batch every so many seconds."""
         if self._query is None:
             self._start(processingTime=f"{round(every * 1000)} milliseconds")
 
     def catch_up(self, stop: Callable[[], bool]) -> None:
-        """Take what is there now, and end."""
+        """Take the blocks that are there now, and end."""
         try:
             over = False
             while not over:
                 if self._query is None:
                     self._start(availableNow=True)
-                stop()  # which raises when it is asked to end at once
-                over = self.look(POLL)
+                stop()  # it raises where the watch must end at once
+                over = self.poll(POLL)
         finally:
             self.end()
 
-    def look(self, seconds: float) -> bool:
-        """Wait a while; tell what has come; return whether it has ended.  Raises what has gone wrong."""
+    def poll(self, seconds: float) -> bool:
+        """Wait a while and report new rows; return True if the query has ended.
+
+        A query that failed is forgotten, so that the next `start` begins it again.  Raises CaptureError and
+        ConfigError at once, NatsproxyError after `FAILURES` failures without a batch.
+        """
         assert self._query is not None
         try:
             with translate_errors(self._place):
@@ -94,13 +99,13 @@ class Ingest:
             self._query = None
             return False
         finally:
-            self._tell()
+            self._report()
         if over:
-            self._query = None  # so that the next `go_on` begins it again
+            self._query = None  # so that the next `start` begins it again
         return over
 
     def end(self) -> None:
-        """Stop it, in the middle of a batch or not; a broken-off batch is taken again from its beginning."""
+        """Stop the query, even in the middle of a batch: that batch is taken again from its beginning."""
         query, self._query = self._query, None
         if query is not None:
             with translate_errors(self._place):
@@ -108,17 +113,17 @@ class Ingest:
 
     def _start(self, **trigger: Any) -> None:
         with translate_errors(self._place):
-            rows = read_stream(self._spark, self._captures, **ASKED[self._name])
+            rows = read_stream(self._spark, self._captures, **SOURCE_OPTIONS[self._name])
             rows = dated(rows) if self._name == "frames" else rows
             writer = rows.writeStream.option(
                 "checkpointLocation", f"{self._folder.root}/_checkpoint/{self._name}"
             )
-            self._query = writer.foreachBatch(self.take).trigger(**trigger).start()
+            self._query = writer.foreachBatch(self.take_batch).trigger(**trigger).start()
 
-    def take(self, rows: DataFrame, batch: int) -> None:
-        """Write a batch; Spark calls it, in a thread of its own."""
-        with self._one:  # a query that was stopped may still be in here when the next one begins
-            with self._manifest.look() as state:
+    def take_batch(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch, unless it is written already; Spark calls it, in a thread of its own."""
+        with self._batch_lock:  # a query that was stopped may still be in here when the next one begins
+            with self._manifest.current() as state:
                 taken = state.taken[self._name]
             if batch == taken:
                 return
@@ -126,33 +131,33 @@ class Ingest:
                 text = f"batch {batch} comes after {taken}: _checkpoint is not of these tables"
                 raise NatsproxyError(f"{self._place}: {text}, choose another folder")
             place = f"{self._name}/batches={batch:08}-{batch:08}"
-            writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static")
-            writer = writer.partitionBy("date") if self._name == "frames" else writer
-            writer.parquet(f"{self._folder.root}/{place}")
-            count, parts = self._parts(rows.sparkSession, place)
-            run = self._run(place, batch, count, parts) if count else None
-            if run is None:
+            write_folder(self._name, rows, f"{self._folder.root}/{place}")
+            count, hours = self._count(rows.sparkSession, place)
+            written = self._range(place, batch, count, hours) if count else None
+            if written is None:
                 self._folder.remove(place)
             with self._manifest.change() as state:
-                state.add(self._name, batch, run, parts, self._around, time.time_ns())
-            self._rows.append(count)
+                state.add_batch(self._name, batch, written, hours, self._margin, time.time_ns())
+            self._new_rows.append(count)
 
-    def _parts(self, spark: SparkSession, place: str) -> tuple[int, list[Part]]:
-        """Return how many rows were written, and the hours of those that have a time (damage has none)."""
+    def _count(self, spark: SparkSession, place: str) -> tuple[int, list[BatchHour]]:
+        """Return the number of written rows, and the hours of those that have a time (damage has none)."""
         stored = spark.read.schema(SOURCES[self._name]).parquet(f"{self._folder.root}/{place}")
         hours = stored.groupBy(F.expr(f"t_ns DIV {HOUR}").alias("hour")).agg(
             F.count("*").alias("rows"), F.min("t_ns").alias("first"), F.max("t_ns").alias("last")
         )
-        found = [(row["rows"], Part(row["hour"], row["first"], row["last"])) for row in hours.collect()]
-        return sum(rows for rows, _ in found), [part for _, part in found if part.hour is not None]
+        found = [(row["rows"], BatchHour(row["hour"], row["first"], row["last"])) for row in hours.collect()]
+        return sum(rows for rows, _ in found), [hour for _, hour in found if hour.hour is not None]
 
-    def _run(self, place: str, batch: int, rows: int, parts: list[Part]) -> Run:
-        t0, t1 = min((part.first for part in parts), default=0), max((part.last for part in parts), default=0)
-        return Run(batch, batch, place, level=0, bytes=self._folder.size(place), rows=rows, t0=t0, t1=t1)
+    def _range(self, place: str, batch: int, rows: int, hours: list[BatchHour]) -> BatchRange:
+        t0, t1 = min((hour.first for hour in hours), default=0), max((hour.last for hour in hours), default=0)
+        size = self._folder.size(place)
+        return BatchRange(batch, batch, place, level=0, bytes=size, rows=rows, t0=t0, t1=t1)
 
-    def _tell(self) -> None:
-        while self._rows:
+    def _report(self) -> None:
+        """Report the rows of new batches to `progress`, in the thread of the loop."""
+        while self._new_rows:
             self._failures = 0
-            rows = self._rows.popleft()
+            rows = self._new_rows.popleft()
             if rows:
                 self._progress(self._name, rows)

@@ -1,21 +1,21 @@
-"""The job that goes on: captures to tables while they are written.
+"""The watch: captures to tables while the captures are written.
 
-    DIR/frames, DIR/items   what recorders wrote, batch by batch, each exactly once (`arrivals.py`); many
+    DIR/frames, DIR/items   the rows of captures, batch by batch, each exactly once (`ingest.py`); many
                             small batches become few large files (`compaction.py`)
-    DIR/<table>             what derives from them, as the hours go by (`derived.py`)
+    DIR/<table>             the tables that derive from them, as the hours go by (`refresh.py`)
     DIR/_open               the hours that are not over
-    DIR/analysis            the list of what counts (`book.py`)
-    DIR/_checkpoint         Spark's own: how far the streams have got
+    DIR/analysis            the list of the folders that count (`natsproxy/spark/storage/manifest.py`)
+    DIR/_checkpoint         Spark's own: the progress of the streams
 
 `Store(spark, DIR).read(table)` gives a table as it is now, and so does the report: the same call, and the
 same rows, as for an analysis that did not watch.  Batches come between two such calls; several tables of one
 moment are those of one list: `listed()`, and `of` with each of its rows.  To another reader a table is its
-folder: of those with hours it holds the hours that are over, each of them whole; of the others the folders
-that the list names count.
+folder: of the tables with hours it holds the hours that are over, each of them whole; of the others the
+folders that the list names count.
 
-When it is asked to stop, it takes what is there at that moment, writes all tables, the hours that are not
-over too, and ends.  Killed at any moment, it goes on from there when it is started again: what it had not
-finished is done again, what is left of it is removed.
+When the watch is asked to stop, it takes the blocks that are there at that moment, writes all tables, with
+the hours that are not over too, and ends.  Killed at any moment, it goes on from there when it is started
+again: unfinished work is done again, its left-over files are removed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pyspark.sql import SparkSession
 
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.jobs.analyze import Progress, chosen
-from natsproxy.spark.jobs.hours import around_ns
-from natsproxy.spark.jobs.store import Store
+from natsproxy.spark.schema import SOURCES
+from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.manifest import LIST, Manifest
+from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables import TABLES
-from natsproxy.spark.watch.compaction import GRACE, due, merge
-from natsproxy.spark.watch.folder import Folder
+from natsproxy.spark.tables.hours import margin_ns
+from natsproxy.spark.watch.compaction import GRACE, merge, ranges_to_merge
 from natsproxy.spark.watch.ingest import POLL, Ingest
-from natsproxy.spark.watch.manifest import LIST, Manifest
-from natsproxy.spark.watch.refresh import AHEAD, Refresh, Throttle
-from natsproxy.spark.watch.watch_state import SOURCES
+from natsproxy.spark.watch.refresh import OPEN, Refresh, Throttle
 
 
 def watch(
@@ -57,85 +57,86 @@ def watch(
     """Write tables under `out` from captures that grow, until `stop()` is true.
 
     captures: as for `analyze`; a folder may still be empty.  every: seconds between two batches.  refresh:
-    at least so many seconds between two writings of what is not over (see `derived.Throttle`); `refreshed` is
-    called after each.  lookahead: as of `hours.write_hours`.  stop: asked every second and between tables;
-    it may raise to end at once, which loses nothing.  progress: called with the rows of each batch of
-    `frames` and `items`, of all tables of an hour ("hour 2026-01-01T09"), and of each table without hours.
-    Raises as `analyze` does, and ConfigError through Connect.
+    seconds, at least, between two writings of the hour that is not over (see `refresh.Throttle`); `refreshed`
+    is called after each.  lookahead: as for `write_hours`.  stop: called every second and between tables; it
+    may raise to end at once, which loses nothing.  progress: called with the rows of each batch of `frames`
+    and `items`, of all tables of an hour ("hour 2026-01-01T09"), and of each table without hours.  Raises as
+    `analyze` does, and ConfigError through Connect.
     """
-    wanted, around = chosen(tables), around_ns(lookahead)
+    wanted, margin = chosen(tables), margin_ns(lookahead)
     store = Store(spark, out)
     folder = Folder(spark, store.out)
-    with store.held("stream"), translate_errors(store.out):
+    with store.locked("stream"), translate_errors(store.out):
         manifest = Manifest(folder)
         with manifest.change() as state:
-            gone = state.want(wanted)
-        for name in gone:
+            dropped = state.select_tables(wanted)
+        for name in dropped:
             folder.remove(name)
-        sweep(folder, manifest)
-        derived = Refresh(spark, folder, manifest, wanted, around, stop, progress)
-        streams = [Ingest(spark, folder, manifest, name, captures, around, progress) for name in SOURCES]
-        with ExitStack() as ends:  # each is ended, whatever the end of another raises
-            for one in streams:
-                ends.callback(one.end)
-            _go_on(spark, folder, manifest, derived, streams, every, Throttle(refresh), stop, refreshed)
-        for one in streams:
-            one.catch_up(stop)
-        derived.finish()
-        sweep(folder, manifest)
+        remove_unlisted(folder, manifest)
+        tables_refresh = Refresh(spark, folder, manifest, wanted, margin, stop, progress)
+        streams = [Ingest(spark, folder, manifest, name, captures, margin, progress) for name in SOURCES]
+        with ExitStack() as ends:  # each stream is ended, even if the end of another raises
+            for stream in streams:
+                ends.callback(stream.end)
+            _loop(spark, folder, manifest, tables_refresh, streams, every, Throttle(refresh), stop, refreshed)
+        for stream in streams:
+            stream.catch_up(stop)
+        tables_refresh.finish()
+        remove_unlisted(folder, manifest)
 
 
-def _go_on(
+def _loop(
     spark: SparkSession,
     folder: Folder,
     manifest: Manifest,
-    derived: Refresh,
+    tables_refresh: Refresh,
     streams: list[Ingest],
     every: float,
     throttle: Throttle,
     stop: Callable[[], bool],
     refreshed: Callable[[], None],
 ) -> None:
-    old: deque[tuple[float, str]] = deque()  # what counts no more, and since when
+    """Take batches, write tables and merge files in turn, until `stop()` is true."""
+    old: deque[tuple[float, str]] = deque()  # folders that count no more, with the time since then
     while not stop():
-        for one in streams:
-            one.go_on(every)
-            one.look(POLL / len(streams))
+        for stream in streams:
+            stream.start(every)
+            stream.poll(POLL / len(streams))
         gone: list[str] = []
-        if not derived.close_one() and throttle.due():
+        if not tables_refresh.write_next_hour() and throttle.due():
             with throttle.work():
-                gone += derived.refresh()
+                gone += tables_refresh.refresh()
                 refreshed()
         for source in SOURCES:
-            with manifest.look() as state:
-                runs = due(state.runs[source])
-            if runs:
-                gone += merge(spark, folder, manifest, source, runs)
+            with manifest.current() as state:
+                small = ranges_to_merge(state.ranges[source])
+            if small:
+                gone += merge(spark, folder, manifest, source, small)
         now = time.monotonic()
         old.extend((now, place) for place in gone)
         while old and old[0][0] < now - GRACE:
             folder.remove(old.popleft()[1])
 
 
-def sweep(folder: Folder, manifest: Manifest) -> None:
-    """Remove what no list names: what a killed watch was at work on, and what has been merged."""
-    with manifest.look() as state:
+def remove_unlisted(folder: Folder, manifest: Manifest) -> None:
+    """Remove the folders that the list does not name: those of a killed watch, and those that were merged."""
+    with manifest.current() as state:
         for source in SOURCES:
             named = {place.rpartition("/")[2] for place in state.places(source)}
             for name in folder.names(source):
                 if name.startswith("batches=") and name not in named:
                     folder.remove(f"{source}/{name}")
-        whole = {one.place for one in state.whole.values()}
+        whole = {table.place for table in state.whole_tables.values()}
         for table in TABLES:
             for name in folder.names(table):
-                old = name.startswith("version=") and f"{table}/{name}" not in whole
-                if old or name.startswith(".spark-staging-"):
+                outdated = name.startswith("version=") and f"{table}/{name}" not in whole
+                if outdated or name.startswith(".spark-staging-"):
                     folder.remove(f"{table}/{name}")
         for name in folder.names(LIST):
             if name.startswith(".") and name.endswith(".part"):
                 folder.remove(f"{LIST}/{name}")
-        for table in folder.names(AHEAD):
-            hours = state.hours.get(table)
-            for name in folder.names(f"{AHEAD}/{table}"):
-                if hours is None or not hours.ahead_of or f"{AHEAD}/{table}/{name}" != hours.ahead:
-                    folder.remove(f"{AHEAD}/{table}/{name}")
+        for table in folder.names(OPEN):
+            hours = state.hour_tables.get(table)
+            for name in folder.names(f"{OPEN}/{table}"):
+                if hours is None or not hours.open_hours or f"{OPEN}/{table}/{name}" != hours.open_place:
+                    folder.remove(f"{OPEN}/{table}/{name}")

@@ -1,20 +1,19 @@
-"""The tables that a watch derives while it goes on.
+"""Refresh: the tables that a watch derives from `frames` and `items` while it goes on.
 
     an hour that is over            is written at once, into `DIR/<table>/date=.../hour=...`
-    one to which frames came late   is written again, whole, into the same folder
+    an hour with late frames        is written again, whole, into the same folder
     an hour that is not over        stands in `DIR/_open/<table>`, until it is over or the watch ends
     tables without hours            are written as a new version, `DIR/<table>/version=...`
 
-The first is due by the captures; the others, by the clock, are worth a tenth of the time (`Throttle`): they
-are
-computed anew each time, and how long that takes depends on the traffic.  So who reads while the watch goes on
-sees the hours that are over, whole, and the rest as it was a while ago; the list says what is what.
+The first is due by the captures.  The others are due by the clock and get a tenth of the time (`Throttle`):
+they are computed anew each time, and the time that takes depends on the traffic.  So a reader sees the hours
+that are over, whole, and the rest as it was a while ago; the list tells the two apart.
 
-Where a folder is replaced, a query that is open at that moment may miss a file, and fails; asked again, it is
+Where a folder is replaced, a query that is open at that moment may miss a file and fail; asked again, it is
 right.
 
 A frame is late where its recorder was cut off, or catches up, or is simply behind the others: hours are over
-by the newest frame of *any* recorder, since one that is gone for ever would hold them open for ever.
+by the newest frame of *any* recorder, since a recorder that is gone for ever would hold them open for ever.
 """
 
 from __future__ import annotations
@@ -27,35 +26,35 @@ from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.jobs.analyze import Progress
-from natsproxy.spark.jobs.hours import hour_tables
-from natsproxy.spark.jobs.store import SOURCES as SCHEMAS
-from natsproxy.spark.schema import TABLES
+from natsproxy.spark.schema import SOURCES, TABLES
+from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.manifest import Manifest
+from natsproxy.spark.storage.parquet import read_folders, replace_hours, write_folder
+from natsproxy.spark.storage.watch_state import WholeTable
 from natsproxy.spark.tables import derive
-from natsproxy.spark.watch.folder import Folder
-from natsproxy.spark.watch.manifest import Manifest, moment, stored
-from natsproxy.spark.watch.watch_state import HOUR, HOURLY, SOURCES, Whole
+from natsproxy.spark.tables.hours import HOUR, HOURLY, hour_start, hour_tables
 
-AHEAD = "_open"
+OPEN = "_open"
 """The folder of the hours that are not over."""
 SHARE = 10
-"""What is not over takes one part in so many of the time."""
+"""Refreshing takes one part in so many of the time."""
 
 
 class Throttle:
-    """When work that could be done at any time is due again: it takes one part in `SHARE` of the time."""
+    """A clock for work that could be done at any time: the work takes one part in `SHARE` of the time."""
 
     def __init__(self, least: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """least: seconds between two times, at least."""
+        """least: the shortest time between two turns of the work, seconds."""
         self._least, self._clock = least, clock
         self._next = clock() + least
 
     def due(self) -> bool:
-        """Whether it is time."""
+        """Return True when the next turn has come."""
         return self._clock() >= self._next
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Do it inside."""
+        """Measure the work that is done inside, and set the next turn."""
         began = self._clock()
         yield
         ended = self._clock()
@@ -63,7 +62,7 @@ class Throttle:
 
 
 class Refresh:
-    """The derived tables of one watch.  `stop` is asked between tables; it may raise to end at once."""
+    """The derived tables of one watch.  `stop` is called between tables; it may raise to end at once."""
 
     def __init__(
         self,
@@ -71,121 +70,128 @@ class Refresh:
         folder: Folder,
         manifest: Manifest,
         tables: list[str],
-        around: int,
+        margin: int,
         stop: Callable[[], bool],
         progress: Progress,
     ) -> None:
         self._spark, self._folder, self._manifest = spark, folder, manifest
         self._tables = [name for name in tables if name not in SOURCES]
-        self._around, self._stop, self._progress = around, stop, progress
+        self._margin, self._stop, self._progress = margin, stop, progress
         for name in self._tables:
-            folder.make(name)  # a table that has no rows yet is there
+            folder.make(name)  # so that a table without rows is a table too
 
-    def close_one(self) -> bool:
-        """Write the first hour that is over and not written yet; return whether there was one."""
-        with self._manifest.look() as state:
-            due = state.due(self._around)
+    def write_next_hour(self) -> bool:
+        """Write the first hour that is over and not written yet; return False where there is none."""
+        with self._manifest.current() as state:
+            due = state.due_hours(self._margin)
         for hour, tables in due.items():
-            self._write(hour, tables)
+            self._replace_hour(hour, tables)
             return True
         return False
 
     def refresh(self) -> list[str]:
-        """Write what is not as it should be, for now; return the places that count no more."""
-        with self._manifest.look() as state:
-            late, open_hours = state.late(self._around), state.open(self._around)
+        """Write late hours, open hours and outdated tables; return the folders that count no more."""
+        with self._manifest.current() as state:
+            late, open_hours = state.late_hours(self._margin), state.open_hours(self._margin)
         for hour, tables in late.items():
-            self._write(hour, tables)
-        return self._ahead(open_hours) + self._without_hours()
+            self._replace_hour(hour, tables)
+        return self._write_open_hours(open_hours) + self._write_whole_tables()
 
     def finish(self) -> None:
         """Write everything as if every hour were over."""
-        with self._manifest.look() as state:
-            rest = state.rest()
-        for hour, tables in rest.items():
-            self._write(hour, tables)
-        self._without_hours()
+        with self._manifest.current() as state:
+            unfinished = state.unfinished_hours()
+        for hour, tables in unfinished.items():
+            self._replace_hour(hour, tables)
+        self._write_whole_tables()
 
-    def _write(self, hour: int, tables: list[str]) -> None:
-        """Replace an hour of tables in their folders."""
-        with self._manifest.look() as state:
-            again = [name for name in tables if hour in state.hours[name].done]
-        if again:  # Spark removes what is there before it puts the new files in its place
+    def _replace_hour(self, hour: int, tables: list[str]) -> None:
+        """Replace an hour of tables in their own folders."""
+        with self._manifest.current() as state:
+            again = [name for name in tables if hour in state.hour_tables[name].done]
+        if again:  # Spark removes the old files before it moves the new ones in their place
             with self._manifest.change() as state:
-                state.replace(hour, again)
-        with self._manifest.look() as state:
-            as_of = state.version
-        self._hour(hour, {name: name for name in tables})
+                state.begin_replacing(hour, again)
+        with self._manifest.current() as state:
+            as_of = state.version  # batches may come while the hour is written: then it is stale again
+        self._write_hour(hour, {name: name for name in tables})
         with self._manifest.change() as state:
             for name in tables:
-                state.wrote(name, hour, as_of)
+                state.hour_written(name, hour, as_of)
 
-    def _ahead(self, hours: dict[int, list[str]]) -> list[str]:
-        """Write hours that are not over beside the table."""
-        with self._manifest.look() as state:
+    def _write_open_hours(self, hours: dict[int, list[str]]) -> list[str]:
+        """Write hours that are not over, beside their tables; return the folders that count no more."""
+        with self._manifest.current() as state:
             as_of = state.version
-        places = {name: f"{AHEAD}/{name}/version={as_of}" for tables in hours.values() for name in tables}
+        places = {name: f"{OPEN}/{name}/version={as_of}" for tables in hours.values() for name in tables}
         for place in places.values():
             self._folder.remove(place)  # of an attempt that was killed
-            self._folder.make(place)  # it is there, whatever is in it
+            self._folder.make(place)  # so that it can be read, even if no hour has rows
         for hour, tables in hours.items():
-            self._hour(hour, {name: places[name] for name in tables})
+            self._write_hour(hour, {name: places[name] for name in tables})
         if not places:
             return []
         with self._manifest.change() as state:
             of = {name: [hour for hour, tables in hours.items() if name in tables] for name in places}
-            before = [state.wrote_ahead(name, place, of[name], as_of) for name, place in places.items()]
+            before = [
+                state.open_hours_written(name, place, of[name], as_of) for name, place in places.items()
+            ]
         return [place for place in before if place is not None]
 
-    def _without_hours(self) -> list[str]:
-        with self._manifest.look() as state:
-            as_of, behind = state.version, state.behind(self._tables)
+    def _write_whole_tables(self) -> list[str]:
+        """Write new versions of the tables without hours; return the folders that count no more."""
+        with self._manifest.current() as state:
+            as_of, outdated = state.version, state.outdated_tables(self._tables)
             places = {source: state.places(source) for source in SOURCES}
         old = []
-        for name in behind:
+        for name in outdated:
             self._stop()
             place = f"{name}/version={as_of}"
             with translate_errors(f"{self._folder.root}/{name}"):
                 rows = derive(name, *(self._source(source, places[source]) for source in SOURCES))
                 target = f"{self._folder.root}/{place}"
-                rows.write.mode("overwrite").option("partitionOverwriteMode", "static").parquet(target)
+                write_folder(name, rows, target)
                 count = self._spark.read.schema(rows.schema).parquet(target).count()
             with self._manifest.change() as state:
-                before = state.whole.get(name)
-                state.whole[name] = Whole(place, count, as_of)
+                before = state.whole_tables.get(name)
+                state.whole_tables[name] = WholeTable(place, count, as_of)
             old += [before.place] if before is not None and before.place != place else []
             self._progress(name, count)
         return old
 
-    def _hour(self, hour: int, places: dict[str, str]) -> None:
+    def _write_hour(self, hour: int, places: dict[str, str]) -> None:
         """Write an hour of tables, each below its place."""
-        start, end = hour * HOUR - self._around, (hour + 1) * HOUR + self._around
-        with self._manifest.look() as state:
-            there = {source: state.places(source, start, end) for source in SOURCES}
-        frames, items = (self._source(source, there[source]) for source in SOURCES)
+        start, end = hour * HOUR - self._margin, (hour + 1) * HOUR + self._margin
+        with self._manifest.current() as state:
+            found = {source: state.places(source, start, end) for source in SOURCES}
+        frames, items = (self._source(source, found[source]) for source in SOURCES)
         wanted = [name for name in HOURLY if name in places]
         if "faults" in wanted and items.where("kind = 'firing'").isEmpty():
-            wanted.remove("faults")  # the common case, and a long plan
+            wanted.remove("faults")  # most hours have no firing, and its plan takes long
         count = 0
-        with hour_tables(frames, items, wanted, hour, self._around) as made:
+        with hour_tables(frames, items, wanted, hour, self._margin) as made:
             for name, rows in made:
                 self._stop()
-                count += self._put(rows, name, hour, places[name])
-        self._progress(f"hour {moment(hour):%Y-%m-%dT%H}", count)
+                count += self._write_table_hour(rows, name, hour, places[name])
+        self._progress(f"hour {hour_start(hour):%Y-%m-%dT%H}", count)
 
     def _source(self, name: str, places: list[str]) -> DataFrame:
-        return stored(self._spark, self._folder.root, name, places, SCHEMAS[name])
+        return read_folders(self._spark, self._folder.root, name, places, SOURCES[name])
 
-    def _put(self, rows: DataFrame, name: str, hour: int, place: str) -> int:
-        """Write an hour of a table below a place; return how many rows it has.  One without has no folder."""
-        target, began = f"{self._folder.root}/{place}", moment(hour)
+    def _write_table_hour(self, rows: DataFrame, name: str, hour: int, place: str) -> int:
+        """Write an hour of a table below a place; return the number of its rows.
+
+        An hour without rows has no folder.
+        """
+        target, began = f"{self._folder.root}/{place}", hour_start(hour)
         own = f"date={began:%Y-%m-%d}/hour={began.hour}"
         before = self._folder.names(f"{place}/{own}")
         with translate_errors(target):
-            writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-            writer.partitionBy("date", "hour").parquet(target)
-            there = self._folder.names(f"{place}/{own}")
-            if there and there == before:  # there are no rows: nothing has replaced what they were
+            replace_hours(rows, target)
+            after = self._folder.names(f"{place}/{own}")
+            if (
+                after and after == before
+            ):  # there are no rows, so Spark has left the old files where they were
                 self._folder.remove(f"{place}/{own}")
                 return 0
-            return self._spark.read.schema(TABLES[name]).parquet(f"{target}/{own}").count() if there else 0
+            return self._spark.read.schema(TABLES[name]).parquet(f"{target}/{own}").count() if after else 0

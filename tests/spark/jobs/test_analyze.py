@@ -28,7 +28,7 @@ from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
-from tests.spark.growing import Growing, make
+from tests.spark.growing_captures import Growing, make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
@@ -36,7 +36,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from natsproxy.spark.jobs.analyze import analyze, dated, read
-from natsproxy.spark.jobs.store import Store
+from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables import derive
 from natsproxy.spark.watch.job import watch
 
@@ -66,10 +66,10 @@ def same(one: DataFrame, other: DataFrame) -> bool:
 
 def test_running_it_again_replaces_everything(spark: SparkSession, tmp_path: Path) -> None:
     """Other captures, of another day: nothing is left of the first run, nor of one that was broken off."""
-    out, translate_errors = tmp_path / "out", dict[str, int]()
+    out, written = tmp_path / "out", dict[str, int]()
     first = conversation(tmp_path / "a.ncap", 5)
-    analyze(spark, [first], out, ["frames", "gaps"], translate_errors.__setitem__)
-    assert translate_errors == {"frames": 10, "items": 2, "gaps": 1}
+    analyze(spark, [first], out, ["frames", "gaps"], written.__setitem__)
+    assert written == {"frames": 10, "items": 2, "gaps": 1}
 
     def break_off(table: str, rows: int) -> None:
         if table == "gaps":

@@ -12,7 +12,7 @@ import pytest
 from natsproxy.errors import ConfigError
 from tests.kit.captures import write
 from tests.spark.conftest import load
-from tests.spark.story import Story, msg, pub
+from tests.spark.known_conversation import Story, msg, pub
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

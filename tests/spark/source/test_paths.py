@@ -9,7 +9,7 @@ import pytest
 
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import CaptureError
-from tests.spark.growing import make
+from tests.spark.growing_captures import make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 

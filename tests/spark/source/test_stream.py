@@ -17,7 +17,7 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.capture.read.view import walk
 from natsproxy.errors import CaptureError
-from tests.spark.growing import Growing, make
+from tests.spark.growing_captures import Growing, make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 

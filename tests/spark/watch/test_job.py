@@ -20,14 +20,14 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 from pyspark.sql import DataFrame
 
 from natsproxy.spark.jobs.analyze import dated
-from natsproxy.spark.jobs.store import Store
+from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.manifest import Manifest
+from natsproxy.spark.storage.store import Store
+from natsproxy.spark.storage.watch_state import BatchRange
 from natsproxy.spark.tables import derive
 from natsproxy.spark.watch.compaction import merge
-from natsproxy.spark.watch.folder import Folder
 from natsproxy.spark.watch.ingest import Ingest
-from natsproxy.spark.watch.job import sweep, watch
-from natsproxy.spark.watch.manifest import Manifest
-from natsproxy.spark.watch.watch_state import Run
+from natsproxy.spark.watch.job import remove_unlisted, watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,13 +70,13 @@ class Killed(Exception):
 
 
 def kill_at(word: str) -> Callable[[str, int], None]:
-    """Return a progress that kills the watch when something is told of."""
+    """Return a progress that kills the watch when a table is reported."""
 
-    def translate_errors(table: str, rows: int) -> None:
+    def progress(table: str, rows: int) -> None:
         if word in table:
             raise Killed
 
-    return translate_errors
+    return progress
 
 
 def test_tables_are_there_while_it_goes_on(
@@ -129,19 +129,19 @@ def test_batches_are_taken_in_their_order(spark: SparkSession, tmp_path: Path) -
     folder = Folder(spark, str(tmp_path))
     manifest = Manifest(folder)
     with manifest.change() as state:
-        state.add("frames", 0, None, [], 0)
+        state.add_batch("frames", 0, None, [], 0)
     stream = Ingest(spark, folder, manifest, "frames", [], 0, lambda table, rows: None)
     frames, _ = load(spark, [talk(tmp_path / "a.ncap", "a", (0, SECOND))])
-    stream.take(frames, 0)
+    stream.take_batch(frames, 0)
     assert folder.names("frames") == []
-    stream.take(dated(frames), 1)
+    stream.take_batch(dated(frames), 1)
     assert folder.names("frames") == ["batches=00000001-00000001"]
     assert Store(spark, tmp_path).read("frames").count() == 4
-    stream.take(dated(frames.where("false")), 2)
+    stream.take_batch(dated(frames.where("false")), 2)
     assert folder.names("frames") == ["batches=00000001-00000001"]
     for batch in (0, 4):
         with pytest.raises(NatsproxyError, match=f"batch {batch} comes after 2: _checkpoint is not of these"):
-            stream.take(frames, batch)
+            stream.take_batch(frames, batch)
 
 
 def test_merging_loses_nothing_wherever_it_is_killed(
@@ -155,8 +155,8 @@ def test_merging_loses_nothing_wherever_it_is_killed(
         place = f"frames/batches={batch:08}-{batch:08}"
         dated(frames).write.partitionBy("date").parquet(str(tmp_path / place))
         with manifest.change() as state:
-            state.add("frames", batch, Run(batch, batch, place, 0, 100, 2, 0, 0), [], 0)
-    store, runs = Store(spark, tmp_path), list(manifest.state.runs["frames"])
+            state.add_batch("frames", batch, BatchRange(batch, batch, place, 0, 100, 2, 0, 0), [], 0)
+    store, ranges = Store(spark, tmp_path), list(manifest.state.ranges["frames"])
     begun, before = store.read("frames"), rows(store.read("frames"))
     assert sum(before.values()) == 6
 
@@ -166,16 +166,16 @@ def test_merging_loses_nothing_wherever_it_is_killed(
     with monkeypatch.context() as patch:
         patch.setattr(Manifest, "change", killed)
         with pytest.raises(Killed):
-            merge(spark, folder, manifest, "frames", runs)
+            merge(spark, folder, manifest, "frames", ranges)
     assert rows(store.read("frames")) == before
     assert len(folder.names("frames")) == 4
-    sweep(folder, Manifest(folder))
+    remove_unlisted(folder, Manifest(folder))
     assert len(folder.names("frames")) == 3
 
-    old = merge(spark, folder, manifest, "frames", runs)
-    assert old == [run.place for run in runs]
+    old = merge(spark, folder, manifest, "frames", ranges)
+    assert old == [one.place for one in ranges]
     assert rows(begun) == rows(store.read("frames")) == before
-    sweep(folder, Manifest(folder))
+    remove_unlisted(folder, Manifest(folder))
     assert folder.names("frames") == ["batches=00000000-00000002"]
     assert rows(store.read("frames")) == before
     assert [len(list(day.glob("*.parquet"))) for day in tmp_path.rglob("date=*")] == [1, 1]

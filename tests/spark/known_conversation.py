@@ -101,7 +101,7 @@ def msg(subject: bytes, sid: bytes, body: bytes, reply: bytes = b"") -> bytes:
     return b"MSG %s\r\n%s\r\n" % (b" ".join(filter(None, (subject, sid, reply, b"%d" % len(body)))), body)
 
 
-def translate_errors() -> Story:
+def known_story() -> Story:
     """Return the whole story."""
     story = Story()
     for part in (_comings, _requests, _reused, _jetstream, _publishes, _deliveries, _fanout, _lines, _signs):
@@ -296,4 +296,4 @@ def _goings(s: Story) -> None:
 
 def write_story(path: Path) -> Path:
     """Write the story as a capture of small blocks."""
-    return write(path, translate_errors().items, per_block=17)
+    return write(path, known_story().items, per_block=17)

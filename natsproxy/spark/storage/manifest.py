@@ -1,17 +1,17 @@
-"""The ledger of a watch on disk, in `DIR/analysis`, and the tables as it says they are.
+"""The manifest: the state of a watch on disk, in `DIR/analysis`, and the tables that it lists.
 
 `analysis` is one small file of JSON lines, a line per table, replaced by a new one at each change:
 
     table, rows, written, version   as for any analysis; rows are unknown of tables that have hours
-    places                          the folders in which rows stand that count, below DIR
-    hours                           of tables that have hours: those of which `DIR/<table>/date=.../hour=...`
+    places                          the folders, below DIR, of the rows that count
+    hours                           of tables that have hours: those whose `DIR/<table>/date=.../hour=...`
                                     counts, as "2026-01-01T09:00Z/2026-01-01T17:00Z"
-    open                            those whose rows stand in `places`, since they are not over
-    stale                           those of both to which frames have come since they were written
+    open                            the hours whose rows stand in `places`, since they are not over
+    stale                           the hours, of both, to which frames have come since they were written
 
-The file's name has its version, and the newest one counts.  The last `KEPT` stay: whoever has listed the
-folder still finds what was the newest then.  A line of its own has the ledger itself, for the watch that
-takes up.
+The file's name has its version, and the newest one counts.  The last `KEPT` stay, so a reader that has listed
+the folder still finds the file that was the newest then.  One more line holds the whole state, for the watch
+that goes on.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark.watch.folder import Folder
-from natsproxy.spark.watch.watch_state import HOURLY, SOURCES, Hours, WatchState, spans
+from natsproxy.spark.schema import SOURCES
+from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.parquet import read_folders
+from natsproxy.spark.storage.watch_state import HourTable, WatchState, hour_spans
+from natsproxy.spark.tables.hours import HOURLY, hour_start
 
 LIST: Final = "analysis"
 COLUMNS: Final = (
@@ -37,28 +40,28 @@ COLUMNS: Final = (
     "open array<string>, stale array<string>"
 )
 KEPT: Final = 8
-"""So many versions of the list stay."""
+"""The number of versions of the list that stay."""
 _NAME = re.compile(r"part-(\d+)\.json")
 _MOMENT = "%Y-%m-%dT%H:00Z"
 
 
 class Manifest:
-    """The ledger of the watch that writes in a folder.  One thread at a time changes it."""
+    """The state of the watch that writes in a folder.  One thread at a time changes it."""
 
     def __init__(self, folder: Folder) -> None:
-        """Raises NatsproxyError if there is a watch's data, and not a newest list that can be read."""
+        """Read the newest list.  Raises NatsproxyError where it is unreadable or missing beside data."""
         self._folder = folder
         self._lock = RLock()
         self._files = [name for name in folder.names(LIST) if _NAME.fullmatch(name)]
         if self._files:
-            self.state = _state(folder, f"{LIST}/{self._files[-1]}")
+            self.state = _read_state(folder, f"{LIST}/{self._files[-1]}")
         else:
-            _is_new(folder)
+            _refuse_unlisted(folder)
             self.state = WatchState()
 
     @contextmanager
     def change(self) -> Iterator[WatchState]:
-        """Give a draft of the ledger as a new version; it counts once it is on disk, and not before."""
+        """Give a draft of the next version; it counts once it is on disk, and not before."""
         with self._lock:
             draft = deepcopy(self.state)
             draft.version += 1
@@ -72,17 +75,17 @@ class Manifest:
             self._files = self._files[-KEPT:]
 
     @contextmanager
-    def look(self) -> Iterator[WatchState]:
-        """Give the ledger while nobody changes it."""
+    def current(self) -> Iterator[WatchState]:
+        """Give the state while nobody changes it."""
         with self._lock:
             yield self.state
 
 
-def _state(folder: Folder, place: str) -> WatchState:
-    """Return the ledger of a list.
+def _read_state(folder: Folder, place: str) -> WatchState:
+    """Return the state that a list holds.
 
-    An older list never takes the place of one that cannot be read: what only the newer one names would be
-    removed as left over.
+    An older list never takes the place of one that cannot be read: the folders that only the newer one names
+    would be removed as left over.
     """
     try:
         lines = [json.loads(line) for line in folder.read(place).splitlines()]
@@ -92,8 +95,8 @@ def _state(folder: Folder, place: str) -> WatchState:
         raise NatsproxyError(f"{folder.root}/{place} {text}") from None
 
 
-def _is_new(folder: Folder) -> None:
-    """Refuse batches without a list: nothing would name them."""
+def _refuse_unlisted(folder: Folder) -> None:
+    """Raise NatsproxyError for a folder that has batches but no list: nothing would name them."""
     batches = (name.startswith("batches=") for source in SOURCES for name in folder.names(source))
     if folder.names("_checkpoint") or any(batches):
         text = f"there is a watch's data, but no list in {LIST}: choose another folder"
@@ -101,60 +104,47 @@ def _is_new(folder: Folder) -> None:
 
 
 def _lines(state: WatchState) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a list; the last one holds the state."""
     common = {"written": "stream", "version": state.version}
     for name in SOURCES:
-        runs = state.runs[name]
-        rows = sum(run.rows for run in runs)
-        yield {"table": name, "rows": rows, "places": [run.place for run in runs], **common}
-    for name, hours in state.hours.items():
-        if _to_be_read(hours):
-            places = [hours.ahead] if hours.ahead and hours.ahead_of else []
-            lists = {"hours": _said(hours.done), "open": _said(hours.ahead_of), "stale": _said(hours.stale)}
-            yield {"table": name, "places": places, **lists, **common}
-    for name, whole in state.whole.items():
+        ranges = state.ranges[name]
+        rows = sum(one.rows for one in ranges)
+        yield {"table": name, "rows": rows, "places": [one.place for one in ranges], **common}
+    for name, table in state.hour_tables.items():
+        if _is_readable(table):
+            places = [table.open_place] if table.open_place and table.open_hours else []
+            hours = {"hours": table.done, "open": table.open_hours, "stale": table.stale}
+            texts = {key: _span_texts(of) for key, of in hours.items()}
+            yield {"table": name, "places": places, **texts, **common}
+    for name, whole in state.whole_tables.items():
         yield {"table": name, "rows": whole.rows, "places": [whole.place], **common}
     yield {"table": LIST, **common, "state": state.to_json()}
 
 
-def _to_be_read(hours: Hours) -> bool:
-    """Whether a table is to be read: an empty one would say that there was nothing."""
-    return bool(hours.done or hours.ahead_of or not hours.stale)
+def _is_readable(table: HourTable) -> bool:
+    """Return False while no hour of a table is written: a reader would take it for an empty one."""
+    return bool(table.done or table.open_hours or not table.stale)
 
 
-def _said(hours: Iterable[int]) -> list[str]:
-    return ["/".join(f"{moment(hour):{_MOMENT}}" for hour in span) for span in spans(hours)]
-
-
-def moment(hour: int) -> datetime:
-    """Return when an hour begins."""
-    return datetime.fromtimestamp(hour * 3600, UTC)
+def _span_texts(hours: Iterable[int]) -> list[str]:
+    return ["/".join(f"{hour_start(hour):{_MOMENT}}" for hour in span) for span in hour_spans(hours)]
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return those of the newest list among the rows of `analysis`."""
+    """Return the rows of the newest list among all rows of `analysis`."""
     rows = list(rows)
     last = max((row["version"] or 0 for row in rows), default=0)
     return [row for row in rows if (row["version"] or 0) == last]
 
 
-def stored(spark: SparkSession, out: str, source: str, places: Iterable[str], schema: str) -> DataFrame:
-    """Return the rows of `frames` or `items` that stand in some places; schema: the source's."""
-    paths = [f"{out}/{place}" for place in places]
-    if not paths:
-        return spark.createDataFrame([], schema)
-    # Without a common base, Spark refuses several folders that have folders of days.
-    reader = spark.read.schema(schema).option("basePath", f"{out}/{source}")
-    return reader.parquet(*paths).drop("batches")
-
-
 def read(spark: SparkSession, out: str, row: Row, schema: str) -> DataFrame:
-    """Return a table of a watch as the list says that it is.
+    """Return a table of a watch from the folders that the list names.
 
-    row: of the list.  schema: of the table; one that has hours has `date` and `hour` besides.
+    row: of the list.  schema: of the table; the result has `date` and `hour` besides, if the table has hours.
     """
     name, places = row["table"], row["places"]
     if name in SOURCES:
-        return stored(spark, out, name, places, schema)
+        return read_folders(spark, out, name, places, schema)
     if name not in HOURLY:
         return spark.read.schema(schema).parquet(f"{out}/{places[0]}")
     reader = spark.read.schema(f"{schema}, date date, hour int")
@@ -164,11 +154,11 @@ def read(spark: SparkSession, out: str, row: Row, schema: str) -> DataFrame:
     return found
 
 
-def _within(said: Iterable[str]) -> str:
-    """Return the SQL condition for the folders of hours."""
+def _within(spans: Iterable[str]) -> str:
+    """Return the SQL condition for the folders of hours; spans: as the list has them."""
     number = "unix_date(date) * 24 + hour"
     found = []
-    for span in said:
+    for span in spans:
         first, end = (datetime.strptime(text, _MOMENT).replace(tzinfo=UTC) for text in span.split("/"))
         found.append(
             f"({number} >= {first.timestamp() // 3600:.0f} AND {number} < {end.timestamp() // 3600:.0f})"

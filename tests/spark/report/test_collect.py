@@ -12,7 +12,7 @@ import pytest
 from natsproxy.errors import NatsproxyError
 from natsproxy.spark.report import write
 from tests.kit.captures import WALL
-from tests.spark import report_capture as known
+from tests.spark.report import known_capture as known
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

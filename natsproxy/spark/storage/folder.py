@@ -1,7 +1,8 @@
 """A folder as Spark sees it: of this machine, of HDFS, of an object store; with Spark's own credentials.
 
-Spark writes tables; what it has no words for (to list, to remove, to write one small file) is asked of the
-Hadoop file system beneath it, in its Java process.  A client of a Connect server has no such process.
+Spark reads and writes tables, but it cannot list a folder, remove one or write one small file.  The Hadoop
+file system beneath it can, in Spark's Java process.  A client of a Connect server has no such process, so
+there is no watch through Connect.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from natsproxy.errors import ConfigError, NatsproxyError
 
 
 class Folder:
-    """A folder; places are paths below it."""
+    """A folder of any file system; places are paths below it."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        """Raises ConfigError through Connect."""
+        """Open the folder.  Raises ConfigError through Connect."""
         if type(spark).__module__.startswith("pyspark.sql.connect."):
             raise ConfigError("a watch keeps its own Spark: use --master or spark-submit, not --remote")
         self.root = root
@@ -31,13 +32,13 @@ class Folder:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{place}" if place else self.root)
 
     def names(self, place: str = "") -> list[str]:
-        """Return what is in a folder, in order; nothing where there is none."""
+        """Return the names in a folder, in order; none where there is no such folder."""
         if not self._fs.exists(self._path(place)):
             return []
         return sorted(status.getPath().getName() for status in self._fs.listStatus(self._path(place)))
 
     def make(self, place: str) -> None:
-        """Make a folder, if it is not there."""
+        """Make a folder, unless it exists."""
         self._fs.mkdirs(self._path(place))
 
     def size(self, place: str) -> int:
@@ -45,12 +46,12 @@ class Folder:
         return int(self._fs.getContentSummary(self._path(place)).getLength())
 
     def remove(self, place: str) -> None:
-        """Remove a file, or a folder with all that is in it; what is not there is no error."""
-        with suppress(Py4JJavaError):  # it stays, is in no list, and is tried again at the next start
+        """Remove a file, or a folder with all its files; a missing one is no error."""
+        with suppress(Py4JJavaError):  # it stays; no list names it, and the next watch tries again
             self._fs.delete(self._path(place), True)
 
     def read(self, place: str) -> str:
-        """Return a text."""
+        """Return the text of a file."""
         stream = self._fs.open(self._path(place))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -58,10 +59,9 @@ class Folder:
             stream.close()
 
     def write(self, place: str, text: str) -> None:
-        """Write a text into a new file, which is there whole or not at all.
+        """Write a text into a new file, which appears whole or not at all.
 
-        Raises NatsproxyError where there is such a file already, or it cannot get its name: Hadoop's `rename`
-        says so by its result alone.
+        Raises NatsproxyError where there is such a file already, or where the file cannot get its name.
         """
         folder, _, name = place.rpartition("/")
         part = self._path(f"{folder}/.{name}.part")
@@ -73,5 +73,5 @@ class Folder:
         target = self._path(place)
         if self._fs.exists(target):
             raise NatsproxyError(f"{self.root}/{place} is there already: does another watch write here?")
-        if not self._fs.rename(part, target):
+        if not self._fs.rename(part, target):  # Hadoop returns False where others raise
             raise NatsproxyError(f"{self.root}/{place} cannot be written: its file cannot be renamed")

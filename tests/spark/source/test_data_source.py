@@ -126,7 +126,7 @@ def test_a_damaged_block_is_a_row_or_an_error(spark: SparkSession, capture: Path
 def test_a_wheel_is_found_without_a_register_call(capture: Path, tmp_path: Path) -> None:
     """Installed as a wheel, read from another folder, in SQL."""
     pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
-    project = Path(__file__).parents[2]
+    project = Path(__file__).parents[3]
     target = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), str(project)]
     subprocess.run(pip, check=True, cwd=tmp_path)

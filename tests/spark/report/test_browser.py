@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from natsproxy.spark.report.page import _part, render
-from tests.spark import report_capture as known
-from tests.spark.browser import Browser, Colour
-from tests.spark.test_report_page import bare
+from tests.spark.report import known_capture as known
+from tests.spark.report.browser import Browser, Colour
+from tests.spark.report.test_page import bare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-RECORDINGS = Path(__file__).parents[2] / "recordings"
+RECORDINGS = Path(__file__).parents[3] / "recordings"
 CELLS = """
 [...document.querySelectorAll("#%s table")].map((table) => [...table.rows].map((row) =>
   [...row.cells].map((cell) => cell.textContent)))

@@ -15,9 +15,10 @@ from tests.kit.captures import MONO, Scribe, write
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
-from natsproxy.spark.jobs import executor_writer
-from natsproxy.spark.jobs.analyze import ASKED, analyze, dated, read
-from natsproxy.spark.jobs.store import SOURCES, Store
+from natsproxy.spark.jobs.analyze import SOURCE_OPTIONS, analyze, dated, read
+from natsproxy.spark.schema import SOURCES
+from natsproxy.spark.storage import executor_writer
+from natsproxy.spark.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,11 +46,11 @@ def captures(tmp_path: Path) -> list[Path]:
 
 def test_they_are_the_rows_of_the_source(spark: SparkSession, captures: list[Path], tmp_path: Path) -> None:
     """By days, the rows of damaged blocks too; and Spark reads both kinds of files alike."""
-    source = dated(read(spark, captures, **ASKED["frames"]))
+    source = dated(read(spark, captures, **SOURCE_OPTIONS["frames"]))
     theirs = Store(spark, tmp_path / "theirs")
     ours = Store(spark, tmp_path / "ours")
-    assert ours.near
-    options = {**ASKED["frames"], "paths": str([str(path) for path in captures]).replace("'", '"')}
+    assert ours.local_tasks
+    options = {**SOURCE_OPTIONS["frames"], "paths": str([str(path) for path in captures]).replace("'", '"')}
     assert ours.write_on_executors(options) == theirs.write("frames", source)
     rows = [Counter(map(tuple, store.source("frames").collect())) for store in (ours, theirs)]
     assert rows[0] == rows[1]
@@ -67,10 +68,10 @@ def test_they_are_the_rows_of_the_source(spark: SparkSession, captures: list[Pat
 
 def test_a_folder_by_its_address_is_spark_s_to_write(spark: SparkSession, tmp_path: Path) -> None:
     """`file:` has one slash too; and what Spark would take for a pattern is no folder."""
-    assert not Store(spark, f"file:{tmp_path}/out").near
+    assert not Store(spark, f"file:{tmp_path}/out").local_tasks
     analyze(spark, [GOLDEN[0]], f"file:{tmp_path}/out", ["gaps"])
     here = Store(spark, tmp_path / "out")
-    assert here.near
+    assert here.local_tasks
     assert here.read("frames").count() == read(spark, [GOLDEN[0]]).count() > 0
     with pytest.raises(ConfigError, match="for wildcards"):
         Store(spark, tmp_path / "tables[1]")
@@ -90,16 +91,16 @@ def test_the_files_of_a_task_are_bounded(captures: list[Path], tmp_path: Path) -
     from natsproxy.capture.columns.arrow import batch
     from natsproxy.capture.read.segment import CaptureFile
 
-    days = executor_writer.Days(tmp_path)
+    days = executor_writer.DayFiles(tmp_path)
     with CaptureFile(captures[-2]) as file:
         made = [batch(file, ref) for ref in file.blocks()]
     for each in made:
         days.add(each)
         assert days.open <= executor_writer.FILES_OPEN
     days.close(most=0)
-    assert sum(rows for _, _, rows in days.parts) == sum(each.num_rows for each in made)
-    assert len(days.parts) > len({day for day, _, _ in days.parts}) == DAYS
-    for day, name, rows in days.parts:
+    assert sum(rows for _, _, rows in days.written) == sum(each.num_rows for each in made)
+    assert len(days.written) > len({day for day, _, _ in days.written}) == DAYS
+    for day, name, rows in days.written:
         table = pq.read_table(tmp_path / name)
         assert table.num_rows == rows
         assert {moment.date().isoformat() for moment in table.column("ts").to_pylist()} == {day}

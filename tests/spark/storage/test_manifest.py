@@ -1,4 +1,4 @@
-"""The book of a watch: what it says is on disk, and what it cannot read it does not take for nothing."""
+"""The manifest of a watch: its lists are on disk before they count, and an unreadable one is an error."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from natsproxy.errors import NatsproxyError
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
-from natsproxy.spark.watch.folder import Folder
+from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.manifest import Manifest
+from natsproxy.spark.storage.watch_state import WholeTable
 from natsproxy.spark.watch.ingest import Ingest
-from natsproxy.spark.watch.job import sweep
-from natsproxy.spark.watch.manifest import Manifest
+from natsproxy.spark.watch.job import remove_unlisted
 from natsproxy.spark.watch.refresh import Refresh
-from natsproxy.spark.watch.watch_state import Whole
 
 
 class Memory:
@@ -50,11 +50,11 @@ def opened(memory: Memory) -> Manifest:
 
 
 def kept(memory: Memory) -> str:
-    """Keep two versions of a ledger; return the place of the newest."""
+    """Keep two versions of a list; return the place of the newest."""
     manifest = opened(memory)
     for batch in (0, 1):
         with manifest.change() as state:
-            state.add("frames", batch, None, [], 0)
+            state.add_batch("frames", batch, None, [], 0)
     return sorted(memory.files)[-1]
 
 
@@ -64,11 +64,11 @@ def test_what_could_not_be_kept_is_not_so() -> None:
     manifest = opened(memory)
     memory.full = True
     with pytest.raises(NatsproxyError, match="no space"), manifest.change() as state:
-        state.add("frames", 0, None, [], 0)
+        state.add_batch("frames", 0, None, [], 0)
     assert (manifest.state.taken["frames"], manifest.state.version) == (-1, 0)
     memory.full = False
     with manifest.change() as state:
-        state.add("frames", 0, None, [], 0)
+        state.add_batch("frames", 0, None, [], 0)
     assert opened(memory).state == manifest.state
     assert manifest.state.taken["frames"] == 0
 
@@ -81,7 +81,7 @@ def test_what_could_not_be_kept_is_not_so() -> None:
         ('"state"', '"other"'),
         ("}\n", "\n"),
     ],
-    ids=["renamed", "format", "no ledger", "torn"],
+    ids=["renamed", "format", "no state", "torn"],
 )
 def test_a_list_that_cannot_be_read_is_refused(old: str, new: str) -> None:
     """An older one does not take its place: what it does not name would be removed."""
@@ -142,7 +142,7 @@ def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, said: str) -
         folder.write("analysis/x", "text")
 
 
-def derived(memory: Memory) -> Refresh:
+def refresh_of(memory: Memory) -> Refresh:
     memory.make = lambda place: None  # type: ignore[attr-defined]
     folder = cast(Folder, memory)
     return Refresh(
@@ -155,26 +155,26 @@ def test_an_hour_does_not_count_while_it_is_replaced(monkeypatch: pytest.MonkeyP
     memory = Memory()
     manifest = opened(memory)
     with manifest.change() as state:
-        state.want(["requests"])
-        state.wrote("requests", 5, 0)
+        state.select_tables(["requests"])
+        state.hour_written("requests", 5, 0)
     during: list[set[int]] = []
     monkeypatch.setattr(
-        Refresh, "_hour", lambda *_: during.append(opened(memory).state.hours["requests"].done)
+        Refresh, "_write_hour", lambda *_: during.append(opened(memory).state.hour_tables["requests"].done)
     )
-    derived(memory)._write(5, ["requests"])
+    refresh_of(memory)._replace_hour(5, ["requests"])
     assert during == [set()]
-    assert opened(memory).state.hours["requests"].done == {5}
+    assert opened(memory).state.hour_tables["requests"].done == {5}
 
 
 def test_an_hour_without_rows_has_no_folder() -> None:
     """Spark's dynamic overwriting leaves what was there, if there is nothing to put in its place."""
     memory = Memory()
     own = "requests/date=1970-01-01/hour=5"
-    one = derived(memory)
+    one = refresh_of(memory)
     removed: list[str] = []
     memory.remove = removed.append  # type: ignore[assignment, method-assign]
     memory.files[f"{own}/part-old.parquet"] = ""
-    assert one._put(MagicMock(), "requests", 5, "requests") == 0
+    assert one._write_table_hour(MagicMock(), "requests", 5, "requests") == 0
     assert removed == [own]
 
 
@@ -182,11 +182,11 @@ def test_what_a_kill_leaves_is_removed() -> None:
     """What Spark was at, a table's first version that no list names, a list that has no name yet."""
     memory = Memory()
     with opened(memory).change() as state:
-        state.whole["connections"] = Whole("connections/version=2", 0, 0)
+        state.whole_tables["connections"] = WholeTable("connections/version=2", 0, 0)
     kept = ["connections/version=2", "requests/date=1970-01-01", *memory.files]
     left = ["requests/.spark-staging-1", "liveness/version=1", "connections/version=1", "analysis/.x.part"]
     memory.files |= dict.fromkeys(kept[:2] + left, "") | memory.files
-    sweep(cast(Folder, memory), opened(memory))
+    remove_unlisted(cast(Folder, memory), opened(memory))
     assert sorted(memory.files) == sorted(kept)
 
 
@@ -198,5 +198,5 @@ def test_a_stream_that_has_ended_begins_again() -> None:
     query = MagicMock()
     query.awaitTermination.return_value = True
     stream._query = query
-    assert stream.look(0)
+    assert stream.poll(0)
     assert stream._query is None

@@ -9,7 +9,7 @@ import pytest
 
 from natsproxy.protocol import headers
 from tests.kit.captures import WALL
-from tests.spark.story import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WORKER
+from tests.spark.known_conversation import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WORKER
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Known
@@ -294,9 +294,9 @@ def test_a_replay_differs_where_it_differs(known: Known) -> None:
     """One service does not answer, one subject is gone; the rest is the same."""
     from natsproxy.spark.tables import replay_diff
 
-    translate_errors = known.frames.where("subject LIKE 'svc.%' OR subject LIKE 'r.%'")
-    later = translate_errors.where("NOT (subject = 'r.plain' AND dir = 1) AND subject <> 'svc.nobody'")
-    rows = {row["template"]: row for row in replay_diff(translate_errors, later).toArrow().to_pylist()}
+    recorded = known.frames.where("subject LIKE 'svc.%' OR subject LIKE 'r.%'")
+    later = recorded.where("NOT (subject = 'r.plain' AND dir = 1) AND subject <> 'svc.nobody'")
+    rows = {row["template"]: row for row in replay_diff(recorded, later).toArrow().to_pylist()}
     assert {name for name, row in rows.items() if not row["same"]} == {"svc.plain", "r.plain", "svc.nobody"}
     asked = rows["svc.plain"]
     assert (asked["recorded"]["replies"], asked["observed"]["replies"]) == (1, 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.sequential import conversation, of_table
+from tests.spark.tables.sequential import conversation, of_table
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Known

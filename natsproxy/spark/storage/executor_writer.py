@@ -1,15 +1,14 @@
-"""`frames` written where they are read: each task of Spark's makes files of Parquet from its blocks itself.
+"""Frames written where they are read: each task of Spark makes files of Parquet from its blocks itself.
 
 Through Spark, frames go from the decoder to the JVM, become rows there and then columns again.  A task that
 writes the decoder's batches with pyarrow needs a small part of the processor time (a fortieth, measured with
-short messages).  Spark still says which task reads what, and runs them; what comes back from a task is the
-list of its files.
+short messages).  Spark still plans the tasks and runs them; each task returns the list of its files.
 
-It is for folders that tasks and driver see as files: a session of this machine.  Elsewhere Spark's own writer
-makes the same rows (`natsproxy/spark/jobs/store.py`).
+It works where tasks and driver see the same files: in a session of this machine.  Elsewhere Spark's own
+writer makes the same rows (`store.py`).
 
-Files are made under `frames/_temporary` and moved into their days when all tasks have ended, so a task that
-failed leaves nothing that could be taken for frames.
+Files are made under `frames/_temporary` and moved into their days when all tasks have ended, so a failed task
+leaves no file that a reader could take for frames.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark.source.data_source import NatscapReader, read_run
+from natsproxy.spark.source.arrow_batches import read_partition
+from natsproxy.spark.source.data_source import NatscapReader
 from natsproxy.spark.source.options import parse
 
 if TYPE_CHECKING:
@@ -34,88 +34,89 @@ if TYPE_CHECKING:
 
     from natsproxy.capture.export.parquet import FramesFile
 
-FORMAT = "natscap_parts"
+FORMAT = "natscap_executor_writer"
 PARTITION_BYTES = 16 << 20
-"""About how much one task reads: small enough that a small capture too has work for all cores."""
+"""About the bytes that one task reads: few enough that a small capture too has work for all cores."""
 FILES_OPEN = 4
-"""A task has files of so many days open at once."""
+"""The number of days whose files a task has open at once."""
 _TEMPORARY = "_temporary"
 _NO_DAY = "__HIVE_DEFAULT_PARTITION__"
-"""The day of what has none (a block that could not be read), as Spark names it."""
+"""The day of rows without a time (of blocks that could not be read), as Spark names it."""
 
-Part = tuple[str, str, int]
-"""A file: its day, its name in the temporary folder, its rows."""
+WrittenFile = tuple[str, str, int]
+"""A written file: its day, its name in the temporary folder, its number of rows."""
 
 
 def write(spark: SparkSession, options: Mapping[str, str], folder: Path) -> int:
-    """Write the table `frames` by days under `folder`, which is not there yet; return how many there are.
+    """Write the table `frames` by days under `folder`, which does not exist yet; return the number of rows.
 
-    options: of the data source, with the captures.  Raises what Spark raises; NatsproxyError where a file
-    cannot be written.
+    options: of the data source, with the captures.  Raises Spark's own exceptions, and NatsproxyError where a
+    file cannot be written.
     """
     temporary = folder / _TEMPORARY
     spark.dataSource.register(ExecutorSource)
     given = {"partitionBytes": str(PARTITION_BYTES), **options, "folder": str(folder)}
     try:
         temporary.mkdir(parents=True)
-        parts: list[Part] = [(*row,) for row in spark.read.format(FORMAT).options(**given).load().collect()]
-        for day, name, _ in parts:
+        rows = spark.read.format(FORMAT).options(**given).load().collect()  # this runs the tasks
+        files: list[WrittenFile] = [(*row,) for row in rows]
+        for day, name, _ in files:
             place = folder / f"date={day}"
             place.mkdir(exist_ok=True)
             (temporary / name).rename(place / name)
         shutil.rmtree(temporary)
         (folder / "_SUCCESS").touch()
     except OSError as error:
-        raise _refused(folder, error) from None
-    return sum(rows for _, _, rows in parts)
+        raise _write_error(folder, error) from None
+    return sum(count for _, _, count in files)
 
 
 class ExecutorSource(DataSource):
-    """A data source that writes; its rows are what it wrote."""
+    """A data source that writes files; each row that it returns is one `WrittenFile`."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of a `Part`."""
+        """Return the columns of a `WrittenFile`."""
         return "day string, name string, rows bigint"
 
     def reader(self, schema: StructType) -> ExecutorReader:
-        """Return what writes."""
+        """Return the reader whose tasks write."""
         return ExecutorReader(schema, self.options)
 
 
 class ExecutorReader(NatscapReader):
-    """Plans as the source of frames does; a task writes what it would have given to Spark."""
+    """A reader with the partitions of `natscap`, whose tasks write their batches to files."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         super().__init__(schema, parse(options))
         self._folder = Path(options["folder"])
 
-    def read(self, partition: InputPartition) -> Iterator[Part]:
-        """Write the frames of a run of blocks; yield the files."""
+    def read(self, partition: InputPartition) -> Iterator[WrittenFile]:
+        """Write the frames of one partition; yield the files."""
         from natsproxy.capture.columns.arrow import schema
 
-        days = Days(self._folder / _TEMPORARY)
-        for batch in read_run(partition, schema(), self._options):
+        days = DayFiles(self._folder / _TEMPORARY)
+        for batch in read_partition(partition, schema(), self._options):
             days.add(batch)
         days.close(most=0)
-        yield from days.parts
+        yield from days.written
 
 
-class Days:
-    """The files of one task that are being written.  Raises NatsproxyError for what the disk refuses."""
+class DayFiles:
+    """The files of one task, by day.  Raises NatsproxyError where the disk refuses a write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: dict[str, tuple[str, FramesFile]] = {}
-        self.parts: list[Part] = []
+        self.written: list[WrittenFile] = []
 
     @property
     def open(self) -> int:
-        """How many files are being written."""
+        """Return the number of files that are being written."""
         return len(self._open)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -124,7 +125,7 @@ class Days:
             for day, rows in by_day(batch):
                 self._file(day).add(rows)
         except OSError as error:
-            raise _refused(self._folder.parent, error) from None
+            raise _write_error(self._folder.parent, error) from None
 
     def _file(self, day: str) -> FramesFile:
         from natsproxy.capture.export.parquet import FramesFile
@@ -141,11 +142,11 @@ class Days:
             day = next(iter(self._open))
             name, file = self._open.pop(day)
             try:
-                with file:  # which ends it
+                with file:  # leaving the context ends the file
                     pass
             except OSError as error:
-                raise _refused(self._folder.parent, error) from None
-            self.parts.append((day, name, file.rows))
+                raise _write_error(self._folder.parent, error) from None
+            self.written.append((day, name, file.rows))
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -160,6 +161,6 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield _NO_DAY if day is None else day.isoformat(), batch if len(found) == 1 else batch.filter(rows)
 
 
-def _refused(folder: Path, error: OSError) -> NatsproxyError:
+def _write_error(folder: Path, error: OSError) -> NatsproxyError:
     text = os.strerror(error.errno) if error.errno else str(error)
     return NatsproxyError(f"{folder}: cannot write there: {text}")

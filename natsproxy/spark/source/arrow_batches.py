@@ -1,0 +1,119 @@
+"""Arrow batches made from blocks of captures: the work of a Spark task.
+
+A task gets one partition (`partitions.py`) and yields one Arrow batch for each of its blocks.  Batches of
+frames are made by the capture's own decoder, in the columns that Spark asks for and no others.  Items (opens,
+closes, firings, gaps) are few, so their rows are made in Python.
+
+Damage never ends a task unless the option `mode` is FAILFAST: it becomes a row of its own, or no row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from natsproxy.capture.format.records import Item
+from natsproxy.capture.read.segment import BlockRef, CaptureFile
+from natsproxy.errors import CaptureError
+from natsproxy.spark.schema import ITEMS
+from natsproxy.spark.source.options import Options
+from natsproxy.spark.source.partitions import BlockPartition, Damage
+from natsproxy.spark.source.paths import open_segment
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ITEM_NAMES = [column.split()[0] for column in ITEMS.split(", ")]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the columns that Spark asks for as an Arrow schema."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def read_partition(
+    partition: InputPartition, schema: pa.Schema, options: Options
+) -> Iterator[pa.RecordBatch]:
+    """Yield the Arrow batches of one partition, in the columns of `schema`; Spark's workers call it.
+
+    Raises CaptureError for a damaged block where `mode` is FAILFAST, and for a segment that cannot be opened.
+    """
+    if not isinstance(partition, BlockPartition):
+        return  # Spark's stand-in where there are no partitions
+    with open_segment(partition.name) as file:
+        for offset in partition.offsets:
+            try:
+                ref = next(file.blocks(offset))
+                batch = _block_batch(file, ref, schema, options)
+            except CaptureError as error:
+                if options.mode == "FAILFAST":
+                    raise
+                batch = _to_batch(_damage_columns(file, Damage(offset, offset, str(error)), options), schema)
+            yield batch
+        for damage in partition.damage:
+            yield _to_batch(_damage_columns(file, damage, options), schema)
+
+
+def _block_batch(file: CaptureFile, ref: BlockRef, schema: pa.Schema, options: Options) -> pa.RecordBatch:
+    from natsproxy.capture.columns.arrow import batch
+
+    if options.what == "items":
+        return _to_batch(_item_columns(file, ref), schema)
+    made = batch(file, ref, schema.names, payload=options.payload, query=options.query)
+    return made if made.schema.equals(schema) else made.cast(schema)
+
+
+def _to_batch(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return an Arrow batch of columns; a column of the schema that is not given is NULL in every row."""
+    import pyarrow as pa
+
+    rows = max(map(len, columns.values()), default=0)
+    arrays = [pa.array(columns.get(field.name, [None] * rows), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _item_columns(file: CaptureFile, ref: BlockRef) -> dict[str, list[Any]]:
+    from natsproxy.capture.columns.arrow import others
+
+    rows = [_item_row(ref, item) for item in others(file, ref)]
+    return {name: [row[place] for row in rows] for place, name in enumerate(_ITEM_NAMES)}
+
+
+def _item_row(ref: BlockRef, item: Item) -> tuple[Any, ...]:
+    info = {**getattr(item, "info", {}), "cause": getattr(item, "cause", None)}
+    text = json.dumps(info, default=lambda raw: raw.decode("utf-8", "replace"))
+    segment, conn = ref.segment, getattr(item, "conn", None)
+    return (
+        segment.recorder.hex(),
+        segment.number,
+        ref.block.offset,
+        ref.wall(item.t),
+        conn,
+        type(item).__name__.lower(),
+        text,
+    )
+
+
+def _damage_columns(file: CaptureFile, damage: Damage, options: Options) -> dict[str, list[Any]]:
+    """Return the columns of the one row that stands for damage; no columns with DROPMALFORMED."""
+    if options.mode == "DROPMALFORMED":
+        return {}
+    segment = file.segment
+    row: dict[str, Any] = {
+        "recorder": segment.recorder.hex(),
+        "segment": segment.number,
+        "block_off": damage.offset,
+        "idx": 0,
+        "op": "_corrupt",
+        "err": damage.reason,
+    }
+    if options.what == "items":
+        info = {"reason": f"damaged: {damage.reason}", "bytes": damage.end - damage.offset}
+        row |= {"kind": "gap", "t_ns": segment.wall, "info": json.dumps(info)}
+    return {name: [value] for name, value in row.items()}

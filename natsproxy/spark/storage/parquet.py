@@ -1,0 +1,39 @@
+"""Reads and writes of Parquet folders, as all jobs do them.
+
+Spark can overwrite a folder as a whole (static) or only those of its sub-folders that have new rows
+(dynamic).  The session's setting is never relied on: each write says which one it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def write_folder(name: str, rows: DataFrame, path: str) -> None:
+    """Write rows of the table `name` as a whole folder, in the place of all that was there.
+
+    Rows of `frames` are stored by the day, in folders `date=...`.
+    """
+    writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static")
+    (writer.partitionBy("date") if name == "frames" else writer).parquet(path)
+
+
+def replace_hours(rows: DataFrame, path: str) -> None:
+    """Write rows into the folders of their hours below `path`, and leave the folders of other hours alone.
+
+    An hour without a row is left alone too: nothing tells Spark that it is meant.
+    """
+    writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer.partitionBy("date", "hour").parquet(path)
+
+
+def read_folders(spark: SparkSession, out: str, source: str, places: Iterable[str], schema: str) -> DataFrame:
+    """Return the rows of `frames` or `items` in some folders; places: below `out`, schema: the source's."""
+    paths = [f"{out}/{place}" for place in places]
+    if not paths:
+        return spark.createDataFrame([], schema)
+    # Without a common base, Spark refuses several folders that have folders of days.
+    reader = spark.read.schema(schema).option("basePath", f"{out}/{source}")
+    return reader.parquet(*paths).drop("batches")
