@@ -84,8 +84,8 @@ def _burst(clerk: _Clerk, conn: int, n: int, payload: int, listen: bool) -> Iter
     sent = b"".join(b"PUB data.%d %d\r\n%b\r\n" % (conn, payload, body) for body in bodies)
     yield clerk.item(conn, C2S, sent, BURST, Op.PUB.bit)
     if listen:
-        heard = b"".join(b"MSG data.%d 1 %d\r\n%b\r\n" % (conn, payload, body) for body in bodies)
-        yield clerk.item(1, S2C, heard, BURST, Op.MSG.bit)
+        delivered = b"".join(b"MSG data.%d 1 %d\r\n%b\r\n" % (conn, payload, body) for body in bodies)
+        yield clerk.item(1, S2C, delivered, BURST, Op.MSG.bit)
 
 
 def _exchange(clerk: _Clerk, n: int) -> Iterator[Item]:

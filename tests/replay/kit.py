@@ -1,4 +1,4 @@
-"""What replay tests need: a real server, recordings of programs, cassettes to run programs against."""
+"""Tools of the replay tests: a real server, recordings of programs, cassettes to run programs against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The play-clients machine in a test: what it sent to whom, without sockets and without a clock."""
+"""The playback of clients in a test: it notes the bytes of each connection, without sockets and clock."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Play:
         self.left: list[int] = []
 
     def go(self, ns: int = 0) -> None:
-        dialled = self.turn(ns)
+        dialled = self.advance(ns)
         while dialled or self.machine.deadline == self.now:
-            dialled = self.turn()
+            dialled = self.advance()
 
-    def turn(self, ns: int = 0) -> bool:
+    def advance(self, ns: int = 0) -> bool:
         """Carry out what the machine says when it is asked once; tell whether it dialled."""
         self.now += ns
         dialled = False

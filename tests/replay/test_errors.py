@@ -1,4 +1,4 @@
-"""The replay's own error belongs to the one family."""
+"""The errors of a replay belong to natsproxy's family."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from natsproxy.errors import NatsproxyError
 from natsproxy.replay.errors import ReplayError
 
 
-def test_it_is_one_of_ours() -> None:
+def test_it_belongs_to_our_errors() -> None:
     assert issubclass(ReplayError, NatsproxyError)

@@ -29,10 +29,10 @@ def peak(process: subprocess.Popen[bytes]) -> int:
     """Wait for a process; return the most memory that it had, in bytes."""
     assert process.stderr is not None
     with process.stderr:
-        said = process.stderr.read().decode()
+        stderr = process.stderr.read().decode()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, said
+    assert process.returncode == 0, stderr
     return used.ru_maxrss << 10
 
 

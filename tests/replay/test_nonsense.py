@@ -44,7 +44,7 @@ EDITS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(edits=EDITS, length=st.integers(0, len(GOLDEN)))
-def test_an_edited_capture_plays_or_says_what_is_wrong(
+def test_an_edited_capture_plays_or_raises_our_error(
     edits: list[tuple[int, int, bytes]], length: int, tmp_path: Path
 ) -> None:
     data = GOLDEN
@@ -83,7 +83,7 @@ LINES = st.lists(st.tuples(st.integers(1, 2), st.sampled_from("><"), FRAMES), ma
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=LINES)
-def test_records_of_anything_play_or_say_what_is_wrong(
+def test_records_of_any_bytes_play_or_raise_our_error(
     lines: list[tuple[int, str, bytes]], tmp_path: Path
 ) -> None:
     with suppress(FileNotFoundError):
@@ -121,16 +121,16 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: "-".join(words[:2]))
-def test_every_command_says_it_in_one_sentence(
+def test_every_command_reports_it_in_one_sentence(
     command: list[str], wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.ncap"
-    data, said = WRONG[wrong]
+    data, message = WRONG[wrong]
     if data is None:
         _newer(path, monkeypatch)
     else:
         path.write_bytes(data)
     done = CliRunner().invoke(main, [word.format(path) for word in command])
     assert done.exit_code == 2
-    assert said in done.output
+    assert message in done.output
     assert len(done.output.strip().splitlines()) == 1

@@ -30,9 +30,9 @@ LIMIT = 60.0  # seconds for one replay
 
 @dataclass(frozen=True)
 class Change:
-    """What a version says otherwise than those before it.
+    """A difference between a version and those before it.
 
-    since: the first of the versions here that does.  ignore: what to leave out, as `--ignore` takes it; or
+    since: the first version that has it.  ignore: parts to leave out, as `--ignore` takes them; or
     subject, before and after: the status of an answer to it.
     """
 
@@ -100,10 +100,10 @@ async def _record(name: str, version: str, capture: Path) -> None:
 
 async def _play(capture: Path, version: str, observed: Path) -> None:
     with NatsServer(jetstream=True, executable=executable(version)) as server:
-        rehearsal = ReplayJob(capture, Address("127.0.0.1", server.port), ReplayOptions(speed=None), observed)
+        job = ReplayJob(capture, Address("127.0.0.1", server.port), ReplayOptions(speed=None), observed)
         with trio.fail_after(LIMIT):
-            await rehearsal.run()
-    assert [str(missing) for missing in rehearsal.missing] == []
+            await job.run()
+    assert [str(missing) for missing in job.missing] == []
 
 
 def _differing(recorded: Path, observed: Path, changes: list[Change]) -> list[Row]:
@@ -115,14 +115,14 @@ def _differing(recorded: Path, observed: Path, changes: list[Change]) -> list[Ro
 
 @pytest.fixture(scope="module")
 def used() -> dict[str, set[Change]]:
-    """Which changes each program was the first to meet."""
+    """Return the changes that each program was the first to meet."""
     return {}
 
 
 @pytest.mark.server
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-async def test_what_differs_between_versions_is_known(
+async def test_differences_between_versions_are_known(
     name: str, tmp_path: Path, used: dict[str, set[Change]]
 ) -> None:
     for version in VERSIONS:

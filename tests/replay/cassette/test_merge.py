@@ -18,7 +18,7 @@ from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.wire.ops import C2S, S2C
 from tests.replay.scripted import MS, Line, hello, write
 
-TALK: list[Line] = [
+CONVERSATION: list[Line] = [
     *hello(1, "a"),
     (1, ">", b"SUB a 1\r\nPUB a 1\r\nx\r\nPUB b 0\r\n\r\n"),
     (1, "<", b"MSG a 1 1\r\nx\r\n"),
@@ -26,15 +26,15 @@ TALK: list[Line] = [
 ]
 
 
-def said(path: Path) -> list[bytes]:
+def frame_bytes(path: Path) -> list[bytes]:
     return [event.frame.raw for event in events(path) if isinstance(event, Step)][4:]
 
 
 def test_an_addition_stands_behind_its_frame_and_ordinals_move_up(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.ncap", TALK)
-    old = said(path)
+    path = write(tmp_path / "x.ncap", CONVERSATION)
+    old = frame_bytes(path)
     merge(path, [Addition(1, C2S, b"PUB new 0\r\n\r\n", 5, 7), Addition(1, S2C, b"MSG a 1 0\r\n\r\n", 7, 9)])
-    assert said(path) == [*old[:2], b"PUB new 0\r\n\r\n", *old[2:], b"MSG a 1 0\r\n\r\n"]
+    assert frame_bytes(path) == [*old[:2], b"PUB new 0\r\n\r\n", *old[2:], b"MSG a 1 0\r\n\r\n"]
     ordinals = [one.in_ordinal for one in walk(open_capture(path)) if one.direction == C2S]
     assert ordinals == list(range(6))
     assert legs(open_capture(path), 1)["client->proxy"].endswith(b"PUB new 0\r\n\r\nPUB b 0\r\n\r\n")
@@ -42,8 +42,8 @@ def test_an_addition_stands_behind_its_frame_and_ordinals_move_up(tmp_path: Path
     assert times[b"PUB new 0\r\n\r\n"] == 4 * MS + 7
 
 
-def test_the_end_of_a_connection_comes_behind_what_was_added_to_it(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.ncap", [*TALK, *hello(2, "b")])
+def test_the_end_of_a_connection_comes_behind_its_additions(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", [*CONVERSATION, *hello(2, "b")])
     merge(path, [Addition(1, C2S, b"PUB late 0\r\n\r\n", 11, 1)])
     items = [item for _, item in open_capture(path).items() if getattr(item, "conn", 0) == 1]
     assert isinstance(items[-1], Close)
@@ -52,7 +52,7 @@ def test_the_end_of_a_connection_comes_behind_what_was_added_to_it(tmp_path: Pat
 
 
 def test_a_client_that_nobody_was_becomes_a_connection_without_secrets(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.ncap", TALK)
+    path = write(tmp_path / "x.ncap", CONVERSATION)
     connect = b'CONNECT {"name":"n","auth_token":"hidden"}\r\n'
     merge(
         path,
@@ -73,8 +73,8 @@ def test_a_capture_without_items_takes_additions(tmp_path: Path) -> None:
     assert [event.frame.raw for event in events(path) if isinstance(event, Step)] == [b"PUB n 0\r\n\r\n"]
 
 
-def test_what_cannot_be_merged_leaves_the_capture_alone(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.ncap", TALK)
+def test_a_failed_merge_leaves_the_capture_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", CONVERSATION)
     before = path.read_bytes()
     path.write_bytes(before[:200] + b"?" + before[201:])
     damaged = path.read_bytes()
@@ -92,7 +92,7 @@ def test_what_cannot_be_merged_leaves_the_capture_alone(tmp_path: Path) -> None:
 def test_the_old_frames_stay_in_order_whatever_is_added(
     places: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = write(tmp_path_factory.mktemp("m") / "x.ncap", [*TALK, *hello(2, "b")])
+    path = write(tmp_path_factory.mktemp("m") / "x.ncap", [*CONVERSATION, *hello(2, "b")])
     old = [event.frame.raw for event in events(path) if isinstance(event, Step)]
     ordered = sorted(places)
     line = b"PUB new.%d 0\r\n\r\n"

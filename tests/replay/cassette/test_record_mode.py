@@ -16,32 +16,32 @@ from tests.replay.kit import nats_server, run_program
 from tests.replay.scripted import hello, write
 
 
-async def _talk(url: str, word: bytes) -> bytes:
-    """Publish a word to ourselves; return what came back up to the PONG."""
+async def _publish_to_self(url: str, word: bytes) -> bytes:
+    """Publish a word to ourselves; return the bytes up to the PONG."""
     stream = await trio.open_tcp_stream("127.0.0.1", int(url.rsplit(":", 1)[1]))
     async with stream:
         await stream.send_all(
             b'CONNECT {"verbose":false,"name":"talker"}\r\nSUB w 1\r\nPUB w %d\r\n%b\r\nPING\r\n'
             % (len(word), word)
         )
-        said = b""
+        received = b""
         with trio.fail_after(5):
-            while b"PONG\r\n" not in said:
-                said += await stream.receive_some()
-    return said
+            while b"PONG\r\n" not in received:
+                received += await stream.receive_some()
+    return received
 
 
-async def _until_closed(url: str, said: bytes) -> None:
+async def _until_closed(url: str, sent: bytes) -> None:
     stream = await trio.open_tcp_stream("127.0.0.1", int(url.rsplit(":", 1)[1]))
     async with stream:
-        await stream.send_all(said)
+        await stream.send_all(sent)
         with trio.fail_after(5):
             while await stream.receive_some():
                 pass
 
 
 def _words(path: Path) -> set[bytes]:
-    """Return what clients published; a client that has just left may still hear what others say."""
+    """Return the bodies that clients published; one that has just left may still receive others."""
     published = (e.frame for e in events(path) if isinstance(e, Step) and e.frame.op == Op.PUB)
     return {frame.body for frame in published if frame.subject == b"w" and frame.size}
 
@@ -69,10 +69,10 @@ async def test_once_records_and_then_plays(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.ncap"
     async with nats_server() as server, use(path, "once", upstream=server) as first:
         assert first.recording
-        assert b"MSG w 1 3\r\none\r\n" in await _talk(first.url, b"one")
+        assert b"MSG w 1 3\r\none\r\n" in await _publish_to_self(first.url, b"one")
     async with use(path, "once") as second:
         assert not second.recording
-        assert b"MSG w 1 3\r\none\r\n" in await _talk(second.url, b"one")
+        assert b"MSG w 1 3\r\none\r\n" in await _publish_to_self(second.url, b"one")
         assert not second.mismatched
         assert second.played is not None
         assert second.played.unused() == []
@@ -82,8 +82,8 @@ async def test_once_records_and_then_plays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["all", "rewrite"])
 async def test_all_and_rewrite_record_anew(mode: str, tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])
-    async with nats_server() as server, use(path, parse_mode(mode), upstream=server) as session:
-        await _talk(session.url, b"new")
+    async with nats_server() as server, use(path, parse_mode(mode), upstream=server) as cassette_use:
+        await _publish_to_self(cassette_use.url, b"new")
     assert _words(path) == {b"new"}
 
 
@@ -101,11 +101,11 @@ async def test_a_recording_that_failed_leaves_the_old_capture(tmp_path: Path) ->
 @pytest.mark.server
 async def test_new_episodes_and_the_old_ones_play_from_one_capture(tmp_path: Path) -> None:
     app, path = Path(__file__).parent.parent / "growing" / "app.py", tmp_path / "x.ncap"
-    async with nats_server() as server, use(path, "once", upstream=server) as session:
-        short = await run_program(app, session.url)
-    async with nats_server() as server, use(path, "new_episodes", upstream=server) as session:
-        long = await run_program(app, session.url, "more")
-    assert session.added > 20
+    async with nats_server() as server, use(path, "once", upstream=server) as cassette_use:
+        short = await run_program(app, cassette_use.url)
+    async with nats_server() as server, use(path, "new_episodes", upstream=server) as cassette_use:
+        long = await run_program(app, cassette_use.url, "more")
+    assert cassette_use.added > 20
     assert len(long.splitlines()) == len(short.splitlines()) + 10
     assert sorted(file.name for file in tmp_path.glob("*.ncap")) == ["x.ncap"]  # noqa: ASYNC240
     for words, printed in ((["more"], long), (["more"], long), ([], short)):
@@ -115,9 +115,9 @@ async def test_new_episodes_and_the_old_ones_play_from_one_capture(tmp_path: Pat
             assert [str(mismatch) for mismatch in again.played.mismatches] == []
             if words:
                 assert [x.frame.line for x in again.played.unused()] == []
-    async with nats_server() as server, use(path, "new_episodes", upstream=server) as session:
-        assert await run_program(app, session.url, "more") == long
-    assert session.added == 0
+    async with nats_server() as server, use(path, "new_episodes", upstream=server) as cassette_use:
+        assert await run_program(app, cassette_use.url, "more") == long
+    assert cassette_use.added == 0
 
 
 @pytest.mark.server
@@ -126,21 +126,21 @@ async def test_a_use_that_failed_or_was_discarded_adds_nothing(tmp_path: Path) -
     before = path.read_bytes()
     async with nats_server() as server:
         with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError)):
-            async with use(path, "new_episodes", upstream=server) as session:
-                await _talk(session.url, b"new")
+            async with use(path, "new_episodes", upstream=server) as cassette_use:
+                await _publish_to_self(cassette_use.url, b"new")
                 raise ZeroDivisionError
         assert path.read_bytes() == before
         for mode in ("new_episodes", "all"):
-            async with use(path, parse_mode(mode), upstream=server) as session:
-                await _talk(session.url, b"new")
-                session.discard()
+            async with use(path, parse_mode(mode), upstream=server) as cassette_use:
+                await _publish_to_self(cassette_use.url, b"new")
+                cassette_use.discard()
             assert path.read_bytes() == before
-        async with use(path, "new_episodes", upstream=server) as session:
-            await _talk(session.url, b"new")
+        async with use(path, "new_episodes", upstream=server) as cassette_use:
+            await _publish_to_self(cassette_use.url, b"new")
     assert _words(path) == {b"old", b"new"}
 
 
-async def test_an_upstream_that_is_not_there_is_said_and_the_cassette_stays(tmp_path: Path) -> None:
+async def test_an_upstream_that_is_not_there_is_reported_and_the_cassette_stays(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", hello(1, "talker"))
     before = path.read_bytes()
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -148,8 +148,8 @@ async def test_an_upstream_that_is_not_there_is_said_and_the_cassette_stays(tmp_
     await listener.aclose()
     upstream = Address("127.0.0.1", port)
     with pytest.raises(ConfigError, match=f"cannot connect to nats://{upstream}"):
-        async with use(path, "new_episodes", upstream=upstream) as session:
-            await _until_closed(session.url, b'CONNECT {"name":"talker"}\r\nSUB w 1\r\n')
+        async with use(path, "new_episodes", upstream=upstream) as cassette_use:
+            await _until_closed(cassette_use.url, b'CONNECT {"name":"talker"}\r\nSUB w 1\r\n')
     assert path.read_bytes() == before
 
 
@@ -170,9 +170,9 @@ async def test_a_cassette_that_is_cut_short_is_not_played(tmp_path: Path) -> Non
 async def test_of_two_that_record_one_cassette_at_once_the_last_wins(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
     async with nats_server() as server, use(capture, "all", upstream=server) as outer:
-        await _talk(outer.url, b"outer")
+        await _publish_to_self(outer.url, b"outer")
         async with use(capture, "all", upstream=server) as inner:
-            await _talk(inner.url, b"inner")
+            await _publish_to_self(inner.url, b"inner")
         assert _words(capture) == {b"inner"}
     assert _words(capture) == {b"outer"}
     assert [path.name for path in tmp_path.glob("*.ncap")] == ["x.ncap"]  # noqa: ASYNC240 (at the end)

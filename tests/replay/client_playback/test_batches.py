@@ -1,4 +1,4 @@
-"""Strides hold what the frames of a capture hold, no more and no less."""
+"""Batches hold the frames of a capture, no more and no less."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def matches(batch: tuple[int, int, int, bytes], step: Step) -> bool:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_strides_of_the_golden_recordings_are_their_frames(path: Path) -> None:
+def test_batches_of_the_golden_recordings_are_their_frames(path: Path) -> None:
     steps = [event for event in events(path) if isinstance(event, Step)]
     found = expanded(path)
     assert len(found) == len(steps)
     assert all(matches(batch, step) for batch, step in zip(found, steps, strict=True))
 
 
-def test_strides_of_a_busy_capture_are_few_and_hold_all_of_it(tmp_path: Path) -> None:
+def test_batches_of_a_busy_capture_are_few_and_hold_all_of_it(tmp_path: Path) -> None:
     path = big(tmp_path / "x.ncap", 3000)
     steps = [event for event in events(path) if isinstance(event, Step)]
     found = expanded(path)
@@ -59,7 +59,7 @@ def test_strides_of_a_busy_capture_are_few_and_hold_all_of_it(tmp_path: Path) ->
     assert sum(1 for _ in batches(path)) * 5 < len(steps)
 
 
-def test_what_may_be_waited_for_comes_as_a_step(tmp_path: Path) -> None:
+def test_frames_that_may_be_waited_for_come_as_steps(tmp_path: Path) -> None:
     lines: list[Line] = [
         *hello(1, "a"),
         *hello(2, "b"),
@@ -108,7 +108,7 @@ def test_plain_publishes_end_where_one_is_not(data: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize("line", [(1, ">", b"PUB a 5\r\nx\r\n"), (1, "<", b"MSG a 1 9\r\nx\r\n")])
-def test_records_that_hold_nonsense_are_said(line: Line, tmp_path: Path) -> None:
+def test_records_that_hold_nonsense_are_reported(line: Line, tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"SUB a 1\r\n"), line], whole=False)
     with pytest.raises(CaptureError, match="holds no NATS frames"):
         list(batches(path))

@@ -1,4 +1,4 @@
-"""Counting what a connection is sent gives what looking at each message gives."""
+"""Counting messages in bulk gives the same as looking at each one."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_counts_are_exact_and_nothing_that_names_something_is_only_counted(
     found: list[Frame] = []
     counts: Counter[bytes] = Counter()
     for at in range(0, len(data), piece):
-        for heard in scanner.scan(data[at : at + piece]):
-            if isinstance(heard, Frame):
-                found.append(heard)
-                counts[heard.sid] += heard.op == Op.MSG
+        for part in scanner.scan(data[at : at + piece]):
+            if isinstance(part, Frame):
+                found.append(part)
+                counts[part.sid] += part.op == Op.MSG
             else:
-                counts[heard[0]] += heard[1]
+                counts[part[0]] += part[1]
     assert scanner.held == 0
     assert +counts == Counter(frame.sid for frame in frames(data, S2C) if frame.op == Op.MSG)
     for frame in frames(data, S2C):
@@ -64,21 +64,21 @@ def test_the_subscription_that_gets_most_is_the_one_that_is_counted() -> None:
     scanner = BulkScanner(BulkSearch())
     scanner.subscribed(b"1", b"quiet")
     scanner.subscribed(b"2", b"busy")
-    assert all(isinstance(heard, Frame) for heard in scanner.scan(b"MSG busy 2 0\r\n\r\n" * 256))
+    assert all(isinstance(part, Frame) for part in scanner.scan(b"MSG busy 2 0\r\n\r\n" * 256))
     assert list(scanner.scan(b"MSG busy 2 0\r\n\r\n" * 9)) == [(b"2", 9)]
     (single,) = scanner.scan(b"MSG quiet 1 0\r\n\r\n")
     assert isinstance(single, Frame)
 
 
-def test_needles_are_learned_and_no_more_than_can_be_looked_for() -> None:
+def test_reply_prefixes_are_learned_up_to_a_limit() -> None:
     search = BulkSearch()
     scanner = BulkScanner(search)
     scanner.subscribed(b"1", b"a")
-    said = b"MSG a 1 my.box.1 0\r\n\r\n"
-    assert list(scanner.scan(said)) == [(b"1", 1)]
+    message = b"MSG a 1 my.box.1 0\r\n\r\n"
+    assert list(scanner.scan(message)) == [(b"1", 1)]
     search.learn(b"my.box.1")
     assert search.names(b"my.other")
-    (frame,) = scanner.scan(said)
+    (frame,) = scanner.scan(message)
     assert isinstance(frame, Frame)
     for n in range(20):
         search.learn(b"p%d.x" % n)
@@ -94,6 +94,6 @@ def test_a_reply_that_no_pattern_finds_makes_everything_be_looked_at(reply: byte
     assert search.plain.match(b"PUB a 0\r\n") is None
 
 
-def test_what_is_not_nats_is_said() -> None:
+def test_bytes_that_are_not_nats_are_reported() -> None:
     with pytest.raises(ProtocolError, match="s2c byte"):
         list(BulkScanner(BulkSearch()).scan(b"MSG a\r\n"))

@@ -1,4 +1,4 @@
-"""Who a replayed client says it is."""
+"""Credentials of a replayed client."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
 
 
 def test_secrets_go_and_the_rest_stays() -> None:
-    said = json.loads(rebuild_connect(RECORDED, Credentials(), ""))
-    assert said == {"verbose": False, "name": "n", "echo": True}
+    fields = json.loads(rebuild_connect(RECORDED, Credentials(), ""))
+    assert fields == {"verbose": False, "name": "n", "echo": True}
 
 
 def test_the_users_credentials_come_in_their_place() -> None:
-    said = json.loads(rebuild_connect(RECORDED, from_user("me:pw:1"), ""))
-    assert (said["user"], said["pass"]) == ("me", "pw:1")
+    fields = json.loads(rebuild_connect(RECORDED, from_user("me:pw:1"), ""))
+    assert (fields["user"], fields["pass"]) == ("me", "pw:1")
     assert json.loads(rebuild_connect(b"", from_user("tok"), ""))["auth_token"] == "tok"
 
 
@@ -39,13 +39,13 @@ def test_a_creds_file_signs_the_live_nonce(tmp_path: Path) -> None:
         f"-----BEGIN NATS USER JWT-----\naaa.bbb.ccc\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END USER NKEY SEED------\n"
     )
-    said = json.loads(rebuild_connect(RECORDED, from_creds(path), "nonce"))
-    assert said["jwt"] == "aaa.bbb.ccc"
-    signature = base64.urlsafe_b64decode(said["sig"] + "==")
+    fields = json.loads(rebuild_connect(RECORDED, from_creds(path), "nonce"))
+    assert fields["jwt"] == "aaa.bbb.ccc"
+    signature = base64.urlsafe_b64decode(fields["sig"] + "==")
     assert nkeys.from_seed(bytearray(SEED.encode())).verify(b"nonce", signature)
 
 
-def test_a_file_without_seed_and_a_missing_one_are_said(tmp_path: Path) -> None:
+def test_a_file_without_seed_and_a_missing_one_are_reported(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("nothing")
     with pytest.raises(ConfigError, match="no credentials file"):
         from_creds(tmp_path / "x")

@@ -1,4 +1,4 @@
-"""What a recorded client frame waits for."""
+"""Dependencies of recorded client frames."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_answer_follows_its_request() -> None:
     assert (request.after, answer.after) == (-1, 0)
 
 
-def test_what_is_published_to_the_inbox_of_a_pull_is_no_answer() -> None:
+def test_a_publish_to_the_inbox_of_a_pull_is_no_answer() -> None:
     """Nobody received the pull: it was the server's."""
     *_, publish = planned(
         (1, ">", b"SUB inb 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C inb 0\r\n\r\nPUB inb 0\r\n\r\n")
@@ -75,7 +75,7 @@ def test_heartbeats_and_redeliveries_do_not_count() -> None:
     assert not counts(one(b"PONG\r\n"))
 
 
-def test_a_goodbye_waits_for_what_came_last() -> None:
+def test_an_end_waits_for_the_last_messages() -> None:
     dependencies = Dependencies()
     for step in events([(1, ">", b"SUB a 1\r\n"), (1, "<", b"MSG a 1 0\r\n\r\n")]):
         assert isinstance(step, Step)

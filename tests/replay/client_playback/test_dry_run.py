@@ -1,4 +1,4 @@
-"""Looking at a capture before it is played."""
+"""A look at a capture before it is played."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from natsproxy.replay.client_playback.dry_run import examine
 from tests.replay.scripted import MS, hello, write
 
 
-def test_it_counts_what_would_be_played(tmp_path: Path) -> None:
+def test_it_counts_the_frames_to_play(tmp_path: Path) -> None:
     facts = examine(
         write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"PUB a 0\r\n\r\n")], step=1000 * MS)
     )

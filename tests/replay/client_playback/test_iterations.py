@@ -1,4 +1,4 @@
-"""A iteration is the same conversation under other names."""
+"""An iteration is the same conversation under other names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINES: list[Line] = [
 ]
 
 
-def said(path: Path, iteration: int) -> list[bytes]:
+def renamed_bytes(path: Path, iteration: int) -> list[bytes]:
     return [
         batch.frame.raw if isinstance(batch, Step) else batch.data
         for batch in Iteration(iteration).batches(batches(path))
@@ -38,12 +38,12 @@ def said(path: Path, iteration: int) -> list[bytes]:
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
-    lines = [(conn, way, data.replace(b"51 51", b"%d %d" % ((49,) * 2))) for conn, way, data in LINES]
+    lines = [(conn, kind, data.replace(b"51 51", b"%d %d" % ((49,) * 2))) for conn, kind, data in LINES]
     return write(tmp_path / "x.ncap", lines)
 
 
-def test_the_first_lap_is_the_recording(capture: Path) -> None:
-    assert b"".join(said(capture, 0)) == b"".join(
+def test_the_first_iteration_is_the_recording(capture: Path) -> None:
+    assert b"".join(renamed_bytes(capture, 0)) == b"".join(
         batch.frame.raw if isinstance(batch, Step) else batch.data
         for batch in batches(capture)
         if isinstance(batch, Step | PlainBatch)
@@ -56,7 +56,7 @@ def test_names_change_as_whole_tokens_and_everywhere_alike(capture: Path) -> Non
     assert len({A, B, a, b}) == 4
     assert is_nuid(a)
     assert is_nuid(b)
-    renamed = said(capture, 1)[4:]
+    renamed = renamed_bytes(capture, 1)[4:]
     answer = API.replace(B, b)
     assert renamed == [
         b"SUB _INBOX.%b.* 1\r\n" % a,
@@ -68,7 +68,7 @@ def test_names_change_as_whole_tokens_and_everywhere_alike(capture: Path) -> Non
     ]
 
 
-def test_each_lap_has_names_of_its_own() -> None:
+def test_each_iteration_has_names_of_its_own() -> None:
     assert len({Iteration(n).subject(b"_INBOX." + A) for n in range(4)}) == 4
     assert len({Iteration(3).subject(b"_INBOX.%d" % n) for n in range(1000)}) == 1000
     assert Iteration(3).subject(b"_INBOX.>") == b"_INBOX.>"

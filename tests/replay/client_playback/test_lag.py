@@ -1,4 +1,4 @@
-"""How late frames went out."""
+"""The lag of frames behind their schedule."""
 
 from __future__ import annotations
 

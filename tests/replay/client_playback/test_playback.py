@@ -1,4 +1,4 @@
-"""The play-clients machine on scripted conversations: no sockets, no clock."""
+"""The playback of clients on scripted conversations: no sockets, no clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_frame_waits_for_the_message_that_it_answered() -> None:
     assert b"PUB b" in play.sent[1]
 
 
-def test_a_wait_ends_and_names_what_it_waited_for() -> None:
+def test_a_wait_ends_and_names_its_requirement() -> None:
     play = Play(
         [
             *hello(1, "a"),
@@ -48,7 +48,7 @@ def test_a_wait_ends_and_names_what_it_waited_for() -> None:
 
 
 def test_a_wait_counts_from_when_another_connection_has_sent_its_cause() -> None:
-    """However long that plays: here its patience for each turn, of which there are several."""
+    """However long that takes: here `patience` for each of several calls of `advance`."""
     times = 8000
     play = Play(
         [
@@ -60,24 +60,24 @@ def test_a_wait_counts_from_when_another_connection_has_sent_its_cause() -> None
             (1, ">", b"PUB done 0\r\n\r\n"),
         ]
     )
-    while play.turn():
+    while play.advance():
         pass
     assert play.machine.received(1, b"PONG\r\n") == []
     turns = 0
     while play.machine.sent < 1 + times:
-        play.turn(PATIENCE)
+        play.advance(PATIENCE)
         turns += 1
     assert turns > 5
-    play.turn(PATIENCE // 2)
-    play.turn(PATIENCE // 4)
+    play.advance(PATIENCE // 2)
+    play.advance(PATIENCE // 4)
     assert play.machine.missing == []
     assert b"PUB done" not in play.sent[1]
-    play.turn(PATIENCE)
+    play.advance(PATIENCE)
     assert [missing.frame for missing in play.machine.missing] == ["1 PUB done"]
 
 
 def test_a_wait_counts_from_when_its_cause_was_given_up() -> None:
-    """Of one that waits itself only what may be the cause holds another back."""
+    """A connection that waits itself holds another back only where it may be the cause."""
     play = Play(
         [
             *(line for conn in (1, 2, 3) for line in hello(conn, "x")),
@@ -163,7 +163,7 @@ def test_a_connection_leaves_behind_a_fence() -> None:
     assert play.machine.done
 
 
-def test_what_was_recorded_after_an_end_waits_for_it() -> None:
+def test_frames_recorded_after_an_end_wait_for_it() -> None:
     play = Play(
         [
             *hello(1, "a"),

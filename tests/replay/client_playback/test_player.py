@@ -24,7 +24,7 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", NAMES)
-async def test_two_replays_of_a_program_say_what_was_recorded(name: str, tmp_path: Path) -> None:
+async def test_two_replays_of_a_program_equal_the_recording(name: str, tmp_path: Path) -> None:
     captures = [tmp_path / f"{n}.ncap" for n in range(3)]
     await record_program(PROGRAMS / f"{name}.py", captures[0])
     for n in (1, 2):
@@ -38,7 +38,7 @@ async def test_two_replays_of_a_program_say_what_was_recorded(name: str, tmp_pat
         assert [(row.group, row.sample) for row in report.rows if not row.same] == []
 
 
-async def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
+async def test_a_server_that_is_not_there_is_reported(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
@@ -65,20 +65,20 @@ async def _scripted(answers: bytes, capture: Path) -> ClientPlayback:
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("answers", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak NATS"),
         (b'INFO {"tls_required":true}\r\n', "requires TLS"),
         (b"INFO {}\r\n-ERR 'Authorization Violation'\r\n", "refused a connection: 'Authorization Violation'"),
     ],
 )
-async def test_a_server_that_cannot_be_used_is_said(answers: bytes, said: str, tmp_path: Path) -> None:
+async def test_a_server_that_cannot_be_used_is_reported(answers: bytes, message: str, tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
-    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=said)):
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=message)):
         await _scripted(answers, capture)
 
 
-async def test_a_server_that_says_nothing_is_waited_for_so_long(
+async def test_a_silent_server_is_given_up_after_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsproxy.replay.handshake.TIMEOUT", 0.05)
@@ -87,7 +87,7 @@ async def test_a_server_that_says_nothing_is_waited_for_so_long(
         await _scripted(b"", capture)
 
 
-async def test_a_server_that_stops_speaking_nats_is_said(tmp_path: Path) -> None:
+async def test_a_server_that_stops_speaking_nats_is_reported(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"SUB a 1\r\nPUB a 0\r\n\r\n")])
     machine = await _scripted(b"INFO {}\r\nPONG\r\nMSG a\r\n", capture)
     assert "bytes that are not NATS (s2c byte" in str(machine.missing[0])

@@ -1,4 +1,4 @@
-"""Every wait of a replay to a server has an end, and names what it waited for."""
+"""Every wait of a playback of clients ends, and names its requirement."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ WAITS: list[tuple[list[Line], str, str]] = [
 @pytest.mark.parametrize(
     ("lines", "frame", "need"), WAITS, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_wait_in_vain_names_what_did_not_come(lines: list[Line], frame: str, need: str) -> None:
+def test_a_wait_in_vain_names_its_requirement(lines: list[Line], frame: str, need: str) -> None:
     play = Play([*hello(1, "a"), *hello(2, "b"), *lines])
     play.go()
     play.give_up()
     assert (frame, need) in [(missing.frame, missing.requirement) for missing in play.machine.missing]
     sent = b"".join(play.sent.values())
-    assert all(data in sent for _, way, data in lines if way == ">")
+    assert all(data in sent for _, kind, data in lines if kind == ">")
 
 
 SAID = [
@@ -72,7 +72,7 @@ SAID = [
     b"PUB $JS.API.STREAM.INFO.S _INBOX.x.2 0\r\n\r\n",
     b"PING\r\n",
 ]
-HEARD = [
+SERVER_FRAMES = [
     b"MSG a 1 0\r\n\r\n",
     b"MSG a.b 2 1\r\nx\r\n",
     b"MSG q 3 _INBOX.x.1 0\r\n\r\n",
@@ -83,17 +83,21 @@ HEARD = [
     b"PONG\r\n",
 ]
 CONNS = st.integers(1, 3)
-TALK = st.lists(
+CONVERSATION = st.lists(
     st.one_of(
         st.tuples(CONNS, st.just(">"), st.sampled_from(SAID)),
-        st.tuples(CONNS, st.just("<"), st.sampled_from(HEARD)),
+        st.tuples(CONNS, st.just("<"), st.sampled_from(SERVER_FRAMES)),
         st.tuples(CONNS, st.just("closed"), st.just(b"client-closed")),
     ),
     max_size=25,
 )
 
 
-@given(TALK, st.lists(st.tuples(CONNS, st.sampled_from([*HEARD, b"PING\r\n"])), max_size=10), st.booleans())
+@given(
+    CONVERSATION,
+    st.lists(st.tuples(CONNS, st.sampled_from([*SERVER_FRAMES, b"PING\r\n"])), max_size=10),
+    st.booleans(),
+)
 def test_no_conversation_and_no_server_makes_it_wait_for_ever(
     lines: list[Line], answers: list[tuple[int, bytes]], recorded_speed: bool
 ) -> None:

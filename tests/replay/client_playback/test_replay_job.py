@@ -34,7 +34,12 @@ async def test_both_replays_of_a_capture_agree(speed: float | None, tmp_path: Pa
 
 
 async def test_only_the_chosen_connections_are_played(tmp_path: Path) -> None:
-    lines = [*hello(1, "a"), *hello(2, "b"), (1, ">", b"PUB a 0\r\n\r\n"), (2, ">", b"PUB b 0\r\n\r\n")]
+    lines = [
+        *hello(1, "a"),
+        *hello(2, "b"),
+        (1, ">", b"PUB a 0\r\n\r\n"),
+        (2, ">", b"PUB b 0\r\n\r\n"),
+    ]
     capture = write(tmp_path / "x.ncap", lines)
     with trio.fail_after(30):
         async with cassette(capture) as server:
@@ -46,7 +51,7 @@ async def test_only_the_chosen_connections_are_played(tmp_path: Path) -> None:
     assert (played.facts()["connections"], played.facts()["frames"]) == (1, 1)
 
 
-async def test_what_cannot_be_listened_on_is_said(tmp_path: Path) -> None:
+async def test_an_address_that_cannot_be_listened_on_is_reported(tmp_path: Path) -> None:
     async with cassette(write(tmp_path / "x.ncap", hello(1, "a"))) as server:
         with pytest.RaisesGroup(
             pytest.RaisesExc(ConfigError, match="cannot listen on"), flatten_subgroups=True

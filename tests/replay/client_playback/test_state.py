@@ -1,4 +1,4 @@
-"""What joins a bulk of publishes, and how a missing need reads."""
+"""Batches of publishes, and the text of a missing requirement."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def test_a_bulk_knows_its_subjects_also_of_those_that_join_later() -> None:
     assert (bulk.frames, bulk.size) == (2, 24)
 
 
-def test_what_is_missing_is_a_sentence() -> None:
+def test_a_missing_requirement_is_a_sentence() -> None:
     assert str(Missing(3, "PUB a", "a PONG")) == "connection 3: PUB a waited in vain for a PONG"

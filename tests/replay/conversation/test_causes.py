@@ -1,4 +1,4 @@
-"""What caused each server frame, on scripted conversations."""
+"""Causes of server frames, on scripted conversations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_answer_comes_from_its_request() -> None:
     assert found == [("i", Cause((1,)))]
 
 
-def test_a_delivery_comes_from_its_publish_and_what_asked_for_it() -> None:
+def test_a_delivery_comes_from_its_publish_and_its_pull_request() -> None:
     found = causes(
         (1, ">", b"SUB i 1\r\nPUB s 1\r\nx\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C i 0\r\n\r\n"),
         (1, "<", b"MSG s 1 $JS.ACK.S.C.1.1.1.99.0 1\r\nx\r\n"),

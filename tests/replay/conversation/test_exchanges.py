@@ -44,12 +44,12 @@ def test_unsubscribing_and_flow_control_are_optional() -> None:
     assert [is_optional(frame) for frame in found] == [True, True, False]
 
 
-def test_a_connect_that_was_edited_into_nonsense_is_said() -> None:
+def test_an_invalid_connect_is_reported() -> None:
     with pytest.raises(CaptureError, match="connection 1 has an invalid CONNECT"):
         RecordedConversation(events([(1, ">", b"CONNECT nonsense\r\n")])).fill()
 
 
-def test_what_was_used_keeps_no_more_than_its_own_bytes_alive() -> None:
+def test_used_exchanges_keep_only_their_own_bytes_alive() -> None:
     many = b"".join(b"PUB a%d 3\r\nxyz\r\n" % n for n in range(1000))
     conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", many)]))
     conversation.fill()

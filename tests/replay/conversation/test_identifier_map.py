@@ -48,7 +48,7 @@ def test_a_recorded_identifier_may_come_back_literally() -> None:
     assert known.unify(b"$O.b.C." + R1, b"$O.b.C." + R1, {})
 
 
-def test_what_a_client_was_told_stands_for_itself() -> None:
+def test_literal_identifiers_stand_for_themselves() -> None:
     known = IdentifierMap()
     known.keep_literal(b"_INBOX." + R1 + b".t1")
     assert not known.unify(b"_INBOX." + R1 + b".t1", b"_INBOX." + R1 + b".t2", {})
@@ -82,7 +82,7 @@ def test_json_text_maps_names_that_are_built_of_an_identifier() -> None:
     assert known.text_to_recorded(b'{"name":"%b"}' % live) == b'{"name":"%b"}' % recorded
 
 
-def test_the_map_is_bounded_and_forgets_what_was_not_used() -> None:
+def test_the_map_is_bounded_and_forgets_unused_pairs() -> None:
     known = IdentifierMap(limit=10)
     known.learn({b"keep": b"kept"})
     for n in range(50):

@@ -1,4 +1,4 @@
-"""What agrees and what does not, and which field is named."""
+"""Matching frames agree; of others the first field that differs is named."""
 
 from __future__ import annotations
 

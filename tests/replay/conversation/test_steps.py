@@ -37,7 +37,7 @@ def test_a_conversation_comes_in_order_with_times_from_its_start(tmp_path: Path)
     assert [step.seq for step in steps] == [0, 1, 2, 3]
 
 
-def test_only_what_the_client_sent_and_saw_counts(tmp_path: Path) -> None:
+def test_only_frames_of_the_client_leg_count(tmp_path: Path) -> None:
     path = _write(
         tmp_path / "x.ncap",
         Frames(1, C2S, b"PUB a 0\r\n\r\n", 1, 1, 0, 1, None, None, "deny"),
@@ -66,13 +66,13 @@ def test_a_connection_that_was_open_already_begins_with_its_state(tmp_path: Path
 
 
 @pytest.mark.parametrize("flag", [Flags.TRUNCATED, Flags.PAYLOAD])
-def test_withheld_payloads_are_said(tmp_path: Path, flag: Flags) -> None:
+def test_withheld_payloads_are_reported(tmp_path: Path, flag: Flags) -> None:
     path = _write(tmp_path / "x.ncap", Frames(1, C2S, b"PUB a 9\r\n", 1, 1, 0, 1, 0, 1, None, int(flag), {}))
     with pytest.raises(CaptureError, match="payloads were withheld"):
         list(events(path))
 
 
-def test_a_record_that_holds_nonsense_is_said(tmp_path: Path) -> None:
+def test_a_record_that_holds_nonsense_is_reported(tmp_path: Path) -> None:
     path = _write(tmp_path / "x.ncap", Frames(1, C2S, b"NONSENSE\r\n", 1, 1, 0, 1, 0, 1))
     with pytest.raises(CaptureError, match="holds no NATS frames"):
         list(events(path))
@@ -84,7 +84,7 @@ def test_a_cut_file_plays_to_its_last_whole_block(tmp_path: Path) -> None:
     assert len(list(events(path))) in (0, 5)
 
 
-def test_a_preamble_that_holds_nonsense_is_said(tmp_path: Path) -> None:
+def test_a_preamble_that_holds_nonsense_is_reported(tmp_path: Path) -> None:
     path = _write(tmp_path / "x.ncap", Preamble(4, 5, {"connect": b"NONSENSE\r\n"}))
     with pytest.raises(CaptureError, match="a preamble that cannot be read"):
         list(events(path))

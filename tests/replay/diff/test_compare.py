@@ -59,7 +59,7 @@ def test_another_answer_is_shown_beside_the_recorded_one(tmp_path: Path) -> None
     assert report.facts()["groups"][0]["first_difference"]["field"] == "body"
 
 
-def test_what_only_one_side_has_is_named(tmp_path: Path) -> None:
+def test_frames_of_one_side_only_are_named(tmp_path: Path) -> None:
     a = write(tmp_path / "a.ncap", conversation(N1, b"42"))
     b = write(tmp_path / "b.ncap", [*conversation(N2, b"42"), (1, "<", b"-ERR 'oops'\r\n")])
     (row,) = (row for row in compare(a, b).rows if not row.same)
@@ -109,7 +109,7 @@ def test_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 DELIVERY = b"MSG s 1 $JS.ACK.S.C.%d.7.%d.11.0 1\r\nx\r\n"
 
 
-def test_a_redelivery_counts_where_a_nak_asked_for_it_and_is_shown_in_any_case(tmp_path: Path) -> None:
+def test_a_redelivery_counts_behind_a_nak_and_is_shown_in_any_case(tmp_path: Path) -> None:
     once = [*hello(1, "a"), (1, ">", b"SUB s 1\r\n"), (1, "<", DELIVERY % (1, 1))]
     again = (1, "<", DELIVERY % (2, 2))
     a = write(tmp_path / "a.ncap", once)

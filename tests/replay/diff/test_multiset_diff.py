@@ -41,14 +41,14 @@ def test_it_is_the_difference_of_two_multisets_whatever_the_order(entries: list[
 
 @given(WORDS, st.integers(0, 6))
 def test_files_give_the_same_answer_as_memory(entries: list[tuple[str, int]], limit: int) -> None:
-    """Places may differ: which of several equal frames is the surplus one is not entries."""
+    """Places may differ: any of several equal frames may be the surplus one."""
     memory, files = surplus(entries, limit=1000)[0], surplus(entries, limit)[0]
     assert [one[:2] for one in files] == [one[:2] for one in memory]
     for one in files:
         assert entries[one.place] == (chr(one.key), 0 if one.by > 0 else 1)
 
 
-def test_what_both_said_needs_no_files_however_much_it_is() -> None:
+def test_equal_entries_need_no_files_however_many() -> None:
     with MultisetDiff(limit=2) as multisets:
         for n in range(1000):
             multisets.add(digest(str(n)), 0, 0, n)

@@ -1,4 +1,4 @@
-"""What counts when two captures are compared, and what does not."""
+"""Normalized frames keep the parts that count in a comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from natsproxy.wire.parse import frames
 N1, N2 = "YsWepi49b8wudIgA6wZ1I0", "ve7W1VgogpWgdqn9EOcG89"
 
 
-def said(data: str, ignore: Ignore | None = None) -> NormalizedFrame | None:
+def normalized(data: str, ignore: Ignore | None = None) -> NormalizedFrame | None:
     direction = S2C if data.startswith(("MSG", "HMSG", "-ERR", "PONG")) else C2S
     (frame,) = frames(data.encode(), direction)
     return normalize(frame, direction, ignore or Ignore())
@@ -80,13 +80,13 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("ours", "theirs"), SAME)
-def test_what_differs_from_run_to_run_does_not_count(ours: str, theirs: str) -> None:
-    assert said(ours) == said(theirs) != None  # noqa: E711
+def test_values_that_differ_from_run_to_run_do_not_count(ours: str, theirs: str) -> None:
+    assert normalized(ours) == normalized(theirs) != None  # noqa: E711
 
 
 @pytest.mark.parametrize(("ours", "theirs", "field"), DIFFERENT)
 def test_the_field_that_differs_is_named(ours: str, theirs: str, field: str) -> None:
-    first, second = said(ours), said(theirs)
+    first, second = normalized(ours), normalized(theirs)
     assert first is not None
     assert second is not None
     assert first.digest != second.digest
@@ -106,14 +106,14 @@ ERRORS = [
 
 @pytest.mark.parametrize(("data", "group", "status"), ERRORS)
 def test_errors_belong_to_the_subject_that_they_name(data: str, group: str, status: str) -> None:
-    found = said(data)
+    found = normalized(data)
     assert found is not None
     assert (found.group, found.status, found.failed) == (group, status, True)
 
 
 @pytest.mark.parametrize("body", ['{"error":1,"err_code":2}', '["err_code":', '{"a":"\\"err_code\\":"}'])
 def test_an_applications_own_words_are_no_error(body: str) -> None:
-    found = said(msg("a", body))
+    found = normalized(msg("a", body))
     assert found is not None
     assert not found.failed
 
@@ -128,15 +128,15 @@ def test_an_applications_own_words_are_no_error(body: str) -> None:
     ],
 )
 def test_frames_that_come_by_the_clock_do_not_count(data: str) -> None:
-    assert said(data) is None
+    assert normalized(data) is None
 
 
 def test_ignore_leaves_out_members_headers_and_subjects() -> None:
     ignore = parse_ignore(["json:/a/ts", "header:X", "subject:noise.>"])
-    assert said(msg("a", '{"a":{"ts":1}}'), ignore) == said(msg("a", '{"a": {"ts": 2}}'), ignore)
-    first = said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 1\r\n\r\n\r\n", ignore)
-    assert first == said("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 2\r\n\r\n\r\n", ignore)
-    assert said(msg("noise.x", ""), ignore) is None
+    assert normalized(msg("a", '{"a":{"ts":1}}'), ignore) == normalized(msg("a", '{"a": {"ts": 2}}'), ignore)
+    first = normalized("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 1\r\n\r\n\r\n", ignore)
+    assert first == normalized("HMSG a 1 18 18\r\nNATS/1.0\r\nX: 2\r\n\r\n\r\n", ignore)
+    assert normalized(msg("noise.x", ""), ignore) is None
 
 
 CREATED = '{"type":"io.nats.jetstream.api.v1.consumer_create_response","name":"%s","config":{%s}}'
@@ -144,9 +144,9 @@ CREATED = '{"type":"io.nats.jetstream.api.v1.consumer_create_response","name":"%
 
 def test_a_name_that_the_server_chose_may_look_like_a_word() -> None:
     chosen = [msg("i", CREATED % (name, "")) for name in ("Consumer", "G0xHKKDJ")]
-    assert said(chosen[0]) == said(chosen[1])
+    assert normalized(chosen[0]) == normalized(chosen[1])
     durable = [msg("i", CREATED % (name, f'"durable_name":"{name}"')) for name in ("consumer", "reporter")]
-    assert said(durable[0]) != said(durable[1])
+    assert normalized(durable[0]) != normalized(durable[1])
     names = [
         server_chosen_name(next(frames(text.encode(), S2C)))
         for text in (chosen[0], durable[0], msg("i", "x"))
@@ -161,8 +161,8 @@ def test_a_name_that_the_server_chose_may_look_like_a_word() -> None:
 
 def test_a_star_in_a_pointer_is_each_entry_of_a_list() -> None:
     ignore = parse_ignore(["json:/streams/*/config/num_replicas", "json:/streams/*"])
-    assert said(msg("i", LIST % (1, 2)), ignore) == said(msg("i", LIST % (3, 4)), ignore)
-    assert said(msg("i", LIST % (1, 2)), ignore) != said(msg("i", '{"streams":[]}'), ignore)
+    assert normalized(msg("i", LIST % (1, 2)), ignore) == normalized(msg("i", LIST % (3, 4)), ignore)
+    assert normalized(msg("i", LIST % (1, 2)), ignore) != normalized(msg("i", '{"streams":[]}'), ignore)
 
 
 @pytest.mark.parametrize("entry", ["ts", "json:ts", "header:", "body:/x"])

@@ -1,4 +1,4 @@
-"""What a comparison says, as values."""
+"""Reports of a comparison, as values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_status_texts_are_bounded() -> None:
     assert (tally.statuses["503"], sum(tally.statuses.values())) == (200, 400)
 
 
-def test_facts_are_json_and_say_what_differs_first() -> None:
+def test_facts_are_json_with_the_first_difference() -> None:
     row = Row("orders.*", missing=1, sample=Sample("body", "PUB orders.1 1\r\nx", ""))
     row.recorded.replied(1_500_000, random.Random(0))
     row.recorded.status("503 No Responders")

@@ -1,4 +1,4 @@
-"""A program that grew after its cassette was recorded: with `more` it also does what it did not do then."""
+"""A program that grew after its cassette was recorded: with `more` it does more than then."""
 
 import asyncio
 import os
@@ -45,9 +45,9 @@ async def beyond(client: Client) -> None:
         print(msg.subject, msg.data.decode())
         await msg.ack_sync(timeout=5)
     third = await nats.connect(os.environ["NATS_URL"], name="third")
-    heard = await third.subscribe("third")
+    inbox = await third.subscribe("third")
     await third.publish("third", b"time")
-    print((await heard.next_msg(timeout=5)).data.decode())
+    print((await inbox.next_msg(timeout=5)).data.decode())
     await third.close()
 
 

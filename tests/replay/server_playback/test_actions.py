@@ -1,4 +1,4 @@
-"""How mismatches read."""
+"""The text of mismatches."""
 
 from __future__ import annotations
 

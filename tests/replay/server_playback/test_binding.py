@@ -1,4 +1,4 @@
-"""Which recorded connection a live client plays."""
+"""Binding chooses the recorded connection that a live client plays."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TWO: list[Line] = [
 ]
 
 
-def bound(name: str, said: bytes, lines: list[Line] = TWO) -> int | None:
+def bound(name: str, sent: bytes, lines: list[Line] = TWO) -> int | None:
     conversation = RecordedConversation(events(lines))
     conversation.fill()
-    client = Client(7, Connect(name=name), held=list(frames(said, C2S)))
+    client = Client(7, Connect(name=name), held=list(frames(sent, C2S)))
     Binder(conversation, Matcher(IdentifierMap())).bind(client)
     if client.recorded is None:
         return None
@@ -32,7 +32,7 @@ def bound(name: str, said: bytes, lines: list[Line] = TWO) -> int | None:
     return client.recorded.conn
 
 
-def test_the_name_counts_first_then_what_fits_then_the_earliest() -> None:
+def test_the_name_counts_first_then_the_best_fit_then_the_earliest() -> None:
     assert bound("a", b"SUB x 4\r\n") == 1
     assert bound("a", b"SUB x 4\r\nPUB two 0\r\n\r\n") == 2
     assert bound("b", b"PUB two 0\r\n\r\n") == 3

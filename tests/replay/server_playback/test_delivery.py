@@ -1,4 +1,4 @@
-"""When recorded server frames go out."""
+"""Delivery: effects are sent in order, when they are due."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from natsproxy.replay.server_playback.binding import Client
 from natsproxy.replay.server_playback.delivery import Delivery
 from tests.replay.scripted import MS, Line, events, hello
 
-TALK: list[Line] = [
+CONVERSATION: list[Line] = [
     *hello(1, "a"),
     (1, ">", b"SUB a 1\r\nPUB q 0\r\n\r\n"),
     (1, "<", b"MSG a 1 1\r\n1\r\n"),
@@ -22,7 +22,7 @@ class Table:
     """A conversation with one client on its only connection."""
 
     def __init__(self, *, recorded: bool = False) -> None:
-        self.conversation = RecordedConversation(events(TALK))
+        self.conversation = RecordedConversation(events(CONVERSATION))
         self.conversation.fill()
         self.actions: list[Action] = []
         self.recorded = self.conversation.connections[1]

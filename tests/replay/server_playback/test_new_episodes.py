@@ -1,4 +1,4 @@
-"""What was not recorded is collected in the words of the recording."""
+"""New episodes are collected under the names of the recording."""
 
 from __future__ import annotations
 

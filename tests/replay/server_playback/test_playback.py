@@ -1,4 +1,4 @@
-"""The play-server machine on scripted conversations: no sockets, no clock."""
+"""The playback of a server on scripted conversations: no sockets, no clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B = "A" * 21 + "1", "B" * 21 + "2"  # nuids, recorded and live
 
 
 class Play:
-    """A machine, and what each client got so far."""
+    """A machine, and the bytes that each client got so far."""
 
     def __init__(self, lines: list[Line], **options: object) -> None:
         self.machine = ServerPlayback(events(lines), **options)  # type: ignore[arg-type]
@@ -30,9 +30,9 @@ class Play:
     def open(self, live: int, name: str) -> None:
         self._do(self.machine.opened(live, ("127.0.0.1", 4222)))
         self.got[live] = b""
-        self.say(live, b'CONNECT {"verbose":false,"headers":true,"name":"%b"}\r\n' % name.encode())
+        self.send(live, b'CONNECT {"verbose":false,"headers":true,"name":"%b"}\r\n' % name.encode())
 
-    def say(self, live: int, data: bytes) -> bytes:
+    def send(self, live: int, data: bytes) -> bytes:
         """Send frames; return what came back at once."""
         before = len(self.got[live])
         self._do(self.machine.received(live, list(frames(data, C2S)), self.now))
@@ -58,19 +58,19 @@ REQUEST: list[Line] = [
 
 
 def test_info_is_the_recorded_one_with_our_address() -> None:
-    (said,) = ServerPlayback(events(REQUEST)).opened(7, ("127.0.0.1", 1234))
-    assert isinstance(said, Send)
-    assert b'"server_id":"S"' in said.data
-    assert b'"port":1234' in said.data
+    (received,) = ServerPlayback(events(REQUEST)).opened(7, ("127.0.0.1", 1234))
+    assert isinstance(received, Send)
+    assert b'"server_id":"S"' in received.data
+    assert b'"port":1234' in received.data
 
 
 def test_an_answer_goes_to_the_live_inbox_on_the_live_sid() -> None:
     play = Play(REQUEST)
     play.open(1, "a")
-    said = play.say(
+    received = play.send(
         1, b"SUB _INBOX.%b.* 9\r\nPUB ask _INBOX.%b.xy 1\r\n?\r\nPING\r\n" % (B.encode(), B.encode())
     )
-    assert said == b"MSG _INBOX.%b.xy 9 2\r\n42\r\nPONG\r\n" % B.encode()
+    assert received == b"MSG _INBOX.%b.xy 9 2\r\n42\r\nPONG\r\n" % B.encode()
     assert play.machine.done
 
 
@@ -86,12 +86,12 @@ def test_a_message_waits_for_its_subscription_and_its_publish() -> None:
     )
     play.open(1, "a")
     play.open(2, "b")
-    play.say(2, b"PUB news 2\r\nhi\r\n")
+    play.send(2, b"PUB news 2\r\nhi\r\n")
     assert play.got[1] == b""
-    assert play.say(1, b"SUB news 5\r\n") == b"MSG news 5 2\r\nhi\r\n"
+    assert play.send(1, b"SUB news 5\r\n") == b"MSG news 5 2\r\nhi\r\n"
 
 
-def test_connections_are_told_apart_by_what_they_do() -> None:
+def test_clients_of_one_name_are_bound_by_their_frames() -> None:
     play = Play(
         [
             *hello(1, "same"),
@@ -104,14 +104,14 @@ def test_connections_are_told_apart_by_what_they_do() -> None:
     )
     play.open(1, "same")
     play.open(2, "same")
-    play.say(1, b"SUB y 3\r\n")
-    play.say(2, b"SUB x 4\r\n")
-    play.say(1, b"PUB x 1\r\n!\r\n")
+    play.send(1, b"SUB y 3\r\n")
+    play.send(2, b"SUB x 4\r\n")
+    play.send(1, b"PUB x 1\r\n!\r\n")
     assert play.got[2] == b"MSG x 4 1\r\n!\r\n"
     assert not play.machine.mismatches
 
 
-def test_a_connection_that_was_told_nothing_may_turn_out_to_be_another() -> None:
+def test_an_uncommitted_client_may_move_to_another_connection() -> None:
     play = Play(
         [
             *hello(1, "s"),
@@ -122,10 +122,10 @@ def test_a_connection_that_was_told_nothing_may_turn_out_to_be_another() -> None
         ]
     )
     play.open(1, "s")
-    play.say(1, b"SUB x 1\r\n")
-    assert play.say(1, b"PUB two 0\r\n\r\n") == b"MSG x 1 0\r\n\r\n"
+    play.send(1, b"SUB x 1\r\n")
+    assert play.send(1, b"PUB two 0\r\n\r\n") == b"MSG x 1 0\r\n\r\n"
     play.open(2, "s")
-    play.say(2, b"SUB x 9\r\nPUB one 0\r\n\r\n")
+    play.send(2, b"SUB x 9\r\nPUB one 0\r\n\r\n")
     assert not play.machine.mismatches
     assert play.machine.done
 
@@ -143,8 +143,8 @@ def test_the_inboxes_learned_for_the_wrong_connection_are_forgotten() -> None:
     for live, letter, ask in ((1, "D", b"two"), (2, "E", b"one")):
         inbox = b"_INBOX.%b" % (letter * 21 + "1").encode()
         play.open(live, "s")
-        play.say(live, b"SUB %b.* 1\r\n" % inbox)
-        assert play.say(live, b"PUB %b %b.u 0\r\n\r\n" % (ask, inbox)) == b"MSG %b.u 1 3\r\n%b\r\n" % (
+        play.send(live, b"SUB %b.* 1\r\n" % inbox)
+        assert play.send(live, b"PUB %b %b.u 0\r\n\r\n" % (ask, inbox)) == b"MSG %b.u 1 3\r\n%b\r\n" % (
             inbox,
             ask,
         )
@@ -161,7 +161,7 @@ TIMED: list[Line] = [
 def test_a_timeout_comes_at_its_recorded_distance() -> None:
     play = Play(TIMED)
     play.open(1, "a")
-    assert play.say(1, b"SUB inb 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C inb 0\r\n\r\n") == b""
+    assert play.send(1, b"SUB inb 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C inb 0\r\n\r\n") == b""
     assert play.machine.deadline == MS
     play.wait(MS - 1)
     assert play.got[1] == b""
@@ -172,8 +172,10 @@ def test_a_timeout_comes_at_its_recorded_distance() -> None:
 def test_recorded_timing_holds_answers_back_too() -> None:
     play = Play(REQUEST, timing="recorded")
     play.open(1, "a")
-    said = play.say(1, b"SUB _INBOX.%b.* 9\r\nPUB ask _INBOX.%b.xy 1\r\n?\r\n" % (B.encode(), B.encode()))
-    assert said == b""
+    received = play.send(
+        1, b"SUB _INBOX.%b.* 9\r\nPUB ask _INBOX.%b.xy 1\r\n?\r\n" % (B.encode(), B.encode())
+    )
+    assert received == b""
     play.wait(MS)
     assert play.got[1].endswith(b"42\r\n")
 
@@ -181,13 +183,13 @@ def test_recorded_timing_holds_answers_back_too() -> None:
 def test_an_unrecorded_request_gets_an_error_and_503_an_unrecorded_publish_an_error() -> None:
     play = Play(REQUEST)
     play.open(1, "a")
-    play.say(1, b"SUB _INBOX.%b.* 9\r\n" % B.encode())
-    said = play.say(1, b"PUB other _INBOX.%b.zz 0\r\n\r\n" % B.encode())
-    error, _, answer = said.partition(b"\r\n")
+    play.send(1, b"SUB _INBOX.%b.* 9\r\n" % B.encode())
+    received = play.send(1, b"PUB other _INBOX.%b.zz 0\r\n\r\n" % B.encode())
+    error, _, answer = received.partition(b"\r\n")
     assert error == b"-ERR 'Permissions Violation for Publish to \"other\": not in the capture'"
     assert answer.startswith(b"HMSG _INBOX.%b.zz 9 " % B.encode())
     assert b"NATS/1.0 503 natsproxy: not in the capture\r\nNats-Subject: other\r\n" in answer
-    assert play.say(1, b"PUB other 0\r\n\r\n").startswith(
+    assert play.send(1, b"PUB other 0\r\n\r\n").startswith(
         b'-ERR \'Permissions Violation for Publish to "other"'
     )
     assert len(play.machine.mismatches) == 2
@@ -196,14 +198,14 @@ def test_an_unrecorded_request_gets_an_error_and_503_an_unrecorded_publish_an_er
 def test_ignored_input_gets_nothing() -> None:
     play = Play(REQUEST, unrecorded="ignore")
     play.open(1, "a")
-    assert play.say(1, b"PUB other 0\r\n\r\nSUB more 4\r\n") == b""
+    assert play.send(1, b"PUB other 0\r\n\r\nSUB more 4\r\n") == b""
     assert not play.machine.mismatches
 
 
 def test_passed_input_is_forwarded_with_all_subscriptions() -> None:
     play = Play(REQUEST, unrecorded="pass")
     play.open(1, "a")
-    play.say(1, b"SUB _INBOX.%b.* 9\r\nPUB other 0\r\n\r\n" % B.encode())
+    play.send(1, b"SUB _INBOX.%b.* 9\r\nPUB other 0\r\n\r\n" % B.encode())
     assert play.other == [
         Forward(1, b"SUB _INBOX.%b.* 9\r\n" % B.encode()),
         Forward(1, b"PUB other 0\r\n\r\n"),
@@ -214,7 +216,7 @@ def test_headers_match_by_meaning() -> None:
     recorded = encode.pub(b"h", headers=b"NATS/1.0\r\nA: 1\r\nB: x y\r\n\r\n")
     play = Play([*hello(1, "a"), (1, ">", recorded)])
     play.open(1, "a")
-    play.say(1, encode.pub(b"h", headers=b"NATS/1.0\r\nB:x y\r\nA:  1\r\n\r\n"))
+    play.send(1, encode.pub(b"h", headers=b"NATS/1.0\r\nB:x y\r\nA:  1\r\n\r\n"))
     assert play.machine.done
 
 
@@ -226,14 +228,14 @@ def test_a_users_matcher_decides_about_bodies_and_copies_carry_the_live_one() ->
     ]
     play = Play(lines, bodies=[(b"t", ignoring_json(["/ts"]))])
     play.open(1, "a")
-    said = play.say(1, b'SUB t 1\r\nPUB t 16\r\n{"ts":2,"v":"x"}\r\n')
-    assert said == b'MSG t 1 16\r\n{"ts":2,"v":"x"}\r\n'
+    received = play.send(1, b'SUB t 1\r\nPUB t 16\r\n{"ts":2,"v":"x"}\r\n')
+    assert received == b'MSG t 1 16\r\n{"ts":2,"v":"x"}\r\n'
 
 
-def test_the_server_hangs_up_where_it_did() -> None:
+def test_the_server_ends_the_connection_where_it_did() -> None:
     play = Play([*hello(1, "a"), (1, ">", b"PUB x 0\r\n\r\n"), (1, "closed", b"server-closed")])
     play.open(1, "a")
-    play.say(1, b"PUB x 0\r\n\r\n")
+    play.send(1, b"PUB x 0\r\n\r\n")
     play.wait(MS)
     assert play.other == [EndConnection(1)]
 
@@ -241,7 +243,7 @@ def test_the_server_hangs_up_where_it_did() -> None:
 def test_a_connect_that_is_no_json_is_hung_up_on() -> None:
     play = Play(REQUEST)
     play.open(1, "a")
-    assert play.say(1, b"CONNECT nonsense\r\n") == b""
+    assert play.send(1, b"CONNECT nonsense\r\n") == b""
     assert play.other == [EndConnection(1)]
 
 
@@ -250,7 +252,7 @@ def test_a_verbose_client_gets_its_oks() -> None:
     play.got[1] = b""
     play._do(play.machine.opened(1, ("127.0.0.1", 1)))
     play.got[1] = b""
-    assert play.say(1, b'CONNECT {"verbose":true,"name":"a"}\r\nPING\r\n') == b"+OK\r\nPONG\r\n"
+    assert play.send(1, b'CONNECT {"verbose":true,"name":"a"}\r\nPING\r\n') == b"+OK\r\nPONG\r\n"
 
 
 def test_a_window_reads_on_as_exchanges_are_used() -> None:
@@ -260,9 +262,9 @@ def test_a_window_reads_on_as_exchanges_are_used() -> None:
     play = Play(many, window=4096)
     play.open(1, "a")
     assert not play.machine.conversation.whole
-    play.say(1, b"SUB n 1\r\n")
+    play.send(1, b"SUB n 1\r\n")
     for n in range(200):
-        assert play.say(1, b"PUB n 3\r\n%03d\r\n" % n) == b"MSG n 1 3\r\n%03d\r\n" % n
+        assert play.send(1, b"PUB n 3\r\n%03d\r\n" % n) == b"MSG n 1 3\r\n%03d\r\n" % n
     assert play.machine.done
 
 
@@ -283,13 +285,13 @@ def _interleavings(draw: st.DrawFn) -> tuple[list[tuple[int, bytes]], list[tuple
     programs = []
     for who in (0, 1):
         subs = [b"SUB own.%d 1\r\n" % (who + 1), b"SUB shared 2\r\n"]
-        said = [b"PUB %b 3\r\n%d%02d\r\n" % (subject, who, n) for n, subject in enumerate(draw(PROGRAM))]
-        programs.append([*subs, *said])
+        publishes = [b"PUB %b 3\r\n%d%02d\r\n" % (subject, who, n) for n, subject in enumerate(draw(PROGRAM))]
+        programs.append([*subs, *publishes])
     return _merged(draw, programs), _merged(draw, programs)
 
 
 def _takers(step: bytes) -> list[tuple[int, bytes]]:
-    """Return who gets a publish, and on which sid: `own.N` is one's own, `shared` is everybody's."""
+    """Return the receivers of a publish and their sids: `own.N` is one's own, `shared` is everybody's."""
     subject = step.split()[1]
     if subject == b"shared":
         return [(0, b"2"), (1, b"2")]
@@ -300,7 +302,7 @@ def _takers(step: bytes) -> list[tuple[int, bytes]]:
 def test_two_clients_whose_programs_interleave_differently_still_match(
     orders: tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]],
 ) -> None:
-    """Each gets what was recorded for it, on each subject in the recorded order, whoever was quicker."""
+    """Each client gets the frames recorded for it, on each subject in the recorded order."""
     recorded, live = orders
     subs = [(who + 1, ">", step) for who, step in recorded if step.startswith(b"SUB")]
     lines: list[Line] = [*hello(1, "same"), *hello(2, "same"), *subs]
@@ -316,7 +318,7 @@ def test_two_clients_whose_programs_interleave_differently_still_match(
     for who in (0, 1):
         play.open(who, "same")
     for who, step in live:
-        play.say(who, step)
+        play.send(who, step)
     assert play.machine.done
     assert not play.machine.mismatches
     got: dict[tuple[int, bytes], list[bytes]] = {}

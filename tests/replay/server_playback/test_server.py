@@ -49,7 +49,7 @@ async def test_twenty_times_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-async def test_what_was_not_recorded_is_named_with_what_came_near(tmp_path: Path) -> None:
+async def test_an_unrecorded_frame_is_named_with_the_nearest_recorded_ones(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
     await record_program(PROGRAMS / "core.py", capture)
     async with cassette(capture) as server:
@@ -60,11 +60,11 @@ async def test_what_was_not_recorded_is_named_with_what_came_near(tmp_path: Path
                 b"PUB orders.eu.1 5\r\nwrong\r\nPUB orders.eu.0 4\r\neu 0\r\n"
                 b"PUB orders.eu.0 4\r\neu 0\r\nPING\r\n"
             )
-            said = b""
+            received = b""
             with trio.fail_after(5):
-                while b"PONG" not in said:
-                    said += await stream.receive_some()
-        assert said.count(b"-ERR 'Permissions Violation for Publish to") == 2
+                while b"PONG" not in received:
+                    received += await stream.receive_some()
+        assert received.count(b"-ERR 'Permissions Violation for Publish to") == 2
         wrong, again = (str(mismatch) for mismatch in server.mismatches)
         assert "PUB orders.eu.1 'wrong'" in wrong
         assert "nearest (body differs, not used): PUB orders.eu.1 'eu 1'" in wrong
@@ -72,7 +72,7 @@ async def test_what_was_not_recorded_is_named_with_what_came_near(tmp_path: Path
 
 
 @pytest.mark.server
-async def test_the_wait_for_clients_ends_with_what_it_waited_for(tmp_path: Path) -> None:
+async def test_the_wait_for_clients_ends_and_names_the_awaited_frame(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
     await record_program(PROGRAMS / "core.py", capture)
     async with cassette(capture) as server:
@@ -80,7 +80,7 @@ async def test_the_wait_for_clients_ends_with_what_it_waited_for(tmp_path: Path)
             await server.finished(0.05)
 
 
-async def test_an_address_in_use_is_said(tmp_path: Path) -> None:
+async def test_an_address_in_use_is_reported(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", hello(1, "a"))
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
@@ -97,7 +97,7 @@ def test_pass_needs_an_upstream(tmp_path: Path) -> None:
 async def test_a_client_that_does_not_read_is_waited_for_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was sent and has not read is bounded; then nothing more is read, and the wait has an end."""
+    """The unread bytes of a client are bounded; then nothing more is read from it, and the wait ends."""
     monkeypatch.setattr("natsproxy.replay.server_playback.server.BACKLOG", 1 << 20)
     size, lines = 1 << 20, hello(1, "a")
     message = b"%d\r\n%b\r\n" % (size, bytes(size))
@@ -106,9 +106,9 @@ async def test_a_client_that_does_not_read_is_waited_for_and_named(
         lines += [(1, ">", b"PUB a " + message), (1, "<", b"MSG a 1 " + message)]
     async with cassette(write(tmp_path / "x.ncap", lines)) as server:
         stream = await trio.open_tcp_stream("127.0.0.1", server.address.port)
-        said = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB a 1\r\n' + (b"PUB a " + message) * 20
+        sent = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB a 1\r\n' + (b"PUB a " + message) * 20
         async with stream, trio.open_nursery() as nursery:
-            nursery.start_soon(stream.send_all, said)
+            nursery.start_soon(stream.send_all, sent)
             await stalls(server, "waiting for client 1 to read")
             assert server.machine.conversation.played < 40
             nursery.cancel_scope.cancel()

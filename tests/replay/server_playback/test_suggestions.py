@@ -26,12 +26,15 @@ def test_a_preview_is_one_short_line() -> None:
 def test_the_nearest_differ_least() -> None:
     conversation = RecordedConversation(
         events(
-            [*hello(1, "a"), (1, ">", b"PUB a.b 1\r\n1\r\nPUB a.c 1\r\n2\r\nPUB z 1\r\n2\r\nSUB a.b 1\r\n")]
+            [
+                *hello(1, "a"),
+                (1, ">", b"PUB a.b 1\r\n1\r\nPUB a.c 1\r\n2\r\nPUB z 1\r\n2\r\nSUB a.b 1\r\n"),
+            ]
         )
     )
     conversation.fill()
     found = suggest(one(b"PUB a.b 1\r\n2\r\n"), None, conversation, Matcher(IdentifierMap()))
-    assert [(near.text, near.field, near.used) for near in found] == [
+    assert [(candidate.text, candidate.field, candidate.used) for candidate in found] == [
         ("PUB a.b '1'", "body", False),
         ("PUB a.c '2'", "subject", False),
     ]

@@ -1,4 +1,4 @@
-"""What a cassette passes on reaches a real server, and its answer comes back."""
+"""Frames that a cassette passes on reach a real server, and its answers come back."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ async def test_unrecorded_input_is_answered_by_the_real_server(tmp_path: Path) -
         await stream.send_all(
             b'CONNECT {"verbose":false,"name":"a","headers":true}\r\nSUB x 4\r\nPUB x 2\r\nhi\r\n'
         )
-        said = b""
+        received = b""
         with trio.fail_after(5):
-            while b"MSG" not in said or not said.endswith(b"hi\r\n"):
-                said += await stream.receive_some()
-        assert b"MSG x 4 2\r\nhi\r\n" in said
+            while b"MSG" not in received or not received.endswith(b"hi\r\n"):
+                received += await stream.receive_some()
+        assert b"MSG x 4 2\r\nhi\r\n" in received
         assert played.mismatches == []
 
 
-async def test_what_the_server_does_not_take_stops_the_reading(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_read_stops_the_reading_of_its_client(tmp_path: Path) -> None:
     """More than it holds for the server stays with the client: memory is bounded, nothing is lost."""
     capture, size, count = write(tmp_path / "x.ncap", hello(1, "a")), 1 << 20, 60
-    said = (b"PUB x %d\r\n%b\r\n" % (size, bytes(size))) * count
+    sent = (b"PUB x %d\r\n%b\r\n" % (size, bytes(size))) * count
     took, go, whole = 0, trio.Event(), trio.Event()
 
     async def slow(stream: trio.SocketStream) -> None:
@@ -44,7 +44,7 @@ async def test_what_the_server_does_not_take_stops_the_reading(tmp_path: Path) -
         await go.wait()
         async for data in stream:
             took += len(data)
-            if took > len(said):
+            if took > len(sent):
                 whole.set()
 
     async with trio.open_nursery() as nursery:
@@ -54,7 +54,7 @@ async def test_what_the_server_does_not_take_stops_the_reading(tmp_path: Path) -
             cassette(capture, unrecorded="pass", upstream=upstream) as played,
             await trio.open_tcp_stream("127.0.0.1", played.address.port) as stream,
         ):
-            nursery.start_soon(stream.send_all, b'CONNECT {"verbose":false,"name":"a"}\r\n' + said)
+            nursery.start_soon(stream.send_all, b'CONNECT {"verbose":false,"name":"a"}\r\n' + sent)
             await stalls(played, "waiting for the real server to take")
             go.set()
             with trio.fail_after(30):
