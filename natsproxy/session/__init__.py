@@ -1,1 +1,9 @@
-"""One proxied connection as a state machine without I/O: events in, actions out."""
+"""One proxied connection as a state machine without I/O: events in, actions out.
+
+In: bytes of a direction, the end of a stream, time, another chain of rules (`Session`).  Out: a list of
+actions in order: send, half-close, record, emit an event, end the connection (`actions.py`).
+
+Read `session.py` first: it has the theory.  Then `phase.py` (how far a connection is), `connection.py` (the
+state that all parts share) and `direction_pipe.py` (the path of the bytes).  `fences.py` explains how an
+answer of ours finds its place among the server's.
+"""

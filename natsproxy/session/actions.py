@@ -1,4 +1,4 @@
-"""What a session asks its surroundings to do, in order."""
+"""Actions that a session asks for, in order, and its settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 class Emit(NamedTuple):
-    """Tell the event's subscribers."""
+    """Give an event to its subscribers."""
 
     event: Event
 
@@ -38,7 +38,7 @@ class Emit(NamedTuple):
 class End(NamedTuple):
     """End the connection.
 
-    Flush what was sent, half-close the client leg and drain it, then close both; `reset`: RST on both, now.
+    Flush the bytes sent, half-close the client leg and drain it, then close both; `reset`: RST on both, now.
     """
 
     cause: str
@@ -51,13 +51,13 @@ Action = Send | Finish | Record | Emit | End
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a session needs to know of the configuration; sizes in bytes, times in ns.
+    """The part of the configuration that a session needs; sizes in bytes, times in ns.
 
-    advertise: "strip", "self" or "pass": what becomes of the addresses in INFO.  self_host, self_port: the
-    address that the client dialled.  unparsed: "close" or "pass".  queue_bytes: how much each direction may
-    hold back before its sender is no longer read.  fence_timeout: how long the server's PONG may take.
-    boundary_timeout: how long a frame may keep back what is to be sent behind it.  auth_timeout: how long a
-    client may take from INFO to its first frame, 0 for ever.
+    advertise: "strip", "self" or "pass", for the addresses in INFO (see `greeting.py`).  self_host,
+    self_port: the address that the client dialled.  unparsed: "close" or "pass".  queue_bytes: the bytes that
+    each direction may hold back before its sender is no longer read.  fence_timeout: the time that the
+    server's PONG may take.  boundary_timeout: the time that a frame may keep back frames of ours behind it.
+    auth_timeout: the time that a client may take from INFO to its first frame, 0 for ever.
     """
 
     max_control_line: int = 4096

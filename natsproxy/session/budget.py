@@ -1,8 +1,9 @@
-"""One budget for what all connections hold: unfinished frames, frames that rules look at, delayed traffic.
+"""One budget for the bytes that all connections hold: unfinished frames, delayed traffic, recorded bodies.
 
-A connection charges what it holds after each read.  When the budget is used up nothing is lost: large frames
-stream through instead of being held (a rule that needed them lets them pass with an event, or closes),
-recorded frames are cut short with their true size, and directions that hold delayed traffic are not read.
+Each direction charges the bytes that it holds after each read.  When the budget is used up no frame is lost:
+large frames stream through instead of being held (a rule that needed them lets them pass with an event, or
+closes), recorded frames are cut short with their true size, and directions that hold delayed traffic are not
+read.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SMALL = 65536
-"""What each direction may hold whatever the others do (bytes): else one connection could stop all."""
+"""Bytes that each direction may hold whatever the others do: else one connection could stop all."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """Bytes that may be held, and are."""
+    """The bytes that may be held, and those that are."""
 
     total: int
     used: int = 0

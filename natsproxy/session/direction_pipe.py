@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from natsproxy.capture.filter.redact import Secrets
-from natsproxy.capture.format.records import Flags, Frames
-from natsproxy.session.actions import Action, Finish, Send, SessionSettings
+from natsproxy.capture.format.records import Flags
+from natsproxy.session.actions import Action, SessionSettings
 from natsproxy.session.budget import SMALL, Budget
-from natsproxy.session.outbox import Item, Outbox
+from natsproxy.session.outbox import Item
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
 from natsproxy.session.recording import UNSENT, OpenFrame, Recording
+from natsproxy.session.sender import Sender
 from natsproxy.session.turn import Turn
 from natsproxy.wire.frames import Body, Frame, Run
 from natsproxy.wire.ops import Direction
@@ -27,10 +28,10 @@ from natsproxy.wire.scanner import Scanner
 class DirectionPipe:
     """One direction of one session.
 
-    actions: the list that it appends to.  swallowing: a rule swallows frames from here on.  pending: a turn
-    ended before all was dealt with that the scanner has.  boundary_by: the time (ns) by which the frame that
-    keeps injections back must have ended.  unsent: held frames of a connection that is gone, not yet
-    recorded.  owed: bytes of answers to the sender that wait for their fences.
+    phase: see `phase.py`.  outbox: the items that wait.  swallowing: a rule swallows frames from here on.
+    pending: a turn ended while the scanner had more.  boundary_by: the time (ns) by which a frame that keeps
+    injections back must have ended.  unsent: held frames of a connection that is gone, not yet recorded.
+    owed: bytes of answers to the sender that wait for their fences.
     """
 
     def __init__(
@@ -47,19 +48,17 @@ class DirectionPipe:
         self.direction = direction
         self.scanner = scanner
         self.phase = PipePhase.FRAMED
-        self.outbox = Outbox()
         self.recording = Recording(direction, scanner, conn, record, secrets, actions)
-        self.out_next = 0
+        self._sender = Sender(direction, conn, self.recording, actions)
+        self.outbox = self._sender.outbox
         self.in_bytes = 0
         self.swallowing = False
         self.pending = False
         self.boundary_by: int | None = None
         self.unsent: deque[Item] = deque()
         self.owed = 0
-        self._conn = conn
         self._settings = settings
         self._budget = budget
-        self._actions = actions
         self._charged = 0
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
@@ -82,6 +81,11 @@ class DirectionPipe:
     def unframed(self) -> bool:
         """Whether its bytes pass without being framed."""
         return self.phase in (PipePhase.UNFRAMED, PipePhase.UNFRAMED_ENDED)
+
+    @property
+    def out_next(self) -> int:
+        """The ordinal of the next frame that goes out."""
+        return self._sender.out_next
 
     # -- frames that pass
 
@@ -108,62 +112,16 @@ class DirectionPipe:
         """Send and record the frames that have been gathered."""
         if self._changed:
             changed, self._changed = self._changed, []
-            self._write(b"".join(changed))
-            self.out_next += len(changed)
+            self._sender.write(b"".join(changed))
+            self._sender.out_next += len(changed)
         if not self._frames:
             return
         data: bytes | memoryview = self._buffer
         if self._end - self._start != len(self._buffer):
             data = memoryview(self._buffer)[self._start : self._end]
         frames, self._frames = self._frames, 0
-        if self.outbox.active:
-            self.outbox.put(Item([bytes(data)], now, frames, self._ops, self._first, now))
-        else:
-            self._write(data)
-            if self.recording.on:
-                self.recording.put(
-                    Frames(
-                        self._conn,
-                        self.direction,
-                        data,
-                        frames,
-                        self._ops,
-                        self._first,
-                        now,
-                        self.out_next,
-                        now,
-                    )
-                )
-            self.out_next += frames
+        self._sender.pass_(data, frames, self._ops, self._first, now)
         self._buffer = b""
-
-    def _send(self, item: Item, data: bytes, now: int) -> None:
-        """Send `data`, the bytes of an item, and record the item."""
-        self._write(data)
-        if self.recording.on and item.frames:
-            self.recording.put(
-                Frames(
-                    self._conn,
-                    self.direction,
-                    data,
-                    item.frames,
-                    item.ops,
-                    item.in_first,
-                    item.in_t,
-                    self.out_next,
-                    now,
-                    item.cause,
-                    0,
-                    None if item.of is None else {"of": item.of},
-                )
-            )
-        self.out_next += item.frames
-
-    def _write(self, data: bytes | memoryview) -> None:
-        if self.outbox.limited:
-            self.outbox.carry(data)
-        else:
-            self._actions.append(Send(self.direction, data))
 
     # -- frames that do not pass as they are
 
@@ -211,7 +169,7 @@ class DirectionPipe:
     ) -> None:
         """Send `out` (whole frames; a head if the frame is not whole) in a frame's place, maybe later.
 
-        cause None: it is the frame itself, untouched.
+        cause None: the frame itself, untouched.
         """
         held = until is not None or defer > 0 or self.outbox.active
         if not (held or self.recording.on or frame.missing):
@@ -236,7 +194,7 @@ class DirectionPipe:
             if held:
                 self.outbox.put(item)
             else:
-                self._send(item, raw, now)
+                self._sender.send(item, raw, now)
 
     def _begin_open(
         self,
@@ -249,15 +207,14 @@ class DirectionPipe:
         held: bool,
     ) -> None:
         head = out[0]
+        self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
         if held:
-            self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
-            item = Item([head], due, 1, 1 << frame.op, ordinal, now, cause, open=True)
-            self._open.item = item
-            self.outbox.put(item)
-            return
-        self._write(head)
-        self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, self.out_next)
-        self.out_next += 1
+            self._open.item = Item([head], due, 1, 1 << frame.op, ordinal, now, cause, open=True)
+            self.outbox.put(self._open.item)
+        else:
+            self._open.out_first = self.out_next
+            self._sender.write(head)
+            self._sender.out_next += 1
 
     def body(self, segment: Body, now: int) -> None:
         """Take more bytes of the open frame."""
@@ -267,11 +224,11 @@ class DirectionPipe:
         if opened.item is not None:
             self.outbox.grow(opened.item, data, last=segment.last)
         elif opened.head_out is not None:
-            self._write(data)
+            self._sender.write(data)
         if self.recording.on:
             room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
             if self._budget.spent and len(opened.tail) + len(data) > SMALL:
-                opened.cut = True  # what comes later must not be glued to what is here
+                opened.cut = True  # later bytes must not be glued to the ones that are here
             if not opened.cut:
                 opened.tail += data[: max(0, room)]
         if segment.last:
@@ -284,7 +241,7 @@ class DirectionPipe:
     def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
         """Send frames of ours here, or behind the frame that is half sent (see `boundary_by`).
 
-        What is not framed has no place for them.
+        A stream that is not framed has no place for them: they are dropped.
         """
         self.flush(now)
         if self.unframed:
@@ -295,11 +252,7 @@ class DirectionPipe:
                 self.boundary_by = now + self._settings.boundary_timeout
             return
         for each, op in self._single(raw, ops):
-            item = Item([each], now, 1, op, None, None, cause)
-            if self.outbox.active:
-                self.outbox.put(item)
-            else:
-                self._send(item, each, now)
+            self._sender.put(Item([each], now, 1, op, None, None, cause), each, now)
 
     def _single(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
         """Return frames of ours one by one, with their ops: a record says how many it holds."""
@@ -318,7 +271,7 @@ class DirectionPipe:
         if self.outbox.active:
             self.outbox.put(Item([data], now, 0, 0, None, None))
         else:
-            self._write(data)
+            self._sender.write(data)
         self.recording.unframed(len(data), now)
 
     def _cut_open(self, now: int) -> None:
@@ -330,21 +283,21 @@ class DirectionPipe:
                 opened.item.in_first = None
 
     def cut(self, rest: bytes, now: int) -> None:
-        """The sender's stream ended, maybe inside a frame: pass what is there and record it."""
+        """Take the end of the sender's stream, maybe inside a frame; pass the last bytes and record them."""
         self.flush(now)
         self._cut_open(now)
         if rest:
             if self.outbox.active:
                 self.outbox.put(Item([rest], now, 0, 0, None, None))
             else:
-                self._write(rest)
+                self._sender.write(rest)
             self.recording.cut_short(rest, self.scanner.ordinal, self.out_next, now)
         self.step(PipeEvent.END)
 
     def abandon(self, now: int, turn: Turn) -> None:
-        """The connection is gone: record what was read of it and will not be sent, as far as the turn lasts.
+        """Record the frames of a lost connection that were read and not sent, as far as the turn lasts.
 
-        What no turn has come to is as if it had not been read.
+        Bytes that no turn has come to are as if they had not been read.
         """
         self._cut_open(now)
         if self.pending:
@@ -361,32 +314,19 @@ class DirectionPipe:
             self.recording.left(self.scanner.rest(), self.scanner.ordinal, now)
             self.step(PipeEvent.END)
 
-    # -- time
-
     @property
     def mid_frame(self) -> bool:
-        """Whether a frame is half sent, or may be: nothing of ours may go out now."""
+        """Whether a frame is half sent, or may be: no frame of ours may go out now."""
         return self.unframed or (self._open is not None and self._open.head_out is not None)
 
     def finish(self, now: int) -> None:
         """Half-close this direction after everything before it."""
         self.flush(now)
-        if self.outbox.active:
-            self.outbox.put(Item([], now, 0, 0, None, None, finish=True))
-        else:
-            self._actions.append(Finish(self.direction))
+        self._sender.finish(now)
 
     def tick(self, now: int, turn: Turn) -> None:
-        """Send what is due, as far as the turn lasts."""
-        stop = self.out_next + turn.frames
-        for item in self.outbox.release(now, lambda: self.out_next >= stop or turn.spent()):
-            data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
-            if item.finish:
-                self._actions.append(Finish(self.direction))
-            elif data:
-                self._send(item, data, now)
-        for piece in self.outbox.slices(now, turn.spent):
-            self._actions.append(Send(self.direction, piece))
+        """Send the items that are due, as far as the turn lasts."""
+        self._sender.release(now, turn)
 
     @property
     def full(self) -> bool:
@@ -399,12 +339,12 @@ class DirectionPipe:
     # -- the budget
 
     def limit(self) -> None:
-        """Before a read: what the scanner may hold, by what all connections hold already."""
+        """Set the bytes that the scanner may hold, before a read: fewer when the budget is spent."""
         most = self._settings.rule_buffer
         self.scanner.buffer_limit = min(SMALL, most) if self._budget.spent else most
 
     def charge(self) -> None:
-        """After a read or a release: tell the budget what is held here."""
+        """Charge the bytes held here to the budget, after a read or a release."""
         held = self.scanner.held + self.outbox.bytes + self.owed
         if self._open is not None:
             held += len(self._open.tail)
@@ -412,6 +352,6 @@ class DirectionPipe:
         self._charged = held
 
     def refund(self) -> None:
-        """The connection is gone, and all that it held."""
+        """Give back the bytes of a connection that is gone."""
         self._budget.used -= self._charged
         self._charged = 0

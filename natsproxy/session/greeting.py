@@ -1,8 +1,8 @@
-"""INFO on its way to the client, and first words that are not NATS.
+"""INFO on its way to the client, and first bytes that are not NATS.
 
 Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the gossip
-goes, under "self" the proxy's own address takes its place, under "pass" it stays.  What it says of TLS goes
-as long as the client leg offers none.  The nonce passes: nkey and JWT users sign it themselves.
+goes, under "self" the proxy's own address takes its place, under "pass" it stays.  Its TLS fields go, because
+the client leg offers no TLS.  The nonce passes: nkey and JWT users sign it themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def refusal(info: Info) -> str | None:
 
 
 def trouble(greeting: bytes) -> str | None:
-    """Return why a server with this first line cannot be proxied; the session judges what is no INFO."""
+    """Return why a server with this first line cannot be proxied; None if it can, or if it is no INFO."""
     line, _, _ = greeting.partition(b"\n")
     op, _, args = line.partition(b" ")
     if op.upper() != b"INFO":
@@ -68,7 +68,7 @@ _OTHERS = (
 
 
 def other_protocol(head: bytes) -> str | None:
-    """Return what a client speaks whose first bytes are not NATS, as a clause; None if it is not known."""
+    """Return the protocol of a client whose first bytes are not NATS, as a clause; None if unknown."""
     return next((name for prefix, name in _OTHERS if head.startswith(prefix)), None)
 
 

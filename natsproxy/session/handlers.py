@@ -154,8 +154,8 @@ class Handlers:
         sub.delivered = self._state.tallies.pop(frame.sid, sub.delivered)
         self._state.subs.count(sub)
         if sub.ours or self._runner.rules.alters_delivery:
-            # The server would count what a rule takes away: the limit is ours to keep.  It holds from this
-            # place of the stream, and what the server sent before has not arrived yet: hence the fence.
+            # The server would count messages that a rule takes away: the limit is ours to keep.  It holds
+            # from this place of the stream, and earlier messages have not arrived yet: hence the fence.
             sub.ours = True
             self._state.watch_sid(frame.sid, Need.LINE)
             self._pongs.fence(now).then.append(lambda at: self._deliveries.limit(sub, maximum, counted, at))

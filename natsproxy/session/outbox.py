@@ -1,9 +1,9 @@
-"""Held bytes of one direction: delays, reordering, and links that are bent.
+"""Held bytes of one direction: delays, reordering, and slow links.
 
 Law: order belongs to the direction.  An item waits for its own time and for all items before it, unless it
 may be overtaken.  Items are whole frames, or the growing head of one large frame (`open`), behind which
-everything waits.  The outbox exists only while something is held or the link is bent; what it holds is
-counted in bytes, and above the limit its sender is no longer read.
+everything waits.  The outbox is in use only while items wait or the link has conditions; its bytes are
+counted, and above a limit their sender is no longer read.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ from natsproxy.session.turn import ENDLESS
 
 PLAIN = LinkConditions()
 OVERHEAD = 400
-"""What an item takes beside its bytes: a frame of ten bytes must not be held for the price of ten."""
+"""Bytes that an item takes beside its data: a frame of ten bytes must not be held for the price of ten."""
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """Something to be sent: data, when at the earliest, and what the record of it will say."""
+    """Data to be sent, with the values of its record.
+
+    due: the earliest time (ns).  in_first, in_t: its ordinal and time on the other leg, None for frames of
+    ours.  of: the ordinal of the frame in whose place it goes.  overtake: items behind it need not wait.
+    defer: the number of frames that go ahead of it.  open: more data is to come.  finish: half-close here.
+    gone: it was sent, and a heap still has it.  size: bytes that it is counted for.
+    """
 
     parts: list[bytes]
     due: int
@@ -49,12 +55,12 @@ class Outbox:
         self.conditions = PLAIN
         self.bytes = 0
         self._queue: deque[Item] = deque()
-        self._aside = 0  # how many may be overtaken: sent when due, wherever the queue is
+        self._aside = 0  # how many items may be overtaken: they are sent when due, wherever the queue is
         self._numbered = count()
         self._by_time: list[tuple[int, int, Item]] = []  # heaps of them; an item may be in both
         self._by_count: list[tuple[int, int, Item]] = []
-        self._went = 0  # how many frames went by: what deferred items count
-        self._carry: deque[memoryview] = deque()  # released frames that the bent link has not taken yet
+        self._went = 0  # how many frames went by, for deferred items
+        self._carry: deque[memoryview] = deque()  # released frames that the slow link has not taken yet
         self._credit_at = 0  # when the link is free for the next slice
 
     @property
@@ -135,7 +141,7 @@ class Outbox:
         return bool(self._carry) or self.conditions.rate is not None or self.conditions.slice_size > 0
 
     def slices(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[memoryview]:
-        """Yield what the bent link takes now, until it is to `stop`."""
+        """Yield the slices that the link takes now, until it is to `stop`."""
         conditions = self.conditions
         while self._carry and self._credit_at <= now and not conditions.paused and not stop():
             piece = self._carry[0]
@@ -166,7 +172,7 @@ class Outbox:
         return items
 
     def next_due(self) -> int | None:
-        """When (ns) something here may go next; None for nothing."""
+        """Return the time (ns) at which an item may go next; None for none."""
         if self.conditions.paused:
             return None
         ahead = self._by_time[:1]

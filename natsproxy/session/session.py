@@ -30,23 +30,15 @@ from natsproxy.session.fences import PongQueue
 from natsproxy.session.frame_paths import FramePaths
 from natsproxy.session.greeting import lame_duck, other_protocol, rewritten
 from natsproxy.session.handlers import Handlers, KeyOf, name_or_ordinal
-from natsproxy.session.phase import OVER, REFUSED, STOPPED, UNFRAMED, Phase, PhaseEvent, PipeEvent
+from natsproxy.session.phase import OVER, REFUSED, STOPPED, UNFRAMED, Phase, PhaseEvent
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.turn import ENDLESS, Turn
+from natsproxy.session.unframed import UnframedStreams
 from natsproxy.wire import encode
-from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Opaque, Run
+from natsproxy.wire.frames import Body, Frame, Malformed, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
 
 MOST = 1024  # neighbouring frames that are dealt with together
-
-_ANSWERS = {
-    Fault.UNKNOWN_OP: "Unknown Protocol Operation",
-    Fault.TERMINATOR: "Unknown Protocol Operation",
-    Fault.REFUSED: "Unknown Protocol Operation",
-    Fault.LINE_TOO_LONG: "maximum control line exceeded",
-    Fault.SILENT: None,
-}
-"""The text of nats-server's -ERR by fault; None where it closes without one."""
 
 
 class Session:
@@ -80,6 +72,7 @@ class Session:
         self._runner = RuleRunner(state, self._pongs, self._deliveries, chain, now)
         self._handlers = Handlers(state, self._pongs, self._deliveries, self._runner, key_of)
         self._paths = FramePaths(state, self._pongs, self._deliveries, self._runner, self._handlers)
+        self._unframed = UnframedStreams(state, self._pongs, self._runner)
         self._checkpoint: int | None = None  # when the rules, or a closed stream, are to be looked at again
         self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when
 
@@ -190,9 +183,9 @@ class Session:
             elif isinstance(segment, Body):
                 pipe.body(segment, now)
             elif isinstance(segment, Malformed):
-                self._malformed(pipe, segment, now)
+                self._unframed.malformed(pipe, segment, now)
             else:
-                self._opaque(pipe, segment, now)
+                self._unframed.opaque(pipe, segment, now)
             if state.phase is OVER or pipe.phase >= STOPPED:
                 break
             first = scanner.ordinal
@@ -236,7 +229,7 @@ class Session:
             state.end(close_reasons.SERVER_CLOSED)
 
     def _turn_away(self, pipe: DirectionPipe, data: bytes, now: int) -> None:
-        """Tell a client why it cannot be served, where it looks for it: in the answer to its first frame."""
+        """Answer the first frame of a client that cannot be served with the reason for that."""
         pipe.scanner.feed(data)
         segment = pipe.scanner.next()
         if segment is None:
@@ -249,11 +242,11 @@ class Session:
     def _stalled(self, now: int) -> None:
         """End a connection whose client has had its INFO and says nothing, as the server does."""
         self._state.speak_by = None
-        spoken, heard = self.pipes
-        if heard.outbox.bytes or spoken.full:  # a rule keeps it from hearing or speaking
+        c2s, s2c = self.pipes
+        if s2c.outbox.bytes or c2s.full:  # a rule keeps it from hearing or sending
             self._state.speak_by = now + self._settings.auth_timeout
-        elif not spoken.scanner.ordinal and not spoken.mid_frame:
-            heard.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
+        elif not c2s.scanner.ordinal and not c2s.mid_frame:
+            s2c.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
             self._state.end(close_reasons.STALLED, "the client said nothing in the auth time-out")
 
     # -- time
@@ -275,7 +268,8 @@ class Session:
                 self.pipes[direction].inject(raw, 0, now, "rule")
         if close is not None:
             self._runner.close(self.pipes[S2C], close.cause, close.raw, close.reset, now)
-        for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):  # the later one last
+        # Held frames leave in the order of their times on both legs, as far as one call can do that.
+        for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
             pipe.tick(now, turn)
             pipe.charge()
         for fence in self._pongs.ends():
@@ -283,9 +277,8 @@ class Session:
                 self._pongs.pass_(fence, now)
         for pipe in self.pipes:
             if pipe.boundary_by is not None and pipe.boundary_by <= now:
-                self._state.end(
-                    close_reasons.MID_FRAME, f"{pipe.direction.label}: a frame began and did not end in time"
-                )
+                text = f"{pipe.direction.label}: a frame began and did not end in time"
+                self._state.end(close_reasons.MID_FRAME, text)
         if self.pipes[S2C].ended and not self.pipes[S2C].outbox.active:
             self._ended_by_peer()
         return self.take_actions()
@@ -296,12 +289,8 @@ class Session:
         quiet = quiet and not self._lingering and self._state.speak_by is None
         if self.over or (quiet and not any(pipe.outbox.bytes or pipe.boundary_by for pipe in self.pipes)):
             return None
-        times = [
-            self._runner.next_due,
-            self._checkpoint,
-            self._state.speak_by,
-            *(pipe.outbox.next_due() for pipe in self.pipes),
-        ]
+        times = [self._runner.next_due, self._checkpoint, self._state.speak_by]
+        times += [pipe.outbox.next_due() for pipe in self.pipes]
         times += self._lingering.values()
         times += [pipe.boundary_by for pipe in self.pipes]
         times += [fence.deadline for fence in self._pongs.ends()]
@@ -318,7 +307,7 @@ class Session:
         self._runner.chain = chain
         self._runner.bind(now)
         if self.pipes[S2C].unframed:
-            self._refuse_unframed()
+            self._unframed.refuse()
         return self.take_actions()
 
     def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
@@ -330,7 +319,7 @@ class Session:
         return self.take_actions()
 
     def lame_duck(self, now: int) -> list[Action]:
-        """Tell the client that its connection ends soon, as a server does that is going to stop.
+        """Announce to the client that its connection ends soon, as a server does that is going to stop.
 
         Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
         word on what clients get.
@@ -358,44 +347,3 @@ class Session:
             pipe.abandon(now, turn)
             pipe.refund()
         return self.take_actions()
-
-    # -- streams that cannot be framed
-
-    def _malformed(self, pipe: DirectionPipe, bad: Malformed, now: int) -> None:
-        pipe.flush(now)
-        where = f"{pipe.direction.label} byte {bad.offset}: {bad.reason}"
-        if pipe.direction == S2C:
-            pipe.step(PipeEvent.END)
-            self._state.end(close_reasons.SERVER_PROTOCOL, where)
-        elif self._settings.unparsed == "pass" and not self._runner.chain.guards:
-            self._state.notice("warning", f"passing what is not NATS: {where}", now)
-            pipe.step(PipeEvent.UNFRAME)
-            pipe.pass_unframed(pipe.scanner.rest(), now)
-        elif bad.streaming:
-            # The server stands where we stand, waiting for CRLF: the same wrong bytes get its own answer.
-            pipe.cut(bad.buffer[bad.start : bad.end], now)
-            self._state.notice("warning", where, now)
-        else:
-            pipe.step(PipeEvent.END)
-            fence = self._pongs.fence(now)
-            text = _ANSWERS[bad.fault]
-            if text is not None:
-                fence.answer += encode.err(text)
-            fence.end = (close_reasons.CLIENT_PROTOCOL, where)
-
-    def _refuse_unframed(self) -> bool:
-        """End the connection if a rule needs the server's stream, which is no longer framed."""
-        needed = self._runner.chain.guards or bool(self._runner.rules.interest[S2C].clauses)
-        if needed:
-            self._state.end(
-                close_reasons.SERVER_PROTOCOL, "the server sent an operation that no rule can judge"
-            )
-        return needed
-
-    def _opaque(self, pipe: DirectionPipe, segment: Opaque, now: int) -> None:
-        if self._refuse_unframed():
-            return
-        text = "the server sent an operation that natsproxy does not know: passing its stream unread"
-        self._state.notice("warning", text, now)
-        pipe.step(PipeEvent.UNFRAME)
-        pipe.pass_unframed(segment.buffer[segment.start : segment.end], now)

@@ -14,7 +14,7 @@ from natsproxy.rules.interface import ConnectionRules, Subscription
 
 
 def unsub_max(args: bytes) -> int:
-    """Return the max of an UNSUB as the server reads it: 0, meaning at once, for whatever is no number."""
+    """Return the max of an UNSUB as the server reads it: 0, at once, for anything that is no number."""
     return int(args) if args.isdigit() and len(args) <= 9 else 0
 
 
@@ -50,7 +50,7 @@ class Subscriptions(dict[bytes, Subscription]):
         return True
 
     def doubt(self, *, at_limit: bool = False) -> None:
-        """Note that what the server has on sids that two SUBs named may be either, once it was at a limit."""
+        """Note that sids named by two SUBs are uncertain at the server, once it was at a limit."""
         self._at_limit = self._at_limit or at_limit
         if self._at_limit:
             for sid in self._named_again:
@@ -65,7 +65,7 @@ class Subscriptions(dict[bytes, Subscription]):
         self._named_again.discard(sid)
 
     def count(self, sub: Subscription) -> None:
-        """Look at each delivery of a subscription from here on."""
+        """Note that each delivery of a subscription is looked at from here on."""
         sub.counted = True
         self.version += 1
 
@@ -84,7 +84,7 @@ class Subscriptions(dict[bytes, Subscription]):
         return True
 
     def refused(self, subject: bytes, queue: bytes) -> Subscription | None:
-        """The server refused a SUB: forget the latest one of that subject and queue."""
+        """Forget the latest SUB of a subject and queue, which the server refused; return its subscription."""
         for sid in reversed(self):
             sub = self[sid]
             if sub.upstream == subject and sub.queue == queue:

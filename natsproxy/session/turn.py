@@ -1,9 +1,9 @@
-"""A turn: how much a session may do in one call, so that no connection keeps the loop from the others.
+"""A turn: the work that a session may do in one call, so that no connection keeps the loop from the others.
 
-A call ends early in two ways.  Work whose price shows while it is done (rules, held frames) ends when `spent`
-says so, which is asked between frames.  What follows from the frames (events, records, the filters of a
-recording) is paid for after the call: of these no more than `frames` are dealt with at once.  What is left
-stays where it is, for the next call (`DirectionPipe.pending`, `Session.next_tick`, `DirectionPipe.unsent`).
+A call ends early in two ways.  Work whose price shows at once (rules, held frames) ends when `spent` says so,
+which is asked between frames.  Work that follows from the frames (events, records, the filters of a
+recording) is paid for after the call: of these no more than `frames` are dealt with at once.  The rest stays
+where it is, for the next call (`DirectionPipe.pending`, `Session.next_tick`, `DirectionPipe.unsent`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,93 @@
+"""The sending end of one direction.
+
+Frames go out at once, or wait in the outbox for their time; they are recorded as they are sent.
+"""
+
+from __future__ import annotations
+
+from natsproxy.capture.format.records import Frames
+from natsproxy.session.actions import Action, Finish, Send
+from natsproxy.session.outbox import Item, Outbox
+from natsproxy.session.recording import Recording
+from natsproxy.session.turn import Turn
+from natsproxy.wire.ops import Direction
+
+
+class Sender:
+    """Sends the frames of one direction.
+
+    out_next: the ordinal of the next frame that goes out.
+    """
+
+    def __init__(self, direction: Direction, conn: int, recording: Recording, actions: list[Action]) -> None:
+        self.outbox = Outbox()
+        self.out_next = 0
+        self._direction = direction
+        self._conn = conn
+        self._recording = recording
+        self._actions = actions
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send bytes without a record."""
+        if self.outbox.limited:
+            self.outbox.carry(data)
+        else:
+            self._actions.append(Send(self._direction, data))
+
+    def pass_(self, data: bytes | memoryview, frames: int, ops: int, first: int, now: int) -> None:
+        """Send whole frames as they came, now or behind those that wait; first: the ordinal of the first."""
+        if self.outbox.active:
+            self.outbox.put(Item([bytes(data)], now, frames, ops, first, now))
+            return
+        # No item here: this is the path of frames that no rule wants.
+        self.write(data)
+        if self._recording.on:
+            conn, direction, out_first = self._conn, self._direction, self.out_next
+            self._recording.put(Frames(conn, direction, data, frames, ops, first, now, out_first, now))
+        self.out_next += frames
+
+    def put(self, item: Item, data: bytes, now: int) -> None:
+        """Send an item, whose bytes are `data`, behind those that wait."""
+        if self.outbox.active:
+            self.outbox.put(item)
+        else:
+            self.send(item, data, now)
+
+    def send(self, item: Item, data: bytes, now: int) -> None:
+        """Send an item, whose bytes are `data`, and record it."""
+        self.write(data)
+        if self._recording.on and item.frames:
+            record = Frames(
+                conn=self._conn,
+                direction=self._direction,
+                data=data,
+                frames=item.frames,
+                ops=item.ops,
+                in_first=item.in_first,
+                in_t=item.in_t,
+                out_first=self.out_next,
+                out_t=now,
+                cause=item.cause,
+                extra=None if item.of is None else {"of": item.of},
+            )
+            self._recording.put(record)
+        self.out_next += item.frames
+
+    def finish(self, now: int) -> None:
+        """Half-close the direction behind the items that wait."""
+        if self.outbox.active:
+            self.outbox.put(Item([], now, 0, 0, None, None, finish=True))
+        else:
+            self._actions.append(Finish(self._direction))
+
+    def release(self, now: int, turn: Turn) -> None:
+        """Send the items that are due, as far as the turn lasts."""
+        stop = self.out_next + turn.frames
+        for item in self.outbox.release(now, lambda: self.out_next >= stop or turn.spent()):
+            data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
+            if item.finish:
+                self._actions.append(Finish(self._direction))
+            elif data:
+                self.send(item, data, now)
+        for piece in self.outbox.slices(now, turn.spent):
+            self._actions.append(Send(self._direction, piece))
