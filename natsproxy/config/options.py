@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from natsproxy.addresses import Address, parse_address
+from natsproxy.addresses import NATS_PORT, Address, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
@@ -53,8 +53,10 @@ def listen(value: Any) -> Address:
 
 
 def upstream(value: Any) -> Address:
-    """Return the address of nats://HOST[:PORT] or HOST[:PORT]."""
-    return parse_address(values.text(value), host="127.0.0.1")
+    """Return the address of nats://HOST[:PORT] or HOST:PORT."""
+    text = values.text(value)
+    # A bare word is a mistake more often than a host, and the proxy would wait for it in vain.
+    return parse_address(text, host="127.0.0.1", port=NATS_PORT if "://" in text else None)
 
 
 def duration(value: Any) -> int:

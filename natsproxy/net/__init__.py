@@ -1,1 +1,10 @@
-"""The trio code on the traffic path: legs, relays, the recorder, the proxy."""
+"""The I/O of the traffic path, on trio: everything between the sockets, the session and the capture.
+
+Bytes flow in from the two legs of each connection and out to the other leg; records flow out to one capture,
+events to the subscribers.  The decisions are made elsewhere: by the session, and by the rules under it.
+
+Read `proxy.py` first: `Proxy` is the surface that commands, tests and the testing API use.  `listener.py`
+accepts legs (`leg.py`), `connections.py` gives each a session, a server (`upstream.py`) and a relay
+(`relay.py`), which moves the bytes.  `recording.py` begins and ends captures; `recorder.py` makes one, with
+`writer_thread.py` for the disk.
+"""

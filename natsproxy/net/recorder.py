@@ -1,19 +1,22 @@
-"""The recorder: items from the traffic path to a capture.
+"""The recorder: it takes records from the traffic path and writes them to one capture.
 
-Items are packed in the loop (cheap) into the block being built; sealed blocks go to a thread (`disk.py`).
-What waits for the disk is bounded in bytes.  `overflow` says what happens when a disk is too slow, or fails:
+The loop packs records into the block that is being built, which is cheap; a thread writes sealed blocks
+(`writer_thread.py`).  The queue of that thread is bounded in bytes, and `overflow` says what happens when the
+disk is too slow, or fails:
 
 | overflow | the queue is full | a write fails |
 | --- | --- | --- |
-| gap | what comes is counted and not kept | the queue fills |
-| wait | connections are not read; after `wait` as close | as close |
+| gap | later records are counted and dropped | the queue fills |
+| wait | connections are not read; after `wait`, as close | as close |
 | close | connections are ended, new ones refused | the same |
 
-That is over when half of the queue is free again.  Before it comes to that, with clearly more than half of
-it used, `gap` too holds traffic up, for up to 30 % of the time: where all processors are busy, traffic would
-take them from the thread that writes.  With `wait` and `close` all that passes is kept: the bound is exceeded
-by one read of each connection, and by what is to be said of those that are ended.  An outage is said once
-when it begins, and once when it is over, with what is missing; a gap record says that in the capture.
+1. The outage ends when half of the queue is free again.
+2. `gap` too holds traffic up before it drops records: with clearly more than half of the queue used, for up
+   to 30 % of the time.  Where all processors are busy, traffic would keep them from the thread that writes.
+3. `wait` and `close` keep every record of the traffic that passes.  The queue then exceeds its bound by one
+   read of each connection, and by the closing records of the connections that are ended.
+4. An outage is reported twice: an error when it begins, and an event when it is over, with the number of
+   missing frames.  The capture has a gap record for it.
 """
 
 from __future__ import annotations
@@ -34,22 +37,22 @@ from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
-from natsproxy.net.disk import Disk
-from natsproxy.net.gate import Gate
-from natsproxy.net.relay import now_ns
+from natsproxy.net.admission import Admission
+from natsproxy.net.clock import now_ns
+from natsproxy.net.writer_thread import WriterThread
 from natsproxy.wire.frames import NO_LIMIT
 
-SIFTED: Final = 2048
-"""The most frames of one record where each may have to be looked at: a record is put in one go."""
+FILTERED_FRAMES: Final = 2048
+"""The frames of one record at most, where the filter may look at each: `put` filters a record in one go."""
 SLOW: Final = "the disk did not keep up"
-_MORE: Final = 4 * BLOCK_SIZE  # more than half of the queue, from which on traffic is held up
-_SHARE: Final = 0.3
-_CREDIT: Final = 100_000_000  # ns for which it is held up at once
+_SLOWDOWN_MARGIN: Final = 4 * BLOCK_SIZE  # beyond half of the queue; from there `gap` holds traffic up
+_SLOWDOWN_SHARE: Final = 0.3  # of the time, for which `gap` may hold traffic up
+_SLOWDOWN_CREDIT: Final = 100_000_000  # ns for which it may at once
 
 
 @dataclass(slots=True)
 class _Outage:
-    """Why a capture did not go on, since when, and what was missed from when to when."""
+    """An outage of a capture: its reason and begin (ns), and the records missed in it, from t0 to t1 (ns)."""
 
     reason: str
     since: int
@@ -59,7 +62,7 @@ class _Outage:
     t1: int = 0
 
     def miss(self, item: Item) -> None:
-        """Count what is not kept."""
+        """Count a record that is dropped."""
         self.t0 = item.t if self.t0 is None else self.t0
         self.t1 = item.t
         if isinstance(item, Frames):
@@ -70,8 +73,9 @@ class _Outage:
 class Recorder:
     """Records to one capture; made by the proxy, run in its nursery.
 
-    gate: where traffic waits or is refused.  end_all: ends all connections, for the reason given.  most:
-    frames of one record.  failure: what could not be written of a capture that has ended.
+    preambles: returns the preambles of the open connections, for a new segment.  admission: holds or refuses
+    traffic.  end_all: ends all connections, for a reason.  most_frames: the frames of one record at most.
+    failure: the reason why an ended capture is not whole, as a sentence; None where it is.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class Recorder:
         rules: str | None,
         emit: Callable[[Event], None],
         preambles: Callable[[], Iterable[Preamble]],
-        gate: Gate,
+        admission: Admission,
         end_all: Callable[[str], None],
     ) -> None:
         self.settings = settings
@@ -90,26 +94,26 @@ class Recorder:
         self.boot = _boot_id()
         self.failure: str | None = None
         self._seed, self._rules = seed, rules
-        self._emit, self._preambles, self._gate, self._end_all = emit, preambles, gate, end_all
+        self._emit, self._preambles, self._admission, self._end_all = emit, preambles, admission, end_all
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
-        self._disk = Disk(
+        self._thread = WriterThread(
             self._writer,
             low=settings.queue // 2,
-            tell=trio.lowlevel.current_trio_token().run_sync_soon,
-            failed=self._on_failed,
-            eased=self._go_on,
+            call_in_loop=trio.lowlevel.current_trio_token().run_sync_soon,
+            on_failure=self._on_failure,
+            on_room=self._resume,
         )
         self._builder = BlockBuilder()
         self._filter = RecordingFilter(settings.selection)
-        self.most = SIFTED if self._filter.cuts else NO_LIMIT
+        self.most_frames = FILTERED_FRAMES if self._filter.cuts else NO_LIMIT
         self._began = 0
         self._segment_began = now_ns()
         self._wake = trio.Event()
         self._rotate = False
         self._full = False
-        self._missing = False  # what comes is not kept
-        self._patient_until: int | None = None
-        self._credit, self._credit_at = _CREDIT, now_ns()
+        self._dropping = False  # records are counted and not kept
+        self._held_until: int | None = None
+        self._credit, self._credit_at = _SLOWDOWN_CREDIT, now_ns()
         self._outage: _Outage | None = None
         self._closing = False
         self._writer.open_segment()
@@ -125,7 +129,7 @@ class Recorder:
     # -- the traffic path
 
     def put(self, item: Item) -> None:
-        """Take an item; never blocks, never raises."""
+        """Record an item; it never blocks and never raises."""
         if self._filter.passes(item):
             self._put(item)
             return
@@ -133,7 +137,7 @@ class Recorder:
             self._put(kept)
 
     def _put(self, item: Item) -> None:
-        if self._missing:
+        if self._dropping:
             assert self._outage is not None
             self._outage.miss(item)
             return
@@ -148,16 +152,16 @@ class Recorder:
         waiting = self.waiting
         if waiting > self.settings.queue and not self._full:
             self._overflow()
-        elif waiting > self.settings.queue // 2 + _MORE and self.settings.overflow == "gap":
+        elif waiting > self.settings.queue // 2 + _SLOWDOWN_MARGIN and self.settings.overflow == "gap":
             self._slow_down()
 
     @property
     def waiting(self) -> int:
-        """How many bytes are not written yet."""
-        return self._disk.waiting + self._builder.size
+        """The number of bytes that are not written yet."""
+        return self._thread.waiting + self._builder.size
 
     def _seal(self) -> None:
-        self._disk.write(self._builder.seal())
+        self._thread.write(self._builder.seal())
         if self._due_to_rotate():
             self._wake.set()
 
@@ -168,52 +172,52 @@ class Recorder:
         if self._builder.begun:
             self._seal()
         if self.settings.overflow == "gap":
-            self._missing = True
-            self._say(SLOW, "traffic goes on unrecorded")
+            self._dropping = True
+            self._begin_outage(SLOW, "traffic goes on unrecorded")
         elif self.settings.overflow == "close":
-            self._bar(SLOW)
-        elif self._gate.barred() is None:
+            self._refuse(SLOW)
+        elif self._admission.refusal is None:
             self._hold_up(self.settings.wait)
-        self._disk.when_eased()
+        self._thread.notify_room()
 
     def _slow_down(self) -> None:
-        """Let traffic wait a little for the disk, if it has not waited too much already."""
+        """Hold traffic up a little for the disk, if it was not held up too much already."""
         now = now_ns()
-        if self._gate.shut or self._outage is not None:
+        if self._admission.held or self._outage is not None:
             return
-        self._credit = min(_CREDIT, self._credit + int((now - self._credit_at) * _SHARE))
+        self._credit = min(_SLOWDOWN_CREDIT, self._credit + int((now - self._credit_at) * _SLOWDOWN_SHARE))
         self._credit_at = now
-        if self._credit > _CREDIT // 10:
+        if self._credit > _SLOWDOWN_CREDIT // 10:
             self._hold_up(self._credit)
-            self._disk.when_eased()
+            self._thread.notify_room()
 
-    def _hold_up(self, most: int) -> None:
-        self._gate.close()
-        self._patient_until = now_ns() + most
+    def _hold_up(self, ns: int) -> None:
+        self._admission.hold()
+        self._held_until = now_ns() + ns
         self._wake.set()
 
-    def _on_failed(self, reason: str) -> None:
+    def _on_failure(self, reason: str) -> None:
         if self._closing or self.settings.overflow == "gap":
-            self._say(reason, "traffic goes on")
+            self._begin_outage(reason, "traffic goes on")
         else:
-            self._bar(reason)
+            self._refuse(reason)
 
-    def _bar(self, reason: str) -> None:
-        self._patient_until = None
-        if self._gate.barred() is None:
-            self._gate.bar(reason)
-            self._say(reason, "connections are closed, and new ones refused")
+    def _refuse(self, reason: str) -> None:
+        self._held_until = None
+        if self._admission.refusal is None:
+            self._admission.refuse(reason)
+            self._begin_outage(reason, "connections are closed, and new ones refused")
             self._end_all(reason)
 
-    def _say(self, reason: str, meanwhile: str) -> None:
+    def _begin_outage(self, reason: str, meanwhile: str) -> None:
         if self._outage is None:
             now = now_ns()
             self._outage = _Outage(reason, now)
             self._emit(Notice(now, None, "error", f"the capture stands still, {meanwhile}: {reason}"))
 
-    def _go_on(self) -> None:
-        self._full = self._missing = False
-        self._let_go()
+    def _resume(self) -> None:
+        self._full = self._dropping = False
+        self._stop_holding()
         outage, self._outage = self._outage, None
         if outage is None:
             return
@@ -229,62 +233,62 @@ class Recorder:
         gap = GapEvent(now_ns(), None, outage.reason, outage.bytes, outage.frames, outage.since)
         self._emit(gap)
 
-    def _let_go(self) -> None:
-        """Open the gate; what traffic has waited under `gap` is taken from its credit."""
+    def _stop_holding(self) -> None:
+        """Let traffic pass; the time that it was held up under `gap` is taken from the credit."""
         now = now_ns()
-        if self._patient_until is not None:
-            self._patient_until = None
+        if self._held_until is not None:
+            self._held_until = None
             self._credit -= now - self._credit_at
             self._credit_at = now
-        self._gate.open()
+        self._admission.open()
 
     # -- the task
 
     async def run(self) -> None:
-        """Write until `close`; run in the proxy's nursery."""
+        """Write until `close`; it runs in the proxy's nursery."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_time)
-            await trio.to_thread.run_sync(self._disk.run, limiter=trio.CapacityLimiter(1))
+            await trio.to_thread.run_sync(self._thread.run, limiter=trio.CapacityLimiter(1))
             nursery.cancel_scope.cancel()
-        if self._disk.failure is not None:
-            lost = self._disk.lost_frames
-            self.failure = f"{self._disk.failure}: {lost} frames at its end are not in it"
+        if self._thread.failure is not None:
+            lost = self._thread.lost_frames
+            self.failure = f"{self._thread.failure}: {lost} frames at its end are not in it"
             self._emit(Notice(now_ns(), None, "error", self.failure))
 
     async def _keep_time(self) -> None:
-        """Seal blocks in time, begin segments when they are due, wait for the disk no longer than allowed."""
+        """Seal blocks in time, begin segments when they are due, hold traffic up no longer than allowed."""
         while not self._closing:
             await self._until_due()
             now = now_ns()
             if self._builder.begun and now >= self._began + self.settings.flush:
                 self._seal()
-            if self._patient_until is not None and now >= self._patient_until:
+            if self._held_until is not None and now >= self._held_until:
                 if self.settings.overflow == "gap":
-                    self._let_go()
+                    self._stop_holding()
                 else:
-                    self._bar(f"{SLOW} for {self.settings.wait / 1e9:g} s")
+                    self._refuse(f"{SLOW} for {self.settings.wait / 1e9:g} s")
             if self._rotate or self._due_to_rotate():
                 self._rotate = False
                 self._next_segment()
-        if self._missing:
-            self._go_on()
+        if self._dropping:
+            self._resume()
         if self._builder.begun:
             self._seal()
-        self._disk.end()
+        self._thread.end()
 
     async def _until_due(self) -> None:
         if self._rotate or self._closing:
             await trio.lowlevel.checkpoint()
             return
         self._wake = trio.Event()
-        times = [self._patient_until] if self._patient_until is not None else []
+        times = [self._held_until] if self._held_until is not None else []
         if self._builder.begun:
             times.append(self._began + self.settings.flush)
         with trio.move_on_at(min(times) / 1e9 if times else float("inf")):
             await self._wake.wait()
 
     def _due_to_rotate(self) -> bool:
-        if self._disk.rotating:
+        if self._thread.rotating:
             return False
         size, interval = self.settings.rotate_size, self.settings.rotate_interval
         if size and self._writer.size >= size:
@@ -295,7 +299,7 @@ class Recorder:
         if self._builder.begun:
             self._seal()
         self._segment_began = now_ns()
-        self._disk.begin(self._info())
+        self._thread.begin_segment(self._info())
         for preamble in self._preambles():
             self.put(preamble)
 
@@ -303,7 +307,7 @@ class Recorder:
 
     @property
     def file(self) -> Path | None:
-        """The file that is being written."""
+        """The file of the current segment."""
         return self._writer.file
 
     def rotate(self) -> None:
@@ -312,9 +316,9 @@ class Recorder:
         self._wake.set()
 
     def close(self) -> None:
-        """Write what is there and end `run`."""
+        """Write the rest and end `run`."""
         self._closing = True
-        self._gate.open()
+        self._admission.open()
         self._wake.set()
 
 

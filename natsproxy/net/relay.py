@@ -1,45 +1,42 @@
-"""One proxied connection on trio: two pumps, one session, and what the session asks for.
+"""A relay: one proxied connection on trio, that is two pumps and one session.
 
-A pump reads its leg, gives the bytes to the session, performs the actions and stops reading while the other
-leg cannot take bytes or the session holds back too much.  What a turn leaves is dealt with in the next one,
-before more is read (`pace.py`).  Timers run in a third task that exists only while the session waits for
-something.
+A pump reads its leg, gives the bytes to the session and performs the session's actions.  It stops reading
+while the other leg cannot take bytes, while the session holds back too much, or while the recorder holds
+traffic.  The next time slice does the work that one leaves undone, before more is read (`timeslice.py`).  A
+third task wakes the session at its deadlines; it exists only while the session has one.
 
-A leg that takes no more is still read: its peer may have said why before it closed, and the kernel holds
-that.  What is there is passed on, as at the end of a stream, and then the connection is over.
+A leg that takes no more bytes is still read: its peer may have said why before it closed, and the kernel
+still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import trio
 
-from natsproxy.net.gate import Gate
-from natsproxy.net.pace import Pace
-from natsproxy.net.stream import Leg, LegLost
+from natsproxy.capture.format.records import Item
+from natsproxy.events import Event
+from natsproxy.net.admission import Admission
+from natsproxy.net.clock import now_ns
+from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.timeslice import Timeslice
+from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send
+from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
 
-if TYPE_CHECKING:
-    from natsproxy.capture.format.records import Item
-    from natsproxy.events import Event
-    from natsproxy.rules.interface import Chain
-    from natsproxy.session.session import Session
-
-LINGER = 1.0  # seconds for a peer to take what came before the end
-
-
-def now_ns() -> int:
-    """Return trio's clock in nanoseconds."""
-    return int(trio.current_time() * 1_000_000_000)
+LINGER = 1.0  # seconds that a peer has to take the bytes before the end
 
 
 class Relay:
-    """Runs one session between two legs."""
+    """Runs one session between two legs.
+
+    emit, record: take the events and the records of the session.  most_frames: returns the frames of one
+    record at most.  admission: tells when the recorder lets no traffic pass.
+    """
 
     def __init__(
         self,
@@ -48,22 +45,22 @@ class Relay:
         server: Leg,
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
-        most: Callable[[], int],
-        gate: Gate,
+        most_frames: Callable[[], int],
+        admission: Admission,
     ) -> None:
-        """Most: the frames that the recorder takes at once (see `Recorder.most`)."""
         self.session = session
         self.opened = now_ns()
         self.last_activity = self.opened
         self.end: End | None = None
         self._client = client
         self._server = server
-        self._to = (server, client)  # where a direction's bytes go
+        # Both are indexed by direction.
+        self._to = (server, client)
         self._from = (client, server)
         self._emit = emit
         self._record = record
-        self._most = most
-        self._gate = gate
+        self._most_frames = most_frames
+        self._admission = admission
         self._nursery: trio.Nursery | None = None
         self._ticking = False
         self._retick = trio.Event()
@@ -71,7 +68,10 @@ class Relay:
         self._over = trio.Event()
 
     async def run(self, greeting: bytes = b"") -> End:
-        """Relay until the connection ends; return why.  greeting: what the server has said already."""
+        """Relay until the connection ends, and return its end.
+
+        greeting: the bytes that were received from the server already.
+        """
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -90,20 +90,20 @@ class Relay:
             self._server.close()
             self._over.set()
             with trio.CancelScope(shield=True):
-                await self._forget()
+                await self._record_unsent()
         return end
 
-    async def _forget(self) -> None:
-        """Record what was read and is not sent."""
-        pace = Pace(self._most)
+    async def _record_unsent(self) -> None:
+        """Record the frames that were read and never sent, a slice at a time."""
+        timeslice = Timeslice(self._most_frames)
         while True:
-            for action in self.session.closed(now_ns(), pace):
+            for action in self.session.closed(now_ns(), timeslice):
                 if isinstance(action, Record):
                     self._record(action.item)
             if not any(pipe.unsent for pipe in self.session.pipes):
                 return
             await trio.lowlevel.checkpoint()
-            pace.begin()
+            timeslice.begin()
 
     def kill(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
         """End the connection now."""
@@ -114,15 +114,15 @@ class Relay:
         self._perform(self.session.swap(chain, now_ns()))
 
     def lame_duck(self) -> None:
-        """Tell the client that its connection ends soon, if it can hear it."""
+        """Send the client an INFO in lame duck mode, where it can take one."""
         self._perform(self.session.lame_duck(now_ns()))
 
     def drain(self) -> None:
-        """End the connection once what the client has sent is answered."""
+        """End the connection once the server has answered the frames of the client."""
         self._perform(self.session.drain(now_ns()))
 
     async def barrier(self) -> None:
-        """Wait until what the client has sent so far is handled by us and by the server."""
+        """Wait until we and the server have handled all that the client has sent so far."""
         while (self._client.readable or self.session.pipes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
         passed = trio.Event()
@@ -145,38 +145,38 @@ class Relay:
     async def _pump(self, direction: Direction) -> None:
         source, target = self._from[direction], self._to[direction]
         session, pipe = self.session, self.session.pipes[direction]
-        pace = Pace(self._most)
+        timeslice = Timeslice(self._most_frames)
         while not target.gone:
             while pipe.full and not session.over:
                 if self._unblocked.is_set():
                     self._unblocked = trio.Event()
                 await self._unblocked.wait()
-                pace.begin()
-            while self._gate.shut:
-                await self._gate.opened()
-                pace.begin()
+                timeslice.begin()
+            while self._admission.held:
+                await self._admission.wait_open()
+                timeslice.begin()
             data = b"" if pipe.pending else self._receive(source)
             if data is None:
                 await source.wait_readable()
-                pace.begin()
+                timeslice.begin()
                 continue
             now = self.last_activity = now_ns()
             if not (data or pipe.pending):
                 self._perform(session.eof(direction, now))
                 return
             before = pipe.scanner.ordinal
-            self._perform(session.receive(direction, data, now, pace))
-            over = pace.stepped(pipe.scanner.ordinal - before)
+            self._perform(session.receive(direction, data, now, timeslice))
+            over = timeslice.end_step(pipe.scanner.ordinal - before)
             if target.backlog:
                 await self._flush(target)
             elif over:
                 await trio.lowlevel.checkpoint()
             else:
                 continue
-            pace.begin()
+            timeslice.begin()
 
     def _receive(self, source: Leg) -> bytes | None:
-        """Return what a leg has to say: `b""` when it says no more, None when nothing is there yet."""
+        """Return the bytes of a leg: `b""` at its end or where it is lost, None when there are none yet."""
         try:
             data = source.try_receive()
         except LegLost as lost:
@@ -191,28 +191,28 @@ class Relay:
             self._lost(lost)
 
     def _lost(self, lost: LegLost) -> None:
-        """Go on until all that the peer of a leg has said is passed on, but not for long."""
-        self._fade()
+        """Pass on the bytes that the peer of a lost leg had sent, for a while, then end the connection."""
+        self._end_if_gone()
         if self.end is None and self._nursery is not None:
-            self._nursery.start_soon(self._fade_out, self._from.index(lost.leg))
+            self._nursery.start_soon(self._end_after_linger, self._from.index(lost.leg))
 
-    async def _fade_out(self, direction: int) -> None:
+    async def _end_after_linger(self, direction: int) -> None:
         await trio.sleep(LINGER)
         if not self.session.pipes[direction].ended:  # else the session has its own time for what it holds
-            self._stop(self._left(direction))
+            self._stop(self._end_of(direction))
 
-    def _fade(self) -> None:
-        """End the connection if a leg is gone and nothing of it is left to pass on."""
+    def _end_if_gone(self) -> None:
+        """End the connection if a leg is gone and all of its bytes are passed on."""
         for pipe, leg in zip(self.session.pipes, self._from, strict=True):
             if leg.gone and pipe.ended and not (pipe.pending or pipe.outbox.bytes):
-                self._stop(self._left(pipe.direction))
+                self._stop(self._end_of(pipe.direction))
 
-    def _left(self, direction: int) -> End:
-        goodbye = direction == C2S or self.session.pipes[C2S].ended
-        return End(close_reasons.CLIENT_CLOSED if goodbye else close_reasons.SERVER_CLOSED)
+    def _end_of(self, direction: int) -> End:
+        client_first = direction == C2S or self.session.pipes[C2S].ended
+        return End(close_reasons.CLIENT_CLOSED if client_first else close_reasons.SERVER_CLOSED)
 
     def _perform(self, actions: list[Action]) -> None:
-        """Do what the session asks; what goes to one leg goes with one system call where it can."""
+        """Perform the session's actions; the bytes for one leg go with one system call where they can."""
         pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]] = ([], [])
         for action in actions:
             if isinstance(action, Send):
@@ -222,14 +222,14 @@ class Relay:
             elif isinstance(action, Emit):
                 self._emit(action.event)
             else:
-                self._send(pieces)
-                if isinstance(action, Finish):
-                    self._spawn(self._finish, self._to[action.direction])
-                else:
+                self._send(pieces)  # the bytes before an end go out before it
+                if not isinstance(action, Finish):
                     self._stop(action)
+                elif self._nursery is not None:
+                    self._nursery.start_soon(self._finish, self._to[action.direction])
         self._send(pieces)
         if self._client.gone or self._server.gone:
-            self._fade()
+            self._end_if_gone()
         if not any(pipe.full for pipe in self.session.pipes):
             self._unblocked.set()
         self._arm()
@@ -243,30 +243,26 @@ class Relay:
                     self._lost(lost)
                 parts.clear()
 
-    def _spawn(self, task: Callable[[Leg], object], leg: Leg) -> None:
-        if self._nursery is not None:
-            self._nursery.start_soon(task, leg)  # type: ignore[arg-type]
-
     async def _finish(self, leg: Leg) -> None:
         await self._flush(leg)
         leg.finish()
 
     def _stop(self, end: End) -> None:
         if self.end is None:
-            self.end = self._named(end)
+            self.end = self._with_lost_cause(end)
             self.session.stop()
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 
-    def _named(self, end: End) -> End:
-        """Return why the connection ended: to the session a leg that was lost has only closed."""
+    def _with_lost_cause(self, end: End) -> End:
+        """Return an end with the cause that the sockets tell: to the session, a lost leg has only closed."""
         if end.cause == close_reasons.CLIENT_CLOSED and self._client.lost is not None:
             return End(close_reasons.CLIENT_LOST, self._client.lost)
         if end.cause == close_reasons.SERVER_CLOSED and self._server.lost is not None:
             return End(close_reasons.SERVER_LOST, self._server.lost)
         return end
 
-    # -- time
+    # -- deadlines of the session
 
     def _arm(self) -> None:
         if self.session.next_tick() is None or self._nursery is None:
@@ -278,18 +274,18 @@ class Relay:
             self._nursery.start_soon(self._tick)
 
     async def _tick(self) -> None:
-        pace = Pace(self._most)
+        timeslice = Timeslice(self._most_frames)
         while (due := self.session.next_tick()) is not None:
             self._retick = trio.Event()
             with trio.move_on_at(due / 1_000_000_000):
                 await self._retick.wait()
             now = now_ns()
-            if now < due and due - now > 1_000:
+            if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
                 continue
-            pace.begin()
+            timeslice.begin()
             before = self._sent
-            self._perform(self.session.tick(max(now, due), pace))
-            pace.stepped(self._sent - before)
+            self._perform(self.session.tick(max(now, due), timeslice))
+            timeslice.end_step(self._sent - before)
             for leg in self._to:
                 if leg.backlog:
                     await self._flush(leg)
@@ -298,7 +294,7 @@ class Relay:
     # -- the end
 
     async def _linger(self, end: End) -> None:
-        """Let both peers take what came before the end."""
+        """Let both peers take the bytes before the end."""
         if end.reset:
             self._client.reset()
             self._server.reset()
@@ -306,14 +302,13 @@ class Relay:
         with trio.move_on_after(LINGER):
             async with trio.open_nursery() as nursery:
                 for leg in self._from:
-                    nursery.start_soon(_part, leg)
+                    nursery.start_soon(_close_in_order, leg)
 
 
-async def _part(leg: Leg) -> None:
-    """Flush, half-close, drain: unread bytes would turn our close into an RST."""
+async def _close_in_order(leg: Leg) -> None:
+    """Flush, half-close, then read to the end: unread bytes would turn our close into an RST."""
     with suppress(LegLost):
         await leg.flush()
         leg.finish()
-        while (data := leg.try_receive()) != b"":
-            if data is None:
-                await leg.wait_readable()
+        while await leg.receive():
+            await trio.lowlevel.checkpoint()  # a peer that never stops sending must not keep the loop

@@ -1,12 +1,12 @@
-"""The way to the server: dial it, wait for its greeting, and tell the operator when it cannot be used.
+"""The upstream: dials the server, waits for its greeting, and reports outages to the operator.
 
-An attempt lasts from the dial to the server's first line, INFO: what stands in between (a load balancer, the
-port mapping of a container) accepts connections for a server that is gone, and a server that wants TLS first
-accepts them and says nothing.  Which of the two it is, a ClientHello on a connection of its own finds out,
-once per outage.
+An attempt lasts from the dial to the server's first line, INFO.  A connection alone proves nothing: a load
+balancer, or the port mapping of a container, accepts connections for a server that is gone, and a server
+with `handshake_first` accepts them and sends nothing.  One ClientHello per outage, on a connection of its
+own, tells these two apart.
 
 An outage is a warning when it begins, one more for each further reason, and one when it is over, with the
-number of connections that were turned away; each attempt of each client would only say the same again.
+number of connections that were turned away.  Each attempt of each client would only repeat them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import trio
 
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event, Notice
-from natsproxy.net.stream import Leg, LegLost, taken
+from natsproxy.net.leg import Leg, LegLost
 from natsproxy.session.greeting import trouble
 from natsproxy.units import format_duration
 
 _RETRY = 0.05  # seconds between attempts while a client is kept waiting
-_LINE = 1 << 20  # bytes of a first line
-_HELLO = 1.0  # seconds for the answer to a ClientHello
-_RECORDS = (b"\x15", b"\x16")  # how TLS answers: with an alert or a handshake
+_LONGEST_LINE = 1 << 20  # bytes of the first line
+_HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
+_TLS_RECORDS = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
 
 
 class NoServer(Exception):
@@ -43,14 +43,14 @@ class Upstream:
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._reasons: set[str] = set()  # what was said of this outage
+        self._reasons: set[str] = set()  # of this outage, as reported; empty: there is none
         self._since = 0
         self._turned_away = 0
-        self._tls: bool | None = None  # whether a server without a greeting speaks TLS; None: not asked yet
-        self._asking = trio.Lock()
+        self._tls: bool | None = None  # whether a server without a greeting speaks TLS; None: not known yet
+        self._probing = trio.Lock()
 
     async def dial(self) -> tuple[Leg, bytes]:
-        """Return a leg and what the server has said on it; try again as long as `upstream_hold` says.
+        """Return a leg and the bytes received on it; try again for the time of `upstream_hold`.
 
         Raises NoServer.
         """
@@ -68,7 +68,7 @@ class Upstream:
             why = trouble(greeting)
             if why is None:
                 self._up()
-            else:  # the session turns the client away, in words that it understands
+            else:  # the session turns the client away, with an -ERR that it understands
                 self._down(f"{self._settings.upstream}: {why}")
                 self._turned_away += 1
             return leg, greeting
@@ -98,14 +98,14 @@ class Upstream:
     async def _connect(self) -> Leg:
         upstream = self._settings.upstream
         stream = await trio.open_tcp_stream(upstream.host, upstream.port)
-        return Leg(taken(stream), keepalive=self._settings.keepalive)
+        return Leg.from_stream(stream, keepalive=self._settings.keepalive)
 
     async def _speaks_tls(self) -> bool:
-        """Whether a server that gave no greeting answers a ClientHello; it is asked once per outage."""
-        async with self._asking:
+        """Tell whether a server that gave no greeting answers a ClientHello; it gets one per outage."""
+        async with self._probing:
             if self._tls is None:
                 self._tls = False
-                with trio.move_on_after(_HELLO):
+                with trio.move_on_after(_HELLO_TIMEOUT):
                     self._tls = await self._answers_hello()
             return self._tls
 
@@ -116,7 +116,7 @@ class Upstream:
             return False
         try:
             leg.write(_client_hello())
-            return (await _receive(leg))[:1] in _RECORDS
+            return (await leg.receive())[:1] in _TLS_RECORDS
         except LegLost:
             return False
         finally:
@@ -143,24 +143,18 @@ class Upstream:
             self._tls = None
 
 
-async def _receive(leg: Leg) -> bytes:
-    while (data := leg.try_receive()) is None:
-        await leg.wait_readable()
-    return data
-
-
 async def _first_line(leg: Leg) -> bytes:
-    """Return what a server says up to the end of its first line or more; nothing where it ends before."""
-    said = b""
+    """Return the bytes of a server up to its first line end or more; `b""` where the stream ends before."""
+    line = b""
     try:
-        while b"\n" not in said and len(said) < _LINE:
-            data = await _receive(leg)
+        while b"\n" not in line and len(line) < _LONGEST_LINE:
+            data = await leg.receive()
             if not data:
                 return b""
-            said += data
+            line += data
     except LegLost:
         return b""
-    return said
+    return line
 
 
 def _client_hello() -> bytes:
@@ -172,10 +166,10 @@ def _client_hello() -> bytes:
 
 
 def _reason(error: OSError) -> str:
-    """Return why a connection cannot be made: of several addresses tried, what the first one said."""
+    """Return the reason why a connection cannot be made: that of the first address that was tried."""
     cause: BaseException | None = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     first = cause if isinstance(cause, OSError) else error
-    number = first.errno or 0  # below zero: a name that is not resolved, which has numbers of its own
+    number = first.errno or 0  # below zero: the name is not resolved; getaddrinfo has numbers of its own
     return os.strerror(number) if number > 0 else first.strerror or str(first)

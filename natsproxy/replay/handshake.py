@@ -13,7 +13,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
-from natsproxy.net.stream import Leg, LegLost, taken
+from natsproxy.net.leg import Leg, LegLost
 from natsproxy.protocol import gojson
 from natsproxy.replay.errors import ReplayError
 from natsproxy.wire import encode
@@ -65,7 +65,7 @@ async def _dial(address: Address) -> Leg:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot connect to nats://{address}: {reason}") from None
-    return Leg(taken(stream))
+    return Leg.from_stream(stream)
 
 
 async def _shake_hands(leg: Leg, address: Address, connect_arguments: ConnectArguments) -> bytes:

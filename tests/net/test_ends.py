@@ -15,9 +15,9 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed
+from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.relay import Relay
-from natsproxy.net.stream import Leg, LegLost
 from natsproxy.session import close_reasons
 from tests.kit.servers import NatsServer
 
@@ -224,7 +224,7 @@ async def test_a_drain_ends_connections_in_steps(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Relay, "drain", lambda _: drained.append(passes.count))
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     count = 2 * TIMES
-    monkeypatch.setattr("natsproxy.net.proxy._STEP", count // 2)
+    monkeypatch.setattr("natsproxy.net.proxy._DRAIN_STEP", count // 2)
     async with listener, before(listener.socket.getsockname()[1]) as (proxy, _):
         clients, servers = [], []
         for _ in range(count):

@@ -17,8 +17,8 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.config.settings import ProxySettings, RecordSettings
-from natsproxy.net.pace import FIRST, Pace
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.timeslice import FIRST_STEP, Timeslice
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.connection_rules import ActiveRules
 from natsproxy.rules.file.parser import load
@@ -50,7 +50,7 @@ class Work:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     found = Work()
-    monkeypatch.setattr(Pace, "clock", staticmethod(found.clock))
+    monkeypatch.setattr(Timeslice, "clock", staticmethod(found.clock))
     monkeypatch.setattr(ActiveRules, "decide", found.counted(ActiveRules.decide))
     monkeypatch.setattr(RecordingFilter, "_one", found.counted(RecordingFilter._one))
     return found
@@ -122,5 +122,5 @@ async def test_a_ping_is_answered_after_a_few_turns_of_a_flood(
 
     assert sum(found) > 0, "the flood was not seen at all"
     # A filter's first step comes before its price is known.  Without turns all 20,000 frames come first.
-    assert max(found) < FIRST + 200 * 20
+    assert max(found) < FIRST_STEP + 200 * 20
     assert sorted(found)[5] < 50 * 20

@@ -20,8 +20,8 @@ from natsproxy.capture.read.view import legs
 from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
-from natsproxy.net import disk as disk_thread
-from natsproxy.net.gate import Gate
+from natsproxy.net import writer_thread
+from natsproxy.net.admission import Admission
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S
@@ -38,8 +38,8 @@ MS = 1_000_000
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Give a disk that obeys, tried again after 10 ms."""
-    monkeypatch.setattr(disk_thread, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(disk_thread, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(writer_thread, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(writer_thread, "LONGEST_PAUSE", 0.01)
     return Disk(monkeypatch)
 
 
@@ -196,19 +196,19 @@ async def test_gap_slows_traffic_down_before_it_misses_any(
     nats_server: NatsServer, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With more than half of the queue used traffic is held up, for a moment only if that does not help."""
-    shut: list[int] = []
-    close = Gate.close
+    holds: list[int] = []
+    hold = Admission.hold
 
-    def counted_close(gate: Gate) -> None:
-        shut.append(1)
-        close(gate)
+    def counted_hold(admission: Admission) -> None:
+        holds.append(1)
+        hold(admission)
 
-    monkeypatch.setattr(Gate, "close", counted_close)
+    monkeypatch.setattr(Admission, "hold", counted_hold)
     async with running(nats_server, tmp_path / "x.ncap", queue=64 << 20) as run:
         stream = await run.connect()
         disk.moving.clear()
         assert await ask(stream, MESSAGE * 4_500)
-        assert shut
+        assert holds
         disk.moving.set()
         await stream.aclose()
         await run.until(run.ends)
@@ -229,7 +229,7 @@ async def test_wait_holds_traffic_up(nats_server: NatsServer, tmp_path: Path, di
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish)
-            await run.until(lambda: run.proxy._gate.shut)
+            await run.until(lambda: run.proxy._recording.admission.held)
             passed = run.proxy.relays[1].session.pipes[C2S].in_bytes
             late = await run.dial()
             await late.send_all(CONNECT + b"PING\r\n")  # it waits as well

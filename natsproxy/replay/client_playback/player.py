@@ -9,8 +9,8 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.errors import NatsproxyError, ProtocolError
-from natsproxy.net.relay import now_ns
-from natsproxy.net.stream import Leg, LegLost
+from natsproxy.net.clock import now_ns
+from natsproxy.net.leg import Leg, LegLost
 from natsproxy.replay.client_playback.credentials import Credentials, rebuild_connect
 from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.state import Action, Dial, Write

@@ -16,8 +16,8 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
-from natsproxy.net.relay import now_ns
-from natsproxy.net.stream import Leg, LegLost, taken
+from natsproxy.net.clock import now_ns
+from natsproxy.net.leg import Leg, LegLost
 from natsproxy.replay.conversation.exchanges import WINDOW, Exchange
 from natsproxy.replay.conversation.matching import Matchers
 from natsproxy.replay.conversation.steps import events
@@ -157,7 +157,7 @@ class CassetteServer:
                 nursery.start_soon(self._connection, self.accepted, stream)
 
     async def _connection(self, client_id: int, stream: trio.SocketStream) -> None:
-        leg = Leg(taken(stream))
+        leg = Leg.from_stream(stream)
         self._legs[client_id] = leg
         self.connected += 1
         try:

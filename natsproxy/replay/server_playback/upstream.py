@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.net.stream import Leg, LegLost
+from natsproxy.net.leg import Leg, LegLost
 from natsproxy.replay.handshake import UNLIMITED, open_connection, receive
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame

@@ -1,8 +1,10 @@
-"""A leg: one non-blocking socket with a try form for everything.
+"""A leg: the connection on one side of the proxy, on a non-blocking socket.
 
-trio charges for every wake-up, so each operation is tried on the socket first and trio is asked to wait only
-when it would block.  This is the seam that TLS will fit behind: try-receive, try-send, wait, swap.
-Only this module and `net/proxy.py` name socket errors.
+trio charges for every wake-up, so each operation is first tried on the socket itself, and the task waits in
+trio only where it would block: `try_receive`, then `wait_readable`; `write`, then `flush`.  A leg with TLS is
+to have the same operations.
+
+Errors of sockets are translated here, once: a leg raises LegLost and nothing else.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ from contextlib import suppress
 
 import trio
 
-RECEIVE_SIZE = 65536
-RECEIVE_MOST = 262144
-_PARTS = 64  # pieces of one system call; of more it is cheaper to make one
+from natsproxy.addresses import Address
+
+SMALLEST_READ = 65_536
+LARGEST_READ = 262_144
+_MOST_PARTS = 64  # pieces of one system call; joining more of them is cheaper than passing them
 
 
 class LegLost(Exception):
-    """The peer of a leg reset the connection or the network did: it takes no more.
+    """The peer of a leg, or the network, reset the connection: it takes no more bytes.
 
-    What it had sent before may still be there to receive.
+    Bytes that the peer sent before may still be there to receive.
     """
 
     def __init__(self, leg: Leg, reason: str) -> None:
@@ -30,15 +34,11 @@ class LegLost(Exception):
         self.leg = leg
 
 
-def taken(stream: trio.SocketStream) -> socket.socket:
-    """Take the plain socket out of a trio stream."""
-    return socket.socket(fileno=stream.socket.detach())
-
-
 class Leg:
     """The connection on one side of the proxy.
 
-    gone: the peer takes no more; what is written is dropped.  lost: why, where it had not said goodbye.
+    backlog: bytes written that the kernel has not taken yet.  gone: the peer takes no more, and writes are
+    dropped.  lost: the reason for that, where the peer had not ended the stream before.
     """
 
     def __init__(self, sock: socket.socket, *, keepalive: bool = True) -> None:
@@ -50,34 +50,45 @@ class Leg:
         self._open = True
         self.gone = False
         self.lost: str | None = None
-        self._ended = False  # the peer has said goodbye
-        self._finished = False  # we have
-        self._receive_size = RECEIVE_SIZE
+        self._peer_ended = False
+        self._finished = False  # we have half-closed it
+        self._receive_size = SMALLEST_READ
         with suppress(OSError):  # the peer may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if keepalive:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
+    @classmethod
+    def from_stream(cls, stream: trio.SocketStream, *, keepalive: bool = True) -> Leg:
+        """Return a leg on the socket of a trio stream, which it takes away from the stream."""
+        return cls(socket.socket(fileno=stream.socket.detach()), keepalive=keepalive)
+
     def try_receive(self) -> bytes | None:
-        """Return bytes, `b""` at EOF, or None when nothing is there yet."""
+        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
         try:
             data = self._sock.recv(self._receive_size)
         except BlockingIOError:
             return None
         except OSError as error:
             raise self._lose(error) from None
-        self._ended = not data
-        if len(data) == self._receive_size < RECEIVE_MOST:
-            self._receive_size *= 2  # more is waiting: fewer, larger reads
+        self._peer_ended = not data
+        if len(data) == self._receive_size < LARGEST_READ:
+            self._receive_size *= 2  # more is waiting in the kernel: fewer, larger reads
+        return data
+
+    async def receive(self) -> bytes:
+        """Return the next bytes, `b""` at the end of the stream.  Raises LegLost."""
+        while (data := self.try_receive()) is None:
+            await self.wait_readable()
         return data
 
     async def wait_readable(self) -> None:
-        """Wait until there may be something to receive, or the leg is lost: receiving says which."""
+        """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
         with suppress(trio.ClosedResourceError, OSError):
             await trio.lowlevel.wait_readable(self._sock)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Send what the kernel takes now and keep the rest; `flush` sends that."""
+        """Send as much as the kernel takes now and keep the rest for `flush`.  Raises LegLost."""
         if self.gone or self._finished:
             return
         if self._backlog:
@@ -93,8 +104,8 @@ class Leg:
             self._keep(memoryview(data)[sent:])
 
     def write_all(self, parts: list[bytes | memoryview]) -> None:
-        """Send several pieces with one call; the same as `write` for each in turn."""
-        if len(parts) > _PARTS:
+        """Send several pieces with one system call; the same as `write` for each in turn.  Raises LegLost."""
+        if len(parts) > _MOST_PARTS:
             parts = [b"".join(parts)]
         if self._backlog or len(parts) == 1 or self.gone or self._finished:
             for part in parts:
@@ -118,7 +129,7 @@ class Leg:
         self.backlog += len(data)
 
     async def flush(self) -> None:
-        """Wait until everything written is in the kernel; several tasks may wait at once."""
+        """Wait until the kernel has all written bytes; several tasks may wait at once.  Raises LegLost."""
         while self._backlog:
             if self._flushing is not None:
                 await self._flushing.wait()
@@ -148,14 +159,14 @@ class Leg:
 
     def _lose(self, error: Exception) -> LegLost:
         self.gone = True
-        if not self._ended and self.lost is None:
+        if not self._peer_ended and self.lost is None:
             self.lost = str(error)
         self._backlog.clear()
         self.backlog = 0
         return LegLost(self, str(error))
 
     def finish(self) -> None:
-        """Half-close: the peer sees EOF after what was sent."""
+        """Half-close: the peer sees the end of the stream after the bytes that were sent."""
         self._finished = True
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
@@ -170,7 +181,7 @@ class Leg:
             self._sock.close()
 
     def reset(self) -> None:
-        """Close with RST, whatever is unsent or unread."""
+        """Close with RST, and drop all that is unsent or unread."""
         if self._open:
             with suppress(OSError):
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -185,16 +196,16 @@ class Leg:
             return False
 
     @property
-    def local(self) -> tuple[str, int]:
+    def local(self) -> Address:
         """Our own address and port."""
         host, port = self._sock.getsockname()[:2]
-        return str(host), int(port)
+        return Address(host, port)
 
     @property
     def peer(self) -> str:
-        """The peer's address as `host:port`."""
+        """The peer's address as `host:port`; `gone` where it has left already."""
         try:
             host, port = self._sock.getpeername()[:2]
         except OSError:
             return "gone"
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(Address(host, port))

@@ -1,0 +1,45 @@
+"""The admission of traffic by its recorder: traffic waits, or is refused, where it would pass unrecorded.
+
+| state | reading from the sockets | new connections |
+| --- | --- | --- |
+| open | goes on | are taken |
+| held | waits until the recorder lets it go on | are taken |
+| refused | stays held: the recorder ends the connections | are closed |
+"""
+
+from __future__ import annotations
+
+import trio
+
+
+class Admission:
+    """One state for all connections of a proxy.
+
+    held: relays do not read.  refusal: the reason why no traffic may pass; None where it may.
+    """
+
+    def __init__(self) -> None:
+        self.held = False
+        self.refusal: str | None = None
+        self._opened = trio.Event()
+
+    def hold(self) -> None:
+        """Let traffic wait."""
+        if not self.held:
+            self.held = True
+            self._opened = trio.Event()
+
+    def refuse(self, reason: str) -> None:
+        """Let no traffic pass; the caller ends the connections that wait."""
+        self.hold()
+        self.refusal = reason
+
+    def open(self) -> None:
+        """Let traffic pass."""
+        self.held = False
+        self.refusal = None
+        self._opened.set()
+
+    async def wait_open(self) -> None:
+        """Wait for the next `open`; traffic may be held again by the time that the caller runs."""
+        await self._opened.wait()

@@ -1,0 +1,191 @@
+"""The connections of a proxy: an accepted leg gets a session, a server leg and a relay.
+
+The order matters: a connection that a rule refuses never reaches the server, the `Opened` event comes after
+the server's greeting, and every connection ends with `Closed`, however it ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.capture.format import records
+from natsproxy.config.settings import ProxySettings
+from natsproxy.errors import place_of
+from natsproxy.events import Closed, Event, Notice, Opened
+from natsproxy.net.clock import now_ns
+from natsproxy.net.leg import Leg
+from natsproxy.net.recording import Recording
+from natsproxy.net.relay import Relay
+from natsproxy.net.upstream import NoServer, Upstream
+from natsproxy.rules.interface import Chain
+from natsproxy.session import close_reasons
+from natsproxy.session.actions import Emit, End, SessionSettings
+from natsproxy.session.budget import Budget
+from natsproxy.session.session import Session
+from natsproxy.units import MIB
+
+_MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them, so they are hostile
+
+
+class _Accepted(NamedTuple):
+    """A client leg with its facts at the accept: number of the connection, both addresses, time (ns)."""
+
+    leg: Leg
+    conn: int
+    peer: str
+    local: Address
+    opened: int
+
+
+class Connections:
+    """Serves the accepted connections of one proxy.
+
+    relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
+    """
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        chain: Chain,
+        relays: dict[int, Relay],
+        recording: Recording,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.relays = relays
+        self.chain = chain
+        self._settings = settings
+        self._session_settings = _session_settings(settings)
+        self._recording = recording
+        self._emit = emit
+        self._upstream = Upstream(settings, emit, now_ns)
+        self._budget = Budget(settings.buffers)
+        self._names: Counter[str] = Counter()
+        self._closed = trio.Event()
+
+    def swap(self, chain: Chain) -> None:
+        """Put another chain in force on all connections."""
+        self.chain = chain
+        for relay in list(self.relays.values()):
+            relay.swap(chain)
+
+    async def wait_closed(self) -> None:
+        """Wait until no connection is relayed."""
+        while self.relays:
+            self._closed = trio.Event()
+            await self._closed.wait()
+
+    async def serve(self, client: Leg, conn: int) -> None:
+        """Serve one connection to its end.  conn: its number, counted from 1."""
+        accepted = _Accepted(client, conn, client.peer, client.local, now_ns())
+        if (refusal := self._recording.refusal()) is not None:
+            client.close()
+            self._emit(Closed(accepted.opened, conn, refusal.cause, refusal.detail))
+            return
+        session = self._session(accepted)
+        record = self._recording.open(conn, session)
+        end = End(close_reasons.KILLED)  # stays where we are cancelled
+        try:
+            end = self._refuse(session, client) or await self._relay(session, accepted, record)
+        except NoServer as error:
+            end = End(close_reasons.UPSTREAM_DOWN, str(error))
+        except Exception as error:  # a bug that the bytes of one peer reach must not end the others
+            end = End(close_reasons.INTERNAL, f"natsproxy failed, please report it: {place_of(error)}")
+            self._emit(Notice(now_ns(), conn, "error", end.detail))
+        finally:
+            client.close()
+            self._close(session, end, accepted)
+
+    def _refuse(self, session: Session, client: Leg) -> End | None:
+        """Close the client leg where a rule refuses the connection, and return its end."""
+        opening = session.opening
+        if opening not in ("refuse", "close"):
+            return None
+        for action in session.take_actions():
+            if isinstance(action, Emit):
+                self._emit(action.event)
+        if opening == "refuse":
+            client.reset()
+        else:
+            client.close()
+        return End(close_reasons.RULE, f"a rule says: {opening}", opening == "refuse")
+
+    async def _relay(
+        self, session: Session, accepted: _Accepted, record: Callable[[records.Item], None]
+    ) -> End:
+        """Connect to the server and relay.  Raises NoServer."""
+        chain = self.chain
+        server, greeting = await self._upstream.dial()
+        if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
+            server.close()
+            return refusal
+        client, conn, peer, local, opened = accepted
+        upstream = str(self._settings.upstream)
+        self._emit(Opened(opened, conn, peer, upstream, str(local), conn))
+        info = {"client": peer, "upstream": upstream, "ordinal": conn}
+        record(records.Open(conn, opened, info))
+        recording = self._recording
+        relay = Relay(session, client, server, self._emit, record, recording.most_frames, recording.admission)
+        self.relays[conn] = relay
+        if self.chain is not chain:  # it was swapped during the dial
+            relay.swap(self.chain)
+        return await relay.run(greeting)
+
+    def _session(self, accepted: _Accepted) -> Session:
+        local = accepted.local
+        return Session(
+            replace(self._session_settings, self_host=local.host, self_port=local.port),
+            self.chain,
+            conn=accepted.conn,
+            ordinal=accepted.conn,
+            address=accepted.peer,
+            record=self._recording.active,
+            now=accepted.opened,
+            budget=self._budget,
+            key_of=self._key_of,
+        )
+
+    def _key_of(self, name: str, ordinal: int) -> str:
+        """Return the connection key of a client: its name and the number of clients of that name so far."""
+        if not name or (len(self._names) >= _MOST_NAMES and name not in self._names):
+            return f"#{ordinal}"
+        self._names[name] += 1
+        return f"{name}/{self._names[name]}"
+
+    def _close(self, session: Session, end: End, accepted: _Accepted) -> None:
+        now, conn, client = now_ns(), accepted.conn, session.connect
+        self.relays.pop(conn, None)
+        counts = session.counts()
+        item = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
+        self._recording.close(conn, item, end.cause)
+        self._emit(
+            Closed(
+                now,
+                conn,
+                end.cause,
+                end.detail,
+                duration=now - accepted.opened,
+                error=session.server_error,
+                name=client.name,
+                user=client.user or client.nkey,
+                **counts,
+            )
+        )
+        self._closed.set()
+
+
+def _session_settings(settings: ProxySettings) -> SessionSettings:
+    return SessionSettings(
+        max_control_line=settings.max_control_line,
+        rule_buffer=settings.rule_buffer,
+        advertise=settings.advertise,
+        unparsed=settings.unparsed,
+        queue_bytes=settings.queue_bytes,
+        auth_timeout=settings.auth_timeout,
+        record_frame_max=settings.record.frame_max if settings.record else 8 * MIB,
+    )

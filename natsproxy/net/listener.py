@@ -1,0 +1,50 @@
+"""The listeners of a proxy: they take connections and hand them on as legs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.errors import ConfigError
+from natsproxy.events import Event, Notice
+from natsproxy.net.clock import now_ns
+from natsproxy.net.leg import Leg
+
+_RETRY: Final = 0.1  # seconds until the next try where the process is out of descriptors
+
+
+async def open_listeners(addresses: Sequence[Address]) -> list[trio.SocketListener]:
+    """Listen on all addresses, or on none.  Raises ConfigError that names the address at fault."""
+    listeners: list[trio.SocketListener] = []
+    for address in addresses:
+        try:
+            listeners += await trio.open_tcp_listeners(address.port, host=address.host or None)
+        except OSError as error:
+            for listener in listeners:
+                await listener.aclose()
+            reason = error.strerror or str(error)
+            raise ConfigError(f"cannot listen on {address}: {reason}") from None
+    return listeners
+
+
+def local_address(listener: trio.SocketListener) -> Address:
+    """Return the address of a listener, with the port that the system chose."""
+    host, port = listener.socket.getsockname()[:2]
+    return Address(host, port)
+
+
+async def accept(
+    listener: trio.SocketListener, take: Callable[[Leg], None], emit: Callable[[Event], None]
+) -> None:
+    """Accept connections until cancelled."""
+    while True:
+        try:
+            stream = await listener.accept()
+        except OSError as error:  # out of descriptors: closing connections give some back
+            emit(Notice(now_ns(), None, "error", f"cannot accept connections: {error.strerror}"))
+            await trio.sleep(_RETRY)
+            continue
+        take(Leg.from_stream(stream))

@@ -1,0 +1,163 @@
+"""The recording of a proxy: the recorder of its capture, where there is one, and its taps.
+
+A record goes from a connection through `DeferredRecords`, which drops those of probes, to the recorder and
+the taps.  A capture may begin and end while connections are open: it begins with a preamble for each, so that
+it stands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import trio
+
+from natsproxy.capture.format import records
+from natsproxy.config.settings import RecordSettings
+from natsproxy.errors import ConfigError
+from natsproxy.events import Event, Firing
+from natsproxy.net.admission import Admission
+from natsproxy.net.clock import now_ns
+from natsproxy.net.deferred_records import DeferredRecords
+from natsproxy.net.recorder import Recorder
+from natsproxy.net.relay import Relay
+from natsproxy.session import close_reasons
+from natsproxy.session.actions import End
+from natsproxy.session.session import Session
+from natsproxy.wire.frames import NO_LIMIT
+
+_FIRING_FIELDS: Final = tuple(name for name in Firing.__slots__ if name != "also")
+
+
+class Recording:
+    """Records the connections of a proxy.
+
+    relays: the open connections by their numbers; the proxy changes it.  seed: written into captures.
+    admission: holds or refuses traffic that cannot be recorded.  unwritten: the reason why the last capture
+    that ended is not whole; None where it is.
+    """
+
+    def __init__(self, relays: Mapping[int, Relay], seed: int, emit: Callable[[Event], None]) -> None:
+        self.recorder: Recorder | None = None
+        self.unwritten: str | None = None
+        self.admission = Admission()
+        self._relays = relays
+        self._seed = seed
+        self._emit = emit
+        self._taps: list[Callable[[records.Item], None]] = []
+        self._deferred: dict[int, DeferredRecords] = {}
+        self._ended = trio.Event()
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody takes records: a recorder or a tap."""
+        return self.recorder is not None or bool(self._taps)
+
+    def most_frames(self) -> int:
+        """Return the number of frames that one record may have."""
+        return NO_LIMIT if self.recorder is None else self.recorder.most_frames
+
+    # -- records
+
+    def tap(self, tap: Callable[[records.Item], None]) -> Callable[[], None]:
+        """Call `tap` for each record of later connections; return a function that ends it."""
+        self._taps.append(tap)
+        return lambda: self._taps.remove(tap)
+
+    def record(self, item: records.Item) -> None:
+        """Give an item to the recorder and the taps."""
+        if self.recorder is not None:
+            self.recorder.put(item)
+        for tap in tuple(self._taps):
+            tap(item)
+
+    def record_firing(self, event: Firing) -> None:
+        """Record a firing, or each of the firings that an event stands for."""
+        if self.active:
+            for firing in event.each():
+                info: dict[str, Any] = {name: getattr(firing, name) for name in _FIRING_FIELDS}
+                self.record(records.Firing(event.conn, event.t, info))
+
+    def record_rules(self, text: str) -> None:
+        """Record the rules that are in force from now on."""
+        if self.recorder is not None:
+            self.recorder.put(records.Note(now_ns(), {"rules": text}))
+
+    def open(self, conn: int, session: Session) -> DeferredRecords:
+        """Return the function that takes the records of a new connection."""
+        deferred = self._deferred[conn] = DeferredRecords(session, self.record)
+        return deferred
+
+    def close(self, conn: int, item: records.Item, cause: str) -> None:
+        """Record the last item of a connection, which ended for `cause`."""
+        self._deferred.pop(conn).close(item, cause)
+
+    # -- captures
+
+    def start(self, settings: RecordSettings, rules: str | None, nursery: trio.Nursery) -> None:
+        """Begin a capture, with preambles of the open connections; its task runs in `nursery`.
+
+        Raises CaptureError if the file cannot be created, and ConfigError during another capture.
+        """
+        if self.recorder is not None:
+            raise ConfigError("a capture is already being recorded: stop it first")
+        self.recorder = Recorder(
+            settings,
+            seed=self._seed,
+            rules=rules,
+            emit=self._emit,
+            preambles=self._preambles,
+            admission=self.admission,
+            end_all=self._end_all,
+        )
+        self._ended = trio.Event()
+        for deferred in self._deferred.values():
+            deferred.discard()
+        for preamble in self._preambles():
+            self.recorder.put(preamble)
+        nursery.start_soon(self._run, self.recorder)
+        for relay in self._relays.values():
+            relay.session.record(True)
+
+    async def _run(self, recorder: Recorder) -> None:
+        try:
+            # Shielded: however the proxy ends, its records are written and indexed first (see `stop`).
+            with trio.CancelScope(shield=True):
+                await recorder.run()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """End the capture; return when its index is written."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is None:
+            return
+        for relay in self._relays.values():
+            relay.session.record(bool(self._taps))
+        recorder.close()
+        await self._ended.wait()
+        self.unwritten = recorder.failure
+
+    def rotate(self) -> None:
+        """Begin a new segment of the capture."""
+        if self.recorder is not None:
+            self.recorder.rotate()
+
+    def _preambles(self) -> Iterator[records.Preamble]:
+        for conn, relay in self._relays.items():
+            if not self._deferred[conn].deferring:
+                yield records.Preamble(conn, now_ns(), relay.session.snapshot())
+
+    def refusal(self) -> End | None:
+        """Return the end of a connection that cannot be recorded now; None where it can, or need not be."""
+        reason = self.admission.refusal
+        return None if reason is None else _cannot_be_recorded(reason)
+
+    def _end_all(self, reason: str) -> None:
+        end = _cannot_be_recorded(reason)
+        for relay in list(self._relays.values()):
+            relay.kill(end.cause, end.detail)
+
+
+def _cannot_be_recorded(reason: str) -> End:
+    return End(close_reasons.RECORDER, f"it cannot be recorded: {reason}")

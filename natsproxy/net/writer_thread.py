@@ -1,0 +1,141 @@
+"""The writer thread of a recorder: it writes sealed blocks to the capture, one after another.
+
+The writer has a thread of its own: a trip through the loop for each block would cost a time slice of every
+busy connection, and at speed more traffic comes in that time than a block holds.  Nearly all the time of the
+thread goes into calls that release the interpreter lock (checksum, compression, writev), so traffic does not
+wait for it.
+
+The thread repeats a write that fails (a full disk, a removed folder, a device error) after pauses that grow;
+the blocks behind it wait in memory, and the recorder bounds them.  The loop gets two calls for an outage: one
+when writing first fails, and one when writing goes on and the queue has room again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+from natsproxy.capture.write.builder import SealedBlock
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
+from natsproxy.errors import CaptureError
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two attempts."""
+
+
+class WriterThread:
+    """Writes blocks and begins segments, in the order in which they are given.
+
+    call_in_loop: calls a function in the loop's thread, soon.  on_failure: called there with the reason.
+    on_room: called there when no more than `low` bytes wait, after a failure or `notify_room`.
+    failure: the reason while writing fails.  lost_frames: frames that were given up at the end.
+    """
+
+    def __init__(
+        self,
+        writer: CaptureWriter,
+        *,
+        low: int,
+        call_in_loop: Callable[..., Any],
+        on_failure: Callable[[str], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self.lost_frames = 0
+        self.failure: str | None = None
+        self._writer = writer
+        self._low = low
+        self._call_in_loop, self._on_failure, self._on_room = call_in_loop, on_failure, on_room
+        self._jobs: SimpleQueue[SealedBlock | SegmentInfo | None] = SimpleQueue()
+        self._ending = threading.Event()
+        self._notify = False
+        # Each counter is changed by one thread only, the loop's or ours: an addition is not atomic.
+        self._bytes_given = self._bytes_written = 0
+        self._segments_given = self._segments_begun = 0
+
+    # -- called in the loop's thread
+
+    @property
+    def waiting(self) -> int:
+        """The number of bytes that are not written yet."""
+        return self._bytes_given - self._bytes_written
+
+    @property
+    def rotating(self) -> bool:
+        """Whether a new segment is in the queue."""
+        return self._segments_given != self._segments_begun
+
+    def write(self, block: SealedBlock) -> None:
+        """Put a block in the queue."""
+        self._bytes_given += block.length
+        self._jobs.put(block)
+
+    def begin_segment(self, info: SegmentInfo) -> None:
+        """Put a new segment in the queue: later blocks go into it."""
+        self._segments_given += 1
+        self._jobs.put(info)
+
+    def notify_room(self) -> None:
+        """Have `on_room` called once the queue has room."""
+        self._notify = True
+        if self.waiting <= self._low:  # the thread may have written the last block just before
+            self._notify_now()
+
+    def end(self) -> None:
+        """Let `run` end after the last write; a write that fails from now on is repeated once, then lost."""
+        self._ending.set()
+        self._jobs.put(None)
+
+    # -- runs in the writer's thread
+
+    def run(self) -> None:
+        """Write until `end`, then index and close the segment."""
+        while self._carry_out(self._jobs.get()):
+            pass
+
+    def _carry_out(self, job: SealedBlock | SegmentInfo | None) -> bool:
+        """Write until it succeeds or is given up; False after the last job."""
+        pause, last = FIRST_PAUSE, False
+        while True:
+            try:
+                self._attempt(job)
+            except CaptureError as error:
+                if self.failure is None:
+                    self.failure = str(error)
+                    self._notify = True
+                    self._call_in_loop(self._on_failure, self.failure)
+                if last:
+                    self._give_up(job)
+                    break
+                last = self._ending.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                self.failure = None
+                break
+        if isinstance(job, SealedBlock):
+            self._bytes_written += job.length
+        elif job is not None:
+            self._segments_begun += 1
+        if self._notify and self.failure is None and self.waiting <= self._low:
+            self._notify_now()
+        return job is not None
+
+    def _attempt(self, job: SealedBlock | SegmentInfo | None) -> None:
+        if isinstance(job, SealedBlock):
+            self._writer.write(job)
+        elif job is not None:
+            self._writer.open_segment(job)
+        else:
+            self._writer.close()
+
+    def _give_up(self, job: SealedBlock | SegmentInfo | None) -> None:
+        if isinstance(job, SealedBlock):
+            self.lost_frames += job.frames
+        elif job is None:
+            self._writer.abandon()
+
+    def _notify_now(self) -> None:
+        self._notify = False
+        self._call_in_loop(self._on_room)
