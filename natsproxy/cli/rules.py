@@ -22,7 +22,7 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.explain import SERVER_ONLY, Someone, Step, sample
+from natsproxy.rules.engine.explain import SERVER_ONLY, Explanation, SampleView, sample
 from natsproxy.rules.engine.explain import explain as explain_frame
 from natsproxy.rules.file.parser import GATE, IDENTITY, SELECTOR, load
 from natsproxy.rules.file.serialize import script, to_toml
@@ -149,7 +149,7 @@ def explain(
     except (ValueError, NatsproxyError) as error:
         raise CouldNotRun(f"no such frame exists: {error}") from None
     connect = Connect(name=client_name, user=client_user, lang=client_lang, version=client_version)
-    someone = Someone(connect, Info(remote_account=account), address, ordinal)
+    someone = SampleView(connect, Info(remote_account=account), address, ordinal)
     steps = explain_frame(RuleChain(loaded), someone, direction, frame)
     if as_json:
         for step in steps:
@@ -177,7 +177,7 @@ def _check_subject(op: Op, subject: bytes) -> None:
         raise ValueError(f"{op.label} cannot have the subject {subject.decode(errors='replace')!r}")
 
 
-def _as_dict(step: Step) -> dict[str, object]:
+def _as_dict(step: Explanation) -> dict[str, object]:
     return {
         "rule": step.rule.name,
         "kind": step.rule.kind,

@@ -1,49 +1,46 @@
-"""The seam between the session and the rules: all that one knows of the other.
+"""The interface between the session and the rules: each side knows no more of the other than this.
 
-The session asks a `ConnectionRules` (the rules that apply to one connection) about each frame that its
-interest
-wants, and carries out the `Decision`.  The rules see a `View` of the connection and never a socket.
+The session asks a `ConnectionRules` (the rules of one connection) for a decision on each frame that its
+interest wants, and carries out the `Decision`.  The rules see a `View` of the connection and never a socket.
 
 Guarantees of the session to the rules
-1. `Chain.bind` is called when the connection opens, again when its CONNECT is known, when the server has
-   told its account (second INFO), and when the chain is swapped; `previous` is what it returned before, so
-   that counters and state can move over.
-2. `decide` is called once per frame of interest, in stream order per direction, with the frame as it was
-   received (s2c: as the server sent it).  It must not raise; if it does, that connection is closed with the
-   rule named, and no other.
-3. `decide` sees a frame before it is sent on.  The subscription table in the view already knows a SUB that
-   is being decided; it forgets it again if the decision is not to pass it on.
+1. It calls `Chain.bind` when the connection opens, when its CONNECT is known, when the server has named its
+   account (second INFO), and when the chain is swapped; `previous` is the result of the last call, so that
+   counters and state can move over.
+2. It calls `decide` once per frame of interest, in stream order per direction, with the frame as received
+   (s2c: as the server sent it).  `decide` must not raise; if it does, the session closes that connection with
+   the rule named, and no other.
+3. It calls `decide` before it sends the frame on.  The subscriptions in the view already hold a SUB that is
+   being decided; the session removes it again if the decision does not pass it on.
 4. Times are nanoseconds of the proxy's one clock and never go back.
-5. `close` is called exactly once for each `ConnectionRules` that was the last of its connection.
+5. It calls `close` exactly once for each `ConnectionRules` that was the last of its connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from natsproxy.events import Firing
+from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.info import Info
+from natsproxy.rules.model.verdicts import Close
+from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import Direction
-
-if TYPE_CHECKING:
-    from natsproxy.events import Firing
-    from natsproxy.protocol.connect import Connect
-    from natsproxy.protocol.info import Info
-    from natsproxy.rules.model.verdicts import Close
-    from natsproxy.wire.frames import Frame, Need
-    from natsproxy.wire.scanner import Interest
+from natsproxy.wire.scanner import Interest
 
 
 @dataclass(slots=True)
 class Subscription:
     """One live subscription of a connection, as both sides see it.
 
-    subject: what the client asked for.  upstream: what the server was asked for (the same bytes unless
-    rewritten).  max: the client's auto-unsubscribe count, 0 for none.  delivered: messages that went to the
-    client since the SUB, kept only once there is such a count.  certain: the server has this SUB on that sid;
-    not where it was at a limit, and refused this one or another that named the sid as well.
-    counted: such a count is there or about to be, and each delivery is looked at.
-    ours: the server does not know that count, or has lost its own: the session ends the subscription.
+    subject: the subject in the client's SUB.  upstream: the subject in the SUB to the server (the same bytes
+    unless rewritten).  max: the client's auto-unsubscribe count, 0 for none.  delivered: messages that went
+    to the client since the SUB, kept only once `max` is set.  certain: the server has this SUB on that sid;
+    False where it was at a limit, and refused this one or another that named the sid as well.
+    counted: `max` is set or about to be, and the session looks at each delivery.
+    ours: the server does not know `max`, or has lost its own count: the session ends the subscription.
     """
 
     sid: bytes
@@ -58,7 +55,11 @@ class Subscription:
 
 
 class View(Protocol):
-    """What a rule may see of its connection; read-only but for what it watches and counts."""
+    """A connection as its rules see it; read-only but for the watches and counts of its methods.
+
+    conn: the connection's number in records.  ordinal: its number among those accepted, from 1.  key: its
+    name for random numbers, the same in each run.
+    """
 
     conn: int
     ordinal: int
@@ -74,17 +75,17 @@ class View(Protocol):
 
     @property
     def subs_version(self) -> int:
-        """A number that is another one whenever a live subscription came, went or got a limit."""
+        """A number that changes whenever a live subscription comes, goes or gets a limit."""
         ...
 
     @property
     def verbose(self) -> bool:
-        """Whether the client asked for (or left on) verbose mode."""
+        """True if the client asked for (or left on) verbose mode."""
         ...
 
     @property
     def pedantic(self) -> bool:
-        """Whether the client asked for (or left on) pedantic mode."""
+        """True if the client asked for (or left on) pedantic mode."""
         ...
 
     def count_sid(self, sid: bytes) -> None:
@@ -101,13 +102,13 @@ class View(Protocol):
 
 
 class LinkConditions(NamedTuple):
-    """How a link of one direction is bent; the default bends nothing.
+    """Conditions of a link in one direction; the default is a plain link.
 
     paused: bytes are kept, nothing goes out.  swallow: frames are lost from the next frame boundary on.
     rate: bytes per second, None for no limit.  slice_size, slice_delay: bytes are sent in pieces of
     `slice_size` with `slice_delay` ns between.  stop_reading: the peer's bytes stay in its kernel.
-    finish: the receiver gets FIN, what still comes is lost.  linger: ns to keep back the FIN of the sender.
-    delay: ns by which all that goes out is late, counted from its arrival.
+    finish: the receiver gets FIN, bytes that still come are lost.  linger: ns to keep back the FIN of the
+    sender.  delay: ns by which all bytes are late, counted from their arrival.
     """
 
     paused: bool = False
@@ -121,19 +122,19 @@ class LinkConditions(NamedTuple):
     delay: int = 0
 
 
-@dataclass(slots=True)
-class Decision:
-    """What becomes of one frame.
+class Decision(NamedTuple):
+    """The decision on one frame.  It is a tuple, the cheapest frozen value to make.
 
     out: None for the frame as received, else the whole frames (bytes) that go on in its place; `()` for none.
     answer: whole frames for the frame's sender, at this frame's place in the sender's stream.
     ok: a verbose sender still gets the `+OK` that the frame would have earned (dropped frames).
-    upstream_subject: for a SUB that is rewritten: what the server is asked for.
+    upstream_subject: for a SUB that is rewritten: its subject for the server.
     before, after: whole frames to send ahead of it and behind it.
     until: hold it to that time (ns).  overtake: frames behind it need not wait.  defer: send it after that
     many following frames of its direction, at `until` at the latest.
-    close: end the connection (after answering).  firings: what the rules did, in order (their ordinal is the
-    session's to fill in).  bent: a link rule came into force with this frame: ask for `shape` again.
+    close: end the connection (after answering).  cause: the rule that acted last, for records.  firings: in
+    order; the session fills in their ordinal.  conditions_changed: a link rule came into force with this
+    frame: ask for `conditions` again.
     """
 
     out: tuple[bytes, ...] | None = None
@@ -152,10 +153,11 @@ class Decision:
 
 
 class BatchResult(NamedTuple):
-    """What becomes of neighbouring frames of a list that are treated alike.
+    """The decision on neighbouring frames of a list.
 
-    stop: the index behind the last of them.  out: None for the frames as received, else what goes on in their
-    place, one for each; empty for none.  until: hold them to that time (ns).  cause: the rule, for records.
+    stop: the index behind the last of them.  out: None for the frames as received, else the frames that go on
+    in their place, one for each; empty for none.  until: hold them to that time (ns).  cause: the rule, for
+    records.
     """
 
     stop: int
@@ -165,25 +167,25 @@ class BatchResult(NamedTuple):
 
 
 FastPathFunction = Callable[[Sequence["Frame"], int, int, int], list[BatchResult]]
-"""From neighbouring whole message frames, the index and the ordinal of the first and the time to what becomes
-of them, as far as the short way reaches: the frame behind the last stretch goes to `decide`."""
+"""Takes neighbouring whole message frames, the index and the ordinal of the first and the time (ns).  Returns
+the decisions as far as the fast path reaches: the frame behind the last of them goes to `decide`."""
 
 
 class ConnectionRules(Protocol):
     """The rules of one connection.
 
-    interest: what the scanners of both directions look out for, by direction.
-    alters_delivery: some rule may drop or add deliveries, so UNSUB max is the session's to count.
-    opening: what to do with a client that has just been accepted: "serve", "refuse" (RST), "close" (before
-    INFO), "close-after-info".
-    swift: by direction, the short way for frames that one rule does one simple thing to; None where there is
-    none.  Not for a sid whose messages the session counts toward a limit, nor for dropping what earns +OK.
-    revoked: live subscriptions (sids) that may not go on under rules that have just come into force, and what
-    the -ERR says; the session ends them.
-    remade: live subscriptions (sids) that the server has under another subject than these rules say, and that
-    subject; the session makes them anew.
-    fired: firings of link rules, which belong to no frame, and of the short way; the session takes them out
-    after `bind`, `shape` and `due`, and after each read.
+    interest: the frames that the scanners look out for, by direction.
+    alters_delivery: some rule may drop or add deliveries, so the session must count toward UNSUB max.
+    opening: the fate of a client that has just been accepted: "serve", "refuse" (RST), "close" (before INFO),
+    "close-after-info".
+    fastpath: by direction, the function for batches of plain messages; None where there is none.  Not for a
+    sid whose deliveries the session counts, nor for frames of a verbose client that earn +OK.
+    revoked: live subscriptions (sids) that may not go on under rules that have just come into force, and the
+    texts of their -ERR; the session ends them.
+    resubscribed: live subscriptions (sids) that the server has under another subject than these rules map
+    them to, and that subject; the session makes them anew.
+    fired: firings of link rules, which belong to no frame, and of the fast path; the session empties the list
+    after `bind`, `conditions` and `due`, and after each read.
     """
 
     interest: tuple[Interest, Interest]
@@ -195,15 +197,15 @@ class ConnectionRules(Protocol):
 
     @property
     def fired(self) -> list[Firing]:
-        """What fired since it was last taken out."""
+        """The firings since the session last emptied the list."""
         ...
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
-        """Return what becomes of `frame`, or None to pass it untouched."""
+        """Return the decision on `frame`, or None to pass it untouched."""
         ...
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
-        """Return how the link is bent now, and when (ns) to ask again; None for never."""
+        """Return the conditions of the link now, and when (ns) to ask again; None for never."""
         ...
 
     def due(self, now: int) -> tuple[list[tuple[Direction, bytes]], Close | None, int | None]:
@@ -219,7 +221,7 @@ class Chain(Protocol):
     """The loaded rules of a proxy, immutable; one chain replaces another."""
 
     guards: bool
-    """Some rule denies or separates tenants: what cannot be framed must not pass."""
+    """Some rule denies or separates tenants: bytes that cannot be framed must not pass."""
 
     @property
     def text(self) -> str:
@@ -232,7 +234,7 @@ class Chain(Protocol):
 
 
 class _NoRules:
-    """The bound of an empty chain."""
+    """The rules of a connection under an empty chain."""
 
     alters_delivery = False
     opening = "serve"
@@ -264,10 +266,8 @@ class EmptyChain:
     text = ""
 
     def __init__(self) -> None:
-        from natsproxy.wire.scanner import Interest as CompiledInterest
-
-        self._active = _NoRules(CompiledInterest())
+        self._rules = _NoRules(Interest())
 
     def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
-        """Return the one bound that asks for nothing."""
-        return self._active
+        """Return the one value that wants no frame, for all connections."""
+        return self._rules

@@ -235,8 +235,7 @@ class Handlers:
             return
         if decision is not None:
             if decision.out is None and args is not frame.args:
-                decision.out = (encode.info(args),)
-                decision.cause = decision.cause or "proxy"
+                decision = decision._replace(out=(encode.info(args),), cause=decision.cause or "proxy")
             self._runner.carry_out(pipe, frame, ordinal, decision, now)
         elif args is frame.args:
             pipe.flush(now)

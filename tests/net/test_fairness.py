@@ -20,7 +20,7 @@ from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.timeslice import FIRST_STEP, Timeslice
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.connection_rules import ActiveRules
+from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 
@@ -51,7 +51,7 @@ class Work:
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     found = Work()
     monkeypatch.setattr(Timeslice, "clock", staticmethod(found.clock))
-    monkeypatch.setattr(ActiveRules, "decide", found.counted(ActiveRules.decide))
+    monkeypatch.setattr(RuleEngine, "decide", found.counted(RuleEngine.decide))
     monkeypatch.setattr(RecordingFilter, "_one", found.counted(RecordingFilter._one))
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.connection_rules import ActiveRules
+from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import Decision, Subscription
 from natsproxy.rules.kinds import KINDS
@@ -61,24 +61,24 @@ class Wire:
     def __init__(self, text: str, *, seed: int = 1, view: FakeView | None = None, now: int = 0) -> None:
         self.view = view or FakeView()
         self.chain = RuleChain(load(text, KINDS), seed=seed)
-        self.active: ActiveRules = self.chain.bind(self.view, None, now)
+        self.rules: RuleEngine = self.chain.bind(self.view, None, now)
         self.now = now
 
     def rebind(self, text: str | None = None) -> None:
         if text is not None:
             self.chain = RuleChain(load(text, KINDS), seed=self.chain.seed, previous=self.chain)
-        self.active = self.chain.bind(self.view, self.active, self.now)
+        self.rules = self.chain.bind(self.view, self.rules, self.now)
 
     def decide(self, direction: Direction, raw: bytes | str) -> Decision | None:
         frame = parse(direction, raw)
-        wanted = self.active.interest[direction].need(frame.op, frame.subject)
+        wanted = self.rules.interest[direction].need(frame.op, frame.subject)
         if not wanted and (direction, frame.subject) not in self.view.watched:
             return None
         if frame.op == Op.SUB:
             self.view.subs.setdefault(
                 frame.sid, Subscription(frame.sid, frame.subject, frame.queue, frame.subject)
             )
-        decision = self.active.decide(direction, frame, self.now)
+        decision = self.rules.decide(direction, frame, self.now)
         if frame.op == Op.SUB and decision is not None:
             if decision.out == ():
                 del self.view.subs[frame.sid]

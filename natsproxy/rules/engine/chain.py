@@ -1,14 +1,14 @@
-"""The chain: the loaded rules of a proxy, and what they do to the frames of one connection.
+"""The chain: the loaded rules of a proxy, shared by all its connections.
 
 Theory
-1. c2s a frame meets faults, permissions, rewriting; s2c it is rewritten back first, then permissions, then
-   faults.  Inside a stage the order is that of the file.
+1. A c2s frame passes faults, permissions, rewriting; an s2c frame is rewritten back first, then passes
+   permissions, then faults.  Inside a stage the order is that of the file.
 2. Every selector looks at the frame as received (s2c: after rewriting back) and every gate counts that,
    whatever other rules did.  Only then do actions run, in order.
-3. Verdicts compose: replacements chain (each sees the one before), delays add up, copies multiply, what is
-   injected adds up.  The first drop, denial, answer or close ends it; later rules still count.
+3. Verdicts compose: replacements chain (each sees the one before), delays add up, copies multiply, injected
+   frames add up.  The first drop, denial, answer or close ends it; later rules still count.
 4. A chain is immutable.  A new one takes over the rules of the old one that have the same name and content,
-   and with them their counts; instances move over when a connection is bound again.
+   and with them their counts; their states move over when a connection is bound again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import is_subset
-from natsproxy.rules.engine.connection_rules import ActiveRules
+from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.file.serialize import to_toml
 from natsproxy.rules.interface import ConnectionRules, View
@@ -29,13 +29,14 @@ from natsproxy.rules.rewriting.frames import FrameRewriter
 from natsproxy.rules.rewriting.subjects import Rewriting
 from natsproxy.units import parse_version
 
-INDEXES: Final = 256
-TELLS_ACCOUNT: Final = (2, 12, 0)
-"""The first server that tells a client's account in INFO."""
+MAX_INDEXES: Final = 256
+"""Sets of applying rules whose compiled form a chain keeps."""
+ACCOUNT_IN_INFO: Final = (2, 12, 0)
+"""The first nats-server version that names a client's account in INFO."""
 
 
 class RuleChain:
-    """The loaded rules.  seed: of all dice.  previous: the chain that this one replaces."""
+    """The loaded rules.  seed: of all random numbers.  previous: the chain that this one replaces."""
 
     def __init__(
         self, rules: Iterable[Rule] = (), *, seed: int = 0, previous: RuleChain | None = None
@@ -44,7 +45,7 @@ class RuleChain:
         self.rules: tuple[Rule, ...] = tuple(known.get((rule.name, rule.content), rule) for rule in rules)
         self.seed = seed
         self.guards = any(rule.action.guards for rule in self.rules)
-        self._compiled: dict[tuple[int, ...], RuleIndex] = {}
+        self._indexes: dict[tuple[int, ...], RuleIndex] = {}
         refuse_hidden(self.rules)
 
     @property
@@ -52,30 +53,30 @@ class RuleChain:
         """The rules as a rules file, for captures, passwords in URLs hidden; empty where there are none."""
         return mask_urls(to_toml(rule.table for rule in self.rules)) if self.rules else ""
 
-    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ActiveRules:
+    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> RuleEngine:
         """Return the rules that apply to a connection.
 
-        Raises ConfigError when a rule selects by something that this server does not tell.
+        Raises ConfigError when a rule selects by account and the server is too old to name it.
         """
-        self._refuse_blind(view)
+        self._refuse_unknown_account(view)
         places = tuple(place for place, rule in enumerate(self.rules) if rule.selector.peer.admits(view))
-        return ActiveRules(self.seed, self.index(places), view, previous, now)
+        return RuleEngine(self.seed, self.index(places), view, previous, now)
 
     def index(self, places: tuple[int, ...]) -> RuleIndex:
         """Return the compiled form of some of the rules."""
-        index = self._compiled.get(places)
+        index = self._indexes.get(places)
         if index is None:
-            if len(self._compiled) >= INDEXES:
-                self._compiled.clear()
+            if len(self._indexes) >= MAX_INDEXES:
+                self._indexes.clear()
             rules = tuple(self.rules[place] for place in places)
             rewriting = [rule for rule in rules if isinstance(rule.action, Rewriting)]
             rewriter = FrameRewriter(rewriting) if rewriting else None
-            index = self._compiled[places] = RuleIndex(rules, rewriter)
+            index = self._indexes[places] = RuleIndex(rules, rewriter)
         return index
 
-    def _refuse_blind(self, view: View) -> None:
+    def _refuse_unknown_account(self, view: View) -> None:
         version = view.info.version
-        if not version or parse_version(version) >= TELLS_ACCOUNT:
+        if not version or parse_version(version) >= ACCOUNT_IN_INFO:
             return
         for rule in self.rules:
             if rule.selector.peer.account is not None:
@@ -92,7 +93,7 @@ def refuse_hidden(rules: tuple[Rule, ...]) -> None:
         source = action.mapping.source
         for former, other in rewrites[:place]:
             same = former.selector.peer in (ANYBODY, rule.selector.peer)
-            if same and is_subset(source, other.mapping.source) and not other.spares(source):
+            if same and is_subset(source, other.mapping.source) and not other.excludes(source):
                 raise ConfigError(
                     f"{rule.where}: rule {rule.name!r} can never act, since {former.name!r} before it covers "
                     f"its source"

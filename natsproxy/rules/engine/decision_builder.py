@@ -1,7 +1,8 @@
-"""A draft: what will become of one frame, while the rules have their say.
+"""The decision on one frame, built from the verdicts of the rules one by one.
 
-Verdicts are applied one by one; `decision` gives the sum.  One row per verdict in `_APPLY`: how it changes
-the draft.  A draft is over when nothing of the frame will go on: later actions are not asked.
+`_APPLY` has one row per verdict: its effect on the builder.  A builder is over when nothing of the frame will
+go on: the actions of later rules do not run.  `decision` makes the one frozen `Decision`, when all rules and
+the rewriting are done.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from natsproxy.events import Firing
 from natsproxy.rules.interface import Decision
 from natsproxy.rules.model import verdicts
 from natsproxy.rules.model.verdicts import Verdict
+from natsproxy.rules.rewriting.frames import RewrittenFrame
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
 
 
 class DecisionBuilder:
-    """One frame on its way through the rules.
+    """The decision on one frame so far.
 
-    frame: as it would go on now.  changed: it is no longer what was received (`rewritten` at the start).
+    frame: the frame as the next rule sees it.  changed: it differs from the frame as received; rewritten: it
+    did so from the start (s2c, rewritten back).  extra: the frames behind the first of a replacement.
+    last_delay: the delay of the last verdict (ns), for its firing.
     """
 
     __slots__ = (
@@ -36,8 +40,8 @@ class DecisionBuilder:
         "defer",
         "delay",
         "direction",
-        "events",
         "extra",
+        "firings",
         "frame",
         "last_delay",
         "latest",
@@ -45,6 +49,8 @@ class DecisionBuilder:
         "ok",
         "over",
         "overtake",
+        "rewritten",
+        "upstream_subject",
     )
 
     def __init__(self, frame: Frame, direction: Direction, now: int, rewritten: bool = False) -> None:
@@ -53,53 +59,75 @@ class DecisionBuilder:
         self.now = now
         self.changed = rewritten
         self.cause = "rewrite" if rewritten else ""
-        self.extra: tuple[bytes, ...] = ()  # more frames of a replacement, behind the first
+        self.extra: tuple[bytes, ...] = ()
         self.copies = 1
         self.before = self.after = self.answer = b""
         self.ok = self.over = self.overtake = self.conditions_changed = False
         self.delay = self.last_delay = self.defer = 0
         self.latest: int | None = None
         self.close: verdicts.Close | None = None
-        self.events: list[Firing] = []
+        self.firings: list[Firing] = []
+        self.rewritten: tuple[bytes, ...] | None = None
+        self.upstream_subject: bytes | None = None
 
     def apply(self, verdict: Verdict) -> None:
         """Add one verdict."""
         self.last_delay = 0
         _APPLY[type(verdict)](self, verdict)
 
-    def fired(self, event: Firing) -> None:
-        """Note the firing of the verdict that was applied last."""
-        self.events.append(event)
-        self.cause = event.rule
+    def deny(self, answer: bytes) -> None:
+        """Add a denial: the frame ends here and its sender gets `answer`."""
+        self.last_delay = 0
+        self.over = True
+        self.answer = answer
+
+    def rewrite(self, result: RewrittenFrame, firings: tuple[Firing, ...]) -> None:
+        """Add the rewriting of a c2s frame, which comes last."""
+        self.rewritten = result.out
+        self.answer += result.answer
+        self.ok = not result.out and not result.answer
+        self.upstream_subject = result.upstream_subject
+        self.cause = result.cause or self.cause or "rewrite"
+        self.firings += firings
+
+    def add_firing(self, firing: Firing) -> None:
+        """Add the firing of the last verdict."""
+        self.firings.append(firing)
+        self.cause = firing.rule
 
     def decision(self) -> Decision:
         """Return the sum of the verdicts."""
         if self.close is not None:
-            return Decision(out=(), close=self.close, cause=self.cause, firings=tuple(self.events))
+            return Decision(out=(), close=self.close, cause=self.cause, firings=tuple(self.firings))
         until = self.now + self.delay if self.delay else None
         if self.latest is not None:
             until = max(self.latest, until or 0)
-        out: tuple[bytes, ...] | None = None
-        if self.over:
-            out = ()
-        elif self.changed or self.copies > 1 or self.extra:
-            out = (self.frame.raw, *self.extra) * self.copies
         return Decision(
-            out=out,
+            out=self._out(),
             answer=self.answer,
             ok=self.ok,
+            upstream_subject=self.upstream_subject,
             before=self.before,
             after=self.after,
             until=None if self.over and not self.answer else until,
             overtake=self.overtake,
             defer=self.defer,
             cause=self.cause,
-            firings=tuple(self.events),
+            firings=tuple(self.firings),
             conditions_changed=self.conditions_changed,
         )
 
+    def _out(self) -> tuple[bytes, ...] | None:
+        if self.rewritten is not None:
+            return self.rewritten * self.copies
+        if self.over:
+            return ()
+        if self.changed or self.copies > 1 or self.extra:
+            return (self.frame.raw, *self.extra) * self.copies
+        return None
+
     def replace(self, raw: bytes) -> None:
-        """Let `raw` (one whole frame or several) go on in the frame's place."""
+        """Put `raw` (one whole frame or several) in the frame's place."""
         found = list(parse_frames(raw, self.direction))
         self.frame, self.extra = found[0], tuple(frame.raw for frame in found[1:])
         self.changed = True
@@ -111,10 +139,6 @@ def _replace(builder: DecisionBuilder, verdict: Any) -> None:
 
 def _drop(builder: DecisionBuilder, verdict: Any) -> None:
     builder.over = builder.ok = True
-
-
-def _deny(builder: DecisionBuilder, verdict: Any) -> None:
-    builder.over = True  # the text was put into `answer` by the chain, which knows about pedantic clients
 
 
 def _answer(builder: DecisionBuilder, verdict: Any) -> None:
@@ -147,19 +171,19 @@ def _close(builder: DecisionBuilder, verdict: Any) -> None:
     builder.close = verdict
 
 
-def _bend(builder: DecisionBuilder, verdict: Any) -> None:
+def _start_condition(builder: DecisionBuilder, verdict: Any) -> None:
     builder.conditions_changed = True
 
 
 _APPLY: Final[dict[type, Callable[[DecisionBuilder, Any], None]]] = {
     verdicts.Replace: _replace,
     verdicts.Drop: _drop,
-    verdicts.Deny: _deny,
     verdicts.Answer: _answer,
     verdicts.Hold: _hold,
     verdicts.Inject: _inject,
     verdicts.Duplicate: _duplicate,
     verdicts.Reorder: _reorder,
     verdicts.Close: _close,
-    verdicts.StartCondition: _bend,
+    verdicts.StartCondition: _start_condition,
 }
+"""The effect of each verdict but Deny, whose answer depends on the connection: see `DecisionBuilder.deny`."""

@@ -1,7 +1,7 @@
-"""Explain: what loaded rules would do to a frame, in the order in which they are asked, without sending any.
+"""The explanation of a frame: each rule's effect on it, in the order in which they run, without sending it.
 
-The answer of `natsproxy rules explain`.  It asks the same plan that traffic asks, so it cannot disagree with
-it; only gates and dice are told in words, since they depend on what came before.
+`natsproxy rules explain` prints it.  It uses the index that traffic uses, so the two cannot disagree; gates
+and probabilities are described in words only, since they depend on earlier frames.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SERVER_ONLY: Final = (
     "nats-server checks permissions after its account's mappings; natsproxy checks the client's subject.",
     "Rewriting is not isolation: inboxes and stream names are shared by all clients.",
 )
-"""What only the server can do about permissions and tenants, with what is done instead."""
+"""Abilities of the server that the proxy lacks, and its behaviour instead."""
 
 
 @dataclass
-class Someone:
-    """The connection that is asked about, as a `View`."""
+class SampleView:
+    """A made-up connection to explain a frame for, as a `View`."""
 
     connect: Connect = field(default_factory=Connect)
     info: Info = field(default_factory=Info)
@@ -53,17 +53,17 @@ class Someone:
     subs_version: int = 0
 
     def count_sid(self, sid: bytes) -> None:
-        """Nothing is counted."""
+        """Count nothing."""
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
-        """Nothing is watched."""
+        """Watch nothing."""
 
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
-        """Nothing is watched."""
+        """Watch nothing."""
 
 
-class Step(NamedTuple):
-    """One rule's say: whether it acts, on what condition, and what it does (or why not)."""
+class Explanation(NamedTuple):
+    """One rule's effect: whether it acts, on which condition, and its result (or why it does not act)."""
 
     rule: Rule
     acts: bool
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 def sample(op: Op, subject: bytes, *, queue: bytes = b"", reply: bytes = b"") -> tuple[Direction, Frame]:
-    """Return a frame like the one that is asked about, and its direction."""
+    """Return a frame of an op and subject, and its direction."""
     made = {
         Op.PUB: lambda: encode.pub(subject, reply=reply),
         Op.HPUB: lambda: encode.pub(subject, reply=reply, headers=b"NATS/1.0\r\n\r\n"),
@@ -89,12 +89,12 @@ def sample(op: Op, subject: bytes, *, queue: bytes = b"", reply: bytes = b"") ->
     return direction, next(frames(raw, direction))
 
 
-def explain(chain: RuleChain, someone: Someone, direction: Direction, frame: Frame) -> list[Step]:
-    """Return the say of every rule, in the order of the stages."""
-    applying = tuple(place for place, rule in enumerate(chain.rules) if rule.selector.peer.admits(someone))
+def explain(chain: RuleChain, view: SampleView, direction: Direction, frame: Frame) -> list[Explanation]:
+    """Return one explanation per rule, in the order of the stages."""
+    applying = tuple(place for place, rule in enumerate(chain.rules) if rule.selector.peer.admits(view))
     index = chain.index(applying)
-    steps = [
-        Step(rule, False, "", "it is about other connections")
+    found = [
+        Explanation(rule, False, "", "it is about other connections")
         for place, rule in enumerate(chain.rules)
         if place not in applying
     ]
@@ -103,60 +103,66 @@ def explain(chain: RuleChain, someone: Someone, direction: Direction, frame: Fra
     for rule in ordered:
         if rule.action.stage == Stage.REWRITE:
             continue
-        steps.append(_say(rule, rule in chosen, direction, frame, someone))
+        found.append(_explain_rule(rule, rule in chosen, direction, frame, view))
     if index.rewriter is not None:
         rewriting = _rewriting(index, index.rewriter, direction, frame)
-        steps = [*rewriting, *steps] if direction == S2C else [*steps, *rewriting]
-    return steps
+        found = [*rewriting, *found] if direction == S2C else [*found, *rewriting]
+    return found
 
 
-def _say(rule: Rule, chosen: bool, direction: Direction, frame: Frame, someone: Someone) -> Step:
+def _explain_rule(
+    rule: Rule, chosen: bool, direction: Direction, frame: Frame, view: SampleView
+) -> Explanation:
     if not rule.selector.ops:
-        return Step(rule, True, rule.gate.describe(), f"bends the link: {rule.action.describe()}")
+        return Explanation(rule, True, rule.gate.describe(), f"changes the link: {rule.action.describe()}")
     if not chosen:
-        return Step(rule, False, "", "other frames: " + rule.selector.describe())
+        return Explanation(rule, False, "", "other frames: " + rule.selector.describe())
     result = rule.action.describe()
     if rule.action.stage == Stage.PERMISSION:
-        hit = Hit(direction, 0, 1, Draws(SeededRandom(0, rule.name, someone.key, direction), 1), someone)
-        verdict = rule.action.bind(someone).act(frame, hit)
+        hit = Hit(direction, 0, 1, Draws(SeededRandom(0, rule.name, view.key, direction), 1), view)
+        verdict = rule.action.bind(view).act(frame, hit)
         if verdict is None:
-            return Step(rule, False, "", "admits it")
+            return Explanation(rule, False, "", "admits it")
         if isinstance(verdict, Deny):
             result = f"-ERR '{verdict.text}'"
         elif isinstance(verdict, Drop):
             result = "filtered: it is not delivered"
     condition = rule.gate.describe()
     if rule.selector.dynamic:
-        condition += ", if queue, size, headers, status and role are what it selects"
-    return Step(rule, True, condition, result)
+        condition += ", if the frame's queue, size, headers, status and role match"
+    return Explanation(rule, True, condition, result)
 
 
-def _rewriting(index: RuleIndex, rewriter: FrameRewriter, direction: Direction, frame: Frame) -> list[Step]:
+def _rewriting(
+    index: RuleIndex, rewriter: FrameRewriter, direction: Direction, frame: Frame
+) -> list[Explanation]:
     rules = [rule for rule in index.everything if rule.action.stage == Stage.REWRITE]
     if not frame.subject:
         return []
     if direction == S2C:
-        told = rewriter.original(frame.subject)
-        result = "" if told == frame.subject else f"the client sees {_text(told)}"
-        return [_rewrite_step(rules, rewriter, frame, result)]
+        restored = rewriter.client_subject(frame.subject)
+        result = "" if restored == frame.subject else f"the client sees {_text(restored)}"
+        return [_explain_rewrite(rules, rewriter, frame, result)]
     if frame.op == Op.SUB:
         found = rewriter.subscribe(frame.subject)
         if isinstance(found, Refused):
-            return [Step(found.by, True, "always", "refused: the mapping covers it in part only")]
+            return [Explanation(found.rule, True, "always", "refused: the mapping covers it in part only")]
         result = "" if found is None else f"becomes {_text(found.subject)}"
-        return [_rewrite_step(rules, rewriter, frame, result)]
+        return [_explain_rewrite(rules, rewriter, frame, result)]
     if not PUBS >> frame.op & 1:
         return []
-    return [_rewrite_step(rules, rewriter, frame, _destinations(rewriter, frame.subject))]
+    return [_explain_rewrite(rules, rewriter, frame, _destinations(rewriter, frame.subject))]
 
 
-def _rewrite_step(rules: list[Rule], rewriter: FrameRewriter, frame: Frame, result: str) -> Step:
-    rule = rewriter.deciding(frame.subject) or rules[0]
-    return Step(rule, bool(result), "always" if result else "", result or "leaves the subject as it is")
+def _explain_rewrite(rules: list[Rule], rewriter: FrameRewriter, frame: Frame, result: str) -> Explanation:
+    rule = rewriter.deciding_rule(frame.subject) or rules[0]
+    return Explanation(
+        rule, bool(result), "always" if result else "", result or "leaves the subject as it is"
+    )
 
 
 def _destinations(rewriter: FrameRewriter, subject: bytes) -> str:
-    rule = rewriter.deciding(subject)
+    rule = rewriter.deciding_rule(subject)
     if rule is None:
         return ""
     found = {rewriter.publish(subject, partial(_percent, percent)) for percent in range(100)}

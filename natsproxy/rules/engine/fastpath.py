@@ -1,44 +1,43 @@
-"""The shuttle: the short way for plain messages to which one rule does one simple thing.
+"""The fast path: one decision for neighbouring plain messages to which one rule does one simple thing.
 
 Theory
-1. What becomes of most messages depends on op and subject alone (s2c: and sid): they move to another subject,
-   one rule drops them or holds them for a fixed time, or nobody minds them.  Such a *way* is remembered;
-   neighbours on the same way are dealt with together.  Whatever else there may be to a frame takes
-   the long way (`ActiveRules.decide`), which knows all cases; the two agree byte for byte, count for count.
-2. C2s a way holds as long as the rules are bound; s2c until a subscription or a request comes or goes.  A
-   connection remembers no more ways than its last read had frames: one that is idle holds next to nothing.
-3. The frames of one read that one rule moves or holds are one firing: ordinal, `m`, subject and detail are
-   those of the first, `count` says how many they were.  Drops are one event too, which tells each of them.
+1. The decision on most messages depends on op and subject alone (s2c: and sid): rewriting changes their
+   subject, one rule drops them or holds them for a fixed time, or no rule acts.  Such a decision is cached,
+   and neighbours with the same decision are handled together.  All other frames take the general path
+   (`RuleEngine.decide`), which knows all cases; the two agree byte for byte and count for count.
+2. C2s a cached decision holds as long as the rules are bound; s2c until a subscription or a request comes or
+   goes.  A connection caches no more decisions than its last read had frames, so that an idle one holds few.
+3. The frames of one read that one rule rewrites or holds are one firing: ordinal, `m`, subject and detail are
+   those of the first, `count` is their number.  Drops are one event too, which names each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.events import Firing
-from natsproxy.rules.bounded_cache import remember
+from natsproxy.rules.bounded_cache import store
 from natsproxy.rules.engine.batch import Batch
-from natsproxy.rules.interface import BatchResult, FastPathFunction
+from natsproxy.rules.engine.rule_index import RuleIndex
+from natsproxy.rules.interface import BatchResult, FastPathFunction, View
+from natsproxy.rules.model.roles import OpenRequests
 from natsproxy.rules.model.rule import Rule, Stage
-from natsproxy.rules.rewriting.frames import asked_for
-from natsproxy.rules.rewriting.subjects import Moved
-from natsproxy.rules.rewriting.trace import text
+from natsproxy.rules.model.rule_state import RuleState, subject_text
+from natsproxy.rules.rewriting.frames import rewritten_subscription
+from natsproxy.rules.rewriting.subjects import Rewritten
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
-if TYPE_CHECKING:
-    from natsproxy.rules.engine.connection_rules import ActiveRules
-
 _WITH_HEADERS: Final = (Op.HPUB, Op.HMSG)
-_NAMING: Final = b"Nats-"
-"""What all headers begin with whose values are subjects."""
+_SUBJECT_HEADERS: Final = b"Nats-"
+"""The beginning of all header names whose values are subjects."""
 
 
 @dataclass(slots=True, eq=False)
 class RewrittenBatch:
-    """The frames of one read that a rule moves: how many so far, and what is to be said of the first."""
+    """The frames of one read that a rule rewrites: how many so far, and the firing's facts on the first."""
 
     direction: Direction
     now: int = 0
@@ -53,9 +52,10 @@ Admits = Callable[[Frame, int], bool]
 
 
 class CachedRewrite(NamedTuple):
-    """The way of frames that move: their new head in place of the first `cut` bytes.
+    """The decision to rewrite: `head` takes the place of the first `cut` bytes of each frame.
 
-    at: where their subject stands.  unless: bytes in the headers that send a frame the long way.
+    at: the offset of the subject in a frame with usual spacing.  before, after: the subject.  unless: bytes
+    in the headers that send a frame to the general path; `b""` for none.
     """
 
     head: bytes
@@ -63,104 +63,116 @@ class CachedRewrite(NamedTuple):
     at: int
     before: bytes
     after: bytes
-    rewritten: RewrittenBatch
+    batch: RewrittenBatch
     unless: bytes
 
 
 class CachedPass(NamedTuple):
-    """The way of frames that go on as they are, unless their headers or a judge say otherwise."""
+    """The decision to pass frames as they are, unless their headers hold `unless` or `admits` says no."""
 
     unless: bytes
     admits: Admits | None = None
 
 
 CachedDecision = CachedRewrite | CachedPass | Batch | None
-"""None: the long way."""
-Moves = Callable[[bytes], bool]
-"""Whether rewriting moves a reply subject."""
-CACHED: Final = 32
-MOST: Final = 1024
-"""How many ways a connection remembers: WAYS, and one for each frame of the last read, MOST at most."""
-MOVED: Final = "rewrite"
-"""The cause of what moves, in records."""
+"""None: the frames take the general path."""
+RewritesReply = Callable[[bytes], bool]
+"""Tells whether rewriting changes a reply subject."""
+BASE_ENTRIES: Final = 32
+MAX_EXTRA_ENTRIES: Final = 1024
+"""A connection caches BASE_ENTRIES decisions and one for each frame of the last read, up to this number."""
+REWRITE_CAUSE: Final = "rewrite"
+"""The cause of rewritten frames, in records."""
 
 
 class FastPath:
-    """The short way of one connection."""
+    """The fast path of one connection.
 
-    def __init__(self, active: ActiveRules) -> None:
-        self._active = active
-        self._index = active.index
-        self._rewriter = active.index.rewriter
+    index, states: the rules and their states.  requests: the open requests of the connection.
+    """
+
+    def __init__(
+        self,
+        index: RuleIndex,
+        view: View,
+        states: Mapping[Rule, RuleState],
+        requests: OpenRequests,
+    ) -> None:
+        self._index = index
+        self._view = view
+        self._states = states
+        self._requests = requests
+        self._rewriter = index.rewriter
         self._cache: tuple[dict[tuple[Op, bytes, bytes], CachedDecision], ...] = ({}, {})
-        self._seen = [0, 0]  # frames of this read, by direction
-        self._known = (0, 0)
+        self._frames_read = [0, 0]  # since `take_firings`, by direction
+        self._versions = (0, 0)  # of subscriptions and requests: s2c decisions are of this version
         self._rewritten: dict[tuple[Direction, Rule], RewrittenBatch] = {}
-        self._stays: dict[tuple[bytes, Admits | None], CachedPass] = {}
+        self._passes: dict[tuple[bytes, Admits | None], CachedPass] = {}
         self._batches: dict[tuple[Direction, Rule], Batch] = {}
-        self._moves: tuple[Moves | None, Moves | None] = (None, None)
+        self._rewrites_reply: tuple[RewritesReply | None, RewritesReply | None] = (None, None)
         if (rewriter := self._rewriter) is not None and rewriter.replies:
-            self._moves = (
+            self._rewrites_reply = (
                 lambda reply: rewriter.reply(reply) != reply,
-                lambda reply: rewriter.undone(reply) is not None,
+                lambda reply: rewriter.undo(reply) is not None,
             )
 
-    def fastpath(self, direction: Direction) -> FastPathFunction | None:
-        """Return the short way of a direction, None where no frame would take it."""
+    def function(self, direction: Direction) -> FastPathFunction | None:
+        """Return the function that decides on batches of a direction, None where no frame would take it."""
         if self._rewriter is None and not self._index.rules[direction]:
             return None
-        return self._out if direction == C2S else self._back
+        return self._c2s if direction == C2S else self._s2c
 
-    def _out(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
-        return self._decide_all(C2S, frames, at, first - at, now)
+    def _c2s(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
+        return self._decide(C2S, frames, at, first - at, now)
 
-    def _back(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
-        now_known = (self._active.view.subs_version, self._active.history.asked)
-        if now_known != self._known:
-            self._known = now_known
+    def _s2c(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
+        versions = (self._view.subs_version, self._requests.opened)
+        if versions != self._versions:
+            self._versions = versions
             self._cache[S2C].clear()
-        return self._decide_all(S2C, frames, at, first - at, now)
+        return self._decide(S2C, frames, at, first - at, now)
 
-    def _decide_all(
+    def _decide(
         self, direction: Direction, frames: Sequence[Frame], at: int, base: int, now: int
     ) -> list[BatchResult]:
-        """base: the ordinal of the frame with the index 0."""
+        """Decide on frames from index `at` on, as far as possible; base: the ordinal of `frames[0]`."""
         found: list[BatchResult] = []
-        self._seen[direction] += len(frames) - at
+        self._frames_read[direction] += len(frames) - at
         cached: CachedDecision = self._cached(direction, frames[at])
         while cached is not None:
             if isinstance(cached, CachedRewrite):
-                at, cached = self._rewrite_all(direction, frames, at, cached, base, now, found)
+                at, cached = self._decide_rewrites(direction, frames, at, cached, base, now, found)
             elif isinstance(cached, CachedPass):
-                at, cached = self._pass_all(direction, frames, at, cached, now, found)
+                at, cached = self._decide_passes(direction, frames, at, cached, now, found)
             else:
-                stop, following = self._reach(direction, frames, at, cached)
+                stop, following = self._batch_end(direction, frames, at, cached)
                 cached.take(frames, at, stop, base, now, found)
                 at, cached = stop, following
         return found
 
     def _cached(self, direction: Direction, frame: Frame) -> CachedDecision:
-        known, key = self._cache[direction], (frame[4], frame[5], frame[7])
-        if key in known:
-            return known[key]
-        return remember(known, key, self._find(direction, frame), len(frame[5]))
+        cache, key = self._cache[direction], (frame.op, frame.subject, frame.sid)
+        if key in cache:
+            return cache[key]
+        return store(cache, key, self._find(direction, frame), len(frame.subject))
 
-    def _reach(
+    def _batch_end(
         self, direction: Direction, frames: Sequence[Frame], at: int, cached: CachedDecision
     ) -> tuple[int, CachedDecision]:
-        """Return the index behind the neighbours that go the same way, and the way of the next."""
-        op, subject, sid = frames[at][4], frames[at][5], frames[at][7]
+        """Return the index behind the neighbours with this decision, and the decision on the next frame."""
+        op, subject, sid = frames[at].op, frames[at].subject, frames[at].sid
         for stop in range(at + 1, len(frames)):
             frame = frames[stop]
-            if frame[5] is subject and frame[7] is sid and frame[4] is op:
-                continue  # the scanner gives neighbours the same objects
+            # The scanner gives neighbours with the same field one object: identity spares the look-up.
+            if frame.subject is subject and frame.sid is sid and frame.op is op:
+                continue
             following = self._cached(direction, frame)
             if following is not cached:
                 return stop, following
-            op, subject, sid = frame[4], frame[5], frame[7]
+            op, subject, sid = frame.op, frame.subject, frame.sid
         return len(frames), None
 
-    def _pass_all(
+    def _decide_passes(
         self,
         direction: Direction,
         frames: Sequence[Frame],
@@ -169,22 +181,21 @@ class FastPath:
         now: int,
         found: list[BatchResult],
     ) -> tuple[int, CachedDecision]:
-        """Let neighbours pass; return the index behind them and the way of the next (see `_lift`)."""
-        moves, (unless, admits) = self._moves[direction], cached
-        if not unless and moves is None and admits is None:
-            at, following = self._reach(direction, frames, at, cached)
+        """Pass neighbours; return the same as `_decide_rewrites`."""
+        rewrites_reply, (unless, admits) = self._rewrites_reply[direction], cached
+        if not unless and rewrites_reply is None and admits is None:
+            at, following = self._batch_end(direction, frames, at, cached)
             found.append(BatchResult(at))
             return at, following
         start, size = at, len(frames)
         following = cached
         while following is cached:
             frame = frames[at]
+            # `admits` comes last: it may take note of the frame, so no other condition may refuse it after.
             if (
                 (unless and unless in frame.headers)
-                or (moves is not None and frame[6] and moves(frame[6]))
-                or (
-                    admits is not None and not admits(frame, now)
-                )  # asked last: it may take note of the frame
+                or (rewrites_reply is not None and frame.reply and rewrites_reply(frame.reply))
+                or (admits is not None and not admits(frame, now))
             ):
                 following = None
                 break
@@ -193,13 +204,13 @@ class FastPath:
                 following = None
                 break
             nearest = frames[at]
-            if not (nearest[5] is frame[5] and nearest[7] is frame[7] and nearest[4] is frame[4]):
+            if not (nearest.subject is frame.subject and nearest.sid is frame.sid and nearest.op is frame.op):
                 following = self._cached(direction, nearest)
         if at > start:
             found.append(BatchResult(at))
         return at, following
 
-    def _rewrite_all(
+    def _decide_rewrites(
         self,
         direction: Direction,
         frames: Sequence[Frame],
@@ -209,151 +220,141 @@ class FastPath:
         now: int,
         found: list[BatchResult],
     ) -> tuple[int, CachedDecision]:
-        """Move neighbours, each its own way; return the index behind them and the way of the next.
+        """Rewrite neighbours; return the index behind them and the decision on the next frame.
 
-        None: there is none, or the next frame must take the long way.
+        None: no frame is left, or the next takes the general path.
         """
-        moves, out, size = self._moves[direction], [], len(frames)
+        rewrites_reply, out, size = self._rewrites_reply[direction], [], len(frames)
         while isinstance(cached, CachedRewrite):
-            head, cut, place, before, after, rewritten, unless = cached
+            head, cut, place, before, after, batch, unless = cached
+            # Unpacking reads all fields at once: cheaper than eight attributes.
             buffer, begin, end, _, op, subject, reply, sid, _, _, _, _, _, _ = frame = frames[at]
-            odd = not buffer.startswith(before, begin + place)  # in its spacing: the long way knows it
-            if odd or (reply and moves is not None and moves(reply)) or (unless and unless in frame.headers):
+            usual = buffer.startswith(before, begin + place)  # else its spacing is unusual
+            if (
+                not usual
+                or (reply and rewrites_reply is not None and rewrites_reply(reply))
+                or (unless and unless in frame.headers)
+            ):
                 cached = None
                 break
-            if not rewritten.count:
-                rewritten.now, rewritten.ordinal, rewritten.before, rewritten.after = (
-                    now,
-                    base + at,
-                    before,
-                    after,
-                )
-            rewritten.count += 1
+            if not batch.count:
+                batch.now, batch.ordinal, batch.before, batch.after = now, base + at, before, after
+            batch.count += 1
             out.append(head + buffer[begin + cut : end])
             at += 1
             if at == size:
                 cached = None
                 break
             following = frames[at]
-            if not (following[5] is subject and following[7] is sid and following[4] is op):
+            if not (following.subject is subject and following.sid is sid and following.op is op):
                 cached = self._cached(direction, following)
         if out:
-            found.append(BatchResult(at, out, None, MOVED))
+            found.append(BatchResult(at, out, None, REWRITE_CAUSE))
         return at, cached
 
-    # -- which way
+    # -- decisions that are not cached yet
 
     def _find(self, direction: Direction, frame: Frame) -> CachedDecision:
-        """Return the way of the frames of one op and subject (s2c: and sid)."""
+        """Return the decision on all frames of one op and subject (s2c: and sid)."""
         if direction == S2C:
-            return self._find_back(frame)
+            return self._find_s2c(frame)
         subject, rewriter = frame.subject, self._rewriter
-        if self._index.asking(subject):
+        if self._index.request_rules(subject):
             return None
-        rules = self._rules(C2S, frame, subject)
-        if rewriter is None or rules is None:
-            return rules
-        moved = rewriter.destination(subject)
-        if rewriter.answers(subject) or not (moved is None or isinstance(moved, Moved)):
+        decision = self._without_rewriting(C2S, frame, subject)
+        if rewriter is None or decision is None:
+            return decision
+        target = rewriter.destination(subject)
+        if rewriter.translates_answer(subject) or not (target is None or isinstance(target, Rewritten)):
             return None
-        return self._both(C2S, frame, rules, moved)
+        return self._with_rewriting(C2S, frame, decision, target)
 
-    def _find_back(self, frame: Frame) -> CachedDecision:
-        sub = self._active.view.subs.get(frame.sid)
+    def _find_s2c(self, frame: Frame) -> CachedDecision:
+        sub = self._view.subs.get(frame.sid)
         if sub is not None and (sub.max or sub.counted):
-            return None  # the session counts them
-        moved = None
+            return None  # the session counts its deliveries, frame by frame
+        target = None
         subject = frame.subject
         if self._rewriter is not None:
-            moved = self._rewriter.undone(subject, asked_for(self._active.view, frame.sid))
-            subject = subject if moved is None else moved.subject
-        if self._active.history.waiting(subject):
+            target = self._rewriter.undo(subject, rewritten_subscription(self._view, frame.sid))
+            subject = subject if target is None else target.subject
+        if self._requests.waiters(subject):
             return None
-        rules = self._rules(S2C, frame, subject)
-        return rules if self._rewriter is None else self._both(S2C, frame, rules, moved)
+        decision = self._without_rewriting(S2C, frame, subject)
+        return decision if self._rewriter is None else self._with_rewriting(S2C, frame, decision, target)
 
-    def _both(
-        self, direction: Direction, frame: Frame, rules: CachedDecision, moved: Moved | None
+    def _with_rewriting(
+        self, direction: Direction, frame: Frame, decision: CachedDecision, target: Rewritten | None
     ) -> CachedDecision:
-        """Return the way of frames that rules leave alone, with what rewriting does to them."""
-        if type(rules) is not CachedPass or rules.admits is not None:
+        """Return the decision on frames that the other rules pass, with that of rewriting."""
+        if type(decision) is not CachedPass or decision.admits is not None:
             return None
-        unless = _NAMING if frame.op in _WITH_HEADERS else b""  # what rules mind begins like that, too
-        if moved is None or moved.subject == frame.subject:
-            return self._staying(unless)
-        if not moved.subject:
+        # The headers that other rules mind begin like this too, so this condition includes theirs.
+        unless = _SUBJECT_HEADERS if frame.op in _WITH_HEADERS else b""
+        if target is None or target.subject == frame.subject:
+            return self._pass(unless)
+        if not target.subject:
             return None
-        rewritten = self._rewritten.get((direction, moved.by))
-        if rewritten is None:
-            rewritten = self._rewritten[direction, moved.by] = RewrittenBatch(direction)
+        batch = self._rewritten.get((direction, target.rule))
+        if batch is None:
+            batch = self._rewritten[direction, target.rule] = RewrittenBatch(direction)
         verb = frame.op.label.encode() + b" "
         at = len(verb)
         return CachedRewrite(
-            verb + moved.subject, at + len(frame.subject), at, frame.subject, moved.subject, rewritten, unless
+            verb + target.subject, at + len(frame.subject), at, frame.subject, target.subject, batch, unless
         )
 
-    def _rules(self, direction: Direction, frame: Frame, subject: bytes) -> CachedDecision:
-        """Return what the rules other than rewriting do to the frames of a subject."""
+    def _without_rewriting(self, direction: Direction, frame: Frame, subject: bytes) -> CachedDecision:
+        """Return the decision of the rules other than rewriting on the frames of a subject."""
         acting: Batch | None = None
         unless, admits = b"", None
         for place in self._index.candidates(direction, frame.op, subject):
-            state = self._active.by_place[direction][place]
-            static_decision = state.action.static_decision(frame.op, subject, frame.sid, self._active.view)
-            if static_decision is None or state.dynamic or state.rule.selector.side == "server":
+            state = self._states[self._index.rules[direction][place]]
+            static = state.action.static_decision(frame.op, subject, frame.sid, self._view)
+            if static is None or state.dynamic or state.rule.selector.side == "server":
                 return None
             if frame.op in _WITH_HEADERS:
-                unless = unless or static_decision.unless
-            if state.action.stage == Stage.PERMISSION:  # a judge that lets them be does not count them
-                if static_decision.admits is not None and admits is not None:
+                unless = unless or static.unless
+            if state.action.stage == Stage.PERMISSION:  # a permission rule counts only the frames it denies
+                if static.admits is not None and admits is not None:
                     return None
-                admits = admits or static_decision.admits
+                admits = admits or static.admits
                 continue
-            if acting is not None or (direction == C2S and self._active.view.verbose):
+            if acting is not None or (direction == C2S and self._view.verbose):
                 return None
             acting = self._batches.get((direction, state.rule))
             if acting is None:
-                acting = self._batches[direction, state.rule] = Batch(
-                    self._active, state, direction, static_decision
-                )
+                acting = self._batches[direction, state.rule] = Batch(state, direction, static)
         if acting is None:
-            return self._staying(unless, admits)
+            return self._pass(unless, admits)
         return None if unless or admits is not None else acting
 
-    def _staying(self, unless: bytes, admits: Admits | None = None) -> CachedPass:
-        """Return the one way of all frames that go on under these conditions."""
-        return self._stays.setdefault((unless, admits), CachedPass(unless, admits))
+    def _pass(self, unless: bytes, admits: Admits | None = None) -> CachedPass:
+        """Return the one decision for all frames that pass under these conditions (compared by identity)."""
+        return self._passes.setdefault((unless, admits), CachedPass(unless, admits))
 
-    def collect(self) -> Iterable[Firing]:
-        """Take out what went this way since the last time."""
-        for direction, seen in enumerate(self._seen):
-            if seen and len(self._cache[direction]) > CACHED + min(seen, MOST):
+    # -- firings
+
+    def take_firings(self) -> Iterable[Firing]:
+        """Return the firings since the last call and forget them; shrink the cache after a small read."""
+        for direction, count in enumerate(self._frames_read):
+            if count and len(self._cache[direction]) > BASE_ENTRIES + min(count, MAX_EXTRA_ENTRIES):
                 self._cache[direction].clear()
-            self._seen[direction] = 0
+            self._frames_read[direction] = 0
         found = [
-            self._moved(rule, rewritten)
-            for (_, rule), rewritten in self._rewritten.items()
-            if rewritten.count
+            self._rewrite_firing(rule, batch) for (_, rule), batch in self._rewritten.items() if batch.count
         ]
-        found += [firing for batch in self._batches.values() if (firing := batch.firing()) is not None]
+        found += [firing for batch in self._batches.values() if (firing := batch.take_firing()) is not None]
         return found
 
-    def _moved(self, rule: Rule, rewritten: RewrittenBatch) -> Firing:
-        active = self._active
-        state = active.state(rule)
-        count = state.counts[rewritten.direction]
+    def _rewrite_firing(self, rule: Rule, batch: RewrittenBatch) -> Firing:
+        state = self._states[rule]
+        count = state.counts[batch.direction]
         m = count.matched + 1
-        count.matched += rewritten.count
-        rule.shared.matched += rewritten.count
-        client = rewritten.after if rewritten.direction else rewritten.before
-        firing = active.firing(
-            state,
-            rewritten.direction,
-            rewritten.now,
-            m,
-            None,
-            0,
-            "",
-            f"{text(rewritten.before)} -> {text(rewritten.after)}",
-        )
-        told, rewritten.count = rewritten.count, 0
-        return replace(firing, ordinal=rewritten.ordinal, subject=text(client), count=told)
+        count.matched += batch.count
+        rule.shared.matched += batch.count
+        client = batch.before if batch.direction == C2S else batch.after
+        detail = f"{subject_text(batch.before)} -> {subject_text(batch.after)}"
+        firing = state.firing(batch.direction, batch.now, m, client, detail=detail)
+        size, batch.count = batch.count, 0
+        return replace(firing, ordinal=batch.ordinal, count=size)

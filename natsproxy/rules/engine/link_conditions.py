@@ -1,33 +1,35 @@
-"""Link rules of one connection: when they are in force, how they bend the link, what they send or end.
+"""Link rules of one connection: when they are in force, and the conditions that they put on the link.
 
 Theory
 1. A link rule without a frame selector is about connections: its gate is asked once, when the connection is
    bound, and `between` is the window in which it is in force.  One with a frame selector comes into force at
    the frame that fires it.  `lasts` ends either.
-2. The shape of a link is the sum of the rules in force on its direction.  What a rule does once, when it
-   comes into force (frames of ours, a close), is handed out by `due`.
+2. The conditions of a link are the sum of the rules in force on its direction.  An action that a rule takes
+   once, when it comes into force (frames of ours, a close), is returned by `due`.
 3. A rule loaded later is in force at once on the connections that are already open.  A window is counted from
    the start of the connection, or with `per = "proxy"` from when the rule was loaded.
-4. A rule that is taken away leaves nothing behind: the link is straight again.
+4. A rule that is removed leaves nothing behind: its conditions end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from natsproxy.events import Firing
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.rules.model.rule import Hit, LinkAction, Rule
+from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.verdicts import Close
 from natsproxy.wire.ops import C2S, Direction
-
-if TYPE_CHECKING:
-    from natsproxy.rules.engine.connection_rules import ActiveRules, RuleState
 
 
 @dataclass(slots=True, eq=False)
 class ActiveWindow:
-    """When one rule is in force on one connection (ns); hit is what started it."""
+    """The time in which one rule is in force on one connection (ns); ends: None for never.
+
+    hit: the match that started it.  started: its firing is reported, and its action taken.
+    """
 
     state: RuleState
     action: LinkAction
@@ -36,36 +38,48 @@ class ActiveWindow:
     hit: Hit
     started: bool = False
 
-    def holds(self, now: int) -> bool:
+    def contains(self, now: int) -> bool:
         """Tell whether the rule is in force."""
         return self.begins <= now and (self.ends is None or now < self.ends)
 
 
 class LinkRules:
-    """The link rules of one connection."""
+    """The link rules of one connection.
 
-    def __init__(self, active: ActiveRules, before: LinkRules | None, now: int) -> None:
-        self._active = active
+    fired: the list to which their firings are added.  previous: the link rules of the connection before a
+    reload, whose windows go on.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        states: Mapping[Rule, RuleState],
+        fired: list[Firing],
+        previous: LinkRules | None,
+        now: int,
+    ) -> None:
+        self._fired = fired
         self._windows: dict[Rule, ActiveWindow | None] = {}
         self.opening = "serve"
-        for rule in active.index.links:
-            if before is not None and rule in before._windows:
-                self._windows[rule] = before._windows[rule]
+        for rule in rules:
+            if previous is not None and rule in previous._windows:
+                self._windows[rule] = previous._windows[rule]
             elif not rule.selector.ops:
-                self._windows[rule] = self._window(active.state(rule), now)
+                self._windows[rule] = self._window(states[rule], now)
             else:
                 self._windows[rule] = None
             window = self._windows[rule]
-            if window is not None and window.action.opening and before is None:
+            if window is not None and window.action.opening and previous is None:
                 self._begin(window, now)
                 self.opening = window.action.opening
 
     def _window(self, state: RuleState, now: int) -> ActiveWindow | None:
-        """Return the span of a rule about connections, None where its gate says no."""
-        hit, gate = self._active.match(state, C2S, now), replace(state.rule.gate, between=None)
+        """Return the window of a rule about connections, None where its gate says no."""
+        # `between` sets the window; the gate must not refuse a window that opens later.
+        hit, gate = state.match(C2S, now), replace(state.rule.gate, between=None)
         rule = state.rule
         count = rule.shared if gate.per_proxy else state.counts[C2S]
-        if not gate.admits(count, hit.m, state.key, now, hit.draws.u, hit.direction.label):
+        if not gate.admits(count, hit.m, state.key, now, hit.draws.draw, hit.direction.label):
             return None
         between = rule.gate.between
         begins = count.since + between[0] if between is not None else now
@@ -81,19 +95,19 @@ class LinkRules:
         return ActiveWindow(state, action, begins, ends, hit)
 
     def start(self, state: RuleState, hit: Hit) -> None:
-        """Let a rule come into force at a frame; one that is in force already begins anew."""
+        """Put a rule in force at a frame; one that is in force already begins anew."""
         window = self._limited(state, hit.now, None, hit)
-        window.started = True  # the frame is the firing
+        window.started = True  # the decision on the frame reports the firing
         self._windows[state.rule] = window
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
-        """Return the sum of what is in force on a direction, and when that changes (or `due` has work)."""
+        """Return the sum of the rules in force on a direction, and when it changes or `due` has work (ns)."""
         conditions: LinkConditions | None = None
         changes: list[int] = []
         for rule, window in self._windows.items():
             if window is None or direction not in rule.selector.directions:
                 continue
-            if window.holds(now):
+            if window.contains(now):
                 conditions = window.action.apply(conditions or LinkConditions(), now - window.begins)
                 if not window.started:
                     changes.append(now)
@@ -101,7 +115,7 @@ class LinkRules:
         return conditions, min(changes, default=None)
 
     def due(self, now: int) -> tuple[list[tuple[Direction, bytes]], Close | None, int | None]:
-        """Return what the rules that come into force now send, the first reason to close, the next time."""
+        """Start the rules that come into force: return their frames, the first close, the next time (ns)."""
         frames: list[tuple[Direction, bytes]] = []
         close: Close | None = None
         later: list[int] = []
@@ -111,16 +125,13 @@ class LinkRules:
             if window.begins > now:
                 later.append(window.begins)
                 continue
-            sends, ends = self._begin(window, now)
-            frames += sends
-            close = close or ends
+            injected, ending = self._begin(window, now)
+            frames += injected
+            close = close or ending
         return frames, close, min(later, default=None)
 
     def _begin(self, window: ActiveWindow, now: int) -> tuple[list[tuple[Direction, bytes]], Close | None]:
         window.started = True
-        rule = window.state.rule
-        direction = rule.selector.directions[0]
-        self._active.fired.append(
-            self._active.firing(window.state, direction, now, window.hit.m, None, window.action.delay)
-        )
+        direction = window.state.rule.selector.directions[0]
+        self._fired.append(window.state.firing(direction, now, window.hit.m, delay=window.action.delay))
         return window.action.start(window.hit._replace(now=now))

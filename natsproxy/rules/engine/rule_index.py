@@ -1,22 +1,24 @@
-"""A plan: the rules that apply to a connection, compiled; shared by all connections to which the same apply.
+"""The rule index: it finds the rules for an op and a subject.
+
+All connections to which the same rules apply share one index.
 
 Theory
-1. What depends on op and subject alone is asked once per subject and cached; the cache is emptied when it is
-   full, since subjects are hostile and inboxes never repeat.
-2. Rules are known by their place in the plan.  Their order is that of the stages (c2s: faults, permissions;
+1. An answer that depends on op and subject alone is computed once per subject and cached; a full cache is
+   emptied, since subjects are hostile and inboxes never repeat.
+2. Rules are known by their place in the index.  Their order is that of the stages (c2s: faults, permissions;
    s2c: permissions, faults) and inside a stage that of the file.
 3. Clauses that differ in their patterns only are joined, so that a thousand rules are a handful of clauses.
-4. Where something is rewritten, the scanner of s2c sees the server's subjects and the rules the client's.  A
+4. Where a rule rewrites, the scanner of s2c sees the server's subjects and the rules see the client's.  A
    frame whose client subject a rule wants is either on that very subject or was rewritten; so the rewriter's
-   clauses want all that may have been rewritten, at the greatest need of any rule.
-5. A rule that drops or adds deliveries makes UNSUB max a matter of the session, which then must count from
-   the SUB on, and whatever was subscribed to: JetStream delivers messages of other subjects there.
+   clauses want all frames that may have been rewritten, at the greatest need of any rule.
+5. Where a rule drops or adds deliveries, the session must count toward UNSUB max itself: from the SUB on, and
+   messages of any subject, since JetStream delivers messages of other subjects to a subscription.
 """
 
 from __future__ import annotations
 
 from natsproxy.protocol.patternset import PatternSet
-from natsproxy.rules.bounded_cache import remember
+from natsproxy.rules.bounded_cache import store
 from natsproxy.rules.model.roles import MSGS, PUBS
 from natsproxy.rules.model.rule import LinkAction, Rule
 from natsproxy.rules.rewriting.frames import FrameRewriter
@@ -26,13 +28,15 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import Interest
 
 
-class _Table:
-    """Which rules want frames of one op: some whatever the subject, some by patterns."""
+class _OpTable:
+    """The rules that want frames of one op: some on any subject, some by patterns."""
 
-    __slots__ = ("always", "excepting", "patterns", "simple")
+    __slots__ = ("any_subject", "excepting", "patterns", "simple")
 
     def __init__(self, wanted: list[tuple[int, Clause]]) -> None:
-        self.always = tuple(place for place, clause in wanted if clause.match is None and not clause.unless)
+        self.any_subject = tuple(
+            place for place, clause in wanted if clause.match is None and not clause.unless
+        )
         self.patterns = PatternSet(
             (pattern, place)
             for place, clause in wanted
@@ -47,10 +51,10 @@ class _Table:
         self.simple = not self.excepting and not len(self.patterns)
 
     def find(self, subject: bytes) -> tuple[int, ...]:
-        """Return the places that want a subject; the price does not grow with the patterns that do not."""
+        """Return the places that want a subject; patterns that do not match cost nothing."""
         if self.simple:
-            return self.always
-        found = [*self.always, *self.patterns.find(subject)]
+            return self.any_subject
+        found = [*self.any_subject, *self.patterns.find(subject)]
         for place, unless, match in self.excepting:
             if not unless.matches(subject) and (match is None or match.matches(subject)):
                 found.append(place)
@@ -73,14 +77,14 @@ class RuleIndex:
             tuple(sorted(framed, key=lambda rule: rule.action.stage)),
             tuple(sorted(framed, key=lambda rule: -rule.action.stage)),
         )
-        self._asking = [rule for rule in framed if _asks(rule)]
-        self.asked_need = max((rule.need for rule in self._asking), default=Need.NONE)
+        self._requesting = [rule for rule in framed if _waits_for_answers(rule)]
+        self.request_need = max((rule.need for rule in self._requesting), default=Need.NONE)
         per_rule = tuple(
             [self._wants(rule, direction) for rule in self.rules[direction]] for direction in Direction
         )
         self._tables = tuple(
             [
-                _Table(
+                _OpTable(
                     [
                         (place, clause)
                         for place, clauses in enumerate(found)
@@ -92,10 +96,12 @@ class RuleIndex:
             ]
             for found in per_rule
         )
-        self.alters_delivery = any(self._alters(rule) for rule in rules)
-        self._askers = _Table([(place, _question(rule)) for place, rule in enumerate(self._asking)])
+        self.alters_delivery = any(self._may_alter(rule) for rule in rules)
+        self._request_table = _OpTable(
+            [(place, _request_clause(rule)) for place, rule in enumerate(self._requesting)]
+        )
         self._caches: tuple[dict[tuple[Op, bytes], tuple[int, ...]], ...] = ({}, {})
-        self._asker_cache: dict[bytes, frozenset[object]] = {}
+        self._request_cache: dict[bytes, frozenset[object]] = {}
         self.interest = (self._compile(C2S, per_rule[C2S]), self._compile(S2C, per_rule[S2C]))
 
     def candidates(self, direction: Direction, op: Op, subject: bytes) -> tuple[int, ...]:
@@ -103,35 +109,37 @@ class RuleIndex:
         cache = self._caches[direction]
         found = cache.get((op, subject))
         if found is None:
-            found = remember(cache, (op, subject), self._tables[direction][op].find(subject), len(subject))
+            found = store(cache, (op, subject), self._tables[direction][op].find(subject), len(subject))
         return found
 
-    def asking(self, subject: bytes) -> frozenset[object]:
+    def request_rules(self, subject: bytes) -> frozenset[object]:
         """Return the rules for which a PUB of this subject opens a request."""
-        if not self._asking:
+        if not self._requesting:
             return frozenset()
-        found = self._asker_cache.get(subject)
+        found = self._request_cache.get(subject)
         if found is None:
-            asking = frozenset[object](self._asking[place] for place in self._askers.find(subject))
-            found = remember(self._asker_cache, subject, asking, len(subject))
+            waiting = frozenset[object](
+                self._requesting[place] for place in self._request_table.find(subject)
+            )
+            found = store(self._request_cache, subject, waiting, len(subject))
         return found
 
-    def _alters(self, rule: Rule) -> bool:
+    def _may_alter(self, rule: Rule) -> bool:
         """Tell whether a rule may drop or add deliveries."""
         if not rule.action.alters_delivery:
             return False
-        if rule.action.answers or _asks(rule):
+        if rule.action.answers or _waits_for_answers(rule):
             return True
         return any(clause.ops & MSGS for clause in self._wants(rule, S2C))
 
     def _wants(self, rule: Rule, direction: Direction) -> list[Clause]:
-        """Return what a rule wants of a direction, in the subjects that the rules see."""
+        """Return the clauses of a rule for a direction, in the subjects that the rules see."""
         own = rule.action.clauses(rule.selector)
         if own is not None:
-            return [clause for way, clause in own if way == direction]
+            return [clause for clause_direction, clause in own if clause_direction == direction]
         selector = rule.selector
         ops = selector.wants(direction)
-        if not ops or _asks(rule):
+        if not ops or _waits_for_answers(rule):
             return []
         if selector.subjects is None and not selector.unless:
             return [Clause(ops, rule.need)]
@@ -142,12 +150,12 @@ class RuleIndex:
     def _compile(self, direction: Direction, found: list[list[Clause]]) -> Interest:
         clauses = [clause for group in found for clause in group]
         if direction == C2S:
-            clauses += [_question(rule) for rule in self._asking]
+            clauses += [_request_clause(rule) for rule in self._requesting]
         if direction == C2S and self.alters_delivery:
             clauses.append(Clause(op_mask(Op.SUB), Need.LINE))
         if self.rewriter is not None:
             need = max((clause.need for clause in clauses), default=Need.LINE)
-            clauses += self.rewriter.clauses(direction, max(need, self.asked_need))
+            clauses += self.rewriter.clauses(direction, max(need, self.request_need))
         return Interest(joined(clauses))
 
 
@@ -163,12 +171,12 @@ def joined(clauses: list[Clause]) -> tuple[Clause, ...]:
     )
 
 
-def _asks(rule: Rule) -> bool:
-    return rule.selector.role is not None and rule.selector.role.asks is not None
+def _waits_for_answers(rule: Rule) -> bool:
+    return rule.selector.role is not None and rule.selector.role.requests is not None
 
 
-def _question(rule: Rule) -> Clause:
+def _request_clause(rule: Rule) -> Clause:
     """Return the clause of the PUBs whose answers a rule is about."""
     role, selector = rule.selector.role, rule.selector
     assert role is not None
-    return Clause(PUBS, Need.LINE, selector.subjects or role.asks, (*selector.unless, *role.unless))
+    return Clause(PUBS, Need.LINE, selector.subjects or role.requests, (*selector.unless, *role.unless))

@@ -30,7 +30,7 @@ from natsproxy.protocol.subjects import collide, is_subset
 from natsproxy.rules.file import values
 from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.roles import Role
-from natsproxy.rules.model.rule import REQUIRED, Kind, Rule, Setting
+from natsproxy.rules.model.rule import REQUIRED, Convert, Kind, Rule, Setting
 from natsproxy.rules.model.selector import (
     ANYBODY,
     MESSAGES,
@@ -233,7 +233,7 @@ def _unknown(word: str, known: list[str], what: str = "key") -> str:
     return f"there is no {what} {word!r}; {hint}"
 
 
-_PEER: Final[dict[str, values.Convert]] = {"ordinal": values.count, "address": values.network}
+_PEER: Final[dict[str, Convert]] = {"ordinal": values.count, "address": values.network}
 
 
 def _peer(value: Any) -> Peer:
@@ -242,7 +242,7 @@ def _peer(value: Any) -> Peer:
         if key not in Peer._fields:
             raise ValueError(f"has {key!r}: {_unknown(key, list(Peer._fields))}")
         try:
-            convert: values.Convert = _PEER.get(key, values.line)
+            convert: Convert = _PEER.get(key, values.line)
             convert(item)
         except ValueError as error:
             raise ValueError(f"has {key!r}, which {error}") from None
@@ -274,7 +274,7 @@ def _selector(reader: _Reader, kind: Kind) -> Selector:
     selector = Selector(
         directions=_directions(reader, found["direction"], kind, role, ops),
         ops=ops,
-        subjects=found["subject"] if found["subject"] or not role or role.asks else role.patterns,
+        subjects=found["subject"] if found["subject"] or not role or role.requests else role.patterns,
         unless=found["unless"],
         queues=found["queue"],
         headers=tuple(
@@ -308,7 +308,7 @@ def _refuse_idle(reader: _Reader, found: Mapping[str, Any]) -> None:
     subjects = found["subject"] or (b">",)
     if all(any(is_subset(one, other) for other in found["unless"]) for one in subjects):
         raise reader.error("unless", "excepts all that the rule is about")
-    if role is None or role.asks is not None or role.patterns is None or found["subject"] is None:
+    if role is None or role.requests is not None or role.patterns is None or found["subject"] is None:
         return
     if not any(collide(one, other) for one in subjects for other in role.patterns):
         listed = ", ".join(pattern.decode() for pattern in role.patterns)

@@ -1,7 +1,7 @@
-"""What the values in a rules file may be: one converter per type of setting.
+"""Converters for the values in a rules file, one per type of setting.
 
-A converter takes what TOML or JSON gave and returns what a rule works with; it raises ValueError with the end
-of a sentence that begins with the key ("must be a number from 0 to 1, not 1.2").
+A converter takes a value of TOML or JSON and returns the value for the rule; it raises ValueError with the
+end of a sentence that begins with the key ("must be a number from 0 to 1, not 1.2").
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from natsproxy.protocol.subjects import is_valid_strict
 from natsproxy.rules.model import seeded_random
+from natsproxy.rules.model.rule import Convert
 from natsproxy.units import parse_duration, parse_size
 from natsproxy.wire.ops import BY_TOKEN, Direction, Op
-
-Convert = Callable[[Any], Any]
 
 
 def text(value: Any) -> str:
@@ -186,7 +185,7 @@ def firings(value: Any) -> dict[str, frozenset[int]]:
     return {key: frozenset(found) for key, found in table(several(count))(value).items()}
 
 
-_SHAPES: Final[dict[str, tuple[Callable[..., seeded_random.Distribution], dict[str, Convert]]]] = {
+_DISTRIBUTIONS: Final[dict[str, tuple[Callable[..., seeded_random.Distribution], dict[str, Convert]]]] = {
     "constant": (seeded_random.constant, {"value": duration}),
     "uniform": (seeded_random.uniform, {"min": duration, "max": duration}),
     "normal": (seeded_random.normal, {"mean": duration, "stddev": duration}),
@@ -202,11 +201,11 @@ def delay(value: Any) -> seeded_random.Distribution:
         return seeded_random.constant(duration(value))
     given = dict(value)
     name = given.pop("distribution", None)
-    if name not in _SHAPES:
-        raise ValueError(f"needs a distribution, one of {', '.join(_SHAPES)}, not {name!r}")
+    if name not in _DISTRIBUTIONS:
+        raise ValueError(f"needs a distribution, one of {', '.join(_DISTRIBUTIONS)}, not {name!r}")
     if "capture" in given:
         raise ValueError("can name a capture in a file of rules only, not in settings made elsewhere")
-    make, parameters = _SHAPES[name]
+    make, parameters = _DISTRIBUTIONS[name]
     if set(given) != set(parameters):
         raise ValueError(f"of the {name} distribution takes {' and '.join(parameters)}")
     try:

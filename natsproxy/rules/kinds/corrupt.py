@@ -21,7 +21,7 @@ class Corrupting(Action):
 
     label = "corrupt"
     need = Need.PAYLOAD
-    draws = True
+    draws_random = True
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -34,9 +34,9 @@ class Corrupting(Action):
         raw = bytearray(frame.raw)
         places: set[int] = set()
         for k in range(self.count):
-            places.add(start - frame.start + int(hit.u(2 * k) * length))
+            places.add(start - frame.start + int(hit.draw(2 * k) * length))
         for k, place in enumerate(sorted(places)):
-            raw[place] ^= 1 + int(hit.u(2 * k + 1) * 255)
+            raw[place] ^= 1 + int(hit.draw(2 * k + 1) * 255)
         return Replace(bytes(raw))
 
 

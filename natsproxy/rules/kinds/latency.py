@@ -31,16 +31,16 @@ class Latency(Action):
     def __init__(self, delay: Distribution, overtake: bool) -> None:
         self.delay = delay
         self.overtake = overtake
-        self.draws = delay.name != "constant"
+        self.draws_random = delay.name != "constant"
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Hold the frame; a delay of zero is none."""
-        delay = round(self.delay.sample(hit.u()))
+        delay = round(self.delay.sample(hit.draw()))
         return Hold(hit.now + delay, self.overtake) if delay > 0 else None
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Hold them all for the same time, where that is the same and none may overtake."""
-        delay = 0 if self.draws or self.overtake else round(self.delay.sample(0.5))
+        delay = 0 if self.draws_random or self.overtake else round(self.delay.sample(0.5))
         return StaticDecision(delay=delay) if delay > 0 else None
 
     def describe(self) -> str:

@@ -1,12 +1,13 @@
-"""Gates: which of the frames that a selector matched a rule acts on.
+"""Gates choose, of the frames that a selector matched, those on which a rule acts.
 
 Theory
 1. A gate counts the frames that its rule's selector matched *as received*, whatever other rules did to
    them.  m counts per connection and direction; with `per = "proxy"` the counting conditions use the count of
-   all connections instead.  The dice always use m, so probability never depends on the order of connects.
+   all connections instead.  Random numbers always use m, so that
+   probability never depends on the order of connects.
 2. All conditions of a gate must hold: `after` skips the first n, `first` takes n from there, `every` takes
-   each n-th from there, `between` is a time window, `only` is an exact list, `probability` throws the dice,
-   `limit` ends it after n firings (and counts what the other conditions let through).
+   each n-th from there, `between` is a time window, `only` is an exact list, `probability` draws a random
+   number, `limit` ends it after n firings (and counts what the other conditions let through).
 3. Time is the age of the connection, or with `per = "proxy"` the age of the rule.
 """
 
@@ -19,7 +20,7 @@ from typing import Final
 
 @dataclass(slots=True)
 class Count:
-    """How often a selector matched and its gate opened, and when counting began (ns)."""
+    """The numbers of matches and firings since a time (ns)."""
 
     since: int = 0
     matched: int = 0
@@ -46,20 +47,21 @@ class Gate:
 
     @property
     def open(self) -> bool:
-        """Whether everything passes."""
+        """True if everything passes."""
         return self == OPEN
 
     @property
     def counts(self) -> bool:
-        """Whether it decides match by match, and not by time alone."""
+        """True if it decides match by match, and not by time alone."""
         return replace(self, between=None, per_proxy=False) != OPEN
 
     def admits(
-        self, count: Count, m: int, key: str, now: int, draw: Callable[[], float], way: str = ""
+        self, count: Count, m: int, key: str, now: int, draw: Callable[[], float], direction: str = ""
     ) -> bool:
         """Tell whether the rule acts on this match; `count` includes it, and a yes is counted as fired.
 
-        m, key, way: the match's own number, connection and direction, for `only`.  draw: the dice, (0, 1).
+        m, key, direction: the match's own number, connection and direction, for `only`.  draw: returns the
+        random number of the gate, in (0, 1).
         """
         place = count.matched - self.after
         passes = (
@@ -68,15 +70,15 @@ class Gate:
             and (self.every is None or place % self.every == 0)
             and (self.limit is None or count.fired < self.limit)
             and self.in_time(now - count.since)
-            and (self.only is None or self._listed(m, key, way))
+            and (self.only is None or self._listed(m, key, direction))
             and (self.probability is None or draw() < self.probability)
         )
         count.fired += passes
         return passes
 
-    def _listed(self, m: int, key: str, way: str) -> bool:
+    def _listed(self, m: int, key: str, direction: str) -> bool:
         listed = self.only or {}
-        return m in listed.get(key, ()) or m in listed.get(f"{way} {key}", ())
+        return m in listed.get(key, ()) or m in listed.get(f"{direction} {key}", ())
 
     def in_time(self, age: int) -> bool:
         """Tell whether `between` holds at that age (ns)."""

@@ -1,12 +1,11 @@
-"""JetStream roles: what a frame is in a conversation, by its subject, its reply, its status or its body.
+"""JetStream roles: the part of a frame in a conversation, by its subject, reply, status or body.
 
 Theory
-1. Most roles are told by the frame alone: one row says direction, ops, patterns, how much must be seen, and a
-   predicate.
-2. Some need history: a publish ack is a body on the reply inbox of an earlier PUB.  Such a row has `asks`,
-   patterns of the PUBs that open it, and `unless`, patterns of those that do not; a rule with such a role has
-   a `History` per connection, and its subjects are those of the PUB.
-3. A `History` is bounded: beyond its limit the oldest open request is forgotten and its answer passes
+1. Most roles depend on the frame alone: one row has its direction, ops, patterns, the need and a predicate.
+2. Some need history: a publish ack is a body on the reply inbox of an earlier PUB.  Such a row has
+   `requests`, patterns of the PUBs that open it, and `unless`, patterns of those that do not; a connection
+   with such a rule has `OpenRequests`, and the subjects of the rule are those of the PUB.
+3. `OpenRequests` is bounded: beyond its limit the oldest open request is forgotten and its answer passes
    unselected.  An answer does not close it, since pull requests have many.
 """
 
@@ -34,10 +33,10 @@ PULLS: Final = (b"$JS.API.CONSUMER.MSG.NEXT.>", b"$JS.*.API.CONSUMER.MSG.NEXT.>"
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One row: what a frame must be.
+    """One row: the conditions on a frame.
 
-    patterns: of its subject, None for any.  matches: the rest.  asks, unless: patterns of the PUBs whose
-    answers it is about (history); None for roles without history.
+    text: for people.  patterns: of its subject, None for any.  need: the part of the frame that `matches`
+    reads.  requests, unless: patterns of the PUBs whose answers it is about; None for roles without history.
     """
 
     name: str
@@ -47,11 +46,11 @@ class Role:
     patterns: tuple[bytes, ...] | None
     need: Need
     matches: Callable[[Frame], bool]
-    asks: tuple[bytes, ...] | None = None
+    requests: tuple[bytes, ...] | None = None
     unless: tuple[bytes, ...] = ()
 
     def admits(self, frame: Frame) -> bool:
-        """Tell whether a frame of its ops and direction plays the part."""
+        """Tell whether a frame of its ops and direction has the role."""
         if self.patterns is not None and not any(
             matches(pattern, frame.subject) for pattern in self.patterns
         ):
@@ -129,7 +128,7 @@ _ROWS: Final = (
         None,
         Need.PAYLOAD,
         is_publish_ack,
-        asks=(b">",),
+        requests=(b">",),
         unless=(b"$JS.>",),
     ),
     Role(
@@ -140,39 +139,40 @@ _ROWS: Final = (
         None,
         Need.LINE,
         _any,
-        asks=API,
+        requests=API,
     ),
     Role(
         "pull-reply",
-        "what a pull request gets; `subject` is that of the request",
+        "an answer to a pull request; `subject` is that of the request",
         S2C,
         MSGS,
         None,
         Need.LINE,
         _any,
-        asks=PULLS,
+        requests=PULLS,
     ),
 )
 ROLES: Final[dict[str, Role]] = {role.name: role for role in _ROWS}
 
 
-class History:
-    """The open requests of one connection: which rules wait for answers on which reply subject.
+class OpenRequests:
+    """The open requests of one connection: the waiters for answers, by reply subject.
 
-    Waiters are whatever the owner uses to know its rules by.
+    A waiter is a rule, or the rewriter; this class only compares them.  opened: the number of requests so
+    far.
     """
 
     def __init__(self, limit: int = 4096) -> None:
-        self.asked = 0  # how many requests so far
+        self.opened = 0
         self._limit = limit
         self._open: OrderedDict[bytes, tuple[bytes, frozenset[object]]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, reply: bytes, upstream: bytes, waiters: frozenset[object], need: Need, view: View) -> None:
-        """Note a request, and watch for answers on `upstream`, the reply subject as the server knows it."""
-        self.asked += 1
+    def open(self, reply: bytes, upstream: bytes, waiters: frozenset[object], need: Need, view: View) -> None:
+        """Open a request, and watch for answers on `upstream`, the reply subject as the server knows it."""
+        self.opened += 1
         _, before = self._open.pop(reply, (b"", frozenset()))
         self._open[reply] = (upstream, before | waiters)
         view.watch_subject(S2C, upstream, need)
@@ -180,8 +180,8 @@ class History:
             _, (oldest, _) = self._open.popitem(last=False)
             view.unwatch_subject(S2C, oldest)
 
-    def waiting(self, reply: bytes) -> frozenset[object]:
-        """Return who waits for answers on the client's reply subject."""
+    def waiters(self, reply: bytes) -> frozenset[object]:
+        """Return the waiters for answers on the client's reply subject."""
         return self._open[reply][1] if reply in self._open else frozenset()
 
     def close(self, view: View) -> None:

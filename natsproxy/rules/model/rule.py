@@ -1,18 +1,19 @@
-"""A rule is selector x gate x action; this module says what an action is and what it may rely on.
+"""A rule is a selector, a gate and an action; this module defines actions and the guarantees that they get.
 
 Guarantees to an action
-1. It is made once per rule, from checked settings; `bind` gives each connection its instance, which may be
-   the action itself where it keeps nothing per connection.
+1. It is made once per rule, from checked settings; `bind` gives each connection its instance, which is the
+   action itself where it keeps nothing per connection.
 2. `act` is called for a frame that the selector matched and the gate let through, in stream order, once per
    frame and direction.  The frame is as received but for what earlier rules replaced in it; it is whole when
-   the action's `need` is PAYLOAD, has its headers when it is HEADERS.  None means: nothing to do after all.
-3. An action returns a verdict and touches nothing outside itself.  What it raises closes that one connection.
-4. `hit` carries the time, the number of the match and the dice: nothing else may decide.
-5. Link actions bend the link while they are in force, they do not see bytes.
-6. A rule of the same name and content survives a reload with its counts, its dice and its instances.
+   the action's `need` is PAYLOAD, has its headers when it is HEADERS.  None leaves the frame alone.
+3. An action returns a verdict and touches nothing outside itself.  An exception that it raises closes that
+   one connection.
+4. `hit` carries the time, the number of the match and its random numbers: nothing else may decide.
+5. Link actions change the conditions of a link while they are in force; they never see bytes.
+6. A rule of the same name and content survives a reload with its counts, random numbers and instances.
 
-Frames that are too large to hold (`rule_buffer`) reach no action that needs their payload: a denying rule
-closes the connection, any other lets the frame pass and says so.
+Frames that are too large to hold (`rule_buffer`) reach no action that needs their payload: a rule that
+guards closes the connection, any other lets the frame pass and reports that.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from natsproxy.rules.file.values import Convert
 from natsproxy.rules.interface import LinkConditions, View
 from natsproxy.rules.model.gate import OPEN, Count, Gate
 from natsproxy.rules.model.seeded_random import ACTION, Draws
@@ -35,7 +35,7 @@ from natsproxy.wire.ops import ALL_OPS, Direction, Op
 
 
 class Stage(IntEnum):
-    """Where a rule stands.  c2s frames pass the stages in this order, s2c frames in the opposite one."""
+    """The place of a rule in the order: c2s frames pass the stages upward, s2c frames downward."""
 
     FAULT = 0
     PERMISSION = 1
@@ -43,7 +43,7 @@ class Stage(IntEnum):
 
 
 class Hit(NamedTuple):
-    """One match that the gate let through: direction, time (ns), number of the match, dice, connection."""
+    """One match that the gate let through.  now: its time (ns).  m: its number, from 1."""
 
     direction: Direction
     now: int
@@ -51,18 +51,18 @@ class Hit(NamedTuple):
     draws: Draws
     view: View
 
-    def u(self, k: int = 0) -> float:
+    def draw(self, k: int = 0) -> float:
         """Return the action's k-th draw for this match, in (0, 1)."""
-        return self.draws.u(ACTION + k)
+        return self.draws.draw(ACTION + k)
 
 
 class StaticDecision(NamedTuple):
-    """What an action does to every frame of one op and subject (s2c: and sid), decided at once.
+    """An action's decision on every frame of one op and subject (s2c: and sid).
 
     drop: it drops them.  delay: it holds them for so long (ns), in order.  Neither: it leaves them alone.
-    unless: a frame with these bytes in its headers is judged by itself; `b""` for none.
-    admits: asked about each frame that is left alone (and the time), in order: what the action notes of it,
-    and whether it is left alone indeed; the others are judged by themselves.
+    unless: a frame with these bytes in its headers takes the general path; `b""` for none.
+    admits: called with each frame that is left alone and the time (ns), in order, so that the action can take
+    note of it; False sends the frame to the general path.
     """
 
     drop: bool = False
@@ -72,7 +72,10 @@ class StaticDecision(NamedTuple):
 
 
 class Action:
-    """What a rule does to frames.  Immutable but for what `bind` makes."""
+    """The action of a rule on frames.  Immutable but for the instances that `bind` makes.
+
+    label: the action's name in firings.  need: how much of a frame `act` reads.
+    """
 
     stage: Stage = Stage.FAULT
     label: str = ""
@@ -83,40 +86,40 @@ class Action:
     """It may drop or add deliveries."""
     answers: bool = False
     """It adds deliveries of its own, on reply subjects."""
-    draws: bool = False
-    """It throws dice of its own."""
+    draws_random: bool = False
+    """It draws random numbers of its own."""
 
     def bind(self, view: View) -> Action:
         """Return the instance of one connection."""
         return self
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Return what becomes of a frame."""
+        """Return the verdict on a frame, None to leave it alone."""
         return None
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
-        """Return what it does to all whole frames of a subject; None: it must see each.
+        """Return the decision on all whole frames of a subject; None: it must see each frame.
 
-        Holds c2s as long as the rules are bound, s2c until a subscription comes or goes.  For a judge
-        (`Stage.PERMISSION`) only "leaves them alone" is an answer.
+        Holds c2s as long as the rules are bound, s2c until a subscription comes or goes.  An action
+        of `Stage.PERMISSION` may only answer that it leaves them alone.
         """
         return None
 
     def revokes(self, view: View) -> list[tuple[bytes, str]]:
-        """Return the live subscriptions (sids) that may not go on under it, with what the -ERR says."""
+        """Return the live subscriptions (sids) that may not go on under it, with the texts of their -ERR."""
         return []
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...] | None:
-        """Return what the scanners look out for, None for what the selector says."""
+        """Return the clauses for the scanners, None for those of the selector."""
         return None
 
     def describe(self) -> str:
-        """Return what it does, in a few words."""
+        """Return its effect in a few words."""
         return self.label
 
 
 class LinkAction(Action):
-    """What a rule does to links.
+    """The action of a rule on links.
 
     With a frame selector it starts at a frame, else it is in force while its gate's window is open.
     lasts: ns from its start, None to the end of the window or the connection.
@@ -124,16 +127,16 @@ class LinkAction(Action):
 
     lasts: int | None = None
     delay: int = 0
-    """What its firing says about time given (ns)."""
+    """The delay in its firing (ns)."""
     opening: str = ""
-    """What becomes of a new connection, `""` for the usual."""
+    """The fate of a new connection (see `ConnectionRules.opening`), `""` to serve it."""
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Come into force with a frame."""
         return StartCondition()
 
     def apply(self, conditions: LinkConditions, age: int) -> LinkConditions:
-        """Return the shape of a link with this action in force since `age` ns; rules add up."""
+        """Return `conditions` with those of this action added, which is in force since `age` ns."""
         return conditions
 
     def start(self, hit: Hit) -> tuple[list[tuple[Direction, bytes]], Close | None]:
@@ -141,11 +144,13 @@ class LinkAction(Action):
         return [], None
 
 
+Convert = Callable[[Any], Any]
+"""Reads a value of a rules file; raises ValueError with the end of a sentence that begins with the key."""
 REQUIRED: Final = object()
 
 
 class Setting(NamedTuple):
-    """A key of a rule: its converter, its default (REQUIRED for none) and what it means."""
+    """A key of a rule: its converter, its default (REQUIRED for none) and its meaning."""
 
     name: str
     convert: Convert
@@ -157,11 +162,11 @@ class Setting(NamedTuple):
 class Kind:
     """A kind of rule.  make: settings and selector to action; raises ValueError with a clause.
 
-    ops: what it selects where the rule names no op (0: connections).  takes: what it can be about at all.
-    direction: where it goes if the rule does not say.
-    selects: the selector keys that have a meaning for it, None for all.  gated: whether gate keys have.
+    ops: the ops that it selects where the rule names none (0: connections).  takes: the ops that a rule may
+    name.  direction: used if the rule has none.
+    selects: the selector keys that have a meaning for it, None for all.  gated: gate keys have one too.
     link: the action as one on links, where that is the same for a rule without frame selector and without a
-    counting gate (None: it is not): whole runs of frames are handled as one then.
+    counting gate (None: it is not): the session then handles whole runs of frames as one.
     example: a whole `[[rules]]` table in TOML, which is tested.
     """
 
@@ -180,7 +185,7 @@ class Kind:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rule:
-    """One loaded rule.  `shared` is the proxy-wide count, which is all that changes.
+    """One loaded rule.  Only `shared` changes, the count over all connections.
 
     table: the rule as it was written.  where: file and line, for errors.
     """
@@ -196,10 +201,10 @@ class Rule:
 
     @property
     def content(self) -> str:
-        """A text that two rules have in common when they were written the same."""
+        """The rule as JSON: equal for two rules that were written the same."""
         return json.dumps(self.table, sort_keys=True, default=str)
 
     @property
     def need(self) -> Need:
-        """How much of a frame must be seen for it."""
+        """The part of a frame that selector and action read."""
         return max(self.selector.need, self.action.need)

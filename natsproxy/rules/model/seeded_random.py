@@ -1,17 +1,16 @@
-"""Dice without memory: chance as a function of who asks, so that one seed gives the same run again.
+"""Seeded randomness without state: a random number depends on the match, so one seed repeats a whole run.
 
 Theory
 1. u = hash(seed, rule name, connection key, direction, m, k), a number in (0, 1).  m is how many frames the
    rule's selector has matched on that connection and direction; k tells several draws for one frame apart
-   (0 the gate, from 1 on the action).
+   (0 is the gate's, those from 1 on are the action's).
 2. So no draw depends on time, on the order in which connections came, or on which other rules exist, and a
-   rule that is added does not shift the dice of the others.
-3. A server delivers to several subscriptions in random order.  So s2c the draws of a message hang on its
-   strand, and m counts the frames of that strand: its subject and the subject that was subscribed to (of
+   rule that is added does not change the numbers of the others.
+3. A server delivers to several subscriptions in random order.  So s2c the draws of a message belong to its
+   substream, and m counts the frames of that substream: its subject and the subject of the subscription (of
    inboxes, whose names are new in each run, the prefix alone).
-4. Substreams are remembered for each rule and connection, STRANDS of them: beyond that the one that was not
-seen
-   for longest is forgotten, and if it comes again begins anew.
+4. Each rule and connection remembers SUBSTREAMS substreams: beyond that the least recently used one is
+   forgotten, and begins anew if it comes again.
 5. A value of a distribution is its inverse CDF at u: one draw, one value, for all of them.
 """
 
@@ -32,13 +31,13 @@ from natsproxy.wire.ops import Direction
 GATE: Final = 0
 ACTION: Final = 1
 SUBSTREAMS: Final = 4096
-_REMEMBERED: Final = 400  # bytes of subjects
+_MAX_KEY_BYTES: Final = 400
 _NORMAL: Final = NormalDist()
 _SCALE: Final = 2.0**-53
 
 
 class SeededRandom:
-    """The draws of one rule on one connection and direction."""
+    """The random numbers of one rule on one connection and direction, or of one substream."""
 
     __slots__ = ("_base",)
 
@@ -47,14 +46,14 @@ class SeededRandom:
         prefix = b"".join(b"%d:%s," % (len(part), part) for part in map(_utf8, parts))
         self._base = blake2b(prefix, digest_size=8)
 
-    def u(self, m: int, k: int = GATE) -> float:
+    def draw(self, m: int, k: int = GATE) -> float:
         """Return the number in (0, 1), ends excluded, for the m-th match and its k-th draw."""
         state = self._base.copy()
         state.update(b"%d.%d" % (m, k))
         return ((int.from_bytes(state.digest(), "big") >> 11) + 0.5) * _SCALE
 
     def below(self, first: int, count: int, probability: float) -> list[int]:
-        """Return which of `count` matches, from number `first` on, draw less than `probability`."""
+        """Return those of `count` matches, from number `first` on, that draw less than `probability`."""
         edge = _edge(probability)
         copy, hits = self._base.copy, []
         for m in range(first, first + count):
@@ -65,68 +64,68 @@ class SeededRandom:
         return hits
 
     def substream(self, name: bytes) -> SeededRandom:
-        """Return the dice of one strand."""
+        """Return the random numbers of one substream."""
         made = SeededRandom.__new__(SeededRandom)
         made._base = self._base.copy()
         made._base.update(b"%d:%s," % (len(name), name))
         return made
 
     @property
-    def mark(self) -> bytes:
-        """Eight bytes that these dice alone have."""
+    def digest(self) -> bytes:
+        """Eight bytes that identify these random numbers."""
         return self._base.digest()
 
 
 @lru_cache(64)
 def _edge(probability: float) -> bytes:
-    """Return the bytes that a digest must be less than for its number to be below a probability."""
+    """Return the digest from which on numbers are not below a probability: comparing bytes is cheaper."""
     first = bisect_left(range(1 << 53), probability, key=lambda top: (top + 0.5) * _SCALE)
     return (first << 11).to_bytes(9, "big")[1:] if first >> 53 == 0 else b"\xff" * 9
 
 
 class Draws(NamedTuple):
-    """The dice for one match: the m-th of its direction or of its strand."""
+    """The random numbers of one match: the m-th of its direction or of its substream."""
 
-    seeded: SeededRandom
+    numbers: SeededRandom
     m: int
 
-    def u(self, k: int = GATE) -> float:
-        """Return the k-th draw."""
-        return self.seeded.u(self.m, k)
+    def draw(self, k: int = GATE) -> float:
+        """Return the k-th number of the match, in (0, 1)."""
+        return self.numbers.draw(self.m, k)
 
 
 class Substreams:
-    """How many frames of each strand one rule has matched on one connection, for `limit` strands."""
+    """The counts of matches per substream, for one rule on one connection and at most `limit` substreams."""
 
     def __init__(self, limit: int = SUBSTREAMS) -> None:
         self._limit = limit
         self._counts: OrderedDict[bytes, int] = OrderedDict()
-        # By subject and subscription: the mark and the dice of the strand.
+        # By subject and subscription: the digest and the random numbers of the substream.
         self._known: dict[tuple[bytes, bytes], tuple[bytes, SeededRandom]] = {}
 
     def __len__(self) -> int:
         return len(self._counts)
 
-    def draws(self, seeded: SeededRandom, subject: bytes, subscribed: bytes, count: int = 1) -> Draws:
-        """Count deliveries side by side; return the dice of the first.  dice: the rule's, always the same."""
-        mark, own = self._known.get((subject, subscribed)) or self._learn(seeded, subject, subscribed)
-        before = self._counts.pop(mark, 0)
-        self._counts[mark] = before + count
+    def draws(self, numbers: SeededRandom, subject: bytes, subscribed: bytes, count: int = 1) -> Draws:
+        """Count `count` neighbouring deliveries; return the draws of the first.  numbers: the rule's."""
+        digest, own = self._known.get((subject, subscribed)) or self._learn(numbers, subject, subscribed)
+        before = self._counts.pop(digest, 0)
+        self._counts[digest] = before + count
         if len(self._counts) > self._limit:
             self._counts.popitem(last=False)
         return Draws(own, before + 1)
 
-    def _learn(self, seeded: SeededRandom, subject: bytes, subscribed: bytes) -> tuple[bytes, SeededRandom]:
-        own = seeded.substream(substream_of(subject, subscribed))
+    def _learn(self, numbers: SeededRandom, subject: bytes, subscribed: bytes) -> tuple[bytes, SeededRandom]:
+        own = numbers.substream(substream_of(subject, subscribed))
         if len(self._known) >= self._limit:
             self._known.clear()
-        if len(subject) + len(subscribed) <= _REMEMBERED:
-            self._known[subject, subscribed] = own.mark, own
-        return own.mark, own
+        if len(subject) + len(subscribed) <= _MAX_KEY_BYTES:
+            self._known[subject, subscribed] = own.digest, own
+        return own.digest, own
 
 
 def substream_of(subject: bytes, subscribed: bytes) -> bytes:
-    """Return the name of the strand of a delivery.  subscribed: the subject of its subscription."""
+    """Return the name of a delivery's substream.  subscribed: the subject of its subscription."""
     inbox = find_inbox(subject)
     if inbox is not None:
         return inbox.prefix + b".*"
@@ -139,7 +138,7 @@ def _utf8(text: str) -> bytes:
 
 
 class Distribution(NamedTuple):
-    """A named inverse CDF: `sample(u)` for u in (0, 1); what it returns has the unit of its parameters."""
+    """A named inverse CDF: `sample(u)` for u in (0, 1) returns a value in the unit of its parameters."""
 
     name: str
     sample: Callable[[float], float]
@@ -156,7 +155,7 @@ def uniform(low: float, high: float) -> Distribution:
 
 
 def normal(mean: float, stddev: float) -> Distribution:
-    """Return a normal distribution; what falls below zero counts as zero (no frame goes back in time)."""
+    """Return a normal distribution whose negative values become zero (no frame goes back in time)."""
     return Distribution("normal", lambda u: max(0.0, mean + stddev * _NORMAL.inv_cdf(u)))
 
 
@@ -165,13 +164,13 @@ def lognormal(median: float, sigma: float) -> Distribution:
     return Distribution("lognormal", lambda u: median * math.exp(sigma * _NORMAL.inv_cdf(u)))
 
 
-def pareto(scale: float, conditions: float) -> Distribution:
+def pareto(scale: float, shape: float) -> Distribution:
     """Return a Pareto distribution: at least `scale`, the smaller `shape` the heavier its tail."""
-    return Distribution("pareto", lambda u: scale * (1.0 - u) ** (-1.0 / conditions))
+    return Distribution("pareto", lambda u: scale * (1.0 - u) ** (-1.0 / shape))
 
 
 def empirical(values: tuple[float, ...]) -> Distribution:
-    """Return what was measured: the quantiles of `values`, straight lines between neighbours."""
+    """Return the quantiles of measured `values`, interpolated linearly."""
     ordered = sorted(values)
     last = len(ordered) - 1
 
@@ -186,7 +185,7 @@ def empirical(values: tuple[float, ...]) -> Distribution:
 
 
 def weighted(weights: tuple[int, ...]) -> Callable[[float], int | None]:
-    """Return a choice by percent: u to the index of a weight, None in what the weights leave of 100."""
+    """Return a choice by percent: u to the index of a weight, None in the rest of the weights to 100."""
     edges: list[int] = []
     total = 0
     for weight in weights:

@@ -1,16 +1,16 @@
-"""Selectors: which frames, on which connections, a rule is about.
+"""Selectors choose the frames, and the connections, that a rule is about.
 
 Theory
-1. A selector has three parts, asked in this order.  The connection part is asked when a connection is bound;
-   direction, op and subject ("static") depend on nothing else, so their answers are cached and they are what
-   the scanner is told to look for; the rest (queue, headers, size, role, status) is asked per frame.
+1. A selector has three parts, checked in this order.  The connection part is checked when a connection is
+   bound; direction, op and subject depend on nothing else, so `RuleIndex` caches the answer and makes clauses
+   for the scanner of them; the rest (queue, headers, size, role, status) is checked per frame, by `admits`.
 2. Subjects are the client's, in both directions.  `side = "server"` makes them the server's.
-3. The subject of a MSG is the message's, that of a SUB is the pattern asked for, which a pattern of a rule
+3. The subject of a MSG is the message's, that of a SUB is its pattern, which a pattern of a rule
    matches as permissions do: wildcards in it are ordinary tokens.
 4. Frames without a subject (UNSUB, PING, INFO, CONNECT, +OK, -ERR) are selected by `op` alone; together with
    `subject` that is a contradiction and refused.
-5. What a rule must see of a frame (`need`) grows with what its selector asks: headers, or the payload for
-   roles that are told by it.
+5. The part of a frame that a rule must see (`need`) depends on its selector: headers, or the payload for
+   roles that depend on it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SENDABLE: Final = (
     op_mask(*(spec.op for spec in OPS if spec.from_client)),
     op_mask(*(spec.op for spec in OPS if spec.from_server)),
 )
-"""Which ops go each direction."""
+"""The ops that clients send, and those that servers send."""
 
 
 class Peer(NamedTuple):
-    """The connections that a rule is about; texts are shell patterns (`svc-*`), None for any.
+    """Conditions on a connection; texts are shell patterns (`svc-*`), None for any.
 
     address: an IP address or a network ("10.0.0.0/8").  ordinal: the n-th connection that was accepted.
     """
@@ -53,17 +53,17 @@ class Peer(NamedTuple):
     ordinal: int | None = None
 
     def admits(self, view: View) -> bool:
-        """Tell whether the connection is one of them, as far as is known of it now."""
+        """Tell whether a connection meets them, as far as it is known now."""
         if self.ordinal is not None and self.ordinal != view.ordinal:
             return False
         if self.address is not None and not _in_network(view.address, self.address):
             return False
-        told = view.connect
+        client = view.connect
         wanted = (
-            (told.name, self.name),
-            (told.user, self.user),
-            (told.lang, self.lang),
-            (told.version, self.version),
+            (client.name, self.name),
+            (client.user, self.user),
+            (client.lang, self.lang),
+            (client.version, self.version),
             (view.info.remote_account, self.account),
         )
         return all(glob is None or fnmatchcase(value, glob) for value, glob in wanted)
@@ -81,10 +81,11 @@ def _in_network(address: str, network: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """What a rule selects; the defaults of a field select everything that the other fields do.
+    """The conditions of a rule on frames; the default of a field is no condition.
 
     ops: an op bitmask.  subjects: None for any.  headers: name and shell pattern of a value (None: present).
-    statuses: status codes of HMSG.  framed: frames were selected by name, not by the kind's default.
+    statuses: status codes of HMSG.  framed: the rule names conditions on frames, and does not rely on its
+    kind's defaults.
     """
 
     directions: tuple[Direction, ...] = (Direction.C2S, Direction.S2C)
@@ -107,20 +108,23 @@ class Selector:
 
     @property
     def need(self) -> Need:
-        """How much of a frame it must see to decide."""
+        """The part of a frame that it must see to decide."""
         role = self.role.need if self.role is not None else Need.LINE
         return max(role, Need.HEADERS if self.headers or self.statuses else Need.LINE)
 
     @property
     def dynamic(self) -> bool:
-        """Whether op and subject alone do not decide."""
+        """True if op and subject alone do not decide, and `admits` must be asked."""
         return (
             bool(self.queues or self.headers or self.statuses or self.min_size or self.role)
             or self.max_size is not None
         )
 
     def admits(self, frame: Frame, view: View) -> bool:
-        """Decide on what `static` cannot: queue, size, headers, status, role."""
+        """Tell whether queue, size, headers, status and role of a frame match.
+
+        Direction, op and subject are not checked: `RuleIndex.candidates` has done that.
+        """
         if not self.min_size <= frame.size or (self.max_size is not None and frame.size > self.max_size):
             return False
         if self.queues is not None and not self._queue(frame, view):
@@ -160,8 +164,8 @@ class Selector:
             words.append("but not " + ", ".join(s.decode("utf-8", "replace") for s in self.unless))
         if self.role is not None:
             words.append(f"that are {self.role.name}")
-        asked = [f"{key} {value}" for key, value in self.peer._asdict().items() if value is not None]
-        return " ".join(words) + (f" of clients with {', '.join(asked)}" if asked else "")
+        wanted = [f"{key} {value}" for key, value in self.peer._asdict().items() if value is not None]
+        return " ".join(words) + (f" of clients with {', '.join(wanted)}" if wanted else "")
 
 
 def role_named(name: str) -> Role:

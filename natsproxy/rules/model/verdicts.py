@@ -1,4 +1,4 @@
-"""What a rule may say about a frame: values, never sockets.
+"""Verdicts: the values that a rule may return about a frame.
 
 A rule looks at one frame as it was received and returns one verdict, or None to leave it alone.  The
 session carries verdicts out in the order of the stream; `rules/engine/chain.py` says how several combine.

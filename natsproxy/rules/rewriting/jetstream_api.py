@@ -1,9 +1,9 @@
 """Subjects inside the JetStream API: in JSON bodies and in the tail of some API subjects.
 
-PROTOCOL of the API (nats-server, `server/jetstream_api.go`): stream and consumer configurations name subjects
-under the keys below, requests and answers alike; `state.subjects` of a stream's INFO has them as keys; the
-filter of CONSUMER.CREATE and the subject of DIRECT.GET are the last tokens of the API subject.  What is not a
-subject (stream and consumer names, data) is never touched; a body that is not a JSON object stays as it is.
+nats-server (`server/jetstream_api.go`): stream and consumer configurations name subjects under the keys
+below, in requests and answers alike; `state.subjects` of a stream's INFO has them as keys; the
+filter of CONSUMER.CREATE and the subject of DIRECT.GET are the last tokens of the API subject.  Names of
+streams and consumers and data are never changed; a body that is not a JSON object stays as it is.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def translate_body(body: bytes, translate: Translate) -> bytes:
     try:
         document = json.loads(body)
         changed = _walk(document, translate)
-    except (ValueError, RecursionError):  # not JSON, or too deep for anything the API has: not ours to change
+    except (ValueError, RecursionError):  # not JSON, or deeper than any body of the API
         return body
     return json.dumps(changed, separators=(",", ":")).encode() if changed != document else body
 

@@ -1,12 +1,12 @@
-"""Rewriting: the server sees other subjects than the client, and neither notices.
+"""Rewriting of subjects: the server sees other subjects than the client, and neither notices.
 
-This module is about subjects; `rewriter.py` applies it to frames.
+`frames.py` applies this module to frames.
 
 Theory
 1. Rules are asked in file order; the first whose source covers a subject decides, once (no chaining).  The
    grammar is nats-server's (`protocol/mapping.py`); `prefix = "p"` is the mapping of `>` to `p.>`.
-2. Two-way rules (the default) also rewrite SUBs, reply subjects, what comes back, `-ERR` texts and the
-   `Nats-Subject` of a 503; so they must be undoable, and one that is not is refused.  `two_way = false` is
+2. Two-way rules (the default) also rewrite SUBs, reply subjects, delivered messages, `-ERR` texts and the
+   `Nats-Subject` of a 503; a two-way rule that has no inverse is refused.  `two_way = false` is
    the server's own behaviour: publishes only.
 3. A SUB that a mapping covers only in part would miss messages.  It is refused as a permission violation,
    unless `partial = "pass"`.
@@ -14,9 +14,9 @@ Theory
    `$JS.FC`, `_R_` and `_GR_` carry the server's state and are always left alone.
 5. A MSG is translated by its sid where that SUB was rewritten, else by the inverse of the first mapping that
    has one for it (JetStream and inboxes deliver subjects that nobody subscribed to).
-6. With `jetstream = true`, subjects in the JetStream API are translated too (`jsbody.py`).
-7. Rules that change at run time take open subscriptions along: they are made anew under the server's new
-   subject, or end with a permissions -ERR where that cannot be (`session/resubscribe.py`).
+6. With `jetstream = true`, subjects in the JetStream API are translated too (`jetstream_api.py`).
+7. Rules that change at run time apply to open subscriptions: each is made anew under the server's new
+   subject, or ends with a permissions -ERR where no subject fits (`session/resubscribe.py`).
 8. Rewriting is not isolation: inboxes and the names of streams are shared by all clients.
 """
 
@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.protocol.mapping import Mapping, SubjectTransform
 from natsproxy.protocol.subjects import collide, compile_pattern, has_empty_token, has_wildcard
-from natsproxy.rules.bounded_cache import remember
+from natsproxy.rules.bounded_cache import store
 from natsproxy.rules.model.roles import MSGS, PUBS
 from natsproxy.rules.model.rule import Action, Rule, Stage
 from natsproxy.rules.model.selector import Selector
@@ -41,7 +41,7 @@ Draw = Callable[[Rule], float]
 
 
 class Rewriting(Action):
-    """The settings of one rewrite rule."""
+    """The settings of one rewrite rule.  certain: its only mapping, None where the choice is random."""
 
     stage = Stage.REWRITE
     label = "rewrite"
@@ -73,8 +73,8 @@ class Rewriting(Action):
         """Return nothing: the rewriter asks for all rewrite rules together."""
         return ()
 
-    def spares(self, subject: bytes) -> bool:
-        """Tell whether the rule leaves a subject of the client alone whatever its source."""
+    def excludes(self, subject: bytes) -> bool:
+        """Tell whether the rule leaves a client's subject alone although its source covers it."""
         first = subject.partition(b".")[0]
         if first in RESERVED and first != self.first:
             return True
@@ -84,38 +84,38 @@ class Rewriting(Action):
 
     def covers(self, subject: bytes) -> bool:
         """Tell whether the rule decides for the subject of a publish."""
-        return self.mapping.choices[0][0].matches(subject) and not self.spares(subject)
+        return self.mapping.choices[0][0].matches(subject) and not self.excludes(subject)
 
 
-class Moved(NamedTuple):
-    """A subject in its other form, and the rule that moved it there."""
+class Rewritten(NamedTuple):
+    """A subject in its other form, and the rule that rewrote it."""
 
     subject: bytes
-    by: Rule
+    rule: Rule
 
 
 class Refused(NamedTuple):
-    """The answer to a SUB that cannot be rewritten whole; `by` is the rule."""
+    """The result for a SUB that the rule covers in part only, and so would miss messages."""
 
-    by: Rule
+    rule: Rule
 
 
 class SubjectRewriter:
-    """All rewrite rules of a plan, as one function each way.  Immutable but for its caches."""
+    """All rewrite rules of an index as one function per direction.  Immutable but for its caches."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = [(rule, rule.action) for rule in rules if isinstance(rule.action, Rewriting)]
         self._two_way = [(rule, action) for rule, action in self._rules if action.inverse is not None]
         self.jetstream = any(action.jetstream for _, action in self._rules)
         self.replies = any(action.replies for _, action in self._rules)
-        self._publish: dict[bytes, Rule | Moved | None] = {}
-        self._subscribe: dict[bytes, Moved | Refused | None] = {}
-        self._back: dict[tuple[bytes, bytes], Moved | None] = {}
-        self._sides: dict[tuple[Selector, bytes], bool] = {}
-        # First tokens tell most inboxes and acks apart from what moves, without a place in a cache.
+        self._destinations: dict[bytes, Rule | Rewritten | None] = {}
+        self._subscriptions: dict[bytes, Rewritten | Refused | None] = {}
+        self._undone: dict[tuple[bytes, bytes], Rewritten | None] = {}
+        self._selections: dict[tuple[Selector, bytes], bool] = {}
+        # Most inboxes and acks differ in their first token: a look at it saves a place in a cache.
         named = {action.first for _, action in self._rules}
-        self._spared = (*STATEFUL, *(token + b"." for token in RESERVED - named))
-        self._moved_from = tuple(
+        self._excluded_prefixes = (*STATEFUL, *(token + b"." for token in RESERVED - named))
+        self._restored_prefixes = tuple(
             pattern.partition(b".")[0].partition(b"*")[0].partition(b">")[0]
             for pattern in self._inverse_sources()
         )
@@ -124,7 +124,7 @@ class SubjectRewriter:
         return [action.inverse.source for _, action in self._two_way if action.inverse is not None]
 
     def clauses(self, direction: Direction, need: Need) -> list[Clause]:
-        """Return what the scanner must look out for."""
+        """Return the clauses of a direction for the scanner.  need: that of the other rules on messages."""
         if direction == C2S:
             everything = None if self.replies else tuple(action.mapping.source for _, action in self._rules)
             found = [Clause(PUBS, Need.LINE, everything)]
@@ -144,28 +144,28 @@ class SubjectRewriter:
 
     # -- to the server
 
-    def publish(self, subject: bytes, draws: Draw) -> Moved | None:
-        """Return where a publish goes: None for where it says, to `b""` for nowhere (a lost share)."""
+    def publish(self, subject: bytes, draw: Draw) -> Rewritten | None:
+        """Return the server's subject of a publish: None where it stays, `b""` for nowhere (a lost share)."""
         found = self.destination(subject)
-        if found is None or isinstance(found, Moved):
+        if found is None or isinstance(found, Rewritten):
             return found
         assert isinstance(found.action, Rewriting)
-        to = found.action.mapping.apply(subject, lambda limit: int(draws(found) * limit))
-        return None if to is None else Moved(to, found)
+        to = found.action.mapping.apply(subject, lambda limit: int(draw(found) * limit))
+        return None if to is None else Rewritten(to, found)
 
-    def destination(self, subject: bytes) -> Rule | Moved | None:
-        """Return the destination of a publish where it is certain, else the rule that must throw dice."""
-        if subject in self._publish:
-            return self._publish[subject]
-        return remember(self._publish, subject, self._destination(subject), len(subject))
+    def destination(self, subject: bytes) -> Rule | Rewritten | None:
+        """Return the certain destination of a publish, or the rule whose choice is random."""
+        if subject in self._destinations:
+            return self._destinations[subject]
+        return store(self._destinations, subject, self._find_destination(subject), len(subject))
 
-    def deciding(self, subject: bytes) -> Rule | None:
+    def deciding_rule(self, subject: bytes) -> Rule | None:
         """Return the rule that decides for the subject of a publish."""
         return next((rule for rule, action in self._rules if action.covers(subject)), None)
 
-    def _destination(self, subject: bytes) -> Rule | Moved | None:
+    def _find_destination(self, subject: bytes) -> Rule | Rewritten | None:
         for rule, action in self._rules:
-            if action.spares(subject):
+            if action.excludes(subject):
                 continue
             if action.certain is None:
                 if action.covers(subject):
@@ -173,29 +173,29 @@ class SubjectRewriter:
                 continue
             to = action.certain.apply(subject)
             if to is not None:
-                return Moved(to, rule)
+                return Rewritten(to, rule)
         return None
 
-    def subscribe(self, subject: bytes) -> Moved | Refused | None:
-        """Return what a SUB becomes: None for itself."""
-        if subject.startswith(self._spared):
+    def subscribe(self, subject: bytes) -> Rewritten | Refused | None:
+        """Return the server's subject of a SUB, None where it stays."""
+        if subject.startswith(self._excluded_prefixes):
             return None
-        if subject in self._subscribe:
-            return self._subscribe[subject]
-        return remember(self._subscribe, subject, self._subscription(subject), len(subject))
+        if subject in self._subscriptions:
+            return self._subscriptions[subject]
+        return store(self._subscriptions, subject, self._find_subscription(subject), len(subject))
 
-    def _subscription(self, subject: bytes) -> Moved | Refused | None:
+    def _find_subscription(self, subject: bytes) -> Rewritten | Refused | None:
         wild = has_wildcard(subject)
         for rule, action in self._two_way:
             transform = action.transform
-            if transform is None or action.spares(subject):
+            if transform is None or action.excludes(subject):
                 continue
             if wild:
                 whole = transform.apply_pattern(subject)
             else:
                 whole = transform.apply(subject) if transform.matches(subject) else None
             if whole is not None:
-                return Moved(whole, rule)
+                return Rewritten(whole, rule)
             if wild and not action.partial_pass and collide(transform.source, subject):
                 return Refused(rule)
         return None
@@ -203,51 +203,51 @@ class SubjectRewriter:
     def reply(self, subject: bytes) -> bytes:
         """Return the server's form of a subject that someone subscribes to (a reply, a filter)."""
         found = self.subscribe(subject) if subject else None
-        return found.subject if isinstance(found, Moved) else subject
+        return found.subject if isinstance(found, Rewritten) else subject
 
     # -- to the client
 
-    def original(self, subject: bytes, subscribed: bytes = b"") -> bytes:
-        """Return the client's form of a subject; see `undone`."""
-        found = self.undone(subject, subscribed)
+    def client_subject(self, subject: bytes, subscribed: bytes = b"") -> bytes:
+        """Return the client's form of a subject; see `undo`."""
+        found = self.undo(subject, subscribed)
         return subject if found is None else found.subject
 
-    def undone(self, subject: bytes, subscribed: bytes = b"") -> Moved | None:
+    def undo(self, subject: bytes, subscribed: bytes = b"") -> Rewritten | None:
         """Return the client's form of a subject, None where it is the same.
 
         subscribed: the subject of the rewritten SUB that it came by, `b""` for none.
         """
-        if not subject.startswith(self._moved_from):
+        if not subject.startswith(self._restored_prefixes):
             return None
         key = (subscribed, subject)
-        if key in self._back:
-            return self._back[key]
-        return remember(self._back, key, self._undo(subject, subscribed), len(subject) + len(subscribed))
+        if key in self._undone:
+            return self._undone[key]
+        return store(self._undone, key, self._find_undo(subject, subscribed), len(subject) + len(subscribed))
 
-    def _undo(self, subject: bytes, subscribed: bytes) -> Moved | None:
+    def _find_undo(self, subject: bytes, subscribed: bytes) -> Rewritten | None:
         if has_empty_token(subject) or subject.startswith(STATEFUL):
-            return None  # what is never mapped there is not mapped back
+            return None  # subjects that are never mapped on the way out
         candidates = self._two_way
         if subscribed:
-            mine = [
+            own = [
                 item
                 for item in candidates
                 if item[1].transform is not None and item[1].transform.apply_pattern(subscribed) is not None
             ]
-            candidates = mine[:1] + candidates
+            candidates = own[:1] + candidates
         for rule, action in candidates:
             found = action.inverse.apply_pattern(subject) if action.inverse is not None else None
-            if found is not None and not action.spares(found):
-                return Moved(found, rule) if found != subject else None
+            if found is not None and not action.excludes(found):
+                return Rewritten(found, rule) if found != subject else None
         return None
 
     def selects(self, selector: Selector, subject: bytes) -> bool:
         """Tell whether a `side = "server"` selector is about the server's subject."""
         key = (selector, subject)
-        found = self._sides.get(key)
+        found = self._selections.get(key)
         if found is None:
             found = not any(compile_pattern(pattern)(subject) for pattern in selector.unless) and (
                 selector.subjects is None or any(compile_pattern(p)(subject) for p in selector.subjects)
             )
-            remember(self._sides, key, found, len(subject))
+            store(self._selections, key, found, len(subject))
         return found

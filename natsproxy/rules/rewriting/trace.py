@@ -1,82 +1,73 @@
-"""A turn: one frame before the rewriter, with its dice, its counts and what moved.
+"""The trace of one rewrite: the counts, random numbers and changed subjects of one frame.
 
-A rule that rewrites counts a frame once, however many of the frame's subjects it moves or dice it throws; the
-draws of one frame are told apart by their number.  A frame is one firing, by the rule that moved something
-first, whose detail names the subjects before and after.
+A rule that rewrites counts a frame once, however many of the frame's subjects it changes and random numbers
+it draws; the draws of one frame differ by their number.  A frame is one firing, by the rule that changed a
+subject first; the detail of the firing names the subjects before and after.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from natsproxy.events import Firing
 from natsproxy.rules.model.rule import Rule
+from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.wire.ops import Direction
 
-if TYPE_CHECKING:
-    from natsproxy.rules.engine.connection_rules import ActiveRules
-
-MOVES: Final = 4  # how many moved subjects a firing names
+NAMED_CHANGES: Final = 4
+"""Changed subjects that a firing names at most."""
 
 
 class RewriteTrace:
-    """One frame.  subject: the client's, for the firing."""
+    """The trace of one frame.  subject: the client's form, for the firing."""
 
-    __slots__ = ("_active", "_changes", "_direction", "_label", "_ms", "_now", "_thrown", "subject")
+    __slots__ = ("_changes", "_direction", "_drawn", "_label", "_matches", "_now", "_states", "subject")
 
-    def __init__(self, active: ActiveRules, direction: Direction, subject: bytes, now: int) -> None:
+    def __init__(
+        self, states: Mapping[Rule, RuleState], direction: Direction, subject: bytes, now: int
+    ) -> None:
         self.subject = subject
-        self._active = active
+        self._states = states
         self._direction = direction
         self._now = now
-        self._ms: dict[Rule, int] = {}
-        self._thrown = 0
+        self._matches: dict[Rule, int] = {}
+        self._drawn = 0
         self._changes: list[tuple[Rule, bytes, bytes]] = []
         self._label = ""
 
     def draw(self, rule: Rule) -> float:
-        """Return the next draw of a rule for this frame."""
-        item = self._active.state(rule)
-        self._thrown += 1
-        return self._active.seeded(item, self._direction).u(self._m(rule), self._thrown)
+        """Return the next random number of a rule for this frame, in (0, 1)."""
+        self._drawn += 1
+        return self._states[rule].random(self._direction).draw(self._match(rule), self._drawn)
 
-    def _m(self, rule: Rule) -> int:
-        m = self._ms.get(rule)
+    def _match(self, rule: Rule) -> int:
+        m = self._matches.get(rule)
         if m is None:
-            m = self._ms[rule] = self._active.count(self._active.state(rule), self._direction)
+            m = self._matches[rule] = self._states[rule].count(self._direction)
         return m
 
-    def moved(self, rule: Rule, before: bytes, after: bytes, label: str = "") -> None:
-        """Note that a rule moved a subject."""
+    def add(self, rule: Rule, before: bytes, after: bytes, label: str = "") -> None:
+        """Add a subject that a rule changed; after: `b""` where the frame goes nowhere."""
         self._changes.append((rule, before, after))
         self._label = label
 
     def firings(self) -> tuple[Firing, ...]:
-        """Return the firing of the rule that moved something, with all that moved; none where nothing did."""
+        """Return the one firing of this frame, or none where no subject changed."""
         if not self._changes:
             return ()
         rule = self._changes[0][0]
-        item = self._active.state(rule)
-        moves = dict.fromkeys(
-            f"{text(before)} -> {text(after) or 'nothing'}" for _, before, after in self._changes[:MOVES]
+        changes = dict.fromkeys(
+            f"{subject_text(before)} -> {subject_text(after) or 'nothing'}"
+            for _, before, after in self._changes[:NAMED_CHANGES]
         )
-        firing = Firing(
+        firing = self._states[rule].firing(
+            self._direction,
             self._now,
-            self._active.conn,
-            rule.name,
-            rule.kind,
-            self._direction.label,
-            None,
-            self._m(rule),
-            self._label or item.action.label,
+            self._match(rule),
+            self.subject,
             0,
-            item.key,
-            text(self.subject),
-            ", ".join(moves),
+            self._label,
+            ", ".join(changes),
         )
         return (firing,)
-
-
-def text(subject: bytes) -> str:
-    """Return a subject for a person, 256 bytes of it at most."""
-    return subject[:256].decode("utf-8", "replace")

@@ -100,7 +100,7 @@ def test_a_rule_that_stays_keeps_its_count_when_the_chain_is_swapped() -> None:
 def test_rules_wait_for_the_connection_to_say_who_it_is() -> None:
     view = FakeView()
     wire = Wire(rule("d", "drop", 'op = "PUB"', 'client = { name = "other*" }'), view=view)
-    assert not wire.active.interest[C2S].clauses
+    assert not wire.rules.interest[C2S].clauses
     view.connect = type(view.connect)(name="other-1")
     wire.rebind()
     assert wire.c2s("PUB a 0\n") == b""
@@ -121,7 +121,7 @@ def test_publish_acks_are_found_by_the_publish() -> None:
     assert wire.s2c(ack) != b""
     wire.c2s("PUB other _INBOX.x.2 0\n")
     assert wire.s2c(ack.replace("x.1", "x.2")) != b""
-    wire.active.close(0)
+    wire.rules.close(0)
     assert not wire.view.watched
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.explain import Someone, explain, sample
+from natsproxy.rules.engine.explain import SampleView, explain, sample
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.wire.ops import C2S, S2C, Op
@@ -36,7 +36,7 @@ between = ["1s"]
 def ask(op: Op, subject: bytes, name: str = "") -> dict[str, tuple[bool, str]]:
     chain = RuleChain(load(TEXT, KINDS))
     direction, frame = sample(op, subject)
-    steps = explain(chain, Someone(connect=Connect(name=name)), direction, frame)
+    steps = explain(chain, SampleView(connect=Connect(name=name)), direction, frame)
     return {step.rule.name: (step.acts, step.result) for step in steps}
 
 
@@ -58,12 +58,12 @@ def test_rewrites_are_given_both_ways() -> None:
 def test_what_depends_on_more_says_so() -> None:
     chain = RuleChain(load(TEXT, KINDS))
     direction, frame = sample(Op.HMSG, b"i")
-    (step,) = [step for step in explain(chain, Someone(), direction, frame) if step.rule.name == "beats"]
-    assert step.condition == "always, if queue, size, headers, status and role are what it selects"
+    (step,) = [step for step in explain(chain, SampleView(), direction, frame) if step.rule.name == "beats"]
+    assert step.condition == "always, if the frame's queue, size, headers, status and role match"
 
 
 def test_links_are_bent_whatever_the_frame() -> None:
-    assert ask(Op.PING, b"")["stuck"] == (True, "bends the link: pause")
+    assert ask(Op.PING, b"")["stuck"] == (True, "changes the link: pause")
 
 
 @pytest.mark.parametrize("op", list(Op))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from natsproxy.capture.format.records import Frames, Item
 from natsproxy.events import Firing
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.connection_rules import ActiveRules
-from natsproxy.rules.engine.fastpath import CACHED, MOST
+from natsproxy.rules.engine.fastpath import BASE_ENTRIES, MAX_EXTRA_ENTRIES
+from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import Decision
 from natsproxy.rules.kinds import KINDS
@@ -189,13 +189,13 @@ def test_a_recorded_frame_of_the_short_way_has_its_cause() -> None:
 def test_requests_and_their_answers_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that may only answer: what is judged by itself is what it may not send."""
     judged: list[bytes] = []
-    decide = ActiveRules.decide
+    decide = RuleEngine.decide
 
-    def judge(active: ActiveRules, direction: Direction, frame: Frame, now: int) -> Decision | None:
+    def judge(active: RuleEngine, direction: Direction, frame: Frame, now: int) -> Decision | None:
         judged.append(frame.raw)
         return decide(active, direction, frame, now)
 
-    monkeypatch.setattr(ActiveRules, "decide", judge)
+    monkeypatch.setattr(RuleEngine, "decide", judge)
     run = Running('[[rules]]\nname = "r"\nkind = "permissions"\npublish = "x"\nallow_responses = true\n')
     run.feed(C2S, b"SUB svc 1\r\n")
     judged.clear()
@@ -273,9 +273,9 @@ def test_a_quiet_connection_remembers_next_to_nothing() -> None:
     many = [b"PUB o.%d 0\r\n\r\n" % n for n in range(3000)]
     known = run.session._runner.rules._fastpath._cache[C2S]  # type: ignore[attr-defined]
     run.feed(C2S, b"".join(many[:700]))
-    assert len(known) > CACHED
+    assert len(known) > BASE_ENTRIES
     run.feed(C2S, b"".join(many))
-    assert len(known) <= CACHED + MOST
+    assert len(known) <= BASE_ENTRIES + MAX_EXTRA_ENTRIES
     run.feed(C2S, b"PUB x 0\r\n\r\nPUB " + b"y" * 1000 + b" 0\r\n\r\n")
-    assert len(known) <= CACHED
+    assert len(known) <= BASE_ENTRIES
     assert all(len(subject) < 1000 for _, subject, _ in known)

@@ -16,18 +16,18 @@ PAUSE = '[[rules]]\nname = "p"\nkind = "pause"\n'
 
 def test_a_firing_is_told_once_over_all_binds() -> None:
     wire = Wire(PAUSE)
-    wire.active.due(0)
+    wire.rules.due(0)
     wire.rebind()
-    wire.active.due(S)
-    assert [(firing.rule, firing.direction, firing.ordinal) for firing in wire.active.fired] == [
+    wire.rules.due(S)
+    assert [(firing.rule, firing.direction, firing.ordinal) for firing in wire.rules.fired] == [
         ("p", "c2s", None)
     ]
 
 
 def test_a_window_counts_from_the_start_of_the_connection() -> None:
     wire = Wire(PAUSE + 'between = ["2s", "3s"]\n', now=10 * S)
-    assert wire.active.conditions(S2C, 10 * S) == (None, 12 * S)
-    assert wire.active.conditions(S2C, 12 * S)[0] == LinkConditions(paused=True)
+    assert wire.rules.conditions(S2C, 10 * S) == (None, 12 * S)
+    assert wire.rules.conditions(S2C, 12 * S)[0] == LinkConditions(paused=True)
 
 
 def test_or_from_when_the_rule_was_loaded() -> None:
@@ -53,10 +53,10 @@ def test_the_gate_of_a_link_is_asked_once_per_connection() -> None:
 def test_a_frame_begins_it_anew() -> None:
     wire = Wire(PAUSE + 'op = "PUB"\nlasts = "2s"\n')
     wire.decide(C2S, "PUB a 0\n")
-    assert wire.active.conditions(C2S, 0)[1] == 2 * S
+    assert wire.rules.conditions(C2S, 0)[1] == 2 * S
     wire.now = S
     wire.decide(C2S, "PUB a 0\n")
-    assert wire.active.conditions(C2S, S)[1] == 3 * S
+    assert wire.rules.conditions(C2S, S)[1] == 3 * S
 
 
 def test_a_late_link_sends_everything_in_order_at_its_time() -> None:

@@ -65,11 +65,11 @@ def test_joining_keeps_what_differs() -> None:
 
 def test_caches_are_bounded() -> None:
     index = planned({"subject": "a.*"})
-    for n in range(2 * bounded_cache.MOST + 5):
+    for n in range(2 * bounded_cache.MAX_ENTRIES + 5):
         index.candidates(C2S, Op.PUB, b"a.%d" % n)
-    assert len(index._caches[C2S]) <= bounded_cache.MOST
+    assert len(index._caches[C2S]) <= bounded_cache.MAX_ENTRIES
     known = len(index._caches[C2S])
-    assert index.candidates(C2S, Op.PUB, b"a." + b"x" * bounded_cache.LONGEST) == (0,)
+    assert index.candidates(C2S, Op.PUB, b"a." + b"x" * bounded_cache.MAX_KEY_BYTES) == (0,)
     assert len(index._caches[C2S]) == known
 
 

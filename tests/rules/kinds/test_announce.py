@@ -19,12 +19,12 @@ def test_lame_duck_is_announced_in_time_and_once() -> None:
         server_id="X", version="2.15.1", headers=True, max_payload=7, connect_urls=("a:1",), nonce=True
     )
     wire = Wire(TEXT + "lame_duck = true\n", view=FakeView(info=info))
-    assert wire.active.due(S) == ([], None, 2 * S)
-    ((direction, raw),), close, again = wire.active.due(2 * S)
+    assert wire.rules.due(S) == ([], None, 2 * S)
+    ((direction, raw),), close, again = wire.rules.due(2 * S)
     assert (direction, close, again) == (S2C, None, None)
     told = json.loads(raw.removeprefix(b"INFO "))
     assert told == {"server_id": "X", "version": "2.15.1", "headers": True, "max_payload": 7, "ldm": True}
-    assert wire.active.due(3 * S) == ([], None, None)
+    assert wire.rules.due(3 * S) == ([], None, None)
 
 
 def test_it_needs_something_to_say() -> None:

@@ -27,16 +27,16 @@ def rule(kind: str, *lines: str, name: str = "r") -> str:
 )
 def test_each_kind_bends_its_way(kind: str, line: str, conditions: LinkConditions) -> None:
     wire = Wire(rule(kind, line, 'direction = "s2c"'))
-    assert wire.active.conditions(S2C, 0)[0] == conditions
-    assert wire.active.conditions(C2S, 0)[0] is None
+    assert wire.rules.conditions(S2C, 0)[0] == conditions
+    assert wire.rules.conditions(C2S, 0)[0] is None
 
 
 def test_a_window_opens_and_closes() -> None:
     wire = Wire(rule("pause", 'between = ["5s", "7s"]'))
-    assert wire.active.conditions(C2S, 0) == (None, 5 * S)
-    wire.active.due(5 * S)
-    assert wire.active.conditions(C2S, 5 * S) == (LinkConditions(paused=True), 7 * S)
-    assert wire.active.conditions(C2S, 7 * S) == (None, None)
+    assert wire.rules.conditions(C2S, 0) == (None, 5 * S)
+    wire.rules.due(5 * S)
+    assert wire.rules.conditions(C2S, 5 * S) == (LinkConditions(paused=True), 7 * S)
+    assert wire.rules.conditions(C2S, 7 * S) == (None, None)
 
 
 def test_a_frame_starts_it_and_time_ends_it() -> None:
@@ -45,8 +45,8 @@ def test_a_frame_starts_it_and_time_ends_it() -> None:
     decision = wire.decide(C2S, "PUB a 0\n")
     assert decision is not None
     assert (decision.conditions_changed, decision.out, len(decision.firings)) == (True, None, 1)
-    assert wire.active.conditions(C2S, S) == (LinkConditions(swallow=True), 4 * S)
-    assert wire.active.conditions(C2S, 4 * S) == (None, None)
+    assert wire.rules.conditions(C2S, S) == (LinkConditions(swallow=True), 4 * S)
+    assert wire.rules.conditions(C2S, 4 * S) == (None, None)
 
 
 def test_bends_add_up() -> None:
@@ -55,20 +55,20 @@ def test_bends_add_up() -> None:
         + rule("bandwidth", "rate = 50", name="b")
         + rule("pause", name="c")
     )
-    assert Wire(text).active.conditions(C2S, 0)[0] == LinkConditions(rate=50, paused=True)
+    assert Wire(text).rules.conditions(C2S, 0)[0] == LinkConditions(rate=50, paused=True)
 
 
 def test_a_rule_that_is_taken_away_leaves_the_link_straight() -> None:
     wire = Wire(rule("pause"))
     wire.rebind("rules = []")
-    assert wire.active.conditions(C2S, 0) == (None, None)
+    assert wire.rules.conditions(C2S, 0) == (None, None)
 
 
 def test_a_link_rule_in_force_stays_so_when_others_come() -> None:
     wire = Wire(rule("pause", 'lasts = "5s"'))
-    wire.active.due(0)
+    wire.rules.due(0)
     wire.now = 3 * S
     wire.rebind(rule("pause", 'lasts = "5s"') + rule("bandwidth", "rate = 9", name="x"))
-    assert wire.active.conditions(C2S, 3 * S) == (LinkConditions(paused=True, rate=9), 3 * S)
-    wire.active.due(3 * S)
-    assert wire.active.conditions(C2S, 3 * S) == (LinkConditions(paused=True, rate=9), 5 * S)
+    assert wire.rules.conditions(C2S, 3 * S) == (LinkConditions(paused=True, rate=9), 3 * S)
+    wire.rules.due(3 * S)
+    assert wire.rules.conditions(C2S, 3 * S) == (LinkConditions(paused=True, rate=9), 5 * S)

@@ -28,16 +28,16 @@ def test_the_greeting_and_no_more() -> None:
 
 def test_it_ends_in_time_or_at_once() -> None:
     timed = Wire(rule('between = ["10s"]'))
-    assert timed.active.due(9 * S) == ([], None, 10 * S)
-    assert timed.active.due(10 * S)[1] == Close("close")
-    assert Wire(rule()).active.due(0)[1] == Close("close")
+    assert timed.rules.due(9 * S) == ([], None, 10 * S)
+    assert timed.rules.due(10 * S)[1] == Close("close")
+    assert Wire(rule()).rules.due(0)[1] == Close("close")
 
 
 def test_a_rule_that_comes_later_ends_open_connections() -> None:
     wire = Wire("rules = []")
     wire.now = 7 * S
     wire.rebind(rule())
-    assert wire.active.due(7 * S)[1] == Close("close")
+    assert wire.rules.due(7 * S)[1] == Close("close")
 
 
 def test_only_the_server_s_frames_can_be_delivered_first() -> None:

@@ -37,13 +37,13 @@ def test_the_connection_closes_where_a_server_would_close_it() -> None:
 
 def test_it_comes_when_its_window_begins() -> None:
     wire = Wire(rule(STALE, 'between = ["5s"]'))
-    assert wire.active.conditions(S2C, 0) == (None, 5 * S)
-    assert wire.active.due(4 * S) == ([], None, 5 * S)
-    frames, close, again = wire.active.due(5 * S)
+    assert wire.rules.conditions(S2C, 0) == (None, 5 * S)
+    assert wire.rules.due(4 * S) == ([], None, 5 * S)
+    frames, close, again = wire.rules.due(5 * S)
     assert (frames, again) == ([], None)
     assert close is not None
     assert close.raw == RAW
-    assert [firing.rule for firing in wire.active.fired] == ["r"]
+    assert [firing.rule for firing in wire.rules.fired] == ["r"]
 
 
 def test_an_invented_text_must_be_meant() -> None:

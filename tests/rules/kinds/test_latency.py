@@ -61,13 +61,13 @@ def test_overtaking_must_be_said() -> None:
 
 def test_a_constant_delay_of_everything_is_the_link_s() -> None:
     wire = Wire('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "100ms"\n')
-    assert not wire.active.interest[C2S].clauses
-    assert wire.active.conditions(C2S, 0)[0] == LinkConditions(delay=100 * MS)
-    wire.active.due(0)
-    assert [firing.delay for firing in wire.active.fired] == [100 * MS]
+    assert not wire.rules.interest[C2S].clauses
+    assert wire.rules.conditions(C2S, 0)[0] == LinkConditions(delay=100 * MS)
+    wire.rules.due(0)
+    assert [firing.delay for firing in wire.rules.fired] == [100 * MS]
 
 
 def test_a_gate_that_counts_needs_frames() -> None:
     wire = Wire('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "100ms"\nfirst = 1\n')
-    assert wire.active.conditions(C2S, 0)[0] is None
+    assert wire.rules.conditions(C2S, 0)[0] is None
     assert [wire.decide(C2S, "PING") is None for _ in range(2)] == [False, True]

@@ -27,7 +27,7 @@ def test_a_denied_publish_gets_the_server_s_words_only() -> None:
 
 def test_what_is_allowed_is_not_even_looked_at() -> None:
     found = wire('publish = "a.*"')
-    assert not found.active.interest[C2S].need(0, b"a.b")
+    assert not found.rules.interest[C2S].need(0, b"a.b")
     assert found.c2s("PUB a.b 0\n") == b"PUB a.b 0\r\n\r\n"
 
 

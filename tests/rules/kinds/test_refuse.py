@@ -22,14 +22,14 @@ def test_the_first_two_connections_of_the_proxy() -> None:
 
 
 def test_reset_is_the_default() -> None:
-    assert Wire(rule()).active.opening == "refuse"
+    assert Wire(rule()).rules.opening == "refuse"
 
 
 def test_open_connections_are_left_alone() -> None:
     wire = Wire("rules = []")
     wire.rebind(rule())
-    assert wire.active.opening == "serve"
-    assert wire.active.due(0)[1] is None
+    assert wire.rules.opening == "serve"
+    assert wire.rules.due(0)[1] is None
 
 
 def test_nobody_has_a_name_yet() -> None:

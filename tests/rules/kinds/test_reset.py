@@ -18,4 +18,4 @@ def test_at_the_frame_that_the_gate_lets_through() -> None:
 
 
 def test_at_once_without_a_frame() -> None:
-    assert Wire(TEXT).active.due(0)[1] == Close("reset", reset=True)
+    assert Wire(TEXT).rules.due(0)[1] == Close("reset", reset=True)

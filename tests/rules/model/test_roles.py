@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproxy.rules.model.roles import ROLES, History
+from natsproxy.rules.model.roles import ROLES, OpenRequests
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import FakeView, Wire, parse
@@ -43,22 +43,22 @@ def test_a_frame_plays_its_role_and_no_other(role: str, frame: str | bytes) -> N
     wider = {"pull": {"api"}, "redelivery": {"delivery"}}.get(role, set())
     found = parse(direction, frame)
     for name, other in ROLES.items():
-        if other.asks is not None or other.direction != direction:
+        if other.requests is not None or other.direction != direction:
             continue
         wire = Wire(f'[[rules]]\nname = "r"\nkind = "drop"\nrole = "{name}"\n')
         assert wire.fired(direction, found.raw) is (name == role or name in wider), name
 
 
 def test_history_is_bounded_and_watches_what_the_server_sends() -> None:
-    view, history = FakeView(), History(limit=2)
+    view, requests = FakeView(), OpenRequests(limit=2)
     for name in (b"1", b"2", b"3"):
-        history.ask(name, b"t." + name, frozenset({"w"}), Need.LINE, view)
+        requests.open(name, b"t." + name, frozenset({"w"}), Need.LINE, view)
     assert set(view.watched) == {(S2C, b"t.2"), (S2C, b"t.3")}
-    assert history.waiting(b"3") == frozenset({"w"})
-    assert history.waiting(b"1") == frozenset()
-    history.ask(b"3", b"t.3", frozenset({"v"}), Need.LINE, view)
-    assert history.waiting(b"3") == frozenset({"v", "w"})
-    history.close(view)
+    assert requests.waiters(b"3") == frozenset({"w"})
+    assert requests.waiters(b"1") == frozenset()
+    requests.open(b"3", b"t.3", frozenset({"v"}), Need.LINE, view)
+    assert requests.waiters(b"3") == frozenset({"v", "w"})
+    requests.close(view)
     assert not view.watched
 
 

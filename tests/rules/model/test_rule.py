@@ -32,7 +32,7 @@ def test_a_link_action_comes_into_force_with_a_frame() -> None:
 
 
 def test_an_action_s_draws_are_not_the_gate_s() -> None:
-    draws = {hit().draws.u(), hit().u(), hit().u(1), hit(2).u()}
+    draws = {hit().draws.draw(), hit().draw(), hit().draw(1), hit(2).draw()}
     assert len(draws) == 4
 
 

@@ -36,7 +36,7 @@ def cut(direction: Direction, raw: bytes, keep: int) -> Decision | None:
     frame = parse(direction, raw)
     end = frame.line_end + keep
     frame = frame._replace(end=end, missing=frame.end - end, short=True)
-    return Wire(TENANT).active.decide(direction, frame, 0)
+    return Wire(TENANT).rules.decide(direction, frame, 0)
 
 
 def test_a_head_whose_body_is_still_coming_has_its_sizes_mended() -> None:

@@ -135,4 +135,4 @@ def test_both_sides_are_wanted_at_the_need_of_the_hungriest_rule() -> None:
     text = '[[rules]]\nname = "t"\nkind = "rewrite"\nprefix = "t"\n'
     text += '[[rules]]\nname = "c"\nkind = "corrupt"\nsubject = "a"\n'
     found = Wire(text)
-    assert found.active.interest[S2C].need(4, b"t.a") == 3
+    assert found.rules.interest[S2C].need(4, b"t.a") == 3

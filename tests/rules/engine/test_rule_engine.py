@@ -11,7 +11,7 @@ def cut(wire: Wire, raw: str, direction: Direction = C2S) -> Decision | None:
     """Decide on a frame of which only the control line is here."""
     frame = parse(direction, raw)
     frame = frame._replace(end=frame.line_end, missing=frame.end - frame.line_end, short=True)
-    return wire.active.decide(direction, frame, 0)
+    return wire.rules.decide(direction, frame, 0)
 
 
 def rule(kind: str, *lines: str) -> str:

@@ -1,0 +1,300 @@
+"""The rule engine: it runs the rules of one connection over its frames.
+
+`chain.py` has the theory of stages and verdicts.  A batch of plain frames takes the fast path
+(`fastpath.py`); all other frames take the general path, which is `RuleEngine.decide`: candidates by op and
+subject, selector, gate, action, and the verdict goes into a `DecisionBuilder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from natsproxy.events import Firing
+from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame, subscription_revoked
+from natsproxy.protocol.subjects import is_valid_publish
+from natsproxy.rules.engine.decision_builder import DecisionBuilder
+from natsproxy.rules.engine.fastpath import FastPath
+from natsproxy.rules.engine.link_conditions import LinkRules
+from natsproxy.rules.engine.rule_index import RuleIndex
+from natsproxy.rules.interface import ConnectionRules, Decision, FastPathFunction, LinkConditions, View
+from natsproxy.rules.model.gate import Count
+from natsproxy.rules.model.roles import PUBS, OpenRequests
+from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
+from natsproxy.rules.model.rule_state import RuleState
+from natsproxy.rules.model.seeded_random import Draws
+from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
+from natsproxy.rules.rewriting.frames import FrameRewriter
+from natsproxy.rules.rewriting.subjects import Refused
+from natsproxy.rules.rewriting.trace import RewriteTrace
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
+
+
+class _Context(NamedTuple):
+    """One frame with its direction and time (ns).  raw: as the server sent it (s2c), where that differs."""
+
+    direction: Direction
+    frame: Frame
+    raw: Frame | None
+    now: int
+
+    def builder(self) -> DecisionBuilder:
+        """Return a builder in which no rule has acted yet."""
+        rewritten = self.raw is not None and self.raw is not self.frame
+        return DecisionBuilder(self.frame, self.direction, self.now, rewritten)
+
+
+class RuleEngine:
+    """The rules of one connection at work; see `interface.ConnectionRules`."""
+
+    def __init__(
+        self, seed: int, index: RuleIndex, view: View, previous: ConnectionRules | None, now: int
+    ) -> None:
+        before = previous if isinstance(previous, RuleEngine) else None
+        self._view = view
+        self._index = index
+        self._seed = seed
+        self._opened: int = before._opened if before is not None else now
+        self._states: dict[Rule, RuleState] = {}
+        self.revoked = [
+            found
+            for rule in index.everything
+            if rule.gate.open and (before is None or rule not in before._states)
+            for found in rule.action.revokes(view)
+        ]
+        self.resubscribed = self._resubscribed({sid for sid, _ in self.revoked})
+        # After `revokes` and before any part is made: both read the states.
+        for rule in index.everything:
+            self._states[rule] = self._adopt(rule, before, now)
+        self._by_place: tuple[Sequence[RuleState], Sequence[RuleState]] = (
+            [self._states[rule] for rule in index.rules[C2S]],
+            [self._states[rule] for rule in index.rules[S2C]],
+        )
+        self._requests: OpenRequests = before._requests if before is not None else OpenRequests()
+        self._fired: list[Firing] = before.fired if before is not None else []
+        self._fastpath = FastPath(index, view, self._states, self._requests)
+        self.fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (
+            self._fastpath.function(C2S),
+            self._fastpath.function(S2C),
+        )
+        windows = before._links if before is not None else None
+        self._links: LinkRules = LinkRules(index.links, self._states, self._fired, windows, now)
+        self.interest = index.interest
+        self.alters_delivery = index.alters_delivery
+        self.opening = self._links.opening
+
+    def _resubscribed(self, gone: set[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return the subscriptions that these rules map to another subject; revoke those they cannot map."""
+        found: list[tuple[bytes, bytes]] = []
+        rewriter = self._index.rewriter
+        for sub in self._view.subs.values():
+            to = rewriter.subscribe(sub.subject) if rewriter is not None else None
+            subject = sub.subject if to is None or isinstance(to, Refused) else to.subject
+            if sub.sid in gone or (subject == sub.upstream and not isinstance(to, Refused)):
+                continue
+            if isinstance(to, Refused) or not sub.certain:
+                self.revoked.append((sub.sid, subscription_revoked(sub.subject, sub.sid, sub.queue)))
+            else:
+                found.append((sub.sid, subject))
+        return found
+
+    def _adopt(self, rule: Rule, before: RuleEngine | None, now: int) -> RuleState:
+        """Return the state that a rule had on this connection, or a new one."""
+        found = before._states.get(rule) if before is not None else None
+        if found is not None:
+            found.rebind(self._view, self._seed)
+            return found
+        if rule.shared.since < 0:
+            rule.shared.since = now
+        since = self._opened if isinstance(rule.action, LinkAction) and before is None else now
+        counts = (Count(since=since), Count(since=since))
+        return RuleState(rule, rule.action.bind(self._view), counts, self._view, self._seed)
+
+    # -- for the session
+
+    def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
+        """Return the decision on a frame, None to pass it untouched."""
+        builder = self._c2s(frame, now) if direction == C2S else self._s2c(frame, now)
+        return None if builder is None else builder.decision()
+
+    def _c2s(self, frame: Frame, now: int) -> DecisionBuilder | None:
+        index, rewriter = self._index, self._index.rewriter
+        if frame.op == Op.SUB and self.alters_delivery:
+            self._view.count_sid(frame.sid)
+        if rewriter is not None or index.request_need:
+            self._open_request(frame)
+        builder = self._evaluate(C2S, frame, now)
+        if rewriter is None or (builder is not None and builder.over):
+            return builder
+        trace = RewriteTrace(self._states, C2S, frame.subject, now)
+        current, extra = (frame, ()) if builder is None else (builder.frame, builder.extra)
+        result = rewriter.forward(current, extra, trace)
+        if result is not None:
+            builder = builder or DecisionBuilder(frame, C2S, now)
+            builder.rewrite(result, trace.firings())
+        return builder
+
+    def _s2c(self, frame: Frame, now: int) -> DecisionBuilder | None:
+        rewriter = self._index.rewriter
+        if rewriter is None:
+            return self._evaluate(S2C, frame, now, frame)
+        trace = RewriteTrace(self._states, S2C, frame.subject, now)
+        restored = rewriter.restore(frame, self._view, self._requests, trace)
+        builder = self._evaluate(S2C, restored, now, frame)
+        if builder is None and restored is frame:
+            return None
+        builder = builder or _Context(S2C, restored, frame, now).builder()
+        trace.subject = restored.subject
+        builder.firings[:0] = trace.firings()  # rewriting comes first on the way to the client
+        return builder
+
+    @property
+    def fired(self) -> list[Firing]:
+        """Firings that belong to no frame, or to several; the session empties the list."""
+        self._fired += self._fastpath.take_firings()
+        return self._fired
+
+    def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
+        """Return the conditions of the link now, and when to ask again (ns)."""
+        return self._links.conditions(direction, now)
+
+    def due(self, now: int) -> tuple[list[tuple[Direction, bytes]], Close | None, int | None]:
+        """Return frames to inject now, a reason to close, and when to ask again (ns)."""
+        return self._links.due(now)
+
+    def close(self, now: int) -> None:
+        """Forget the connection."""
+        self._requests.close(self._view)
+        self._states.clear()
+
+    # -- the general path
+
+    def _open_request(self, frame: Frame) -> None:
+        """Open a request whose answers a rule, or the rewriting of API answers, waits for."""
+        if not frame.reply or not PUBS >> frame.op & 1:
+            return
+        index, rewriter = self._index, self._index.rewriter
+        waiters = index.request_rules(frame.subject)
+        need = index.request_need if waiters else Need.NONE
+        if rewriter is not None and rewriter.translates_answer(frame.subject):
+            waiters, need = waiters | {rewriter}, Need.PAYLOAD
+        if waiters:
+            upstream = frame.reply if rewriter is None else rewriter.reply(frame.reply)
+            self._requests.open(frame.reply, upstream, waiters, need, self._view)
+
+    def _evaluate(
+        self, direction: Direction, frame: Frame, now: int, raw: Frame | None = None
+    ) -> DecisionBuilder | None:
+        """Run the rules over a frame; None when none of them acted."""
+        states = self._by_place[direction]
+        places: Iterable[int] = self._index.candidates(direction, frame.op, frame.subject)
+        if direction == S2C and len(self._requests):
+            waiters = self._requests.waiters(frame.subject)
+            if waiters:
+                waiting = {place for place, state in enumerate(states) if state.rule in waiters}
+                places = sorted({*places, *waiting})
+        context = _Context(direction, frame, raw, now)
+        builder: DecisionBuilder | None = None
+        for place in places:
+            builder = self._run_rule(states[place], context, builder)
+        return builder
+
+    def _run_rule(
+        self, state: RuleState, context: _Context, builder: DecisionBuilder | None
+    ) -> DecisionBuilder | None:
+        """Run one rule over a frame that op and subject selected."""
+        rule, action = state.rule, state.action
+        direction, frame, _, now = context
+        if state.need > Need.LINE and state.need > _available(frame):
+            return self._too_large(state, context, builder)
+        if not self._selects(state, context):
+            return builder
+        # The gate of a permission rule counts the frames that it would deny, so its action runs first.
+        action_first = action.stage == Stage.PERMISSION
+        verdict: Verdict | None = None
+        if action_first:
+            uncounted = Draws(state.random(direction), 0)
+            verdict = action.act(frame, Hit(direction, now, 0, uncounted, self._view))
+            if verdict is None:
+                return builder
+        m = state.count(direction)
+        draws = state.draws(direction, frame, m)
+        gate = rule.gate
+        counted = rule.shared if gate.per_proxy else state.counts[direction]
+        if state.gated and not gate.admits(counted, m, state.key, now, draws.draw, direction.label):
+            return builder
+        if builder is not None and builder.over:
+            return builder
+        hit = Hit(direction, now, m, draws, self._view)
+        if not action_first:
+            current = frame if builder is None else builder.frame
+            if current.missing and action.need > _available(current):
+                return self._too_large(state, context, builder)
+            verdict = action.act(current, hit)
+        return builder if verdict is None else self._add_verdict(state, context, hit, verdict, builder)
+
+    def _selects(self, state: RuleState, context: _Context) -> bool:
+        """Ask a selector for the conditions that op and subject do not decide."""
+        selector = state.rule.selector
+        if selector.side == "server" and not self._selects_on_server_side(state.rule, context):
+            return False
+        return not state.dynamic or selector.admits(context.frame, self._view)
+
+    def _selects_on_server_side(self, rule: Rule, context: _Context) -> bool:
+        """Tell whether a `side = "server"` rule selects the server's subject of a frame."""
+        rewriter: FrameRewriter | None = self._index.rewriter
+        if rewriter is None:
+            return True
+        if context.direction == C2S:
+            return rewriter.selects(rule.selector, rewriter.reply(context.frame.subject))
+        return rewriter.selects(rule.selector, (context.raw or context.frame).subject)
+
+    def _add_verdict(
+        self,
+        state: RuleState,
+        context: _Context,
+        hit: Hit,
+        verdict: Verdict,
+        builder: DecisionBuilder | None,
+    ) -> DecisionBuilder:
+        builder = builder or context.builder()
+        if isinstance(verdict, Deny):
+            builder.deny(self._denial(context.frame, verdict.text))
+        else:
+            if isinstance(verdict, StartCondition):
+                self._links.start(state, hit)
+            builder.apply(verdict)
+        delay = builder.last_delay
+        builder.add_firing(state.firing(context.direction, context.now, hit.m, context.frame.subject, delay))
+        return builder
+
+    def _denial(self, frame: Frame, text: str) -> bytes:
+        """Return the -ERR of a denial; the server checks a pedantic client's subject before permissions."""
+        if self._view.pedantic and PUBS >> frame.op & 1 and not is_valid_publish(frame.subject):
+            return err_frame(INVALID_PUBLISH_SUBJECT.text) + err_frame(text)
+        return err_frame(text)
+
+    def _too_large(
+        self, state: RuleState, context: _Context, builder: DecisionBuilder | None
+    ) -> DecisionBuilder:
+        """Decide on a frame larger than the rule buffer: a rule that guards closes, others let it pass."""
+        builder = builder or context.builder()
+        if builder.over:
+            return builder
+        label, size = "passed", context.frame.wire_size
+        if state.action.guards:
+            label = "close"
+            builder.apply(Close(f"rule {state.rule.name!r} cannot judge a frame of {size} bytes"))
+        detail = f"a frame of {size} bytes is larger than the rule buffer"
+        m = state.counts[context.direction].matched
+        subject = context.frame.subject
+        builder.add_firing(state.firing(context.direction, context.now, m, subject, 0, label, detail))
+        return builder
+
+
+def _available(frame: Frame) -> Need:
+    """Return how much of a frame has arrived."""
+    if not frame.missing:
+        return Need.PAYLOAD
+    return Need.HEADERS if frame.end - frame.line_end >= frame.header_size else Need.LINE

@@ -1,0 +1,127 @@
+"""State of one rule on one connection: its action, its counts, its random numbers and its firings.
+
+The engine makes one state per rule and connection and hands states to its parts: the fast path, the link
+rules and the rewriter.  None of them needs more of the connection than that.  A state outlives a reload of
+the rules where its rule has the same name and content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from natsproxy.events import Firing
+from natsproxy.rules.interface import View
+from natsproxy.rules.model.gate import Count
+from natsproxy.rules.model.roles import MSGS
+from natsproxy.rules.model.rule import Action, Hit, Rule
+from natsproxy.rules.model.seeded_random import Draws, SeededRandom, Substreams
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import Direction
+
+SHOWN: Final = 256
+"""Bytes of a subject that a firing quotes."""
+
+
+@dataclass(slots=True, eq=False)
+class RuleState:
+    """One rule on one connection.
+
+    action: the rule's action as bound to the connection.  counts: matches and firings by direction.  key: the
+    connection's key, on which the random numbers depend.  need, dynamic, gated: copies of properties of the
+    rule.  substreams: only where s2c random numbers are drawn (see `seeded_random`).
+    """
+
+    rule: Rule
+    action: Action
+    counts: tuple[Count, Count]
+    view: View
+    seed: int
+    key: str = ""
+    need: Need = Need.LINE
+    dynamic: bool = False
+    gated: bool = True
+    substreams: Substreams | None = None
+    _random: list[SeededRandom | None] = field(default_factory=lambda: [None, None])
+
+    def __post_init__(self) -> None:
+        # These properties never change but cost a computation, and every frame asks for them.
+        selector = self.rule.selector
+        self.need, self.dynamic, self.gated = selector.need, selector.dynamic, not self.rule.gate.open
+        self.key = self.view.key
+        self._reset_random()
+
+    def rebind(self, view: View, seed: int) -> None:
+        """Serve the same connection after a reload, or under the key that its CONNECT gave it."""
+        self.view, self.seed = view, seed
+        if self.key != view.key:
+            self.key = view.key
+            self._reset_random()
+
+    def _reset_random(self) -> None:
+        self._random = [None, None]
+        draws = self.rule.gate.probability is not None or self.action.draws_random
+        self.substreams = Substreams() if draws else None
+
+    def count(self, direction: Direction) -> int:
+        """Count a match and return its number, from 1."""
+        count = self.counts[direction]
+        count.matched += 1
+        self.rule.shared.matched += 1
+        return count.matched
+
+    def match(self, direction: Direction, now: int) -> Hit:
+        """Count a match that belongs to no frame, and return it with its random numbers."""
+        m = self.count(direction)
+        return Hit(direction, now, m, Draws(self.random(direction), m), self.view)
+
+    def random(self, direction: Direction) -> SeededRandom:
+        """Return the random numbers of a direction."""
+        found = self._random[direction]
+        if found is None:
+            found = self._random[direction] = SeededRandom(self.seed, self.rule.name, self.key, direction)
+        return found
+
+    def draws(self, direction: Direction, frame: Frame, m: int, size: int = 1) -> Draws:
+        """Return the random numbers of the m-th match.
+
+        Those of a delivered message belong to its substream, which counts by itself: a server delivers to
+        several subscriptions in random order.  size: the neighbouring frames of one substream to count, of
+        which `frame` is the first.
+        """
+        numbers = self.random(direction)
+        if self.substreams is None or not MSGS >> frame.op & 1:
+            return Draws(numbers, m)
+        sub = self.view.subs.get(frame.sid)
+        return self.substreams.draws(numbers, frame.subject, sub.subject if sub is not None else b"", size)
+
+    def firing(
+        self,
+        direction: Direction,
+        now: int,
+        m: int,
+        subject: bytes = b"",
+        delay: int = 0,
+        label: str = "",
+        detail: str = "",
+    ) -> Firing:
+        """Return the event of one firing.  label: overrides that of the action.  delay: ns."""
+        return Firing(
+            now,
+            self.view.conn,
+            self.rule.name,
+            self.rule.kind,
+            direction.label,
+            None,
+            m,
+            label or self.action.label or self.rule.kind,
+            delay,
+            self.key,
+            subject_text(subject),
+            detail,
+        )
+
+
+def subject_text(subject: bytes) -> str:
+    """Return the first 256 bytes of a subject as text."""
+    return subject[:SHOWN].decode("utf-8", "replace")
