@@ -179,16 +179,15 @@ class DirectionPipe:
             return
         self.flush(now)
         untouched = out == (frame.raw,)
+        due = now if until is None else until
         if not untouched:
             self.recording.changes(ordinal, (frame.raw, *out))
         if frame.missing:
-            self._begin_open(frame, out, ordinal, now, cause, until if until is not None else now, held)
+            self._begin_open(frame, out[0], ordinal, now, cause, due, held)
             return
         if not untouched:
             self.recording.stayed(frame.raw, frame, ordinal, now, cause or "")
-        in_first, in_t = (ordinal, now) if untouched else (None, None)
-        of = None if untouched else ordinal
-        due = now if until is None else until
+        in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
         for raw in out:
             item = Item([raw], due, 1, 1 << frame.op, in_first, in_t, cause, of, overtake, defer)
             if held:
@@ -199,14 +198,14 @@ class DirectionPipe:
     def _begin_open(
         self,
         frame: Frame,
-        out: tuple[bytes, ...],
+        head: bytes,
         ordinal: int,
         now: int,
         cause: str | None,
         due: int,
         held: bool,
     ) -> None:
-        head = out[0]
+        """Begin a frame whose payload is still coming; head: its first bytes, as they go on."""
         self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
         if held:
             self._open.item = Item([head], due, 1, 1 << frame.op, ordinal, now, cause, open=True)
@@ -268,10 +267,7 @@ class DirectionPipe:
     def pass_unframed(self, data: bytes, now: int) -> None:
         """Pass bytes that are not framed; only their length is recorded."""
         self.flush(now)
-        if self.outbox.active:
-            self.outbox.put(Item([data], now, 0, 0, None, None))
-        else:
-            self._sender.write(data)
+        self._sender.put(Item([data], now, 0, 0, None, None), data, now)
         self.recording.unframed(len(data), now)
 
     def _cut_open(self, now: int) -> None:
@@ -287,10 +283,7 @@ class DirectionPipe:
         self.flush(now)
         self._cut_open(now)
         if rest:
-            if self.outbox.active:
-                self.outbox.put(Item([rest], now, 0, 0, None, None))
-            else:
-                self._sender.write(rest)
+            self._sender.put(Item([rest], now, 0, 0, None, None), rest, now)
             self.recording.cut_short(rest, self.scanner.ordinal, self.out_next, now)
         self.step(PipeEvent.END)
 

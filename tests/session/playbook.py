@@ -2,9 +2,9 @@
 
     play = Playbook()
     play.server(b"INFO ...")          # bytes come from the server
-    assert play.to_client == b"..."   # what went out since the last look
+    assert play.to_client == b"..."   # the bytes since the last look
 
-Every look takes what it saw away, so a transcript that is asserted line by line leaves nothing unseen;
+Every look takes those bytes away, so a transcript that is asserted line by line leaves nothing unseen;
 `play.nothing()` says so.
 """
 
@@ -35,7 +35,7 @@ CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":
 
 
 class Playbook:
-    """One session and what it asked for."""
+    """One session and the actions that it asked for."""
 
     def __init__(self, chain: Chain | None = None, **settings: object) -> None:
         self.now = 0
@@ -70,22 +70,22 @@ class Playbook:
                 self.end = action
 
     def client(self, data: bytes) -> Playbook:
-        """Bytes come from the client."""
+        """Take bytes from the client."""
         self.do(self.session.receive(C2S, data, self.now))
         return self
 
     def server(self, data: bytes) -> Playbook:
-        """Bytes come from the server."""
+        """Take bytes from the server."""
         self.do(self.session.receive(S2C, data, self.now))
         return self
 
     def eof(self, direction: Direction) -> Playbook:
-        """A side says that no more comes."""
+        """Take the end of a side's stream."""
         self.do(self.session.eof(direction, self.now))
         return self
 
     def at(self, now: int) -> Playbook:
-        """Time passes; what is due happens."""
+        """Let time pass, with all that is due in it."""
         while (due := self.session.next_tick()) is not None and due <= now:
             self.now = max(self.now, due)
             self.do(self.session.tick(self.now))
@@ -94,12 +94,12 @@ class Playbook:
 
     @property
     def to_server(self) -> bytes:
-        """What went to the server since the last look."""
+        """The bytes that went to the server since the last look."""
         return self._take(C2S)
 
     @property
     def to_client(self) -> bytes:
-        """What went to the client since the last look."""
+        """The bytes that went to the client since the last look."""
         return self._take(S2C)
 
     def _take(self, direction: Direction) -> bytes:
@@ -156,7 +156,7 @@ class OneRule:
         return decision
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
-        """Bend the s2c link as told."""
+        """Return the conditions of the s2c link that the test gave."""
         return (self.link if direction == S2C else None), None
 
     def due(self, now: int) -> tuple[list[tuple[Direction, bytes]], None, int | None]:

@@ -1,4 +1,4 @@
-"""What is held leaves in the order that a slow and obvious queue would give it."""
+"""Held items leave in the order that a slow and obvious queue would give it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ STEPS = st.lists(
 @given(STEPS)
 def test_held_frames_leave_as_of_a_slow_and_obvious_queue(steps: list[tuple[str, int, bool, int]]) -> None:
     box, obvious, now = Outbox(), Obvious(), 0
-    for name, (what, number, overtake, defer) in enumerate([*steps, ("at", 99, False, 0)]):
-        if what == "put":
+    for name, (step, number, overtake, defer) in enumerate([*steps, ("at", 99, False, 0)]):
+        if step == "put":
             box.put(item(name, now + number, overtake=overtake, defer=defer))
             obvious.put(item(name, now + number, overtake=overtake, defer=defer))
             continue
@@ -60,7 +60,7 @@ def test_held_frames_leave_as_of_a_slow_and_obvious_queue(steps: list[tuple[str,
     assert (box.bytes, box.active, box.left()) == (0, False, [])
 
 
-def test_what_is_left_is_told_once() -> None:
+def test_items_that_are_left_are_returned_once() -> None:
     box = Outbox()
     for name, defer in enumerate((0, 1, 2)):
         box.put(item(name, 5, defer=defer))

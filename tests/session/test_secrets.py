@@ -40,7 +40,7 @@ SEED = b"SUA" + (SECRET * 3)[:55]
 GRAM = 7
 """So many bytes of a secret in a row are a leak: a secret is cut too."""
 CALLOUT = b"$SYS.REQ.USER.AUTH"
-Said = tuple[Direction, bytes]
+Directed = tuple[Direction, bytes]
 
 _OPS = st.sampled_from([str.upper, str.lower, str.title])
 _BLANKS = st.sampled_from([b" ", b"  ", b"\t", b" \t "])
@@ -111,7 +111,7 @@ _PLAIN = st.sampled_from(
 
 
 @st.composite
-def _callout(draw: Callable[[st.SearchStrategy[Any]], Any], subject: bytes) -> list[Said]:
+def _callout(draw: Callable[[st.SearchStrategy[Any]], Any], subject: bytes) -> list[Directed]:
     """Return a request and its answer, the client's or the server's."""
     headers, reply = draw(st.booleans()), b"in.%d" % draw(st.integers(0, 3))
     pub, msg = (b"HPUB", b"HMSG") if headers else (b"PUB", b"MSG")
@@ -138,7 +138,9 @@ _RULES: list[dict[str, Any]] = [
 
 
 @st.composite
-def _conversation(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[list[dict[str, Any]], list[Said]]:
+def _conversation(
+    draw: Callable[[st.SearchStrategy[Any]], Any],
+) -> tuple[list[dict[str, Any]], list[Directed]]:
     rules = draw(st.lists(st.sampled_from(_RULES), max_size=2, unique_by=lambda rule: rule["kind"]))
     subjects = [CALLOUT]
     if draw(st.booleans()):
@@ -146,17 +148,17 @@ def _conversation(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[list[d
         subjects.append(b"ask")
     one = st.one_of(
         _PLAIN, st.tuples(st.just(C2S), _CONNECT | _BARE), st.tuples(st.just(S2C), _INFO | _BARE)
-    ).map(lambda said: [said])
+    ).map(lambda frames: [frames])
     callouts = st.sampled_from(subjects).flatmap(_callout)
-    said = [(S2C, draw(_INFO)), (C2S, b'CONNECT {"verbose":false,"headers":true,"pass":"%s"}\r\n' % SECRET)]
+    frames = [(S2C, draw(_INFO)), (C2S, b'CONNECT {"verbose":false,"headers":true,"pass":"%s"}\r\n' % SECRET)]
     for part in draw(st.lists(one | callouts, max_size=8)):
-        said += part
-    said.append((C2S, draw(st.builds(_control, st.just("connect"), _OPS, _BLANKS, _json(), _BAD_ENDS))))
-    return [{**rule, "name": rule["kind"]} for rule in rules], said
+        frames += part
+    frames.append((C2S, draw(st.builds(_control, st.just("connect"), _OPS, _BLANKS, _json(), _BAD_ENDS))))
+    return [{**rule, "name": rule["kind"]} for rule in rules], frames
 
 
-class _Told:
-    """A logger that keeps what it is told."""
+class _Log:
+    """A logger that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -185,7 +187,7 @@ class _Witness:
             elif isinstance(action, Emit):
                 self.events.append(action.event)
 
-    def hear(self, direction: Direction, data: bytes, cuts: list[int]) -> None:
+    def receive(self, direction: Direction, data: bytes, cuts: list[int]) -> None:
         """Take bytes in reads that end where `cuts` say."""
         places = sorted({0, len(data), *(place % (len(data) + 1) for place in cuts)})
         for start, end in pairwise(places):
@@ -193,7 +195,7 @@ class _Witness:
                 self.do(self.session.receive(direction, data[start:end], self.now))
 
     def wait(self) -> None:
-        """Let time pass until what is held has gone: nobody answers what has not reached him."""
+        """Let time pass until held frames have gone: a peer answers no frame that has not reached it."""
         for _ in range(20):
             due = self.session.next_tick()
             if due is None or due > self.now + 1_000_000_000:
@@ -203,24 +205,26 @@ class _Witness:
 
     @property
     def over(self) -> bool:
-        """Whether nobody would go on: what follows would answer what was never asked."""
+        """Whether a peer would not go on: its next frames would answer requests that were never made."""
         return self.session.over or any(pipe.ended or pipe.unframed for pipe in self.session.pipes)
 
-    def end(self, way: str) -> None:
-        if way == "rubbish":
-            self.hear(C2S, b'"pass":"%s"}\r\nCONNECT {"pass":"%s"}\r\n' % (SECRET, SECRET), [])
-        elif way == "drained":
+    def end(self, ending: str) -> None:
+        if ending == "rubbish":
+            self.receive(C2S, b'"pass":"%s"}\r\nCONNECT {"pass":"%s"}\r\n' % (SECRET, SECRET), [])
+        elif ending == "drained":
             self.do(self.session.drain(self.now))
-        elif way != "gone" and not self.session.over:
-            self.do(self.session.eof(S2C if way == "server" else C2S, self.now))
+        elif ending != "gone" and not self.session.over:
+            self.do(self.session.eof(S2C if ending == "server" else C2S, self.now))
             self.wait()
         self.do(self.session.closed(self.now))
 
     def everything(self, selection: Selection) -> Iterator[bytes]:
-        """Yield what reaches a disk, a log or a test."""
-        sieve = RecordingFilter(selection)
+        """Yield the bytes that reach a disk, a log or a test."""
+        recording_filter = RecordingFilter(selection)
         items = [
-            kept for item in self.items for kept in ([item] if sieve.passes(item) else sieve.apply(item))
+            kept
+            for item in self.items
+            for kept in ([item] if recording_filter.passes(item) else recording_filter.apply(item))
         ]
         with tempfile.TemporaryDirectory() as folder:
             path = write(Path(folder) / "x.ncap", items)
@@ -229,7 +233,7 @@ class _Witness:
                 out = io.BytesIO()
                 export(open_capture(path), out, Query())
                 yield out.getvalue()
-        log = _Told()
+        log = _Log()
         for event in self.events:
             log_event(log, event)
         yield "\n".join(log.lines).encode()
@@ -255,39 +259,39 @@ _SETTINGS = st.builds(
     st.sampled_from(["client", "server", "gone", "drained", "rubbish"]),
     st.sampled_from([(), (">=truncate:9",), ("in.>=hash",)]),
 )
-def test_no_secret_is_told(
-    conversation: tuple[list[dict[str, Any]], list[Said]],
+def test_no_secret_gets_out(
+    conversation: tuple[list[dict[str, Any]], list[Directed]],
     settings: SessionSettings,
     cuts: list[int],
     most: int,
     less: int,
-    way: str,
+    ending: str,
     policies: tuple[str, ...],
 ) -> None:
-    """Whatever is said, wherever it is cut and however it ends."""
-    rules, said = conversation
+    """A conversation may hold any frames, be cut anywhere and end in any way."""
+    rules, frames = conversation
     witness = _Witness(rules, settings)
-    for direction, data in said[:most][:-1]:
-        witness.hear(direction, data, cuts)
+    for direction, data in frames[:most][:-1]:
+        witness.receive(direction, data, cuts)
         witness.wait()
-    direction, data = said[:most][-1]
-    witness.hear(direction, data[: max(0, len(data) - less)], cuts)
-    witness.end(way)
-    for told in witness.everything(Selection(payloads=tuple(map(PayloadPolicy.parse, policies)))):
+    direction, data = frames[:most][-1]
+    witness.receive(direction, data[: max(0, len(data) - less)], cuts)
+    witness.end(ending)
+    for written in witness.everything(Selection(payloads=tuple(map(PayloadPolicy.parse, policies)))):
         for start in range(len(SECRET) - GRAM + 1):
             gram = SECRET[start : start + GRAM]
-            assert gram not in told
-            assert gram.hex().encode() not in told
+            assert gram not in written
+            assert gram.hex().encode() not in written
 
 
-_HELLO: list[Said] = [
+_HELLO: list[Directed] = [
     (S2C, b'INFO {"headers":true,"max_payload":99999} \r\n'),
     (C2S, b"CONNECT {}\r\nPING\r\n"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("rules", "said", "kept"),
+    ("rules", "frames", "kept"),
     [
         ([], [(C2S, b'PING {"pass":"%s"}\r\n' % SECRET), (C2S, b"+OK%s\r\nPUB a 1\r\n!\r\n" % SECRET)], b"!"),
         ([], [(C2S, b"PUB a 1\r\n!\r\n" + _message(b"HPUB", CALLOUT, b"", b"", SECRET))], b"!"),
@@ -311,12 +315,14 @@ _HELLO: list[Said] = [
         ([_RENAMED], [(C2S, b"PUB ask 99999\r\n" + SECRET * 10)], CALLOUT),
     ],
 )
-def test_what_looks_harmless_is_looked_at(rules: list[dict[str, Any]], said: list[Said], kept: bytes) -> None:
+def test_frames_that_look_harmless_are_looked_at(
+    rules: list[dict[str, Any]], frames: list[Directed], kept: bytes
+) -> None:
     """A tail, a callout, and one that a rule renames: whole ones, and one that never ends."""
     witness = _Witness([{**rule, "name": "r"} for rule in rules], SessionSettings(hold=0))
-    for direction, data in [*_HELLO, *said]:
-        witness.hear(direction, data, [])
+    for direction, data in [*_HELLO, *frames]:
+        witness.receive(direction, data, [])
     witness.end("gone")
-    told = b"".join(witness.everything(Selection()))
-    assert kept in told
-    assert SECRET not in told
+    written = b"".join(witness.everything(Selection()))
+    assert kept in written
+    assert SECRET not in written

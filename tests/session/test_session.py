@@ -46,9 +46,9 @@ def test_every_byte_passes_as_it_came() -> None:
 
 @given(st.lists(st.integers(0, 400), max_size=8), st.integers(0, 2**32))
 def test_a_conversation_split_anywhere_is_byte_exact(cuts: list[int], seed: int) -> None:
-    """However TCP cuts the streams, what goes out is what came in, and so is the record of it."""
+    """However TCP cuts the streams, the bytes that go out came in like that, and are recorded like that."""
     rng = random.Random(seed)
-    said = (
+    sent = (
         CONNECT
         + b"PING\r\n"
         + b"".join(
@@ -68,14 +68,14 @@ def test_a_conversation_split_anywhere_is_byte_exact(cuts: list[int], seed: int)
     play = Playbook(hold=40)
     play.server(INFO)
     assert play.to_client == INFO
-    points = sorted({min(cut, len(said)) for cut in cuts})
+    points = sorted({min(cut, len(sent)) for cut in cuts})
 
-    for start, end in zip([0, *points], [*points, len(said)], strict=True):
-        play.client(said[start:end])
+    for start, end in zip([0, *points], [*points, len(sent)], strict=True):
+        play.client(sent[start:end])
 
-    assert play.to_server == said
+    assert play.to_server == sent
     recorded = b"".join(record.data for record in play.records if record.direction == C2S)
-    assert recorded == said
+    assert recorded == sent
     firsts = [(r.in_first, r.frames) for r in play.records if r.direction == C2S]
     assert all(first is not None for first, _ in firsts)
     assert [first for first, _ in firsts] == [sum(n for _, n in firsts[:i]) for i in range(len(firsts))]
@@ -125,7 +125,7 @@ def test_a_frame_that_never_ends_ends_the_connection() -> None:
     assert play.to_server == b""
 
 
-def test_connect_is_read_and_told() -> None:
+def test_connect_is_read_and_emitted() -> None:
     """The session knows who the client is as soon as CONNECT passes."""
     play = Playbook().greeted()
 
@@ -134,7 +134,7 @@ def test_connect_is_read_and_told() -> None:
 
 
 def test_bad_connect_closes_silently_after_earlier_replies() -> None:
-    """nats-server closes without a word on bad JSON; what it said before still arrives."""
+    """nats-server closes without a word on bad JSON; its earlier replies still arrive."""
     play = Playbook().server(INFO)
     assert play.to_client == INFO
     play.client(b"PING\r\nCONNECT {bad}\r\nPUB a 1\r\nx\r\n")
@@ -148,7 +148,7 @@ def test_bad_connect_closes_silently_after_earlier_replies() -> None:
 
 
 def test_unknown_op_is_answered_in_order_and_closes() -> None:
-    """The -ERR stands behind every reply to what came before it; nothing after it goes on."""
+    """The -ERR stands behind the replies to all earlier frames; no later frame goes on."""
     play = Playbook().greeted()
     play.client(b"SUB a 1\r\nPUB a 2\r\nhi\r\nBOGUS\r\nPUB a 2\r\nno\r\n")
     assert play.to_server == b"SUB a 1\r\nPUB a 2\r\nhi\r\n" + PING
@@ -160,7 +160,7 @@ def test_unknown_op_is_answered_in_order_and_closes() -> None:
 
 
 def test_argument_errors_close_without_a_word() -> None:
-    """Wrong counts and numbers get no -ERR from nats-server (PROTOCOL 1.2)."""
+    """Wrong counts and numbers get no -ERR from nats-server."""
     play = Playbook().greeted()
     play.client(b"PUB a b c d\r\n").server(PONG)
 
@@ -192,7 +192,7 @@ def test_a_fence_that_never_returns_ends_at_its_deadline() -> None:
 
 
 def test_tls_hello_is_refused_by_name() -> None:
-    """What is not NATS at all is named."""
+    """The end names the protocol of a client that does not speak NATS."""
     play = Playbook()
     play.client(b"\x16\x03\x01\x02\x00")
 
@@ -215,10 +215,10 @@ def test_tls_server_is_refused_in_a_sentence() -> None:
     assert (play.end.cause, "requires TLS" in play.end.detail) == (close_reasons.REFUSED, True)
 
 
-@pytest.mark.parametrize("said", [b"PING\r\n", b"PUB a 1\r\nx\r\n", b"SUB a 1\r\n", b"nonsense\r\n"])
-def test_nothing_in_plain_text_goes_to_a_tls_server(said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"PING\r\n", b"PUB a 1\r\nx\r\n", b"SUB a 1\r\n", b"nonsense\r\n"])
+def test_nothing_in_plain_text_goes_to_a_tls_server(sent: bytes) -> None:
     play = Playbook()
-    play.server(b'INFO {"tls_required":true} \r\n').client(said)
+    play.server(b'INFO {"tls_required":true} \r\n').client(sent)
     assert play.to_server == b""
     assert b"-ERR 'natsproxy: the server requires TLS" in play.to_client
     assert play.end is not None
@@ -227,11 +227,11 @@ def test_nothing_in_plain_text_goes_to_a_tls_server(said: bytes) -> None:
 SECOND = 1_000_000_000
 
 
-@pytest.mark.parametrize("said", [b"", b"CONN", b'CONNECT {"verbose":false}'])
-def test_a_client_that_stalls_before_its_first_frame_is_timed_out(said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"CONN", b'CONNECT {"verbose":false}'])
+def test_a_client_that_stalls_before_its_first_frame_is_timed_out(sent: bytes) -> None:
     """As the server does whose users must say who they are."""
     play = Playbook(auth_timeout=2 * SECOND)
-    play.server(INFO).client(said).at(2 * SECOND - 1)
+    play.server(INFO).client(sent).at(2 * SECOND - 1)
     assert play.end is None
     assert play.at(2 * SECOND).to_client == INFO + b"-ERR 'Authentication Timeout'\r\n"
     assert play.end is not None
@@ -239,12 +239,12 @@ def test_a_client_that_stalls_before_its_first_frame_is_timed_out(said: bytes) -
 
 
 @pytest.mark.parametrize(
-    "said", [CONNECT, b"PING\r\n", b"PUB a 0\r\n\r\n", b"PUB a 1000000\r\n" + bytes(70_000)]
+    "sent", [CONNECT, b"PING\r\n", b"PUB a 0\r\n\r\n", b"PUB a 1000000\r\n" + bytes(70_000)]
 )
-def test_a_client_that_speaks_may_be_silent_afterwards(said: bytes) -> None:
+def test_a_client_that_speaks_may_be_silent_afterwards(sent: bytes) -> None:
     """A server without users asks for no CONNECT."""
     play = Playbook(auth_timeout=2 * SECOND)
-    play.server(INFO).client(said).at(60 * SECOND)
+    play.server(INFO).client(sent).at(60 * SECOND)
     assert play.end is None
     assert play.session.next_tick() is None
 
@@ -506,7 +506,7 @@ def test_a_held_frame_that_the_end_cuts_is_recorded_once() -> None:
 
 
 def test_unknown_op_from_the_server_makes_its_stream_opaque() -> None:
-    """Passed and said once; with a rule on that direction the connection ends."""
+    """The stream passes with one notice; with a rule on that direction the connection ends."""
     play = Playbook().greeted()
     play.server(b"NEW thing\r\nMSG a 1 1\r\nx\r\n")
     play.server(b"more")
@@ -521,7 +521,7 @@ def test_unknown_op_from_the_server_makes_its_stream_opaque() -> None:
 
 
 def test_drain_ends_where_everything_is_answered() -> None:
-    """Shutting down: what the client has sent is answered first."""
+    """A shutdown waits for the answers to all that the client has sent."""
     play = Playbook().greeted()
     play.client(b"SUB a 1\r\nPUB a 1\r\nx\r\n")
     play.do(play.session.drain(0))

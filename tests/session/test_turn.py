@@ -1,4 +1,4 @@
-"""Turns: a session does as much as a turn lets it, and what it leaves it does later, all the same."""
+"""Turns: a session does as much as a turn lets it, and the rest later, with the same result."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class InTurns(Running):
     """The same, in turns of any length."""
 
     def __init__(self, text: str, *, record: bool, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.random = random.Random(seed)
         super().__init__(text, record=record)
 
     def turn(self) -> Short:
-        return Short(self.dice.randint(0, 4), self.dice.randint(1, 4))
+        return Short(self.random.randint(0, 4), self.random.randint(1, 4))
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
         self.note(self.session.receive(direction, data, now, self.turn()))
@@ -56,14 +56,14 @@ class InTurns(Running):
     st.lists(st.lists(frames(), max_size=12), max_size=5),
     st.integers(0, 1 << 32),
 )
-def test_what_is_done_in_many_turns_is_what_is_done_in_one(
+def test_many_turns_have_the_result_of_one(
     names: list[str], reads: list[list[tuple[Direction, bytes]]], seed: int
 ) -> None:
     text = rules_of(names) or "rules = []"
     once, often = Running(text, record=True), InTurns(text, record=True, seed=seed)
     for now, read in enumerate(reads):
         for direction in Direction:
-            data = b"".join(raw for way, raw in read if way == direction)
+            data = b"".join(raw for side, raw in read if side == direction)
             if data:
                 once.feed(direction, data, now * 6 * MS)
                 often.feed(direction, data, now * 6 * MS)
@@ -132,7 +132,7 @@ def test_the_end_of_a_connection_that_held_much_takes_several_turns() -> None:
     assert not run.session.pipes[C2S].unsent
 
 
-def test_what_no_turn_has_come_to_is_not_recorded_as_a_frame_that_was_cut() -> None:
+def test_bytes_that_no_turn_has_come_to_are_not_recorded_as_a_cut_frame() -> None:
     """The connection ends first: those bytes were read, and yet it is as if they had not been."""
     run = Running("rules = []", record=True)
     before = run.session.pipes[C2S].in_bytes
