@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from natsproxy.capture.format.records import Firing
+from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.recover import verify
-from natsproxy.capture.read.view import walk
 
 FOLDER = Path(__file__).parent.parent / "recordings"
 GOLDEN = sorted(FOLDER.glob("*.ncap"))
@@ -21,7 +21,7 @@ def test_each_is_whole_and_small(path: Path) -> None:
     """Closed, every checksum right, at most 200 KiB, and its frames parse."""
     assert path.stat().st_size <= 200 << 10
     assert verify(path).whole
-    frames = list(walk(open_capture(path)))
+    frames = list(read_frames(open_capture(path)))
     assert len(frames) > 8
     assert b"password" not in path.read_bytes()
 

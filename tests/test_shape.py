@@ -108,7 +108,7 @@ def test_floors_stay_pure(path: Path) -> None:
 def test_the_capture_package_is_light() -> None:
     """Spark workers import it: neither trio nor click comes with it."""
     code = (
-        "import natsproxy.capture.read.reader, natsproxy.capture.read.view, sys; "
+        "import natsproxy.capture.read.reader, natsproxy.capture.read.frames, sys; "
         "sys.exit(any(name in sys.modules for name in ('trio', 'click', 'pyspark')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

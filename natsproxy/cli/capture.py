@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from natsproxy.capture.export.json_lines import iso, json_line, remarks
+from natsproxy.capture.export.json_lines import iso, json_line
 from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Open
+from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of, read_frames, remarks
 from natsproxy.capture.read.reader import Follower, open_capture
 from natsproxy.capture.read.recover import Recovery
 from natsproxy.capture.read.recover import recover as mend
 from natsproxy.capture.read.recover import verify as check_file
-from natsproxy.capture.read.view import Query, Seen, seen, walk
 from natsproxy.cli.diff import diff
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.export import export
@@ -78,7 +78,7 @@ def _read_facts(path: Path, top: int) -> dict[str, Any]:
         times = [min([t, *times[:1]]), max([t, *times[1:]])]
         if isinstance(item, Frames):
             counts["bytes"] += len(item.data)
-            for one in seen(ref, item):
+            for one in frames_of(ref, item):
                 _count(one, ops, subjects, connections, causes)
         elif isinstance(item, Open):
             connections.setdefault(item.conn, {}).update(client=item.info.get("client"))
@@ -107,7 +107,7 @@ def _read_facts(path: Path, top: int) -> dict[str, Any]:
 
 
 def _count(
-    one: Seen,
+    one: CapturedFrame,
     ops: Counter[str],
     subjects: Counter[bytes],
     connections: dict[int, dict[str, Any]],
@@ -172,7 +172,7 @@ def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
     natsproxy capture cat traffic/ --json --follow
     """
     show = json_line if as_json else text_line
-    frames = _follow(path, query) if follow else walk(open_capture(path), query)
+    frames = _follow(path, query) if follow else read_frames(open_capture(path), query)
     try:
         for one in frames:
             click.echo(show(one))
@@ -181,17 +181,17 @@ def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
             raise
 
 
-def _follow(path: Path, query: Query) -> Iterator[Seen]:
+def _follow(path: Path, query: Query) -> Iterator[CapturedFrame]:
     open_capture(path)  # raises for a path that is no capture; the follower would wait for one
     follower = Follower(path)
     while True:
         for ref, item in follower.poll():
             if isinstance(item, Frames) and query.wants_record(item):
-                yield from (one for one in seen(ref, item) if query.wants(one))
+                yield from (one for one in frames_of(ref, item) if query.wants(one))
         time.sleep(_POLL)
 
 
-def text_line(one: Seen) -> str:
+def text_line(one: CapturedFrame) -> str:
     """Return a frame as a line for a person."""
     arrow = click.style("→" if one.direction == C2S else "←", fg="green" if one.direction == C2S else "blue")
     moment = datetime.datetime.fromtimestamp(one.wall / 1e9).strftime("%H:%M:%S.%f")
@@ -201,7 +201,7 @@ def text_line(one: Seen) -> str:
     return f"{click.style(moment, dim=True)} {one.conn:>4} {arrow} {text}{tail}"
 
 
-def _described(one: Seen) -> str:
+def _described(one: CapturedFrame) -> str:
     frame = one.head
     if frame is None:
         return f"({len(one.data)} bytes of an incomplete frame)"

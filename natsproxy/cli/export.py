@@ -8,10 +8,12 @@ from typing import IO
 
 import click
 
-from natsproxy.capture.export.json_lines import jsonl, output, parquet
+from natsproxy.capture.export.json_lines import jsonl
+from natsproxy.capture.export.output import output
+from natsproxy.capture.export.parquet import parquet
 from natsproxy.capture.export.pcapng import Leg, pcapng
+from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import Query
 from natsproxy.cli.filters import filters
 from natsproxy.cli.paths import FilePath
 

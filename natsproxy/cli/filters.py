@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from natsproxy.capture.read.view import Query
+from natsproxy.capture.read.frames import Query
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import Query, walk
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.subjects import compile_pattern
 from natsproxy.rules.file import values
@@ -76,7 +76,7 @@ def latencies(path: Path, patterns: tuple[bytes, ...]) -> Iterator[int]:
     """
     wanted = [compile_pattern(pattern) for pattern in patterns]
     waiting: OrderedDict[tuple[int, bytes], int] = OrderedDict()
-    for one in walk(open_capture(path), Query(ops=_MESSAGES)):
+    for one in read_frames(open_capture(path), Query(ops=_MESSAGES)):
         frame = one.head
         if frame is None or one.in_ordinal is None or one.out_ordinal is None:
             continue

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from natsproxy.capture.format import records
 from natsproxy.capture.format.blocks import HEADER, MAGIC, Kind, header
 from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Item, Note, Opaque, Open, Preamble
+from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import Follower, open_capture
 from natsproxy.capture.read.recover import recover, verify
 from natsproxy.capture.read.segment import CaptureFile
-from natsproxy.capture.read.view import Query, legs, walk
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError, TruncatedCapture
 from natsproxy.wire.ops import C2S, S2C, Op, op_mask
-from tests.kit.captures import MONO, WALL, Scribe, write
+from tests.kit.captures import MONO, WALL, Scribe, legs, write
 
 
 def items(path: Path) -> list[Item]:
@@ -237,7 +237,7 @@ def test_queries_prune_and_filter(small: Path) -> None:
     reader = open_capture(small)
 
     def count(**fields: Any) -> int:
-        return sum(1 for _ in walk(reader, Query(**fields)))
+        return sum(1 for _ in read_frames(reader, Query(**fields)))
 
     assert count() == 16
     assert count(ops=op_mask(Op.MSG)) == 8

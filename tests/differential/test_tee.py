@@ -17,10 +17,10 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import legs
 from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
+from tests.kit.captures import legs
 from tests.kit.servers import NatsServer
 from tests.kit.tee import Tee
 

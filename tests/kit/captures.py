@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from natsproxy.capture.format.records import Frames, Item
+from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import Direction
@@ -49,3 +50,23 @@ def write(path: Path, items: Iterable[Item], *, per_block: int = 1_000, compress
         writer.write(builder.seal())
     writer.close()
     return path
+
+
+_TAPS = (("client->proxy", "proxy->server"), ("server->proxy", "proxy->client"))
+
+
+def legs(reader: CaptureReader, conn: int) -> dict[str, bytes]:
+    """Return what each of the four taps of a connection saw, byte for byte (redactions apart).
+
+    Keys: "client->proxy", "proxy->server", "server->proxy", "proxy->client".  For tests and small captures:
+    all of it is in memory.
+    """
+    taps: dict[str, list[tuple[int, bytes]]] = {name: [] for pair in _TAPS for name in pair}
+    for _, item in reader.items():
+        if isinstance(item, Frames) and item.conn == conn:
+            arrived, left = _TAPS[item.direction]
+            if item.in_first is not None:
+                taps[arrived].append((item.in_first, bytes(item.data)))
+            if item.out_first is not None:
+                taps[left].append((item.out_first, bytes(item.data)))
+    return {name: b"".join(data for _, data in sorted(parts)) for name, parts in taps.items()}

@@ -17,9 +17,9 @@ import nats
 import pytest
 
 from natsproxy.capture.format.records import Gap
+from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.recover import recover, verify
-from natsproxy.capture.read.view import Query, walk
 from natsproxy.wire.ops import C2S, Op, op_mask
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
@@ -78,7 +78,7 @@ def check(path: Path, sent: list[float], at: float) -> None:
     """Every frame older than flush plus one write is there, in order, and `recover` makes it whole."""
     numbers = [
         int(one.frame.body)
-        for one in walk(open_capture(path))
+        for one in read_frames(open_capture(path))
         if one.frame is not None and one.frame.op == Op.PUB and one.direction == C2S
     ]
     assert numbers == list(range(len(numbers)))
@@ -87,7 +87,7 @@ def check(path: Path, sent: list[float], at: float) -> None:
     mended = path.with_name("mended.ncap")
     recover(path, mended)
     assert open_capture(mended).tail() is None
-    assert sum(one.frame is not None for one in walk(open_capture(mended))) >= len(numbers)
+    assert sum(one.frame is not None for one in read_frames(open_capture(mended))) >= len(numbers)
     assert verify(mended).whole
 
 
@@ -135,7 +135,7 @@ def published(path: Path) -> int:
     reader = open_capture(path)
     assert reader.tail() is None
     assert not any(isinstance(item, Gap) for _, item in reader.items())
-    return sum(1 for _ in walk(reader, Query(direction=C2S, ops=op_mask(Op.PUB))))
+    return sum(1 for _ in read_frames(reader, Query(direction=C2S, ops=op_mask(Op.PUB))))
 
 
 @pytest.mark.server
@@ -150,7 +150,7 @@ def test_a_file_that_cannot_grow_is_left_for_the_next(nats_server: NatsServer, t
         assert any("File too large" in line["event"] for line in proxy.lines())
     assert len(list(path.iterdir())) > 2
     assert all(file.stat().st_size <= 1 << 20 for file in path.iterdir())
-    assert sum(1 for _ in walk(open_capture(path), Query(direction=C2S, ops=op_mask(Op.PUB)))) == 250
+    assert sum(1 for _ in read_frames(open_capture(path), Query(direction=C2S, ops=op_mask(Op.PUB)))) == 250
 
 
 @pytest.fixture

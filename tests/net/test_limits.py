@@ -11,8 +11,8 @@ import nats
 import pytest
 
 from natsproxy.capture.format.records import Flags
+from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import walk
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
@@ -100,5 +100,5 @@ def test_slow_peers_cost_no_more_than_the_budget(nats_server: NatsServer, tmp_pa
     # The budget, the recorder's queue and its blocks, 200 sockets with their reads, the allocator's share.
 
     assert most - before < 80 * MIB
-    cut = [one for one in walk(open_capture(path)) if one.flags & Flags.CUT]
+    cut = [one for one in read_frames(open_capture(path)) if one.flags & Flags.CUT]
     assert len(cut) > PEERS // 3

@@ -20,8 +20,8 @@ import trio
 from nats.errors import NoRespondersError
 
 from natsproxy.addresses import Address
+from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import legs, walk
 from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
@@ -30,6 +30,7 @@ from natsproxy.session.actions import Action
 from natsproxy.session.session import Session
 from natsproxy.session.turn import ENDLESS, Turn
 from natsproxy.wire.ops import Direction, Op
+from tests.kit.captures import legs
 from tests.kit.servers import NatsServer
 
 Program = Callable[[str], Coroutine[Any, Any, None]]
@@ -115,7 +116,7 @@ async def test_a_conversation_is_relayed_and_recorded_byte_for_byte(
     assert [line for line in rest_in.split(b"\r\n") if not line.startswith(b"INFO")] == [
         line for line in rest_out.split(b"\r\n") if not line.startswith(b"INFO")
     ]
-    frames = list(walk(reader))
+    frames = list(read_frames(reader))
     assert sum(one.frame is not None and one.frame.op == Op.PUB for one in frames) > 200
 
 

@@ -16,7 +16,6 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Gap, Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import legs
 from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
@@ -25,6 +24,7 @@ from natsproxy.net.admission import Admission
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S
+from tests.kit.captures import legs
 from tests.kit.disks import Disk
 from tests.kit.servers import NatsServer
 from tests.kit.tee import Tee

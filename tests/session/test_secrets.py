@@ -22,8 +22,8 @@ from natsproxy.capture.export.json_lines import jsonl
 from natsproxy.capture.export.pcapng import pcapng
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.format.records import Frames, Item
+from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import Query
 from natsproxy.events import Event
 from natsproxy.log import log_event
 from natsproxy.rules.engine.chain import RuleChain

@@ -31,7 +31,7 @@ import msgpack
 
 from natsproxy.capture.columns import table as pure
 from natsproxy.capture.format import records
-from natsproxy.capture.read.view import seen
+from natsproxy.capture.read.frames import frames_of
 from natsproxy.errors import CaptureError
 from natsproxy.protocol import headers
 from natsproxy.protocol.subjects import is_valid_subscribe
@@ -448,7 +448,7 @@ cdef class Walk:
         if query is not None and done == 0 and pure.passes_over(query, self.ref, item):
             self.idx += pure.count_of(item)
             return self.step_to(self.idx)
-        for one in islice(seen(self.ref, item), done, None):
+        for one in islice(frames_of(self.ref, item), done, None):
             if query is None or query.wants(one):
                 if self.row_count == TABLE:
                     self.flush()

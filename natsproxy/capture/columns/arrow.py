@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from natsproxy.capture.columns.table import FIELDS, columns
 from natsproxy.capture.format.records import Frames, Item
+from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
-from natsproxy.capture.read.view import Query
 from natsproxy.errors import CaptureError
 
 _native: Any = None

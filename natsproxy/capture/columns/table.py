@@ -4,7 +4,7 @@ One list per column, one entry per frame; `FIELDS` is the schema.  This is the p
 and what it says is right; `capture/columns/arrow.py` makes batches of either.  Frames that are not whole
 (cut,
 truncated, under a payload policy) have the fields of their control line as far as it was recorded
-(`Seen.head`).
+(`CapturedFrame.head`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
-from natsproxy.capture.read.view import Query, Seen, seen
 from natsproxy.protocol import headers
 from natsproxy.protocol.template import template
 from natsproxy.wire.ops import Op
 
-Row = tuple[BlockRef, int, Seen]
+Row = tuple[BlockRef, int, CapturedFrame]
 
 
 def _text(raw: bytes) -> str | None:
@@ -114,7 +114,7 @@ def columns(
     *,
     payload: int = 0,
     query: Query | None = None,
-    keep: Callable[[Seen], bool] | None = None,
+    keep: Callable[[CapturedFrame], bool] | None = None,
 ) -> dict[str, list[Any]]:
     """Return the columns `names` of those frames of a block that `query` asks for.
 
@@ -130,7 +130,7 @@ def columns(
         if query is not None and passes_over(query, ref, item):
             idx += count_of(item)
             continue
-        for one in seen(ref, item):
+        for one in frames_of(ref, item):
             row = (ref, idx, one)
             idx += 1
             if (query is None or query.wants(one)) and (keep is None or keep(one)):

@@ -1,79 +1,29 @@
-"""Captures for other tools: a line of JSON per frame, a table of Parquet.  (`pcapng.py`: packets.)
+"""Captures as lines of JSON: one object per frame.
 
-An export appears under its name when it is whole and not before: it is written beside it under a name of its
-own, synced and renamed.  What it takes of memory does not grow with the capture: a block, and for Parquet
-one row group.
+Memory does not grow with the capture: one block is read at a time.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any
 
-from natsproxy.capture.format.records import Flags
+from natsproxy.capture.read.frames import CapturedFrame, Query, read_frames
 from natsproxy.capture.read.reader import CaptureReader
-from natsproxy.capture.read.segment import CaptureFile
-from natsproxy.capture.read.view import Query, Seen, walk
-from natsproxy.errors import CaptureError
 from natsproxy.wire.ops import Op
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-NO_ARROW: Final = "Parquet needs pyarrow: pip install 'natsproxy[spark]'"
-
-
-# -- the file
-
-
-@contextmanager
-def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterator[IO[bytes]]:
-    """Give a file to write, which becomes `path` when the block ends without an error.
-
-    Raises CaptureError for a name that is taken (unless `force`) or that is part of the capture itself, and
-    for what the disk refuses.
-    """
-    if path.exists() and not force:
-        raise CaptureError("it exists already: give another name, or --force to overwrite it", path=path)
-    if path.exists() and any(path.samefile(part) for part in reader.paths):
-        raise CaptureError("this is the capture itself: give another name", path=path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with _created(partial) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise CaptureError(f"cannot write it: {error.strerror or error}", path=path) from None
-    finally:
-        with suppress(OSError):  # it was renamed, or never made
-            partial.unlink()
-
-
-def _created(path: Path) -> IO[bytes]:
-    """Create a file that only its owner reads, as captures are."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
-
-
-# -- JSON
 
 
 def jsonl(reader: CaptureReader, out: IO[bytes], query: Query) -> int:
     """Write the frames that `query` asks for as lines of JSON; return how many there were."""
     count = 0
-    for one in walk(reader, query):
+    for one in read_frames(reader, query):
         out.write(json_line(one).encode() + b"\n")
         count += 1
     return count
 
 
-def json_line(one: Seen) -> str:
+def json_line(one: CapturedFrame) -> str:
     """Return a frame as a JSON object; payloads that are not UTF-8 come as hex, those cut short not."""
     frame = one.head
     row: dict[str, Any] = {
@@ -111,53 +61,3 @@ def _payload(body: bytes) -> dict[str, str]:
 def iso(wall: int) -> str:
     """Return a time (Unix ns) as text."""
     return datetime.datetime.fromtimestamp(wall / 1e9, datetime.UTC).isoformat()
-
-
-def remarks(one: Seen) -> list[str]:
-    """Return what the proxy did with a frame, in a few words each; nothing for one that passed."""
-    found = []
-    if one.cause:
-        found.append(one.cause if one.out_ordinal is None or one.in_ordinal is None else f"by {one.cause}")
-    if one.in_ordinal is None:
-        found.append("made here")
-    elif one.out_ordinal is None:
-        found.append("not passed")
-    if one.delay:
-        found.append(f"+{one.delay / 1e6:.1f} ms")
-    found += [text for flag, text in _NOT_WHOLE.items() if one.flags & flag]
-    return found
-
-
-_NOT_WHOLE = {
-    Flags.CUT: "cut: it never ended",
-    Flags.TRUNCATED: "longer than what is recorded",
-    Flags.PAYLOAD: "payload not kept",
-}
-
-
-# -- Parquet
-
-
-def parquet(reader: CaptureReader, out: IO[bytes], query: Query, payload: int = -1) -> int:
-    """Write the frames that `query` asks for as Spark's table `frames`; return how many there were.
-
-    payload: bytes of each (0 none, -1 all).  Raises CaptureError where pyarrow is not installed.
-    """
-    try:
-        from natsproxy.capture.export.parquet import FramesFile
-    except ImportError:
-        raise CaptureError(NO_ARROW) from None
-    with FramesFile(out) as file:
-        for made in _batches(reader, query, payload):
-            file.add(made)
-    return file.rows
-
-
-def _batches(reader: CaptureReader, query: Query, payload: int) -> Iterator[pa.RecordBatch]:
-    from natsproxy.capture.columns.arrow import batch
-
-    for path in reader.paths:
-        with CaptureFile(path) as file:
-            for ref in file.blocks():
-                if query.wants_block(ref):
-                    yield batch(file, ref, payload=payload, query=query)

@@ -1,71 +1,45 @@
-"""Frames as a file of Parquet: what `capture export --parquet` writes, and each task of `analyze`.
+"""Captures as Parquet: the table `frames` of Spark in one file.
 
-Needs pyarrow (the extra `spark`).
+Memory does not grow with the capture: one block and one row group.  pyarrow (the extra `spark`) is imported
+only when an export begins, so that the command line works without it.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from natsproxy.capture.columns import arrow
+from natsproxy.capture.read.frames import Query
+from natsproxy.capture.read.reader import CaptureReader
+from natsproxy.capture.read.segment import CaptureFile
+from natsproxy.errors import CaptureError
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    import pyarrow as pa
 
-GROUP_ROWS: Final = 1 << 18
-GROUP_BYTES: Final = 64 << 20
-"""A row group is written when it has so many rows, or so many bytes in memory: that is what a file takes."""
-
-_RISING: Final = ("idx", "t_ns", "ts", "in_ordinal", "out_ordinal")
-"""Numbers that rise from row to row: their differences are what is stored."""
-_VARIED: Final = ("subject", "reply", "headers", "payload", "args", "err")
-"""Texts with many values: a dictionary of them is made in vain, and given up when it is full."""
+NO_ARROW: Final = "Parquet needs pyarrow: pip install 'natsproxy[spark]'"
 
 
-class FramesFile:
-    """A file of frames that is being written; a context manager, which ends the file.
+def parquet(reader: CaptureReader, out: IO[bytes], query: Query, payload: int = -1) -> int:
+    """Write the frames that `query` asks for as Spark's table `frames`; return how many there were.
 
-    out: a path, or an open file, which stays open.  rows: how many frames there are in it.  Raises OSError
-    for what the disk refuses.
+    payload: bytes of each (0 none, -1 all).  Raises CaptureError where pyarrow is not installed.
     """
+    try:
+        from natsproxy.capture.export.parquet_file import FramesFile
+    except ImportError:
+        raise CaptureError(NO_ARROW) from None
+    with FramesFile(out) as file:
+        for made in _batches(reader, query, payload):
+            file.add(made)
+    return file.rows
 
-    def __init__(self, out: Path | IO[bytes]) -> None:
-        self.rows = 0
-        schema = arrow.schema()
-        self._writer = pq.ParquetWriter(
-            out,
-            schema,
-            compression="zstd",
-            use_dictionary=[name for name in schema.names if name not in (*_RISING, *_VARIED)],
-            column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
-        )
-        self._group: list[pa.RecordBatch] = []
-        self._size = self._waiting = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add all columns of some frames (`arrow.batch`)."""
-        self.rows += batch.num_rows
-        self._group.append(batch)
-        self._waiting += batch.num_rows
-        self._size += batch.nbytes
-        if self._waiting >= GROUP_ROWS or self._size >= GROUP_BYTES:
-            self._flush()
+def _batches(reader: CaptureReader, query: Query, payload: int) -> Iterator[pa.RecordBatch]:
+    from natsproxy.capture.columns.arrow import batch
 
-    def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._group), self._waiting)
-        self._group, self._size, self._waiting = [], 0, 0
-
-    def __enter__(self) -> FramesFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
+    for path in reader.paths:
+        with CaptureFile(path) as file:
+            for ref in file.blocks():
+                if query.wants_block(ref):
+                    yield batch(file, ref, payload=payload, query=query)

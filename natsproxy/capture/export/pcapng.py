@@ -21,12 +21,11 @@ from collections.abc import Iterator
 from typing import IO, Final, Literal, NamedTuple
 
 from natsproxy import __version__
-from natsproxy.capture.export.json_lines import remarks
 from natsproxy.capture.export.tcp import Conversation, Packet, endpoints
 from natsproxy.capture.format.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
+from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of, remarks
 from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef
-from natsproxy.capture.read.view import Query, Seen, seen
 from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction
 
 Leg = Literal["client", "server"]
@@ -90,7 +89,7 @@ class _Exporter:
             self._recorder = ref.segment.recorder
         if isinstance(item, Frames):
             if self._query.wants_record(item):
-                for one in seen(ref, item):
+                for one in frames_of(ref, item):
                     if self._query.wants(one):
                         self._frame(one, item)
         elif self._wants(ref, item):
@@ -117,7 +116,7 @@ class _Exporter:
         late = query.end is not None and wall > query.end
         return isinstance(item, Open | Preamble) or not (late or (query.start or wall) > wall)
 
-    def _frame(self, one: Seen, item: Frames) -> None:
+    def _frame(self, one: CapturedFrame, item: Frames) -> None:
         came = one.direction == self._arrivals
         ordinal = one.in_ordinal if came else one.out_ordinal
         if ordinal is None:
@@ -202,7 +201,7 @@ class _Exporter:
             yield from _packets(conversation.send(step.direction, step.data, step.length), step)
 
 
-def _true_length(one: Seen, item: Frames) -> int:
+def _true_length(one: CapturedFrame, item: Frames) -> int:
     """Return how long a frame was on the wire, where the record has less of it."""
     size = len(one.data)
     if not one.flags:

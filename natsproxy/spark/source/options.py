@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from natsproxy.capture.read.view import Query
+from natsproxy.capture.read.frames import Query
 from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 

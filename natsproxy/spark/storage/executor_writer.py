@@ -32,7 +32,7 @@ from natsproxy.spark.source.options import parse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from natsproxy.capture.export.parquet import FramesFile
+    from natsproxy.capture.export.parquet_file import FramesFile
 
 FORMAT = "natscap_executor_writer"
 PARTITION_BYTES = 16 << 20
@@ -128,7 +128,7 @@ class DayFiles:
             raise _write_error(self._folder.parent, error) from None
 
     def _file(self, day: str) -> FramesFile:
-        from natsproxy.capture.export.parquet import FramesFile
+        from natsproxy.capture.export.parquet_file import FramesFile
 
         if day not in self._open:
             self.close(most=FILES_OPEN - 1)

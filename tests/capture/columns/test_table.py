@@ -27,9 +27,9 @@ from natsproxy.capture.format.records import (
     Open,
     Preamble,
 )
+from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
-from natsproxy.capture.read.view import Query, walk
 from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
@@ -211,7 +211,7 @@ def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
 def test_golden_captures_have_the_rows_of_a_sequential_reader(path: Path, payload: int) -> None:
     """Frame by frame: what `walk` sees is what the columns say."""
     found = rows(path, payload=payload)
-    expected = list(walk(open_capture(path)))
+    expected = list(read_frames(open_capture(path)))
 
     assert [row["conn_id"] for row in found] == [one.conn for one in expected]
     for row, one in zip(found, expected, strict=True):
@@ -229,7 +229,7 @@ def test_both_decoders_agree_on_whatever_is_recorded(tmp_path: Path, seed: int, 
     path = write(tmp_path / "a.ncap", generated(seed), per_block=25, compression=compression)
     for payload in (0, 5, -1):
         found = rows(path, payload=payload)
-        assert len(found) == len(list(walk(open_capture(path))))
+        assert len(found) == len(list(read_frames(open_capture(path))))
 
 
 QUERIES = [
@@ -249,7 +249,7 @@ def test_a_query_gives_the_rows_that_it_gives_a_reader(tmp_path: Path, query: Qu
     """In both decoders; rows keep the numbers that they have without it."""
     path = write(tmp_path / "a.ncap", generated(99, 200), per_block=40)
     found = rows(path, query=query)
-    expected = list(walk(open_capture(path), query))
+    expected = list(read_frames(open_capture(path), query))
     assert [(row["conn_id"], row["t_ns"], row["in_ordinal"]) for row in found] == [
         (one.conn, one.wall, one.in_ordinal) for one in expected
     ]

@@ -18,10 +18,10 @@ from natsproxy.capture.export import pcapng as module
 from natsproxy.capture.export.pcapng import Leg, pcapng
 from natsproxy.capture.export.tcp import SEGMENT
 from natsproxy.capture.format.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
+from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import Query, legs
 from natsproxy.wire.ops import C2S, S2C, Op, op_mask
-from tests.kit.captures import MONO, WALL, write
+from tests.kit.captures import MONO, WALL, legs, write
 
 GOLDEN = sorted((Path(__file__).parents[3] / "recordings").glob("*.ncap"))
 FIN, SYN, RST, PUSH, ACK = 1, 2, 4, 8, 16

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import Query, walk
 from natsproxy.capture.write import first_tokens
 from natsproxy.capture.write.first_tokens import MOST, FirstTokens
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -55,7 +55,7 @@ def test_blocks_of_other_subjects_are_not_opened(tmp_path: Path) -> None:
     refs = list(open_capture(path).blocks())
     assert [Query(subjects=(b"a.*",)).wants_block(ref) for ref in refs] == [True, True, False, False]
     assert all(Query(subjects=(b"*.n",)).wants_block(ref) for ref in refs)
-    assert len(list(walk(open_capture(path), Query(subjects=(b"b.>",))))) == 20
+    assert len(list(read_frames(open_capture(path), Query(subjects=(b"b.>",))))) == 20
 
 
 names = st.lists(st.sampled_from([b"a", b"b", b"ab", b"*", b">", b"c"]), min_size=1, max_size=3).map(
@@ -72,5 +72,5 @@ def test_passing_over_blocks_changes_no_answer(
         scribe.frame(number, 1, C2S, b"SUB %s 1\r\n" % subject)
     path = write(tmp_path_factory.mktemp("t") / "x.ncap", scribe.items, per_block=2)
     query = Query(subjects=tuple(patterns))
-    found = [one.in_ordinal for one in walk(open_capture(path), query)]
-    assert found == [one.in_ordinal for one in walk(open_capture(path)) if query.wants(one)]
+    found = [one.in_ordinal for one in read_frames(open_capture(path), query)]
+    assert found == [one.in_ordinal for one in read_frames(open_capture(path)) if query.wants(one)]

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.format.records import Close, Frames, Open
+from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import legs, walk
 from natsproxy.errors import CaptureError
 from natsproxy.replay.cassette.merge import beside, merge
 from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.wire.ops import C2S, S2C
+from tests.kit.captures import legs
 from tests.replay.scripted import MS, Line, hello, write
 
 CONVERSATION: list[Line] = [
@@ -35,7 +36,7 @@ def test_an_addition_stands_behind_its_frame_and_ordinals_move_up(tmp_path: Path
     old = frame_bytes(path)
     merge(path, [Addition(1, C2S, b"PUB new 0\r\n\r\n", 5, 7), Addition(1, S2C, b"MSG a 1 0\r\n\r\n", 7, 9)])
     assert frame_bytes(path) == [*old[:2], b"PUB new 0\r\n\r\n", *old[2:], b"MSG a 1 0\r\n\r\n"]
-    ordinals = [one.in_ordinal for one in walk(open_capture(path)) if one.direction == C2S]
+    ordinals = [one.in_ordinal for one in read_frames(open_capture(path)) if one.direction == C2S]
     assert ordinals == list(range(6))
     assert legs(open_capture(path), 1)["client->proxy"].endswith(b"PUB new 0\r\n\r\nPUB b 0\r\n\r\n")
     times = {e.frame.raw: e.t for e in events(path) if isinstance(e, Step)}

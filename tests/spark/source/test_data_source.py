@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproxy.capture.format.records import Close, Firing, Gap, Open
+from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import walk
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, WALL, Scribe, write
 
@@ -58,7 +58,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_frame_of_a_sequential_reader_is_there_once(spark: SparkSession, capture: Path) -> None:
     """In the same order, with the wall clock of the capture."""
-    expected = [(one.conn, int(one.direction), one.data) for one in walk(open_capture(capture))]
+    expected = [(one.conn, int(one.direction), one.data) for one in read_frames(open_capture(capture))]
     frames = spark.read.format("natscap").option("payload", "-1").load(str(capture))
 
     rows = frames.orderBy("block_off", "idx").select("conn_id", "dir", "op", "subject", "t_ns").collect()
@@ -144,4 +144,4 @@ def test_a_wheel_is_found_without_a_register_call(capture: Path, tmp_path: Path)
         check=False,
         env={**os.environ, "PYTHONPATH": str(target)},
     )
-    assert f"rows {len(list(walk(open_capture(capture))))}" in done.stdout, done.stderr
+    assert f"rows {len(list(read_frames(open_capture(capture))))}" in done.stdout, done.stderr

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.format.blocks import MAGIC
+from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
-from natsproxy.capture.read.view import walk
 from natsproxy.errors import CaptureError
 from tests.spark.growing_captures import Growing, make
 
@@ -236,4 +236,4 @@ def test_spark_runs_it_exactly_once(spark: SparkSession, tmp_path: Path) -> None
     keys = ["recorder", "segment", "block_off", "idx", "op"]
     stored = spark.read.parquet(str(tmp_path / "out")).select(keys).collect()
     assert sorted(map(tuple, stored)) == sorted(everything(growing.folder))
-    assert len(list(walk(open_capture(growing.folder)))) == len(stored)
+    assert len(list(read_frames(open_capture(growing.folder)))) == len(stored)

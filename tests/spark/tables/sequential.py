@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from natsproxy.capture.format.records import Flags
+from natsproxy.capture.read.frames import CapturedFrame, read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.view import Seen, walk
 from natsproxy.protocol import headers as blocks
 from natsproxy.protocol.jetstream import AckKind, ack_kind, parse_ack
 from natsproxy.protocol.template import template
@@ -26,7 +26,7 @@ class Said(NamedTuple):
     """A whole frame that a client sent or got, and when (wall clock, ns)."""
 
     capture: Path
-    seen: Seen
+    seen: CapturedFrame
     frame: Frame
     at: int
 
@@ -40,7 +40,7 @@ def said(captures: Iterable[Path]) -> list[Said]:
     """Return what clients sent and got in captures, in the order of time."""
     found = []
     for path in captures:
-        for one in walk(open_capture(path)):
+        for one in read_frames(open_capture(path)):
             own = one.in_ordinal if one.direction is C2S else one.out_ordinal
             if one.head is not None and own is not None and not one.flags & Flags.CUT:
                 at = one.wall + (0 if one.direction is C2S else one.delay)

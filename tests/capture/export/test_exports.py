@@ -11,10 +11,12 @@ from typing import IO, Any
 
 import pytest
 
-from natsproxy.capture.export import json_lines
+from natsproxy.capture.export.json_lines import jsonl
+from natsproxy.capture.export.output import output
+from natsproxy.capture.export.parquet import parquet
 from natsproxy.capture.format.records import Item
+from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import CaptureReader, open_capture
-from natsproxy.capture.read.view import Query, walk
 from natsproxy.errors import CaptureError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write
@@ -36,7 +38,7 @@ def items() -> list[Item]:
 def lines(reader: CaptureReader, query: Query | None = None) -> list[dict[str, object]]:
     """Return what is exported as JSON."""
     out = io.BytesIO()
-    count = json_lines.jsonl(reader, out, query or Query())
+    count = jsonl(reader, out, query or Query())
     found = [json.loads(line) for line in out.getvalue().splitlines()]
     assert len(found) == count
     return found
@@ -46,7 +48,7 @@ def lines(reader: CaptureReader, query: Query | None = None) -> list[dict[str, o
 def test_a_line_of_json_for_each_frame(path: Path) -> None:
     """With what a reader sees in it."""
     found = lines(open_capture(path))
-    expected = list(walk(open_capture(path)))
+    expected = list(read_frames(open_capture(path)))
     assert [(row["conn"], row["in"], row["out"], row["flags"]) for row in found] == [
         (one.conn, one.in_ordinal, one.out_ordinal, one.flags) for one in expected
     ]
@@ -70,7 +72,7 @@ class TestParquet:
         """Return what is exported, as a table."""
         pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'natsproxy[spark]'")
         out = io.BytesIO()
-        count = json_lines.parquet(reader, out, query or Query(), payload)
+        count = parquet(reader, out, query or Query(), payload)
         table = pq.read_table(out)
         assert table.num_rows == count
         return table
@@ -93,7 +95,7 @@ class TestParquet:
         """Are one table, in the order of the capture."""
         whole = open_capture(write(tmp_path / "a.ncap", items, per_block=50))
         once = self.read(whole)
-        monkeypatch.setattr("natsproxy.capture.export.parquet.GROUP_ROWS", 120)
+        monkeypatch.setattr("natsproxy.capture.export.parquet_file.GROUP_ROWS", 120)
         assert self.read(whole).equals(once)
         one = self.read(whole, Query(subjects=(b"orders.17",)))
         assert one.column("payload").to_pylist() == [b"a\xff7"]
@@ -109,9 +111,9 @@ class TestParquet:
     ) -> None:
         """In a sentence."""
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        monkeypatch.delitem(sys.modules, "natsproxy.capture.export.parquet", raising=False)
+        monkeypatch.delitem(sys.modules, "natsproxy.capture.export.parquet_file", raising=False)
         with pytest.raises(CaptureError, match="pip install"):
-            json_lines.parquet(open_capture(write(tmp_path / "a.ncap", [])), io.BytesIO(), Query())
+            parquet(open_capture(write(tmp_path / "a.ncap", [])), io.BytesIO(), Query())
 
 
 class TestOutput:
@@ -124,7 +126,7 @@ class TestOutput:
 
     def test_it_appears_when_it_is_whole(self, tmp_path: Path, reader: CaptureReader) -> None:
         """And nothing else is left."""
-        with json_lines.output(tmp_path / "out", reader) as out:
+        with output(tmp_path / "out", reader) as out:
             out.write(b"half")
             assert not (tmp_path / "out").exists()
         assert (tmp_path / "out").read_bytes() == b"half"
@@ -132,7 +134,7 @@ class TestOutput:
 
     def fail(self, path: Path, reader: CaptureReader, error: BaseException) -> None:
         """Fail in the middle."""
-        with json_lines.output(path, reader, force=True) as out:
+        with output(path, reader, force=True) as out:
             out.write(b"half")
             raise error
 
@@ -151,28 +153,28 @@ class TestOutput:
     def test_names_that_are_taken(self, tmp_path: Path, reader: CaptureReader) -> None:
         """Only force overwrites, and the capture itself is never a target."""
         (tmp_path / "out").write_bytes(b"old")
-        with pytest.raises(CaptureError, match="exists already"), json_lines.output(tmp_path / "out", reader):
+        with pytest.raises(CaptureError, match="exists already"), output(tmp_path / "out", reader):
             pass
-        with json_lines.output(tmp_path / "out", reader, force=True) as out:
+        with output(tmp_path / "out", reader, force=True) as out:
             out.write(b"new")
         assert (tmp_path / "out").read_bytes() == b"new"
         with (
             pytest.raises(CaptureError, match="the capture itself"),
-            json_lines.output(tmp_path / "a.ncap", reader, force=True),
+            output(tmp_path / "a.ncap", reader, force=True),
         ):
             pass
 
-    @pytest.mark.parametrize("form", [json_lines.jsonl, json_lines.parquet])
+    @pytest.mark.parametrize("form", [jsonl, parquet])
     def test_a_full_disk_is_one_sentence(
         self, tmp_path: Path, items: list[Item], form: Callable[[CaptureReader, IO[bytes], Query], int]
     ) -> None:
         """Whoever does the writing."""
-        if form is json_lines.parquet:
+        if form is parquet:
             pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'natsproxy[spark]'")
         reader = open_capture(write(tmp_path / "a.ncap", items))
         with (
             pytest.raises(CaptureError, match="cannot write it: No space left"),
-            json_lines.output(tmp_path / "out", reader),
+            output(tmp_path / "out", reader),
             Path("/dev/full").open("wb", buffering=0) as full,
         ):
             form(reader, full, Query())

@@ -1,13 +1,14 @@
-"""A capture as frames with their meaning: what `capture cat`, replays and tables start from.
+"""The frames of a capture, one `CapturedFrame` each: listings, exports and tables start from them.
 
-One frame is one `Seen`: its connection, direction, ordinals, times, wire bytes and what became of it.
+`read_frames` yields those that a `Query` asks for: blocks whose summary rules them out are not opened, and
+records of other connections are not parsed.  `frames_of` takes one record apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.reader import CaptureReader
@@ -20,12 +21,14 @@ from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.parse import head
 
 
-class Seen(NamedTuple):
-    """One frame of a capture.
+class CapturedFrame(NamedTuple):
+    """One frame of a capture, with its ordinals, times and wire bytes.
 
-    wall: Unix ns of `t` (arrival; departure for what the proxy made).  in_ordinal, out_ordinal: its number on
-    each leg, None where that leg did not see it.  delay: ns between arrival and departure.  of: the ordinal
-    of the frame that it replaces.  frame is None for a frame that is not whole (flags say why): see `head`.
+    t: monotonic ns of its arrival (departure for a frame that the proxy made); wall: the same in Unix ns.
+    in_ordinal, out_ordinal: its number on each leg, None where that leg did not see it.  delay: ns between
+    arrival and departure.  cause: the rule that dropped, made or changed it, None for none.  of: the ordinal
+    of the frame that it replaces.  frame: None for a frame that is not whole (`flags` say why); `head` has
+    the fields of its control line.
     """
 
     conn: int
@@ -43,25 +46,30 @@ class Seen(NamedTuple):
 
     @property
     def head(self) -> Frame | None:
-        """The frame as far as it was recorded, not whole ones too; None without a whole control line."""
+        """The frame, whole or not, as far as it was recorded; None without a whole control line."""
         return self.frame if self.frame is not None else head(self.data, self.direction)
 
 
-def seen(ref: BlockRef, item: Frames) -> Iterator[Seen]:
-    """Yield the frames of a record.  Raises CaptureError where its bytes are not what it claims."""
+def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
+    """Yield the frames of a record.
+
+    Raises CaptureError where its bytes do not parse, or hold another number of frames than it claims.
+    """
     data = bytes(item.data)
     delay = (item.out_t - item.in_t) if item.in_t is not None and item.out_t is not None else 0
     of = (item.extra or {}).get("of")
     common = (item.conn, item.direction, item.t, ref.wall(item.t))
     if item.flags & ~Flags.REDACTED:
-        yield Seen(*common, item.in_first, item.out_first, delay, item.cause, item.flags, of, None, data)
+        yield CapturedFrame(
+            *common, item.in_first, item.out_first, delay, item.cause, item.flags, of, None, data
+        )
         return
     count = 0
     try:
         for frame in parse_frames(data, item.direction):
             came = None if item.in_first is None else item.in_first + count
             went = None if item.out_first is None else item.out_first + count
-            yield Seen(*common, came, went, delay, item.cause, item.flags, of, frame, frame.raw)
+            yield CapturedFrame(*common, came, went, delay, item.cause, item.flags, of, frame, frame.raw)
             count += 1
     except ProtocolError as error:
         raise CaptureError(f"a record that does not parse: {error}", path=ref.segment.path) from None
@@ -72,7 +80,10 @@ def seen(ref: BlockRef, item: Frames) -> Iterator[Seen]:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which frames are asked for; an empty field asks for all.  start, end: wall clock, Unix ns."""
+    """A choice of frames; an empty field asks for all.
+
+    start, end: wall clock, Unix ns, both included.  ops: an op bitmask.  subjects: patterns.
+    """
 
     start: int | None = None
     end: int | None = None
@@ -82,12 +93,13 @@ class Query:
     subjects: tuple[bytes, ...] = ()
 
     def wants_block(self, ref: BlockRef) -> bool:
-        """Whether a block may hold such frames, by its summary alone."""
+        """Tell from a block's summary whether it may hold such frames."""
         s = ref.summary
         if self.start is not None and s.wall0 + s.t_last < self.start:
             return False
         if self.end is not None and s.wall0 + s.t_first > self.end:
             return False
+        # No ops at all: only records of a cut frame, whose op was not known when it was recorded.
         if self.ops != ALL_OPS and s.ops and not s.ops & self.ops:
             return False
         if self.conns and s.conns is not None and self.conns.isdisjoint(s.conns):
@@ -97,13 +109,13 @@ class Query:
         return any(_may_begin(pattern, s.tokens) for pattern in self.subjects)
 
     def wants_record(self, item: Frames) -> bool:
-        """Whether a record may hold such frames."""
+        """Tell from a record's connection and direction whether it may hold such frames."""
         if self.conns and item.conn not in self.conns:
             return False
         return self.direction is None or item.direction == self.direction
 
-    def wants(self, one: Seen) -> bool:
-        """Whether it is such a frame."""
+    def wants(self, one: CapturedFrame) -> bool:
+        """Tell whether a frame is such a one."""
         if self.conns and one.conn not in self.conns:
             return False
         if self.direction is not None and one.direction != self.direction:
@@ -122,37 +134,39 @@ class Query:
         )
 
 
-def walk(reader: CaptureReader, query: Query | None = None) -> Iterator[Seen]:
+def read_frames(reader: CaptureReader, query: Query | None = None) -> Iterator[CapturedFrame]:
     """Yield the frames of a capture that `query` asks for, in file order, in the memory of one block."""
     query = query or Query()
     for ref, item in reader.items(query.wants_block):
         if isinstance(item, Frames) and query.wants_record(item):
-            for one in seen(ref, item):
+            for one in frames_of(ref, item):
                 if query.wants(one):
                     yield one
 
 
-def legs(reader: CaptureReader, conn: int) -> dict[str, bytes]:
-    """Return what each of the four taps of a connection saw, byte for byte (redactions apart).
-
-    Keys: "client->proxy", "proxy->server", "server->proxy", "proxy->client".  For tests and small captures:
-    all of it is in memory.
-    """
-    taps: dict[str, list[tuple[int, bytes]]] = {name: [] for pair in _TAPS for name in pair}
-    for _, item in reader.items():
-        if isinstance(item, Frames) and item.conn == conn:
-            arrived, left = _TAPS[item.direction]
-            if item.in_first is not None:
-                taps[arrived].append((item.in_first, bytes(item.data)))
-            if item.out_first is not None:
-                taps[left].append((item.out_first, bytes(item.data)))
-    return {name: b"".join(data for _, data in sorted(parts)) for name, parts in taps.items()}
-
-
 def _may_begin(pattern: bytes, found: tuple[bytes, ...]) -> bool:
-    """Return whether a pattern may match a subject that begins with one of the tokens `found`."""
+    """Tell whether a pattern may match a subject that begins with one of the tokens `found`."""
     first = tokens(pattern)[0]
     return first in (b"*", b">") or first in found
 
 
-_TAPS = (("client->proxy", "proxy->server"), ("server->proxy", "proxy->client"))
+_NOT_WHOLE: Final = {
+    Flags.CUT: "cut: it never ended",
+    Flags.TRUNCATED: "longer than what is recorded",
+    Flags.PAYLOAD: "payload not kept",
+}
+
+
+def remarks(one: CapturedFrame) -> list[str]:
+    """Return the proxy's treatment of a frame as short texts; none for a frame that passed at once."""
+    found = []
+    if one.cause:
+        found.append(one.cause if one.out_ordinal is None or one.in_ordinal is None else f"by {one.cause}")
+    if one.in_ordinal is None:
+        found.append("made here")
+    elif one.out_ordinal is None:
+        found.append("not passed")
+    if one.delay:
+        found.append(f"+{one.delay / 1e6:.1f} ms")
+    found += [text for flag, text in _NOT_WHOLE.items() if one.flags & flag]
+    return found

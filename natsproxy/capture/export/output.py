@@ -1,0 +1,46 @@
+"""The output file of an export: it appears under its name when it is whole, and not before.
+
+The export is written beside that name under a name of its own, synced and renamed, so a crash or a full disk
+leaves no half of a file, and an export that fails leaves the file that was there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from natsproxy.capture.read.reader import CaptureReader
+from natsproxy.errors import CaptureError
+
+
+@contextmanager
+def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterator[IO[bytes]]:
+    """Give a file to write, which becomes `path` when the block ends without an error.
+
+    Raises CaptureError for a name that is taken (unless `force`) or that is part of the capture itself, and
+    for what the disk refuses.
+    """
+    if path.exists() and not force:
+        raise CaptureError("it exists already: give another name, or --force to overwrite it", path=path)
+    if path.exists() and any(path.samefile(part) for part in reader.paths):
+        raise CaptureError("this is the capture itself: give another name", path=path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with _created(partial) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise CaptureError(f"cannot write it: {error.strerror or error}", path=path) from None
+    finally:
+        with suppress(OSError):  # it was renamed, or never made
+            partial.unlink()
+
+
+def _created(path: Path) -> IO[bytes]:
+    """Create a file that only its owner reads, as captures are."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
