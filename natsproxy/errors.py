@@ -1,6 +1,6 @@
 """The errors that natsproxy raises on purpose, and the exit codes that its commands end with.
 
-One flat family.  Each message is a sentence for a person: what is wrong, where, and how to mend it.
+One flat family.  Each message is a sentence that names the mistake, its place and the remedy.
 Any other exception that leaves the sans-I/O floors (wire, protocol, rules, session, capture) is a bug.
 """
 
@@ -14,21 +14,21 @@ from natsproxy.printable import printable
 
 
 class Exit(IntEnum):
-    """What the exit code of a command says: the same of every command."""
+    """The exit codes, which mean the same for every command."""
 
     OK = 0
-    """It did what it was asked to.  A service that a signal ended in good order did."""
+    """The command did its work; so did a service that a signal ended in good order."""
     FOUND_WRONG = 1
-    """It looked, and what it looked at is not right: damage, a difference, a mistake in a rules file, clients
-    that sent what was not recorded."""
+    """The command found a fault: damage, a difference, a mistake in a rules file, or clients that sent frames
+    which were not recorded."""
     COULD_NOT_RUN = 2
-    """It could not do its work: usage, a file that is missing or cannot be read, nobody at the address."""
+    """The command could not do its work: wrong usage, a missing or unreadable file, nobody at the address."""
     PARTLY = 3
-    """`capture recover`: the new file is there, and something was lost."""
+    """`capture recover` wrote the new file, and some frames are lost."""
     STOPPED = 130
-    """SIGINT or SIGTERM broke the work off."""
+    """SIGINT or SIGTERM interrupted the work."""
     NOBODY_READS = 141
-    """The reader of its output has gone."""
+    """The reader of the output has gone."""
 
 
 class NatsproxyError(Exception):
@@ -39,7 +39,7 @@ class NatsproxyError(Exception):
 
 
 class Stopped(NatsproxyError):
-    """A signal broke the work off."""
+    """A signal interrupted the work."""
 
 
 class ConfigError(NatsproxyError):
@@ -47,9 +47,9 @@ class ConfigError(NatsproxyError):
 
 
 def place_of(error: Exception) -> str:
-    """Return the kind and the place of a bug, the innermost of a group.
+    """Return the type and the place of a bug, the first innermost one of a group.
 
-    Not its text: that may quote what a peer sent, and secrets with it.
+    Its text is left out: it may quote the bytes of a peer, and secrets in them.
     """
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
@@ -61,7 +61,7 @@ class ProtocolError(NatsproxyError):
     """Bytes that are not NATS, from the peer that sent them.
 
     direction: "c2s" or "s2c".  offset: position in that direction's stream, in bytes.
-    answer: the text of the `-ERR` that nats-server would send, or None where it closes silently.
+    answer: the text of the `-ERR` that nats-server sends for this, or None where it only closes.
     """
 
     def __init__(self, direction: str, offset: int, reason: str, answer: str | None = None) -> None:
@@ -84,7 +84,7 @@ class CaptureError(NatsproxyError):
 
 
 class UnreadableCapture(CaptureError):
-    """A capture that is not there, that may not be read, or whose format is newer than this reader."""
+    """A capture that is missing, that may not be read, or whose format is newer than this reader."""
 
 
 class TruncatedCapture(CaptureError):

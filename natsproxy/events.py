@@ -1,7 +1,7 @@
-"""What happened, as values: one typed family that log, metrics, captures and test handles subscribe to.
+"""Events: one typed family of values that log, metrics, captures and test handles subscribe to.
 
-Times are nanoseconds of the proxy's one clock.  `conn` is the connection's number within its recorder;
-None where an event belongs to the proxy.  Events never carry payloads or secrets.
+A time `t` is in nanoseconds of the proxy's clock.  `conn` is the connection's number within its recorder;
+None where an event belongs to the proxy itself.  Events never carry payloads or secrets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A client said who it is (its CONNECT passed), or the server told its account."""
+    """A client introduced itself (its CONNECT passed), or the server named its account."""
 
     t: int
     conn: int
@@ -39,10 +39,9 @@ class Greeted:
 class Closed:
     """A connection ended.
 
-    cause: one of the short names in `session/close_reasons.py`.  detail: a sentence where there is more to
-    say.
-    bytes and frames are what arrived, per direction.  error: the -ERR with which the server closed.  name,
-    user: who the client said it is.
+    cause: one of the short names in `session/close_reasons.py`.  detail: a sentence, where the cause alone
+    does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since the accept.
+    error: the -ERR with which the server closed.  name, user: of the client's CONNECT.
     """
 
     t: int
@@ -63,14 +62,14 @@ class Closed:
 class Firing:
     """One time that a rule acted.
 
-    direction: "c2s" or "s2c".  ordinal: the frame's number as it arrived, None for link actions.
-    m: how many frames (or connections) the rule's selector had matched, this one included.
-    action: what was done ("deny", "drop", "hold", ...).  delay: ns given, 0 where none.
-    key: the connection key of the dice.  subject: the client's subject, for logs (at most 256 bytes).
-    count: how many frames of one read it speaks for (rewrites, constant delays, drops); all else is the
-    first's.
-    also: the ordinal, `m` and subject of the other frames it speaks for, where they are told (drops); `each`
-    takes them apart.
+    direction: "c2s" or "s2c".  ordinal: the frame's number as it arrived, None for an action on the link.
+    m: the number of frames (or connections) that the rule's selector had matched, this one included.
+    action: the action taken ("deny", "drop", "hold", ...).  delay: ns, 0 where there is none.
+    key: the connection key, from which the rule's randomness is seeded.  subject: the client's subject, for
+    logs (at most 256 bytes).
+    count: the frames of one read that the event stands for (rewrites, constant delays, drops); the other
+    fields are those of the first frame.
+    also: ordinal, `m` and subject of each other frame, for drops only; `each` makes one firing of each.
     """
 
     t: int
@@ -89,7 +88,7 @@ class Firing:
     also: tuple[tuple[int, int, str], ...] = ()
 
     def each(self) -> Iterator[Firing]:
-        """Yield the firings that it stands for: itself, where none are told apart."""
+        """Yield one firing for each frame, or the event itself where `also` does not list them."""
         if not self.also:
             yield self
             return
@@ -100,7 +99,10 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A capture that stood still goes on: for what reason, since when, and what is missing in it."""
+    """A capture goes on after an outage.
+
+    reason: of the outage.  since: its begin, ns.  bytes, frames: missing in the capture.
+    """
 
     t: int
     conn: int | None
@@ -112,7 +114,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something an operator should read once: level is "info", "warning" or "error"."""
+    """A message for the operator, sent once.  level: "info", "warning" or "error"."""
 
     t: int
     conn: int | None

@@ -1,8 +1,8 @@
-"""The log of a proxy: structlog, one line per event, for a person or as JSON.
+"""The log of a proxy: structlog, one line per event, for a terminal or as JSON.
 
-Traffic does not wait for its log.  Lines go through a bounded queue to a thread, which alone meets a pipe
-that nobody reads, a full disk or a reader that is gone.  What does not fit is counted, and the count comes
-before the next line that gets through.
+Traffic does not wait for its log.  Lines go through a bounded queue to a thread, and only that thread meets a
+pipe that nobody reads, a full disk or a reader that is gone.  Lines that do not fit are counted, and the
+count stands before the next line that is written.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from natsproxy.events import Closed, Event, Firing, Gap, Greeted, Notice, Opened
 from natsproxy.printable import printable, wants_plain
 
 QUEUE: Final = 1 << 20
-"""How many bytes of lines wait for whoever reads the log."""
-_OF_THE_SERVER: Final = ("server-closed", "server-lost", "server-protocol")
-"""Ends that are the server's doing, but for outages, which are told once (`net/upstream.py`)."""
-_LEFT: Final = ("client-closed", "client-lost")
+"""Bytes of lines that wait to be written, at most."""
+_SERVER_CAUSES: Final = ("server-closed", "server-lost", "server-protocol")
+"""Ends that the server caused, which are warnings; `net/upstream.py` reports outages."""
+_CLIENT_LEFT: Final = ("client-closed", "client-lost")
 PROBES_EVERY: Final = 600_000_000_000
-"""How often (ns) the log says that there were probes."""
+"""The time (ns) between two lines about probes."""
 _STDERR: Final = 2
 _PATIENCE: Final = 2.0  # seconds for the last lines
 
 
 class LogFile:
-    """Where the lines go: standard error, or a file that can be opened anew after it was moved away.
+    """The file that lines go to: standard error, or a path that `reopen` opens anew after log rotation.
 
-    person, json: whether a person looks on, whether lines are JSON.  queue: how many bytes of lines may wait.
-    A context manager: at its end the last lines have been written, unless nobody takes them.
+    terminal: standard error is a terminal.  json: lines are JSON.  queue: bytes of lines that may wait.
+    A context manager: at its end the last lines are written, unless nobody takes them for two seconds.
     """
 
     def __init__(self, path: Path | None = None, *, queue: int = QUEUE) -> None:
-        self.person = path is None and os.isatty(_STDERR)
-        self.json = not self.person
+        self.terminal = path is None and os.isatty(_STDERR)
+        self.json = not self.terminal
         self._path = path
         self._room = queue
         self._fd = self._open()
@@ -73,12 +73,12 @@ class LogFile:
             raise ConfigError(f"cannot write the log {name}: {error.strerror}") from None
 
     def reopen(self) -> None:
-        """Open the file anew, as log rotation asks for; raises ConfigError and stays with the old one."""
+        """Open the file anew, after log rotation moved it.  Raises ConfigError, and keeps the old file."""
         if self._path is not None:
             self._put(self._open())
 
     def write(self, text: str) -> int:
-        """Take a line; it never waits."""
+        """Queue a line; it never waits."""
         raw = text.encode("utf-8", "replace")
         with self._changed:
             if len(raw) > self._room:
@@ -89,50 +89,50 @@ class LogFile:
         return len(text)
 
     def flush(self) -> None:
-        """Lines are on their way already."""
+        """Do nothing: the thread writes each line as soon as it can."""
 
-    def _put(self, what: bytes | int) -> None:
+    def _put(self, item: bytes | int) -> None:
         with self._changed:
-            self._waiting.append(what)
+            self._waiting.append(item)
             self._changed.notify()
 
     # -- the thread
 
     def _write_out(self) -> None:
-        while (what := self._next()) is not None:
-            if isinstance(what, int):
+        while (item := self._next()) is not None:
+            if isinstance(item, int):
                 os.close(self._fd)
-                self._fd = what
+                self._fd = item
                 continue
-            self._say_lost()
-            written = self._write(what)
+            self._report_lost()
+            written = self._write(item)
             with self._changed:
-                self._room += len(what)
+                self._room += len(item)
                 self._lost += not written
-        self._say_lost()
+        self._report_lost()
         os.close(self._fd)
 
     def _next(self) -> bytes | int | None:
-        """Wait for what comes next; None when all is done."""
+        """Wait for the next item of the queue; None at the end."""
         with self._changed:
             while not self._waiting and not self._closing:
                 self._changed.wait()
             return self._waiting.popleft() if self._waiting else None
 
-    def _say_lost(self) -> None:
+    def _report_lost(self) -> None:
         with self._changed:
             lost, self._lost = self._lost, 0
-        if lost and not self._write(self._said(lost)):
+        if lost and not self._write(self._lost_line(lost)):
             with self._changed:
                 self._lost += lost
 
-    def _said(self, lost: int) -> bytes:
+    def _lost_line(self, lost: int) -> bytes:
         facts = {"event": "log lines lost: nobody took them", "lines": lost, "level": "error"}
         text = json.dumps(facts) if self.json else f"{facts['event']}  lines={lost}"
         return text.encode() + b"\n"
 
     def _write(self, raw: bytes) -> bool:
-        """Write to the descriptor itself: a thread that is stuck there holds no lock of the interpreter's."""
+        """Write to the descriptor itself: a thread that is stuck in it holds no lock of Python's."""
         try:
             while raw:
                 raw = raw[os.write(self._fd, raw) :]
@@ -142,10 +142,10 @@ class LogFile:
 
 
 def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
-    """Return a structlog logger.  form: "console", "json" or "auto"; level: the least to be said."""
+    """Return a structlog logger.  form: "console", "json" or "auto".  level: the lowest level written."""
     if form != "auto":
         file.json = form == "json"
-    last: list[Any] = [_safe, structlog.dev.ConsoleRenderer(colors=file.person and not wants_plain())]
+    last: list[Any] = [_safe, structlog.dev.ConsoleRenderer(colors=file.terminal and not wants_plain())]
     if file.json:
         last = [structlog.processors.JSONRenderer()]
     structlog.configure(
@@ -162,12 +162,12 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
 
 
 def _masked(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Hide passwords in URLs, wherever they come from."""
+    """Mask the passwords of URLs in all values."""
     return {key: mask_urls(value) if isinstance(value, str) else value for key, value in line.items()}
 
 
 def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Write out control characters (clients name themselves, and subjects are theirs too); leave out None."""
+    """Write out control characters, since clients choose names and subjects; leave out None."""
     return {
         key: printable(value) if isinstance(value, str) else value
         for key, value in line.items()
@@ -176,26 +176,27 @@ def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping
 
 
 class EventLog:
-    """Writes events.
+    """Writes events to the log.
 
-    A client is told of once it has done something.  One that comes and goes without a word is a probe, of
-    which there may be one a second for ever: they are counted, and the count is said now and then.
+    The `opened` line of a connection waits for its first other event.  A client that comes and goes without
+    a byte is a health probe, and there may be one every second: probes are counted, and one line every ten
+    minutes has the count.
     """
 
     def __init__(self, log: Any) -> None:
         self._log = log
-        self._coming: dict[int, Opened] = {}  # connections that were not told of yet
+        self._unlogged: dict[int, Opened] = {}  # connections whose `opened` line waits
         self._probes = 0
-        self._said = -PROBES_EVERY
+        self._last_probes = -PROBES_EVERY
 
     def __call__(self, event: Event) -> None:
-        """Write an event, or keep it for later."""
+        """Write an event, or keep it until the next one of its connection."""
         if isinstance(event, Opened):
-            self._coming[event.conn] = event
+            self._unlogged[event.conn] = event
             return
-        opened = self._coming.pop(event.conn, None) if event.conn is not None else None
+        opened = self._unlogged.pop(event.conn, None) if event.conn is not None else None
         if opened is not None:
-            if isinstance(event, Closed) and not event.c2s_bytes and event.cause in _LEFT:
+            if isinstance(event, Closed) and not event.c2s_bytes and event.cause in _CLIENT_LEFT:
                 self._probe(event.t)
                 return
             log_event(self._log, opened)
@@ -203,12 +204,12 @@ class EventLog:
 
     def _probe(self, now: int) -> None:
         self._probes += 1
-        if now - self._said >= PROBES_EVERY:
-            self._said = now
+        if now - self._last_probes >= PROBES_EVERY:
+            self._last_probes = now
             self.close()
 
     def close(self) -> None:
-        """Say what is still to be said."""
+        """Write the count of the probes that no line has yet."""
         if self._probes:
             self._log.info("connections closed by clients that said nothing", count=self._probes)
         self._probes = 0
@@ -219,8 +220,8 @@ def log_event(log: Any, event: Event) -> None:
     if isinstance(event, Opened):
         log.info("opened", conn=event.conn, client=event.client, upstream=event.upstream)
     elif isinstance(event, Closed):
-        say = log.warning if event.error or event.cause in _OF_THE_SERVER else log.info
-        say(
+        write = log.warning if event.error or event.cause in _SERVER_CAUSES else log.info
+        write(
             "closed",
             conn=event.conn,
             cause=event.cause,
@@ -235,9 +236,9 @@ def log_event(log: Any, event: Event) -> None:
             s2c_frames=event.s2c_frames,
         )
     elif isinstance(event, Firing):
-        # Rewrites are the steady state of a proxy that has any; what rules do beyond that is news.
-        say = log.debug if event.action == "rewrite" else log.info
-        say(
+        # A proxy with rewrites rewrites all the time: only the other actions are news.
+        write = log.debug if event.action == "rewrite" else log.info
+        write(
             "fired",
             rule=event.rule,
             action=event.action,
