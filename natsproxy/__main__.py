@@ -1,8 +1,8 @@
-"""The program: `natsproxy`, `python -m natsproxy`, and what `spark-submit` is given, which takes files only.
+"""The program: `natsproxy`, `python -m natsproxy`, and the file for `spark-submit`, which accepts only files.
 
-Commands say themselves how signals end them (`cli/exits.py`, `cli/foreground.py`).  Before and after them,
-while modules are loaded and the interpreter ends, there is nothing to finish: a signal ends the process at
-once, and says nothing.
+Commands handle signals themselves (`cli/exits.py`, `cli/foreground.py`).  Before and after a command, while
+modules are imported and the interpreter exits, there is no work to finish: a signal ends the process at once
+and silently.
 """
 
 import atexit
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 if sys.path and sys.path[0] == str(Path(__file__).resolve().parent):
-    del sys.path[0]  # run as a file: our modules are no top-level modules
+    del sys.path[0]  # run as a file: our modules would hide top-level ones of the same name
 
 from natsproxy.errors import Exit
 
@@ -24,14 +24,14 @@ def start() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(Exit.STOPPED))
-    atexit.register(_ignore)  # the first to be registered is the last to be called
+    atexit.register(_ignore)  # registered first, so called last
     from natsproxy.cli import main
 
     main()
 
 
 def _ignore() -> None:
-    """Ignore signals: the interpreter, as it ends, would give the others their default back, which kills."""
+    """Ignore signals: the exiting interpreter restores default handlers, which would change the exit code."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

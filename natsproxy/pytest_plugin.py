@@ -1,21 +1,21 @@
-"""The pytest plugin: fixtures over `natsproxy.testing`, and what a report says of them.
+"""The pytest plugin: the fixtures `nats_cassette` and `nats_proxy`, and their part of reports.
 
-`@pytest.mark.nats_cassette` gives a test the fixture `nats_cassette`: the server of its own capture,
-`cassettes/<module>/<test>.ncap` beside the module.  The mode is `--nats-record` (default `none`: no upstream
-is dialled, so CI can record nothing by accident); modes that record take the server from `--nats-upstream`.
-The fixture `nats_proxy` is a proxy before `--nats-upstream`, for faults.  Each option has a key of the same
-name in the ini file (`nats_record = once`); PYTEST_ADDOPTS sets them from the environment.
+`nats_cassette` is the server of the test's own capture, `cassettes/<module>/<test>.ncap` beside the module;
+the marker of the same name changes its settings.  The mode is `--nats-record` (default `none`: no upstream is
+dialled, so CI cannot record by accident); recording modes need `--nats-upstream`.  `nats_proxy` is a proxy
+before `--nats-upstream`, for faults.  Each option has a key in the ini file (`nats_record = once`);
+PYTEST_ADDOPTS sets options from the environment.
 
-How a test is judged
-1. When its body has passed, a barrier makes sure that all it has sent was looked at; what was never recorded
-   fails it there.  What a fixture sends later is judged at teardown.
-2. Recordings that it did not use are named at the end of the run; with `--nats-strict` they fail it.
-3. A failure carries a section: path, mode, seed, what differed, the faults and the last frames.
-4. What a test recorded is kept if it passed.
-All of it travels in reports, so it is the same under pytest-xdist, where a worker runs the test.
+The verdict on a test
+1. After its body has passed, a barrier ensures that every frame it sent was compared; frames that were never
+   recorded fail the test there.  Frames that a fixture sends later are judged at teardown.
+2. Unused recorded frames are named at the end of the run; with `--nats-strict` they fail the test.
+3. A failure has a section: path, mode, seed, differences, faults and the last frames.
+4. A recording is kept if its test passed.
+All of this travels in reports, so pytest-xdist, which runs tests in workers, shows the same.
 
-pytest loads this module in every run of everybody who has natsproxy installed, so it stays light: the proxy
-is imported by the first test that takes a fixture.
+pytest loads this module wherever natsproxy is installed, so it stays light: the first test with a fixture
+imports the proxy.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ if TYPE_CHECKING:
     from natsproxy.testing import TestProxy, cassette
 
 _MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
-_RECORD_IT: Final = "record it with: pytest --nats-record=once --nats-upstream=nats://HOST:PORT"
+_RECORD_HINT: Final = "record it with: pytest --nats-record=once --nats-upstream=nats://HOST:PORT"
 _BARRIER: Final = 1.0  # seconds
-_NAME: Final = 100  # characters of a file's name
-_SHOWN: Final = 5  # unused recordings of a test that the summary names
+_NAME: Final = 100  # characters of a file name, at most
+_SHOWN: Final = 5  # unused frames of a test that the summary shows
 
 
 @dataclass
 class _Use:
-    """What one run of a test uses.  judged: how many mismatches were reported; passed: its body did."""
+    """The tools of one run of a test.
+
+    judged: the number of mismatches that were reported.  passed: True if the test's body passed.
+    """
 
     tape: cassette | None = None
     proxy: TestProxy | None = None
@@ -72,7 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; refuse settings that mean nothing."""
+    """Register the marker; refuse invalid settings."""
     config.addinivalue_line(
         "markers",
         "nats_cassette(path=None, *, bodies=None, strict=None): play this test's NATS server from a capture",
@@ -80,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _setting(config, "record") not in _MODES:
         raise pytest.UsageError(f"nats_record = {_setting(config, 'record')!r}: one of {', '.join(_MODES)}")
     if not str(_setting(config, "seed")).isdigit():
-        raise pytest.UsageError(f"nats_seed = {_setting(config, 'seed')!r} is no whole number")
+        raise pytest.UsageError(f"nats_seed = {_setting(config, 'seed')!r} is not a whole number")
     config.pluginmanager.register(_Summary(), "natsproxy-summary")
 
 
@@ -90,12 +93,12 @@ def _setting(config: pytest.Config, name: str) -> Any:
 
 
 def default_path(node: pytest.Item) -> Path:
-    """Return where the cassette of a test lies: by module, class and name, distinct per parameter set."""
+    """Return the path of a test's cassette: by module, class and name, distinct per parameter set."""
     classes = [str(one.name) for one in node.listchain() if isinstance(one, pytest.Class)]
     name = ".".join([*classes, node.name.replace("[", ".", 1).removesuffix("]")])
     safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
     if safe != name or len(safe) > _NAME:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # two names may look the same without it
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # two names may differ only in such characters
         safe = f"{safe[:_NAME]}-{digest}"
     return node.path.parent / "cassettes" / node.path.stem / f"{safe}.ncap"
 
@@ -124,31 +127,31 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
     mode, upstream, strict, seed = (
         _setting(request.config, name) for name in ("record", "upstream", "strict", "seed")
     )
-    path, complaint = None, ""
+    path, problem = None, ""
     try:
         path, more = _marked(request.node)
         tape = cassette(path, mode, upstream=upstream or None, seed=int(seed), **{"strict": strict, **more})
         tape.__enter__()
     except NatsproxyError as error:
-        complaint = str(error)
-    if complaint:  # said out here, so that no chain of exceptions is shown
+        problem = str(error)
+    if problem:  # outside the except block, so that pytest shows no chain of exceptions
         missing = path is not None and not path.exists() and not upstream
-        pytest.fail(f"{complaint}\n{_RECORD_IT}" if missing else complaint, pytrace=False)
+        pytest.fail(f"{problem}\n{_RECORD_HINT}" if missing else problem, pytrace=False)
     use.tape = tape
     yield tape
-    _blame(tape, _close(use, tape))
+    _fail_if(tape, _close(use, tape))
 
 
-def _blame(tape: cassette, complaints: list[str]) -> None:
-    """Fail a test for what its cassette complains of, if it does."""
-    from natsproxy.testing.cassettes import brief
+def _fail_if(tape: cassette, problems: list[str]) -> None:
+    """Fail a test if its cassette has problems."""
+    from natsproxy.testing.cassettes import shorten
 
-    if complaints:
-        pytest.fail("\n".join([f"{tape.path}:", *brief(complaints)]), pytrace=False)
+    if problems:
+        pytest.fail("\n".join([f"{tape.path}:", *shorten(problems)]), pytrace=False)
 
 
 def _close(use: _Use, tape: cassette) -> list[str]:
-    """End a cassette, note what became of it, and return what its test is blamed for."""
+    """Close a cassette, note its result for the report, and return the problems that fail its test."""
     try:
         tape.close(keep=use.passed)
     except NatsproxyError as error:
@@ -169,28 +172,28 @@ def _close(use: _Use, tape: cassette) -> list[str]:
 
 @pytest.fixture
 def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
-    """Give a proxy before `--nats-upstream`, for faults and for looking at frames."""
+    """Give a proxy before `--nats-upstream`, for faults and for its frames."""
     from natsproxy.testing import TestProxy
 
     upstream = _setting(request.config, "upstream")
-    complaint = "" if upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
+    problem = "" if upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
     try:
         proxy = TestProxy(upstream, seed=int(_setting(request.config, "seed")))
     except NatsproxyError as error:
-        complaint = complaint or str(error)
-    if complaint:
-        pytest.fail(complaint, pytrace=False)
+        problem = problem or str(error)
+    if problem:
+        pytest.fail(problem, pytrace=False)
     with proxy:
         request.node.stash[_USE].proxy = proxy
         yield proxy
 
 
-# -- what a report says
+# -- reports
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin anew (plugins may run a test again); refuse a marker that does nothing."""
+    """Start afresh (plugins may run a test again); refuse a marker without effect."""
     item.stash[_USE] = _Use()
     marked = any(marker.name == "nats_cassette" for marker in item.own_markers)
     if marked and "nats_cassette" not in getattr(item, "fixturenames", ()):
@@ -199,22 +202,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that passed but whose client sent what was never recorded."""
+    """Fail a test that passed but whose client sent frames that were never recorded."""
     result = yield
     use = item.stash[_USE]
     if use.tape is not None and not use.tape.recording:
         found = _sent_so_far(use.tape)
         use.judged = len(found)
-        _blame(use.tape, found)
+        _fail_if(use.tape, found)
     return result
 
 
 def _sent_so_far(tape: cassette) -> list[str]:
-    """Return what differed in all that was sent up to now."""
+    """Return the mismatches of every frame that was sent so far."""
     from natsproxy.testing import WaitTimeout
 
     try:
-        with suppress(WaitTimeout):  # a fault keeps the answer away: judged at teardown
+        with suppress(WaitTimeout):  # a fault may hold the answer back; teardown judges the rest
             tape.barrier(_BARRIER)
     except NatsproxyError as error:
         return [str(error)]
@@ -225,7 +228,7 @@ def _sent_so_far(tape: cassette) -> list[str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put what a person needs beside a failure, and the notes of a test into its last report."""
+    """Add a section to a failed report, and the notes of a test to its last report."""
     report = yield
     use = item.stash.get(_USE, None)
     if use is None:
@@ -234,20 +237,20 @@ def pytest_runtest_makereport(
         use.passed = report.passed
     if report.failed:
         tools = [tool for tool in (use.tape, use.proxy) if tool is not None]
-        report.sections += [("natsproxy", tool.story()) for tool in tools]
+        report.sections += [("natsproxy", tool.failure_report()) for tool in tools]
     if report.when == "teardown":
-        report.natsproxy = use.notes  # type: ignore[attr-defined] # reports keep what is plain data
+        report.natsproxy = use.notes  # type: ignore[attr-defined] # xdist sends plain data
     return report
 
 
 class _Summary:
-    """Collects the notes of all tests, in whatever process they ran, and says them at the end."""
+    """Collects the notes of all tests, from all worker processes, and prints them at the end."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, dict[str, Any]]] = []
 
     def pytest_report_header(self, config: pytest.Config) -> str | None:
-        """Say that this run may record."""
+        """Return a header line if this run may record."""
         mode = _setting(config, "record")
         return None if mode == "none" else f"natsproxy: cassettes in mode {mode}"
 
@@ -258,7 +261,7 @@ class _Summary:
             self.notes.append((report.nodeid, notes))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name the recordings that were made and those that were not used."""
+        """Print the new recordings and the unused frames."""
         if not self.notes:
             return
         terminalreporter.section("natsproxy")

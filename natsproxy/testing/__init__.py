@@ -5,10 +5,13 @@
     with TestProxy("nats://127.0.0.1:4222") as proxy:           # before a real server
     with cassette("orders.ncap", mode="once", upstream=URL) as tape:   # recorded once, then no server
 
-Both give `.url` for the client under test, `.fault(...)`, `.frames(...)`, `.wait_for(...)` and `.barrier()`.
-What waits has a blocking form and an awaitable one (`wait_for_async`, `barrier_async`; asyncio and trio); the
-blocking one called inside a running event loop raises BlockingCall at once.  All faults: `testing.faults`.
+Both have `.url` for the client under test, `.fault(...)`, `.frames(...)`, `.wait_for(...)` and `.barrier()`.
+Each wait has a blocking form and an awaitable one (`wait_for_async`, `barrier_async`; asyncio and trio); the
+blocking form raises BlockingCall inside a running event loop.  `testing.faults` has all faults.
 `NatsServer` is a real server on a free port, for tests that need one and to record cassettes from.
+
+A test's calls flow in; a proxy of `net` runs them in a trio thread (`thread`), and frames flow out of its tap
+(`frame_log`).  Read `harness` first: the calls that `TestProxy` (`proxy`) and `cassette` (`cassettes`) share.
 """
 
 from natsproxy.replay.conversation.matching import ignoring_json
@@ -30,8 +33,8 @@ from natsproxy.testing.faults import (
     stop_reading,
     truncate,
 )
+from natsproxy.testing.frame_log import SeenFrame, WaitTimeout
 from natsproxy.testing.proxy import TestProxy
-from natsproxy.testing.seen import SeenFrame, WaitTimeout
 from natsproxy.testing.server import NatsServer
 from natsproxy.testing.thread import BlockingCall
 

@@ -1,9 +1,9 @@
 """Faults by name: `fault(latency("200ms"), subject="orders.>")`.
 
-Every kind of rule (`natsproxy rules list`) has a function here that returns a `Fault`.  What is given without
-a name are the kind's own settings, in the order in which `rules list` shows them; all else is given by name:
-the selector (subject, op, direction, header, role, client, ...), the gate (first, every, probability, ...)
-and the rest of the settings.
+Every kind of rule (`natsproxy rules list`) has a function here that returns a `Fault`.  Positional arguments
+are the kind's own settings, in the order in which `rules list` shows them.  Any setting has a keyword:
+the kind's own, the selector (subject, op, direction, header, role, client, ...) and the gate (first, every,
+probability, ...).
 
     latency("200ms")                       frames arrive 200 ms later
     drop(first=2, role="publish-ack")      the first two publish acks are lost
@@ -31,11 +31,12 @@ class Fault:
     settings: Mapping[str, Any]
 
     def table(self, name: str, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Return it as the table of a rule; `more` wins over what it says itself."""
+        """Return the fault as the table of a rule named `name`; settings in `more` win."""
         return {**self.settings, **more, "name": name, "kind": self.kind}
 
 
 def _named(kind: str) -> Callable[..., Fault]:
+    """Return the function of a kind; its docstring is made from the descriptions of the kind."""
     own = [setting.name for setting in KINDS[kind].settings]
 
     def make(*values: Any, **settings: Any) -> Fault:

@@ -11,11 +11,11 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.errors import CaptureError
-from natsproxy.testing.front import Front, server_address
+from natsproxy.testing.harness import ProxyHarness, server_address
 
 
-class TestProxy(Front):
-    """A proxy before `upstream`, in a thread of its own; `with` or `async with`.
+class TestProxy(ProxyHarness):
+    """A proxy before `upstream`, in a separate thread; `with` or `async with`.
 
         with TestProxy("nats://127.0.0.1:4222") as proxy:
             client = connect(proxy.url)
@@ -23,9 +23,9 @@ class TestProxy(Front):
                 ...
             proxy.wait_for("orders.new", count=3)
 
-    upstream: the server.  rules: tables as in a rules file, in force from the start.  record: a capture to
-    write, `x.ncap`; where the disk does not take it, connections are closed, and leaving raises CaptureError.
-    seed: of all chance.  Raises ConfigError for what cannot be used.
+    upstream: the URL of the server.  rules: tables as in a rules file, in force from the start.  record: a
+    capture to write, `x.ncap`; if the disk fails, connections are closed and the end of the `with` raises
+    CaptureError.  seed: the seed of all random choices.  Raises ConfigError for an invalid argument.
     """
 
     def __init__(
@@ -42,16 +42,17 @@ class TestProxy(Front):
             listen=(Address(),),
             upstream=self.upstream,
             seed=seed,
+            # "wait": a test that passes has a whole recording, never one with gaps.
             record=None if record is None else RecordSettings(Path(record), overflow="wait"),
         )
 
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
-        async with self._before(self._settings) as proxy:
+        async with self._run_proxy(self._settings) as proxy:
             started()
             await stop.wait()
         if proxy.unwritten is not None:
             raise CaptureError(proxy.unwritten)
 
-    def story(self, count: int = 20) -> str:
-        """Return what a person wants to see when a test failed: faults in force, firings, the last frames."""
-        return f"proxy before nats://{self.upstream}, seed {self.seed}\n{super().story(count)}"
+    def failure_report(self, count: int = 20) -> str:
+        """Return the text beside a failed test: server, faults in force, firings, the last frames."""
+        return f"proxy before nats://{self.upstream}, seed {self.seed}\n{super().failure_report(count)}"

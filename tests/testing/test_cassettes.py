@@ -134,10 +134,10 @@ def test_what_was_never_recorded_is_raised_at_the_end(tmp_path: Path) -> None:
         f"{path}:\nclient 'a' sent a frame that was never recorded: PUB x '2'\n"
         "  nearest (body differs, not used): PUB x '1'"
     )
-    story = tape.story()
+    report = tape.failure_report()
     head = f"cassette {path}, mode none, seed 9\n"
-    assert story.startswith(head + "client 'a' sent a frame that was never recorded")
-    assert "#1 s2c -ERR" in story
+    assert report.startswith(head + "client 'a' sent a frame that was never recorded")
+    assert "#1 s2c -ERR" in report
 
 
 def test_a_thousand_complaints_are_not_all_shown(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_thousand_complaints_are_not_all_shown(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[-1] == f"... and {len(found) - 20} more"
     assert sum("never recorded" in line for line in lines) == 20
-    assert len(tape.complaints()) == len(found) > 20
+    assert len(tape.problems()) == len(found) > 20
 
 
 def test_strict_also_wants_everything_used(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_missing_cassette_says_how_to_record_it(
     ("option", "said"),
     [
         ("nats_record=sometimes", "*nats_record = 'sometimes': one of none, once, *"),
-        ("nats_seed=red", "*nats_seed = 'red' is no whole number"),
+        ("nats_seed=red", "*nats_seed = 'red' is not a whole number"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(option: str, said: str, run: Run) -> None:
@@ -398,7 +398,10 @@ def test_nats_proxy_bends_a_real_server(run: Run, pytester: pytest.Pytester, nat
     result = run(f"--nats-upstream={nats_server.url}", "--nats-seed=3", WAIT="0.1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"proxy before {nats_server.url}, seed 3", "*PUB shop 'kept' (drop-1)"])
-    for options, said in (([], "nats_proxy needs a server: *"), (["--nats-upstream=x://"], "'x://' is no *")):
+    for options, said in (
+        ([], "nats_proxy needs a server: *"),
+        (["--nats-upstream=x://"], "the server's address must be *"),
+    ):
         result = run(*options)
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines([said])

@@ -12,7 +12,7 @@ import trio
 
 from natsproxy.errors import NatsproxyError
 from natsproxy.testing import BlockingCall, thread
-from natsproxy.testing.thread import TrioThread, refuse_in_loop, within
+from natsproxy.testing.thread import TrioThread, limited, refuse_in_loop
 
 Started = Callable[[], None]
 
@@ -91,7 +91,7 @@ def test_a_call_after_its_death_says_what_it_died_of() -> None:
     made = TrioThread(die, "it")
     made.start()
     with pytest.raises(ValueError, match="broken"):
-        made._gone.result(5)
+        made._finished.result(5)
     with pytest.raises(NatsproxyError, match=r"it has ended: ValueError\('broken'\)"):
         made.call(int)
     with pytest.raises(ValueError, match="broken"):
@@ -180,7 +180,7 @@ def test_a_start_that_takes_too_long_is_given_up() -> None:
 
 def test_a_limit_is_of_the_real_clock_and_the_first_word_counts() -> None:
     never: Future[int] = Future()
-    late = within(never, 0.01, "too late")
+    late = limited(never, 0.01, "too late")
     with pytest.raises(NatsproxyError, match="too late"):
         late.result(5)
     never.set_result(1)
@@ -188,7 +188,7 @@ def test_a_limit_is_of_the_real_clock_and_the_first_word_counts() -> None:
         late.result(5)
     there: Future[int] = Future()
     there.set_result(2)
-    assert within(there, 5, "too late").result(5) == 2
+    assert limited(there, 5, "too late").result(5) == 2
 
 
 async def test_a_limit_is_kept_under_a_mock_clock(running: TrioThread, autojump_clock: object) -> None:

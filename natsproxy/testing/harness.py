@@ -1,6 +1,6 @@
-"""The proxy that clients under test talk to: faults that undo themselves, frames seen, waiting with limits.
+"""The proxy between clients under test and a server: temporary faults, frames, waits with limits.
 
-`TestProxy` puts it before a real server, `cassette` before the server of a capture: the same calls for both.
+`TestProxy` runs it before a real server, `cassette` before the server of a capture; both have the same calls.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from natsproxy.rules.file.parser import Place, parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
 from natsproxy.testing.faults import Fault
-from natsproxy.testing.seen import Seen, SeenFrame, WaitTimeout, Wanted
+from natsproxy.testing.frame_log import FrameFilter, FrameLog, SeenFrame, WaitTimeout
 from natsproxy.testing.thread import TrioThread, refuse_in_loop
 
 TIMEOUT = 5.0  # seconds
-_FIRINGS = 10_000  # kept
-_ENDS = 20
-_USUAL = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.KILLED)
+_FIRINGS = 10_000  # firings that are kept
+_ENDS = 20  # unexpected ends of connections that are kept
+_EXPECTED = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.KILLED)
 
-F = TypeVar("F", bound="Front")
+F = TypeVar("F", bound="ProxyHarness")
 
 
 def server_address(url: str) -> Address:
@@ -46,28 +46,28 @@ def server_address(url: str) -> Address:
         raise ConfigError(f"the server's address {error}") from None
 
 
-class _InTest(Place):
-    """A fault stands in a test: the traceback says where."""
+class _FaultPlace(Place):
+    """The place of a fault in errors: just "fault", because the traceback shows the line of the test."""
 
     def of(self, index: int, key: str | None = None) -> str:
-        """Return what the error begins with."""
+        """Return the first words of an error."""
         return "fault"
 
 
-class Front:
+class ProxyHarness:
     """A proxy in a thread of its own, `with` or `async with`; the base of `TestProxy` and `cassette`."""
 
-    __test__ = False  # it is no test case, whatever its name
+    __test__ = False  # pytest would collect `TestProxy` for its name
 
     def __init__(self, *, rules: list[dict[str, Any]] | None = None, seed: int = 0) -> None:
         self.seed = seed
-        parse_rules(rules or [], KINDS)  # a mistake is said here, where the test makes it
+        parse_rules(rules or [], KINDS)  # raises here, where the traceback shows the test
         self._tables: dict[str, dict[str, Any]] = {table["name"]: table for table in rules or []}
         self._numbers = itertools.count(1)
-        self._turn = threading.Lock()
-        self._seen = Seen()
+        self._lock = threading.Lock()
+        self._seen = FrameLog()
         self._firings: list[Firing] = []
-        self._ends: list[str] = []  # how connections ended that did not end as they should
+        self._ends: list[str] = []  # descriptions of connections that ended unexpectedly
         self._proxy: Proxy | None = None
         self._thread = TrioThread(self._serve, type(self).__name__)
 
@@ -80,10 +80,10 @@ class Front:
 
     @property
     def firings(self) -> list[Firing]:
-        """What rules did so far, oldest first (the first ten thousand)."""
+        """The firings of rules so far, oldest first (the first ten thousand)."""
         return list(self._firings)
 
-    # -- life
+    # -- start and end
 
     def __enter__(self: F) -> F:
         self._thread.start()
@@ -95,7 +95,7 @@ class Front:
         self._thread.stop()
 
     async def __aenter__(self: F) -> F:
-        self._thread.start()  # it blocks, but nothing under test talks to it yet: there is nobody to stop
+        self._thread.start()  # blocks the event loop, but no client under test is connected yet
         return self
 
     async def __aexit__(
@@ -107,12 +107,12 @@ class Front:
         raise NotImplementedError
 
     @asynccontextmanager
-    async def _before(self, settings: ProxySettings) -> AsyncIterator[Proxy]:
-        """Run the proxy with these settings for the length of the block."""
+    async def _run_proxy(self, settings: ProxySettings) -> AsyncIterator[Proxy]:
+        """Run the proxy with these settings for the duration of the block."""
         self._proxy = proxy = Proxy(settings)
         proxy.subscribe(self._on_event)
         proxy.tap(self._seen.add)
-        self._swap()
+        self._install_rules()
         async with trio.open_nursery() as nursery:
             await nursery.start(proxy.serve)
             yield proxy
@@ -122,14 +122,14 @@ class Front:
 
     @contextmanager
     def fault(self, fault: Fault | str, **settings: Any) -> Iterator[str]:
-        """Put a fault in force for the time of a `with`, on open connections too; yields the rule's name.
+        """Apply a fault for the duration of a `with`, also to open connections; yields the rule's name.
 
             with proxy.fault(latency("200ms"), subject="orders.>"):
             with proxy.fault("drop", role="publish-ack", first=2):
 
         fault: one of `natsproxy.testing.faults`, or the name of a kind.  settings: those of `natsproxy rules
-        list`; `name` names the rule.  It is in force when the block begins and gone when it has ended.
-        Raises ConfigError, in a sentence, for what is no rule; then nothing changed.
+        list`; `name` names the rule.  The fault is in force when the block starts and gone when it has ended.
+        Raises ConfigError for an invalid rule, and then changes nothing.
         """
         fault = fault if isinstance(fault, Fault) else Fault(fault, {})
         name = settings.pop("name", None) or fault.settings.get("name")
@@ -137,24 +137,24 @@ class Front:
         if name in self._tables:
             raise ConfigError(f"a fault named {name!r} is in force already")
         table = fault.table(name, settings)
-        parse_rules([table], KINDS, place=_InTest())
+        parse_rules([table], KINDS, place=_FaultPlace())
         self._change(lambda tables: {**tables, name: table})
         try:
             yield name
         finally:
-            if self._thread.running:  # else it went with the proxy
+            if self._thread.running:  # otherwise the rule has ended with the proxy
                 self._change(lambda tables: {key: one for key, one in tables.items() if key != name})
 
     def _change(self, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        with self._turn:
+        with self._lock:
             before, self._tables = self._tables, changed(self._tables)
             try:
-                self._thread.call(self._swap)
+                self._thread.call(self._install_rules)
             except BaseException:
                 self._tables = before
                 raise
 
-    def _swap(self) -> None:
+    def _install_rules(self) -> None:
         assert self._proxy is not None
         before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
         rules = parse_rules(list(self._tables.values()), KINDS)
@@ -163,22 +163,22 @@ class Front:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Firing) and len(self._firings) < _FIRINGS:
             self._firings.extend(event.each())
-        elif isinstance(event, Closed) and event.cause not in _USUAL and len(self._ends) < _ENDS:
+        elif isinstance(event, Closed) and event.cause not in _EXPECTED and len(self._ends) < _ENDS:
             self._ends.append(f"connection {event.conn} ended: {event.cause}: {event.detail}")
 
-    # -- what happened
+    # -- frames, waits, the report of a failure
 
     def frames(
         self, subject: str | None = None, *, op: str | None = None, direction: str | None = None
     ) -> list[SeenFrame]:
-        """Return the frames seen so far, oldest first; the ring keeps the latest 8 MiB of them.
+        """Return the frames that reached the proxy, oldest first; the latest 8 MiB of them are kept.
 
             assert [f.payload for f in proxy.frames("orders.*", op="PUB")] == [b"1", b"2"]
 
-        subject: a pattern, wildcards allowed.  op: "PUB", "MSG", ...  direction: "c2s" or "s2c".  It does not
-        wait: after `barrier()` it has all that clients had sent before.
+        subject: a pattern, wildcards allowed.  op: "PUB", "MSG", ...  direction: "c2s" or "s2c".  The call
+        does not wait; after `barrier()` it returns every frame that clients had sent before.
         """
-        return self._seen.frames(Wanted(subject, op, direction))
+        return self._seen.frames(FrameFilter(subject, op, direction))
 
     def wait_for(
         self,
@@ -189,15 +189,17 @@ class Front:
         count: int = 1,
         timeout: float = TIMEOUT,
     ) -> list[SeenFrame]:
-        """Block until `count` such frames were seen, those before the call included; return them.
+        """Block until `count` matching frames have arrived, before or after the call; return them.
 
             proxy.wait_for("orders.new", op="PUB", count=3)
 
-        timeout: seconds.  Raises WaitTimeout with what was seen instead, BlockingCall inside an event loop:
-        there, `await proxy.wait_for_async(...)`.
+        timeout: seconds.  Raises WaitTimeout, which shows the last frames, and BlockingCall inside an event
+        loop: there, `await proxy.wait_for_async(...)`.
         """
         refuse_in_loop("wait_for()", "await wait_for_async()")
-        return self._thread.wait(timeout, self._seen.wait, Wanted(subject, op, direction), count, timeout)
+        return self._thread.wait(
+            timeout, self._seen.wait, FrameFilter(subject, op, direction), count, timeout
+        )
 
     async def wait_for_async(
         self,
@@ -208,22 +210,22 @@ class Front:
         count: int = 1,
         timeout: float = TIMEOUT,
     ) -> list[SeenFrame]:
-        """Await the same, in asyncio and trio."""
-        wanted = Wanted(subject, op, direction)
+        """Do the same as `wait_for` in asyncio and trio, without blocking."""
+        wanted = FrameFilter(subject, op, direction)
         return await self._thread.wait_async(timeout, self._seen.wait, wanted, count, timeout)
 
     def barrier(self, timeout: float = TIMEOUT) -> None:
-        """Block until all that had reached the proxy's sockets is handled and answered by the server.
+        """Block until the server has answered everything that had reached the proxy's sockets.
 
-        Not covered are what a client library still buffers (flush the client first), a connection that has
-        had no INFO yet, and what a fault holds back.  timeout: seconds.  Raises WaitTimeout, and BlockingCall
-        inside an event loop: there, `await proxy.barrier_async()`.
+        Exceptions: bytes that a client library still buffers (flush the client first), connections without an
+        INFO so far, and frames that a fault holds back.  timeout: seconds.  Raises WaitTimeout, and
+        BlockingCall inside an event loop: there, `await proxy.barrier_async()`.
         """
         refuse_in_loop("barrier()", "await barrier_async()")
         self._thread.wait(timeout, self._barrier, timeout)
 
     async def barrier_async(self, timeout: float = TIMEOUT) -> None:
-        """Await the same, in asyncio and trio."""
+        """Do the same as `barrier` in asyncio and trio, without blocking."""
         await self._thread.wait_async(timeout, self._barrier, timeout)
 
     async def _barrier(self, timeout: float) -> None:
@@ -231,10 +233,10 @@ class Front:
         with trio.move_on_after(timeout) as scope:
             await self._proxy.barrier()
         if scope.cancelled_caught:
-            raise WaitTimeout(f"a barrier did not come back within {timeout:g} s: is the server there?")
+            raise WaitTimeout(f"a barrier did not return within {timeout:g} s: is the server running?")
 
-    def story(self, count: int = 20) -> str:
-        """Return what a person wants to see when a test failed: faults in force, firings, the last frames."""
+    def failure_report(self, count: int = 20) -> str:
+        """Return the text beside a failed test: faults in force, firings, the last `count` frames."""
         lines = [f"fault in force: {table}" for table in self._tables.values()]
         lines += [
             f"fired: {one.rule} ({one.action}) {one.direction} {one.subject} on connection {one.conn}"

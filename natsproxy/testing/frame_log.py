@@ -1,7 +1,7 @@
-"""What passed a proxy, for tests to look at: a ring of frames, bounded in bytes.
+"""The frames that reached a proxy, for tests to inspect: a ring of records, bounded in bytes.
 
-The trio thread adds records as they come; frames are cut out of them only when somebody looks or waits, so
-that a test which does neither pays next to nothing.
+The trio thread adds records as they arrive.  Frames are parsed only when a test reads or waits, so
+that a test which does neither pays almost nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.parse import head
 
 RING: Final = 8 << 20  # bytes of frames that are kept
-_RECORD: Final = 256  # bytes that a record costs beside its frames
+_RECORD: Final = 256  # bytes of memory that a record needs beside its frames
 _SHOWN: Final = 60  # bytes of a payload in a line of text
 _NOT_WHOLE: Final = Flags.CUT | Flags.TRUNCATED
 _QUIET: Final = frozenset({"PING", "PONG", "+OK"})
 
 
 class WaitTimeout(NatsproxyError):
-    """Something that a test waited for did not come in time; the message says what came instead."""
+    """A frame that a test waited for did not arrive in time; the message shows the last frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class SeenFrame:
     """One frame that reached the proxy, as it arrived.
 
     conn: the connection's number, from 1.  direction: "c2s" or "s2c".  op: "PUB", "MSG", ...
-    passed: it went on as it was; otherwise `cause` names the rule that changed or stopped it.
-    payload: b"" for what is secret (auth callout), as in captures.
+    passed: True if it was passed on unchanged; otherwise `cause` names the rule that changed or stopped it.
+    payload: b"" for a secret one (auth callout), as in captures.
     """
 
     conn: int
@@ -53,7 +53,7 @@ class SeenFrame:
     cause: str | None
 
     def header(self, name: str) -> str | None:
-        """Return the first value of a header, None where it has none of that name (case counts)."""
+        """Return the first value of a header, None if there is none of that name (case-sensitive)."""
         value = parse_headers(self.headers).first(name.encode())
         return None if value is None else value.decode("utf-8", "replace")
 
@@ -72,15 +72,15 @@ class SeenFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which frames are meant: all that are given must fit."""
+class FrameFilter:
+    """A condition on frames; every given field must match, None matches all."""
 
     subject: str | None = None
     op: str | None = None
     direction: str | None = None
 
-    def fits(self, one: SeenFrame) -> bool:
-        """Tell whether a frame is meant."""
+    def matches(self, one: SeenFrame) -> bool:
+        """Return True if a frame fulfils the condition."""
         if self.op is not None and one.op != self.op.upper():
             return False
         if self.direction is not None and one.direction != self.direction:
@@ -93,40 +93,40 @@ class Wanted:
         return " ".join(filter(None, (self.op, self.subject, self.direction))) or "any frame"
 
 
-class Seen:
-    """The ring.  `add` and `wait` belong to the trio thread, `frames` and `last` to anybody."""
+class FrameLog:
+    """The ring.  Only the trio thread may call `add` and `wait`; any thread may call `frames` and `last`."""
 
     def __init__(self, size: int = RING) -> None:
         self._size = size
         self._lock = threading.Lock()
         self._records: deque[Frames] = deque()
         self._bytes = 0
-        self._watching: list[tuple[Wanted, list[SeenFrame]]] = []
+        self._watching: list[tuple[FrameFilter, list[SeenFrame]]] = []
         self._changed: trio.Event | None = None
 
     def add(self, item: Item) -> None:
-        """Take a record, if it holds whole frames that arrived."""
+        """Add a record, if it holds whole frames that arrived at the proxy."""
         if not isinstance(item, Frames) or item.in_first is None or item.flags & _NOT_WHOLE:
             return
-        item = item._replace(data=bytes(item.data))  # a view would keep the whole buffer that it is cut from
+        item = item._replace(data=bytes(item.data))  # a memoryview would keep its whole buffer alive
         with self._lock:
             self._records.append(item)
             self._bytes += len(item.data) + _RECORD
             while self._bytes > self._size:
                 self._bytes -= len(self._records.popleft().data) + _RECORD
         if self._watching:
-            for one in _cut(item):
+            for one in _parse(item):
                 for wanted, found in self._watching:
-                    if wanted.fits(one):
+                    if wanted.matches(one):
                         found.append(one)
             if self._changed is not None:
                 self._changed.set()
 
-    def frames(self, wanted: Wanted) -> list[SeenFrame]:
-        """Return the frames that are meant, oldest first."""
+    def frames(self, wanted: FrameFilter) -> list[SeenFrame]:
+        """Return the frames that match, oldest first."""
         with self._lock:
             records = list(self._records)
-        return [one for item in records for one in _cut(item) if wanted.fits(one)]
+        return [one for item in records for one in _parse(item) if wanted.matches(one)]
 
     def last(self, count: int) -> list[str]:
         """Return the last frames as text, oldest first, without keep-alives."""
@@ -134,13 +134,16 @@ class Seen:
             records = list(self._records)
         found: list[str] = []
         for item in reversed(records):
-            found += [str(one) for one in reversed(list(_cut(item))) if one.op not in _QUIET]
+            found += [str(one) for one in reversed(list(_parse(item))) if one.op not in _QUIET]
             if len(found) >= count:
                 break
         return found[:count][::-1]
 
-    async def wait(self, wanted: Wanted, count: int, timeout: float) -> list[SeenFrame]:
-        """Wait until `count` such frames are in the ring or have come since.  Raises WaitTimeout."""
+    async def wait(self, wanted: FrameFilter, count: int, timeout: float) -> list[SeenFrame]:
+        """Wait until `count` matching frames were in the ring or have arrived since; return them.
+
+        timeout: seconds.  Raises WaitTimeout.
+        """
         found = self.frames(wanted)
         watch = (wanted, found)
         self._watching.append(watch)
@@ -154,11 +157,11 @@ class Seen:
         finally:
             self._watching = [one for one in self._watching if one is not watch]
         last = "\n  ".join(self.last(8))
-        came = f"the last frames:\n  {last}" if last else "nothing passed"
-        raise WaitTimeout(f"waited {timeout:g} s for {count} of {wanted}, saw {len(found)}; {came}")
+        shown = f"the last frames:\n  {last}" if last else "nothing passed"
+        raise WaitTimeout(f"waited {timeout:g} s for {count} of {wanted}, saw {len(found)}; {shown}")
 
 
-def _cut(item: Frames) -> Iterator[SeenFrame]:
+def _parse(item: Frames) -> Iterator[SeenFrame]:
     passed = item.out_first is not None
     data = bytes(item.data)
     withheld = head(data, item.direction) if item.flags & Flags.PAYLOAD else None

@@ -18,7 +18,7 @@ from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.testing import BlockingCall, TestProxy, WaitTimeout, drop
-from natsproxy.testing.front import server_address
+from natsproxy.testing.harness import server_address
 from tests.kit.servers import NatsServer
 
 HELLO = b'CONNECT {"verbose":false,"name":"raw"}\r\n'
@@ -85,7 +85,7 @@ def test_it_is_used_inside_its_with() -> None:
     for use in (lambda: proxy.url, proxy.barrier, proxy.fault("drop").__enter__):
         with pytest.raises(NatsproxyError, match="use it inside its `with`"):
             use()
-    assert (proxy.frames(), proxy.firings, proxy.story()) == (
+    assert (proxy.frames(), proxy.firings, proxy.failure_report()) == (
         [],
         [],
         "proxy before nats://127.0.0.1:1, seed 0\nno frame passed",
@@ -138,7 +138,7 @@ def test_a_fault_holds_for_its_with(proxy: TestProxy) -> None:
                 await nc.publish("t.fault", b"lost")
                 with pytest.raises(NatsTimeout):
                     await sub.next_msg(0.2)
-                assert "fault in force" in proxy.story()
+                assert "fault in force" in proxy.failure_report()
             await nc.publish("t.fault", b"kept")
             assert (await sub.next_msg(5)).data == b"kept"
             await proxy.barrier_async()
@@ -150,12 +150,12 @@ def test_a_fault_holds_for_its_with(proxy: TestProxy) -> None:
     lost, kept = proxy.frames("t.fault", op="PUB")
     assert (lost.payload, lost.passed, lost.cause) == (b"lost", False, "loss")
     assert (kept.payload, kept.passed, kept.cause) == (b"kept", True, None)
-    story = proxy.story()
-    assert story.startswith(
+    report = proxy.failure_report()
+    assert report.startswith(
         f"proxy before nats://{proxy.upstream}, seed 5\nfired: loss (drop) c2s t.fault on "
     )
-    assert "fault in force" not in story
-    assert "#1 c2s PUB t.fault 'lost' (loss)" in story
+    assert "fault in force" not in report
+    assert "#1 c2s PUB t.fault 'lost' (loss)" in report
 
 
 @pytest.mark.server
@@ -191,7 +191,7 @@ def test_a_bad_fault_changes_nothing(
         with pytest.raises(ConfigError, match=said), proxy.fault(fault, **settings):
             pass
         proxy.barrier()
-        assert proxy.story().count("fault in force") == 1
+        assert proxy.failure_report().count("fault in force") == 1
 
 
 @pytest.mark.server
@@ -272,7 +272,7 @@ def test_a_barrier_without_an_answer_is_given_up() -> None:
         until(client, b"\r\n")
         client.sendall(HELLO)
         proxy.wait_for(op="CONNECT")
-        with pytest.raises(WaitTimeout, match=r"a barrier did not come back within 0\.1 s"):
+        with pytest.raises(WaitTimeout, match=r"a barrier did not return within 0\.1 s"):
             proxy.barrier(timeout=0.1)
 
 

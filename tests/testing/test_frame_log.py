@@ -8,10 +8,10 @@ import trio.testing
 
 from natsproxy.capture.format.records import Close, Flags, Frames
 from natsproxy.testing import WaitTimeout
-from natsproxy.testing.seen import Seen, SeenFrame, Wanted
+from natsproxy.testing.frame_log import FrameFilter, FrameLog, SeenFrame
 from natsproxy.wire.ops import C2S, S2C, Direction
 
-ALL = Wanted()
+ALL = FrameFilter()
 
 
 def record(
@@ -21,7 +21,7 @@ def record(
 
 
 def test_frames_are_cut_and_told_apart() -> None:
-    seen = Seen()
+    seen = FrameLog()
     seen.add(record(b"SUB a.* 1\r\nPUB a.b reply 2\r\nhi\r\n"))
     seen.add(record(b"MSG a.b 1 2\r\nhi\r\n", S2C, out=None, cause="rule"))
     assert [str(one) for one in seen.frames(ALL)] == [
@@ -30,17 +30,17 @@ def test_frames_are_cut_and_told_apart() -> None:
         "#1 s2c MSG a.b 'hi' (rule)",
     ]
     for wanted, count in (
-        (Wanted("a.b"), 2),
-        (Wanted("a.>", "pub"), 1),
-        (Wanted(None, None, "s2c"), 1),
-        (Wanted("b"), 0),
+        (FrameFilter("a.b"), 2),
+        (FrameFilter("a.>", "pub"), 1),
+        (FrameFilter(None, None, "s2c"), 1),
+        (FrameFilter("b"), 0),
     ):
         assert len(seen.frames(wanted)) == count
 
 
 def test_headers_and_long_payloads() -> None:
     block = b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"
-    seen = Seen()
+    seen = FrameLog()
     seen.add(record(b"HPUB a %d %d\r\n%b%b\r\n" % (len(block), len(block) + 100, block, b"x" * 100)))
     (frame,) = seen.frames(ALL)
     assert (frame.header("Nats-Msg-Id"), frame.header("nats-msg-id"), len(frame.payload)) == ("7", None, 100)
@@ -48,7 +48,7 @@ def test_headers_and_long_payloads() -> None:
 
 
 def test_what_is_no_arrival_of_whole_frames_is_left_out() -> None:
-    seen = Seen()
+    seen = FrameLog()
     seen.add(Close(1, 0, "client-closed", {}))
     seen.add(record(b"PUB a 0\r\n\r\n")._replace(in_first=None))
     seen.add(record(b"PUB a 9\r\n")._replace(flags=Flags.CUT))
@@ -56,7 +56,7 @@ def test_what_is_no_arrival_of_whole_frames_is_left_out() -> None:
 
 
 def test_the_ring_is_bounded_in_bytes() -> None:
-    seen = Seen(size=10_000)
+    seen = FrameLog(size=10_000)
     for number in range(1_000):
         seen.add(record(b"PUB a 4\r\n%04d\r\n" % number))
     kept = [int(one.payload) for one in seen.frames(ALL)]
@@ -65,7 +65,7 @@ def test_the_ring_is_bounded_in_bytes() -> None:
 
 
 def test_the_last_frames_as_text_leave_keep_alives_out() -> None:
-    seen = Seen()
+    seen = FrameLog()
     assert seen.last(3) == []
     seen.add(record(b"PUB a 0\r\n\r\nPUB b 0\r\n\r\nPING\r\n"))
     seen.add(record(b"PONG\r\nMSG c 1 0\r\n\r\n", S2C))
@@ -73,12 +73,12 @@ def test_the_last_frames_as_text_leave_keep_alives_out() -> None:
 
 
 async def test_waiting_counts_what_came_before_and_what_comes() -> None:
-    seen = Seen()
+    seen = FrameLog()
     seen.add(record(b"PUB a 1\r\n1\r\n"))
     found: dict[str, list[SeenFrame]] = {}
 
     async def wait(subject: str, count: int) -> None:
-        found[subject] = await seen.wait(Wanted(subject), count, 5)
+        found[subject] = await seen.wait(FrameFilter(subject), count, 5)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait, "a", 2)
@@ -93,7 +93,7 @@ async def test_waiting_counts_what_came_before_and_what_comes() -> None:
 
 
 async def test_waiting_sees_what_the_ring_lets_go_meanwhile(autojump_clock: object) -> None:
-    seen = Seen(size=600)
+    seen = FrameLog(size=600)
 
     async def send() -> None:
         for number in range(10):
@@ -102,15 +102,15 @@ async def test_waiting_sees_what_the_ring_lets_go_meanwhile(autojump_clock: obje
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send)
-        found = await seen.wait(Wanted("a"), 10, 60)
+        found = await seen.wait(FrameFilter("a"), 10, 60)
     assert [one.payload for one in found] == [b"%d" % number for number in range(10)]
     assert len(seen.frames(ALL)) < 10
 
 
 async def test_a_wait_in_vain_says_what_came_instead(autojump_clock: object) -> None:
-    seen = Seen()
+    seen = FrameLog()
     with pytest.raises(WaitTimeout, match=r"^waited 3 s for 2 of PUB a\.> c2s, saw 0; nothing passed$"):
-        await seen.wait(Wanted("a.>", "PUB", "c2s"), 2, 3)
+        await seen.wait(FrameFilter("a.>", "PUB", "c2s"), 2, 3)
     seen.add(record(b"PUB b 1\r\n1\r\n"))
     with pytest.raises(WaitTimeout, match=r"saw 0; the last frames:\n  #1 c2s PUB b '1'$"):
-        await seen.wait(Wanted("a"), 1, 3)
+        await seen.wait(FrameFilter("a"), 1, 3)
