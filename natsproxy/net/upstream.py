@@ -21,7 +21,7 @@ import trio
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event, Notice
 from natsproxy.net.leg import Leg, LegLost
-from natsproxy.session.greeting import trouble
+from natsproxy.session.greeting import refusal_of
 from natsproxy.units import format_duration
 
 _RETRY = 0.05  # seconds between attempts while a client is kept waiting
@@ -65,7 +65,7 @@ class Upstream:
                     raise
                 await trio.sleep(_RETRY)
                 continue
-            why = trouble(greeting)
+            why = refusal_of(greeting)
             if why is None:
                 self._up()
             else:  # the session turns the client away, with an -ERR that it understands

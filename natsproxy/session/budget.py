@@ -23,7 +23,7 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no byte is left."""
         return self.used >= self.total
 
 

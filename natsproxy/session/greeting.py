@@ -25,7 +25,7 @@ def refusal(info: Info) -> str | None:
     return None
 
 
-def trouble(greeting: bytes) -> str | None:
+def refusal_of(greeting: bytes) -> str | None:
     """Return why a server with this first line cannot be proxied; None if it can, or if it is no INFO."""
     line, _, _ = greeting.partition(b"\n")
     op, _, args = line.partition(b" ")

@@ -12,12 +12,15 @@ from natsproxy.wire.frames import NO_LIMIT
 
 
 class Turn:
-    """A turn without end; the relay's have one."""
+    """A turn without end; those of a relay are limited.
+
+    frames: the most frames that a call may deal with.
+    """
 
     frames = NO_LIMIT
 
     def spent(self) -> bool:
-        """Tell whether it is time to stop."""
+        """Return whether it is time to stop."""
         return False
 
 
