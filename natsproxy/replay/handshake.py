@@ -24,8 +24,9 @@ from natsproxy.wire.scanner import Scanner
 
 TIMEOUT: Final = 10.0
 """Seconds for a connection and its handshake."""
+
 UNLIMITED: Final = 1 << 30
-"""Bytes that a scanner may hold: replays trust the frame sizes of the server that they were pointed at."""
+"""Bytes that a scanner may hold: more than any frame has."""
 
 ConnectArguments = Callable[[dict[str, Any]], bytes]
 """Makes the JSON of a CONNECT from the server's INFO, whose keys are folded to lower case."""
@@ -69,6 +70,7 @@ async def _dial(address: Address) -> Leg:
 
 
 async def _shake_hands(leg: Leg, address: Address, connect_arguments: ConnectArguments) -> bytes:
+    # No limits: the user chose this server, and its frames may be as large as it likes.
     scanner = Scanner(S2C, EVERYTHING, buffer_limit=UNLIMITED, hold=UNLIMITED)
     greeted = False
     while True:

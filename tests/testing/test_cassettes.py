@@ -191,7 +191,7 @@ def test_a_matcher_that_fails_is_said(tmp_path: Path) -> None:
     [
         (("missing.ncap",), CaptureError, "there is no such cassette"),
         (("missing.ncap", "once"), ConfigError, "mode once has to record .*: say the upstream server"),
-        (("x.ncap", "often"), ConfigError, "'often' is no cassette mode: one of none"),
+        (("x.ncap", "often"), ConfigError, "'often' is not a cassette mode: choose one of none"),
         (("nonsense.ncap",), CaptureError, "nonsense.ncap"),
     ],
 )

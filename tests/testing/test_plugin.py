@@ -371,7 +371,7 @@ def test_a_cassette_that_is_cut_short_is_said_in_a_sentence(recorded: Run, pytes
     for size, said in (
         (0, "the file ends before its first block"),
         (20, "there is no segment header"),
-        (len(whole) // 2, "it is cut short: `natsproxy capture recover"),
+        (len(whole) // 2, "the capture is cut short: `natsproxy capture recover"),
     ):
         tape.write_bytes(whole[:size])
         result = recorded()

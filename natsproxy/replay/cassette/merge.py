@@ -125,7 +125,7 @@ class _Merge:
         for ref, item, found in walk(self._path):
             if ref is not block:
                 block, clocks = ref, _Clocks(ref.summary.mono0, ref.summary.wall0, ref.summary.ops)
-            if not self._last:
+            if not self._last:  # the first item: additions without a recorded frame before them
                 yield from ((clocks, one) for one in self._added(-1, item.t))
             self._last = max(self._last, item.t)
             yield from ((clocks, one) for one in self._kept(item, found))

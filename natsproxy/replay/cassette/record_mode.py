@@ -73,7 +73,7 @@ def parse_mode(text: str) -> Mode:
     for mode in get_args(Mode):
         if mode == text:
             return mode  # type: ignore[no-any-return]
-    raise ConfigError(f"{text!r} is no cassette mode: one of {', '.join(MODES)}")
+    raise ConfigError(f"{text!r} is not a cassette mode: choose one of {', '.join(MODES)}")
 
 
 @asynccontextmanager
@@ -135,7 +135,7 @@ def _refuse_cut(path: Path) -> None:
     cut = open_capture(path).tail()
     if cut is not None:
         raise CaptureError(
-            "it is cut short: `natsproxy capture recover SOURCE TARGET` keeps what is whole",
+            "the capture is cut short: `natsproxy capture recover SOURCE TARGET` keeps its whole blocks",
             path=cut[0],
             offset=cut[1],
         )

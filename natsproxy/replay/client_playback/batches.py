@@ -70,7 +70,7 @@ class _Cutter:
         """Learn the subscriptions and the reply prefixes of a batch."""
         if isinstance(batch, Step) and batch.direction == C2S:
             frame = batch.frame
-            if frame.op == Op.SUB:
+            if frame.op == Op.SUB:  # before its messages: the scanner decides by sid how to count
                 self._scanner(batch.conn).subscribed(frame.sid, frame.subject)
             elif frame.reply:
                 self._search.learn(frame.reply)
@@ -105,9 +105,9 @@ class _Cutter:
                     found.append(ReceivedBatch(seq + count, item.conn, t, *part))
                     count += part[1]
         except ProtocolError as error:
-            raise CaptureError(f"a record that holds no NATS frames: {error}", path=self._path) from None
+            raise CaptureError(f"a record holds no NATS frames: {error}", path=self._path) from None
         if scanner.held:
-            raise CaptureError("a record that holds no NATS frames: one is cut short", path=self._path)
+            raise CaptureError("a record holds no NATS frames: the last is cut", path=self._path)
         return found, count
 
 

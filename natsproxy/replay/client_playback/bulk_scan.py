@@ -29,10 +29,10 @@ Count = tuple[bytes, int]
 _MOST: Final = 16  # tokens: each one is a search of its own
 _WATCHED: Final = 10_000  # subscriptions looked at one by one
 _BUSY: Final = 256  # messages after which another subscription is counted in bulk
-_UNLIMITED: Final = 1 << 30
 _LINE: Final = rb"PUB[ \t]+%b([^ \t\r\n]+)[ \t]+(\d{1,9})[ \t]*\r\n"
 PLAIN: Final = re.compile(_LINE % b"")
 """The control line of a publish without a reply: its groups are subject and size."""
+_UNLIMITED: Final = 1 << 30  # bytes: more than any frame has
 _NEVER: Final = re.compile(rb"(?!)")
 
 

@@ -53,9 +53,9 @@ def from_creds(path: Path) -> Credentials:
     except OSError as error:
         raise ConfigError(f"cannot read the credentials {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no credentials file: it is no text") from None
+        raise ConfigError(f"{path} is not a credentials file: it is not text") from None
     if len(found) < 2:
-        raise ConfigError(f"{path} is no credentials file: it holds no JWT and seed")
+        raise ConfigError(f"{path} is not a credentials file: it holds no JWT and seed")
     return Credentials(jwt=found[0], seed=found[1])
 
 

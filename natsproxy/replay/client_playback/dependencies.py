@@ -131,6 +131,7 @@ class Dependencies:
             (known.queued.add if frame.queue else known.queued.discard)(frame.sid)
         elif frame.reply:
             self._requests[frame.reply] = step.seq
+        # A pull is answered with messages, which `counts` covers, and not with one API response.
         if frame.reply and is_api(frame.subject) and b".MSG.NEXT." not in frame.subject:
             self._calls[frame.reply] = None
         return Planned(step, *self.requirements(step.conn), self._delivered.get(frame.subject, -1))

@@ -42,12 +42,12 @@ from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-BATCH: Final = 256 << 10
-ADVANCE_BYTES: Final = 1 << 20
-AHEAD: Final = 250_000_000
-_PIECE: Final = 32
+BATCH: Final = 256 << 10  # bytes of one connection before the others may send
+ADVANCE_BYTES: Final = 1 << 20  # bytes of one `advance`
+AHEAD: Final = 250_000_000  # ns of the schedule that are read in advance
+_PIECE: Final = 32  # batches read at once while a schedule runs
 _RECHECKS: Final = 8
-"""How many times within `patience` a wait checks whether it counts already."""
+"""Checks, within one `patience`, of whether a wait counts already."""
 
 
 class ClientPlayback:
@@ -137,6 +137,7 @@ class ClientPlayback:
         elif frame.op in (Op.MSG, Op.HMSG):
             state = self._state
             state.names.answered(frame, live=True)
+            # The recorded answers are not sent: the server stalls a consumer until this very one comes.
             if frame.reply.startswith(b"$JS.FC."):
                 answers.append(Write(connection.conn, encode.pub(frame.reply)))
             elif frame.reply and not frame.reply.startswith(b"$JS."):
@@ -233,6 +234,7 @@ class ClientPlayback:
             and not connection.lost
             and (subs or (connection.wants_fence and connection.first_unfenced is not None))
         ):
+            # A PONG behind SUBs tells that the server knows them: publishes of others may follow.
             parts.append(self._ping(connection, subs))
         if parts:
             actions.append(Write(connection.conn, b"".join(parts)))
@@ -249,7 +251,7 @@ class ClientPlayback:
             parts.append(self._bytes(frame))
             size = len(parts[-1])
             if frame.op == Op.SUB:
-                connection.received.pop(frame.sid, None)
+                connection.received.pop(frame.sid, None)  # a client may use a sid again: counts start anew
                 connection.sids[frame.sid] = frame.subject
                 connection.scanner.subscribed(frame.sid, frame.subject)
                 subs.append(seq)

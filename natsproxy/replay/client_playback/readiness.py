@@ -106,7 +106,7 @@ class Readiness:
         for other in self._state.connections.values():
             if other is connection or other.lost:
                 continue
-            for entry in other.queue:
+            for entry in other.queue:  # in recording order: behind `seq` there are no causes
                 if isinstance(entry, Planned | QueuedBatch):
                     if seq_of(entry) >= seq:
                         break

@@ -134,6 +134,7 @@ class Causes:
         ack = parse_ack(frame.reply) if frame.reply else None
         if ack is not None:
             return self._delivery(step, ack, fallback)
+        # A hash, not the tuple: it would keep each body alive.  A collision only shifts one delivery's cause.
         key = hash((frame.subject, frame.reply, frame.body))
         seq = self._copy(step, self._published.get(key), key)
         if seq is not None:

@@ -114,7 +114,7 @@ def scan(
             try:
                 found += _preamble(item, t, seq)
             except (ProtocolError, TypeError, ValueError) as error:
-                raise CaptureError(f"a preamble that cannot be read: {error}", path=path) from None
+                raise CaptureError(f"a preamble cannot be read: {error}", path=path) from None
             seq += len(found) - 1
         yield ref, item, found
 
@@ -138,7 +138,7 @@ def whole_frames(data: bytes | memoryview, direction: Direction, path: Path | st
     try:
         yield from parse.frames(bytes(data), direction)
     except ProtocolError as error:
-        raise CaptureError(f"a record that holds no NATS frames: {error}", path=path) from None
+        raise CaptureError(f"a record holds no NATS frames: {error}", path=path) from None
 
 
 def _preamble(item: records.Preamble, t: int, seq: int) -> Iterator[Step]:

@@ -58,5 +58,5 @@ class Mismatch:
                 state = "already used" if candidate.used else "not used"
                 lines.append(f"  nearest ({candidate.field} differs, {state}): {candidate.text}")
         if not self.candidates:
-            lines.append("  nothing like it was recorded")
+            lines.append("  no similar frame was recorded")
         return "\n".join(lines)

@@ -98,6 +98,7 @@ class Delivery:
                 return
             queue.popleft()
             self._deliver(recorded, effect, now)
+            # Only the end of the connection is left: it waited for all other effects.
             if recorded.unsent == 1 and END in recorded.queues:
                 self.release(recorded, END, now)
         if queue is not None and not queue:

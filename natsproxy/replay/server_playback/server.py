@@ -22,6 +22,7 @@ from natsproxy.replay.conversation.exchanges import WINDOW, Exchange
 from natsproxy.replay.conversation.matching import Matchers
 from natsproxy.replay.conversation.steps import events
 from natsproxy.replay.errors import Stalled
+from natsproxy.replay.handshake import UNLIMITED
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
 from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.replay.server_playback.playback import ServerPlayback, Unrecorded
@@ -184,7 +185,7 @@ class CassetteServer:
         self._notify()
 
     async def _read(self, client_id: int, leg: Leg) -> None:
-        scanner = Scanner(C2S, EVERYTHING, buffer_limit=1 << 30, hold=1 << 30)
+        scanner = Scanner(C2S, EVERYTHING, buffer_limit=UNLIMITED, hold=UNLIMITED)
         while True:
             data = leg.try_receive()
             if data is None:
@@ -248,7 +249,7 @@ class CassetteServer:
         if self._tap is not None:
             self._tap(client_id, "s2c", data)
         try:
-            idle = not leg.backlog
+            idle = not leg.backlog  # else a flush of it is running already
             leg.write(data)
             if idle and leg.backlog:
                 self._nursery.start_soon(_flush, leg)

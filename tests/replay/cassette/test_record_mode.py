@@ -158,7 +158,7 @@ async def test_a_cassette_that_is_cut_short_is_not_played(tmp_path: Path) -> Non
     whole = capture.read_bytes()
     capture.write_bytes(whole[: len(whole) // 2])
     for mode in ("none", "once"):
-        with pytest.raises(CaptureError, match="it is cut short: `natsproxy capture recover"):
+        with pytest.raises(CaptureError, match="the capture is cut short: `natsproxy capture recover"):
             async with use(capture, parse_mode(mode)):
                 pass
     capture.write_bytes(whole)

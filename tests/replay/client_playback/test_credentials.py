@@ -47,7 +47,7 @@ def test_a_creds_file_signs_the_live_nonce(tmp_path: Path) -> None:
 
 def test_a_file_without_seed_and_a_missing_one_are_reported(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("nothing")
-    with pytest.raises(ConfigError, match="no credentials file"):
+    with pytest.raises(ConfigError, match="not a credentials file"):
         from_creds(tmp_path / "x")
     with pytest.raises(ConfigError, match="cannot read the credentials"):
         from_creds(tmp_path / "y")

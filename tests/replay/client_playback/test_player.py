@@ -15,7 +15,6 @@ from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.player import ClientPlayer
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.errors import ReplayError
 from tests.replay.kit import PROGRAMS, nats_server, record_program, recording
 from tests.replay.scripted import MS, hello, write
 
@@ -62,29 +61,6 @@ async def _scripted(answers: bytes, capture: Path) -> ClientPlayback:
         finally:
             nursery.cancel_scope.cancel()
     return machine
-
-
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak NATS"),
-        (b'INFO {"tls_required":true}\r\n', "requires TLS"),
-        (b"INFO {}\r\n-ERR 'Authorization Violation'\r\n", "refused a connection: 'Authorization Violation'"),
-    ],
-)
-async def test_a_server_that_cannot_be_used_is_reported(answers: bytes, message: str, tmp_path: Path) -> None:
-    capture = write(tmp_path / "x.ncap", hello(1, "a"))
-    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=message)):
-        await _scripted(answers, capture)
-
-
-async def test_a_silent_server_is_given_up_after_the_timeout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("natsproxy.replay.handshake.TIMEOUT", 0.05)
-    capture = write(tmp_path / "x.ncap", hello(1, "a"))
-    with pytest.RaisesGroup(pytest.RaisesExc(ReplayError, match="gave no INFO and PONG within 0.05 s")):
-        await _scripted(b"", capture)
 
 
 async def test_a_server_that_stops_speaking_nats_is_reported(tmp_path: Path) -> None:

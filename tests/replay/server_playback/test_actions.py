@@ -14,4 +14,4 @@ def test_a_mismatch_tells_already_used_from_never_recorded() -> None:
     )
     assert "connection 2" in str(other)
     assert "nearest (body differs, not used): PUB a 'y'" in str(other)
-    assert "nothing like it was recorded" in str(Mismatch(1, "", "SUB a"))
+    assert "no similar frame was recorded" in str(Mismatch(1, "", "SUB a"))
