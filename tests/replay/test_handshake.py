@@ -12,7 +12,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
-from natsproxy.net.stream import LegLost
+from natsproxy.net.leg import LegLost
 from natsproxy.replay.errors import ReplayError
 from natsproxy.replay.handshake import open_connection, receive
 
