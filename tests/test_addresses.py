@@ -98,7 +98,7 @@ def test_the_parts_of_an_address_in_a_capture(text: str, parts: tuple[str, int])
     ],
 )
 def test_passwords_and_tokens_never_show(url: str, masked: str) -> None:
-    """What may be one without its host is hidden too."""
+    """A text that may be a password without its host is hidden too."""
     assert mask_url(url) == masked
 
 

@@ -66,7 +66,7 @@ def test_a_reader_that_is_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_probes_are_one_counter(tmp_path: Path) -> None:
-    """Clients that say nothing are counted; who says something is told of, from the beginning."""
+    """Silent clients are counted; the lines of another client begin with its opening."""
     minute = 60_000_000_000
     with LogFile(tmp_path / "log") as file:
         say = EventLog(logger(file, "json"))

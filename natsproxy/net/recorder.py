@@ -1,8 +1,8 @@
 """The recorder: it takes records from the traffic path and writes them to one capture.
 
 The loop packs records into the block that is being built, which is cheap; a thread writes sealed blocks
-(`writer_thread.py`).  The queue of that thread is bounded in bytes, and `overflow` says what happens when the
-disk is too slow, or fails:
+(`writer_thread.py`).  The queue of that thread is bounded in bytes, and `overflow` chooses the reaction to
+a disk that is too slow, or fails:
 
 | overflow | the queue is full | a write fails |
 | --- | --- | --- |

@@ -198,7 +198,7 @@ class Relay:
 
     async def _end_after_linger(self, direction: int) -> None:
         await trio.sleep(LINGER)
-        if not self.session.pipes[direction].ended:  # else the session has its own time for what it holds
+        if not self.session.pipes[direction].ended:  # else the session ends it: it has deadlines
             self._stop(self._end_of(direction))
 
     def _end_if_gone(self) -> None:

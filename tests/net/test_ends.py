@@ -43,24 +43,24 @@ async def before(port: int) -> AsyncIterator[tuple[Proxy, trio.MemoryReceiveChan
 
 async def hear(stream: trio.SocketStream, *, until: bytes = b"") -> bytes:
     """Return what a peer says, to its end or to a text."""
-    heard = b""
+    received = b""
     with suppress(trio.BrokenResourceError):
-        while not (until and until in heard):
+        while not (until and until in received):
             data = await stream.receive_some()
             if not data:
                 break
-            heard += data
-    return heard
+            received += data
+    return received
 
 
 async def offend(port: int, offence: list[bytes], hello: bytes) -> bytes:
-    """Say what the server closes for, all of it or as far as it is taken; return what was heard."""
+    """Send bytes that the server closes for, as far as it takes them; return the bytes received."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
-    heard = b""
+    received = b""
 
     async def listen() -> None:
-        nonlocal heard
-        heard = await hear(stream)
+        nonlocal received
+        received = await hear(stream)
 
     async with stream, trio.open_nursery() as nursery:
         nursery.start_soon(listen)
@@ -68,7 +68,7 @@ async def offend(port: int, offence: list[bytes], hello: bytes) -> bytes:
             await stream.send_all(hello)
             for piece in offence:
                 await stream.send_all(piece)
-    return heard
+    return received
 
 
 OFFENCES = {
@@ -93,8 +93,8 @@ async def test_a_client_hears_why_the_server_closes(offence: str) -> None:
     with NatsServer("authorization { user: u, password: right }") as server:
         async with before(server.port) as (proxy, _):
             for port in (server.port, proxy.listen[0].port):
-                heard = [await offend(port, pieces, hello) for _ in range(TIMES)]
-                assert [all(one in each for one in expected) for each in heard] == [True] * TIMES, port
+                received = [await offend(port, pieces, hello) for _ in range(TIMES)]
+                assert [all(one in each for one in expected) for each in received] == [True] * TIMES, port
 
 
 def reset(stream: trio.SocketStream) -> None:
@@ -143,7 +143,7 @@ async def test_the_record_names_who_was_lost(who: str, sends: str) -> None:
 async def test_the_last_words_of_a_client_reach_the_server() -> None:
     """Though deliveries are on their way to it: unread, they make an RST of its close."""
     rng = random.Random(1)
-    said = b"PUB a 5\r\nhello\r\n" * 100
+    sent = b"PUB a 5\r\nhello\r\n" * 100
     for _ in range(TIMES):
         async with pair() as (client, server, ends), trio.open_nursery() as nursery:
             await client.send_all(HELLO)
@@ -157,9 +157,9 @@ async def test_the_last_words_of_a_client_reach_the_server() -> None:
             nursery.start_soon(flood)
             for _ in range(rng.randrange(10, 40)):
                 await trio.lowlevel.checkpoint()
-            await client.send_all(said)
+            await client.send_all(sent)
             await client.aclose()
-            assert await hear(server, until=said) == said
+            assert await hear(server, until=sent) == sent
             nursery.cancel_scope.cancel()
             assert (await ends.receive()).cause in (close_reasons.CLIENT_LOST, close_reasons.CLIENT_CLOSED)
 
@@ -183,7 +183,7 @@ async def test_a_leg_that_takes_no_more_is_still_read() -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("said", "hears"),
+    ("sent", "hears"),
     [
         (b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n', True),
         (b'CONNECT {"verbose":false,"protocol":0}\r\nPING\r\n', False),
@@ -191,19 +191,19 @@ async def test_a_leg_that_takes_no_more_is_still_read() -> None:
     ],
 )
 async def test_a_drain_tells_clients_that_can_hear_it(
-    said: bytes, hears: bool, nats_server: NatsServer
+    sent: bytes, hears: bool, nats_server: NatsServer
 ) -> None:
     """As a server in lame-duck mode: those past their first PONG, that take INFO at any time."""
     async with before(nats_server.port) as (proxy, ends):
         async with await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port) as client:
             await hear(client, until=b"\r\n")
-            await client.send_all(said)
-            await hear(client, until=b"PONG\r\n" if b"PING" in said else b"+OK\r\n")
+            await client.send_all(sent)
+            await hear(client, until=b"PONG\r\n" if b"PING" in sent else b"+OK\r\n")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(proxy.drain)
-                heard = await hear(client)
+                received = await hear(client)
                 await client.aclose()
-        assert (b'"ldm":true' in heard, heard.count(b"INFO ")) == (hears, int(hears))
+        assert (b'"ldm":true' in received, received.count(b"INFO ")) == (hears, int(hears))
         assert (await ends.receive()).cause == close_reasons.DRAINED
 
 

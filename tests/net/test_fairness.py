@@ -75,10 +75,10 @@ async def connect(address: Address) -> trio.SocketStream:
 
 
 async def pong(stream: trio.SocketStream) -> None:
-    heard = b""
+    received = b""
     with trio.fail_after(30):
-        while not heard.endswith(b"PONG\r\n"):
-            heard += await stream.receive_some()
+        while not received.endswith(b"PONG\r\n"):
+            received += await stream.receive_some()
 
 
 async def looks_before_the_pong(proxy: Proxy, work: Work) -> list[int]:

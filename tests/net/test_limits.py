@@ -60,19 +60,19 @@ async def ordinary(url: str) -> None:
     """A client that wants its work done meanwhile."""
     nc = await nats.connect(url)
     try:
-        heard: list[bytes] = []
+        received: list[bytes] = []
         every = asyncio.Event()
 
         async def hear(message: object) -> None:
-            heard.append(message.data)  # type: ignore[attr-defined]
-            if len(heard) == 300:
+            received.append(message.data)  # type: ignore[attr-defined]
+            if len(received) == 300:
                 every.set()
 
         await nc.subscribe("fine", cb=hear)
         for number in range(300):
             await nc.publish("fine", b"%d" % number)
         await asyncio.wait_for(every.wait(), 20)
-        assert heard == [b"%d" % number for number in range(300)]
+        assert received == [b"%d" % number for number in range(300)]
     finally:
         await nc.close()
 

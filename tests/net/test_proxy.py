@@ -65,10 +65,10 @@ async def through(settings: ProxySettings, program: Program) -> tuple[Proxy, lis
 async def conversation(url: str) -> None:
     """A bit of everything that nats-py does."""
     nc = await nats.connect(url, name="conversation")
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def hear(message: Any) -> None:
-        heard.append(message.data)
+        received.append(message.data)
 
     async def answer(message: Any) -> None:
         await message.respond(b"re:" + message.data)
@@ -96,14 +96,14 @@ async def conversation(url: str) -> None:
     await again.ack_sync()
     await js.delete_stream(stream)
     await nc.drain()
-    assert heard == [b"%d" % number for number in range(200)] + [big]
+    assert received == [b"%d" % number for number in range(200)] + [big]
 
 
 @pytest.mark.server
 async def test_a_conversation_is_relayed_and_recorded_byte_for_byte(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """What a client hears through the proxy is what it hears without; both legs can be rebuilt."""
+    """A client receives the same bytes as without the proxy; both legs can be rebuilt from the capture."""
     path = tmp_path / "x.ncap"
     _, events = await through(settings_for(nats_server, path), conversation)
 
@@ -126,16 +126,16 @@ async def test_a_conversation_is_relayed_and_recorded_byte_for_byte(
 
 @pytest.mark.server
 async def test_a_capture_is_closed_however_the_proxy_ends(nats_server: NatsServer, tmp_path: Path) -> None:
-    """Cancelled in mid-conversation: index and footer are there, and so is what the client said."""
+    """Cancelled in mid-conversation: the index, the footer and the bytes of the client are there."""
     path = tmp_path / "x.ncap"
     proxy = Proxy(settings_for(nats_server, path))
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
         async with await trio.open_tcp_stream(address.host, address.port) as stream:
             await stream.send_all(b'CONNECT {"verbose":false}\r\nPUB a 2\r\nhi\r\nPING\r\n')
-            heard = b""
-            while b"PONG" not in heard:
-                heard += await stream.receive_some(1000)
+            received = b""
+            while b"PONG" not in received:
+                received += await stream.receive_some(1000)
             nursery.cancel_scope.cancel()
     reader = open_capture(path)
     assert reader.tail() is None
@@ -162,7 +162,7 @@ async def test_secrets_never_reach_the_disk(tmp_path: Path) -> None:
 
 
 async def test_upstream_down_closes_like_a_dead_server(tmp_path: Path) -> None:
-    """Nothing is invented: the client sees the end of the stream.  The reason is told to who looks on."""
+    """The proxy invents nothing: the client sees the end of the stream, and the log has the reason."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -315,18 +315,18 @@ async def _pong(address: object, more: bytes = b"") -> bytes:
     stream = await trio.open_tcp_stream("127.0.0.1", int(str(address).rpartition(":")[2]))
     async with stream:
         await stream.send_all(b'CONNECT {"verbose":false}\r\n' + more + b"PING\r\n")
-        heard = b""
+        received = b""
         with trio.fail_after(40):
-            while not heard.endswith(b"PONG\r\n") and (data := await stream.receive_some()):
-                heard += data
-    return heard
+            while not received.endswith(b"PONG\r\n") and (data := await stream.receive_some()):
+                received += data
+    return received
 
 
 @pytest.mark.server
 async def test_a_bug_ends_one_connection_and_no_other(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever finds bytes that we fail on must not be able to end everybody's connection."""
+    """A client that finds bytes which we fail on must not be able to end the connections of all."""
     receive = Session.receive
 
     def failing(

@@ -45,7 +45,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @dataclass
 class Running:
-    """A proxy that records, before a tee before a real server; `events` is what it said."""
+    """A proxy that records, before a tee before a real server; `events` has its events."""
 
     proxy: Proxy
     tee: Tee
@@ -65,12 +65,12 @@ class Running:
         assert await ask(stream, CONNECT)
         return stream
 
-    def said(self, level: str) -> list[str]:
+    def notices(self, level: str) -> list[str]:
         """Return the notices of a level."""
         return [one.text for one in self.events if isinstance(one, Notice) and one.level == level]
 
     def gaps(self) -> list[GapEvent]:
-        """Return what was said when the capture went on."""
+        """Return the events of captures that went on."""
         return [one for one in self.events if isinstance(one, GapEvent)]
 
     def ends(self) -> list[str]:
@@ -84,7 +84,7 @@ class Running:
                 await trio.sleep(0.001)
 
     def check_all_that_passed_is_recorded(self) -> None:
-        """What went to the server is in the capture, byte for byte, and nothing is said to be missing."""
+        """Check that the bytes sent to the server are all in the capture, and that no gap is reported."""
         reader = open_capture(self.path)
         assert reader.tail() is None
         items = [item for _, item in reader.items()]
@@ -97,15 +97,15 @@ class Running:
 
 async def ask(stream: trio.SocketStream, data: bytes) -> bool:
     """Send bytes and a PING; tell whether the PONG came, or else the end of the stream."""
-    heard = b""
+    received = b""
     with trio.fail_after(20):
         try:
             await stream.send_all(data + b"PING\r\n")
-            while not heard.endswith(b"PONG\r\n") and (more := await stream.receive_some()):
-                heard += more
+            while not received.endswith(b"PONG\r\n") and (more := await stream.receive_some()):
+                received += more
         except trio.BrokenResourceError:
             return False
-    return heard.endswith(b"PONG\r\n")
+    return received.endswith(b"PONG\r\n")
 
 
 @asynccontextmanager
@@ -141,7 +141,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def arrived(run: Running) -> int:
-    """Return how many frames came to the proxy by what it said at the ends of connections."""
+    """Return the number of frames that the proxy received, by its events at the ends of connections."""
     return sum(one.c2s_frames + one.s2c_frames for one in run.events if isinstance(one, Closed))
 
 
@@ -184,9 +184,9 @@ async def test_gap_lets_traffic_go_on(nats_server: NatsServer, tmp_path: Path, d
     assert frames + gap.info["frames"] == arrived(run)
     assert gap.info["bytes"] > 500_000
     assert gap.info["t0"] < gap.info["t1"]
-    (said,) = run.gaps()
-    assert (said.frames, said.bytes) == (gap.info["frames"], gap.info["bytes"])
-    assert run.said("error") == [
+    (event,) = run.gaps()
+    assert (event.frames, event.bytes) == (gap.info["frames"], gap.info["bytes"])
+    assert run.notices("error") == [
         "the capture stands still, traffic goes on unrecorded: the disk did not keep up"
     ]
 
@@ -212,7 +212,7 @@ async def test_gap_slows_traffic_down_before_it_misses_any(
         disk.moving.set()
         await stream.aclose()
         await run.until(run.ends)
-    assert run.said("error") == []
+    assert run.notices("error") == []
     run.check_all_that_passed_is_recorded()
 
 
@@ -241,13 +241,13 @@ async def test_wait_holds_traffic_up(nats_server: NatsServer, tmp_path: Path, di
         await stream.aclose()
         await run.until(lambda: len(run.ends()) == 2)
     run.check_all_that_passed_is_recorded()
-    assert run.said("error") == []
+    assert run.notices("error") == []
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("overflow", ["wait", "close"])
 @pytest.mark.parametrize("trouble", ["slow", "full"])
-async def test_what_cannot_be_recorded_does_not_pass(
+async def test_frames_that_cannot_be_recorded_do_not_pass(
     overflow: str, trouble: str, nats_server: NatsServer, tmp_path: Path, disk: Disk
 ) -> None:
     """Open connections are ended, of new ones not a byte reaches the server, until it can be recorded."""
@@ -267,7 +267,7 @@ async def test_what_cannot_be_recorded_does_not_pass(
             assert not await ask(refused, CONNECT + b"PUB a 1\r\nx\r\n")
         assert run.ends() == [close_reasons.RECORDER] * 5
         assert len(run.tee.conns) == 2
-        assert len(run.said("error")) == 1
+        assert len(run.notices("error")) == 1
         disk.error = 0
         disk.moving.set()
         await run.until(run.gaps)
@@ -276,13 +276,13 @@ async def test_what_cannot_be_recorded_does_not_pass(
         await again.aclose()
         await run.until(lambda: len(run.ends()) == 6)
         assert [(gap.frames, gap.bytes) for gap in run.gaps()] == [(0, 0)]
-        assert len(run.said("error")) == 1
+        assert len(run.notices("error")) == 1
     run.check_all_that_passed_is_recorded()
 
 
 @pytest.mark.server
 async def test_a_full_disk_with_room_again(nats_server: NatsServer, tmp_path: Path, disk: Disk) -> None:
-    """What waits in the queue is written then, what did not fit is a gap, and the same file goes on."""
+    """The queue is written then, the dropped frames are a gap, and the same file goes on."""
     path = tmp_path / "x.ncap"
     async with running(nats_server, path) as run:
         stream = await run.connect()
@@ -304,7 +304,7 @@ async def test_a_full_disk_with_room_again(nats_server: NatsServer, tmp_path: Pa
     assert "No space left on device" in gap.info["reason"]
     assert frames + gap.info["frames"] == arrived(run)
     assert [one.frames for one in run.gaps()] == [0, gap.info["frames"]]
-    assert len(run.said("error")) == 2
+    assert len(run.notices("error")) == 2
     assert open_capture(path).tail() is None
 
 
@@ -342,7 +342,7 @@ async def test_a_file_that_is_no_more_is_left_for_a_new_one(
 
 
 @pytest.mark.server
-async def test_what_a_disk_never_took_is_said_at_the_end(
+async def test_frames_that_a_disk_never_took_are_reported_at_the_end(
     nats_server: NatsServer, tmp_path: Path, disk: Disk
 ) -> None:
     """A proxy ends in time with a full disk, says how much is lost, and leaves a capture that can be read."""
@@ -356,7 +356,7 @@ async def test_what_a_disk_never_took_is_said_at_the_end(
         assert await ask(stream, MESSAGE)
         await stream.aclose()
         await run.until(run.ends)
-    first, last = run.said("error")
+    first, last = run.notices("error")
     assert "No space left on device" in first
     assert run.proxy.unwritten == last
     frames, _ = counted(path)

@@ -96,21 +96,21 @@ def _assert_nowhere(path: Path, lines: Path, folder: Path) -> None:
     items = [item for _, item in open_capture(path).items()]
     assert any(isinstance(item, Close) for item in items)
     assert any(isinstance(item, Frames) and bytes(item.data)[:7].upper() == b"CONNECT" for item in items)
-    told = [path.read_bytes().decode("latin-1"), repr(items), lines.read_text()]
+    texts = [path.read_bytes().decode("latin-1"), repr(items), lines.read_text()]
     for form in ("jsonl", "pcapng"):
         out = folder / form
         assert (
             CliRunner().invoke(main, ["capture", "export", str(path), f"--{form}", str(out)]).exit_code == 0
         )
-        told.append(out.read_bytes().decode("latin-1"))
+        texts.append(out.read_bytes().decode("latin-1"))
     out = folder / "parquet"
     assert CliRunner().invoke(main, ["capture", "export", str(path), "--parquet", str(out)]).exit_code == 0
-    told.append(repr(pyarrow.parquet.read_table(out).to_pylist()))
+    texts.append(repr(pyarrow.parquet.read_table(out).to_pylist()))
     for words in (["cat"], ["cat", "--json"], ["info"]):
         done = CliRunner().invoke(main, ["capture", *words, str(path)])
         assert done.exit_code == 0
-        told.append(done.output)
-    for text in told:
+        texts.append(done.output)
+    for text in texts:
         assert SECRET[:8] not in text
 
 
@@ -128,10 +128,10 @@ async def test_a_preamble_holds_no_secret(tmp_path: Path) -> None:
             (address,) = await nursery.start(proxy.serve)
             async with await trio.open_tcp_stream(address.host, address.port) as stream:
                 await stream.send_all(CONNECT.replace(b"jwt", b"sig") + b"\r\nPING\r\n")
-                heard = b""
+                received = b""
                 with trio.fail_after(10):
-                    while b"PONG" not in heard:
-                        heard += await stream.receive_some()
+                    while b"PONG" not in received:
+                        received += await stream.receive_some()
                 proxy.start_recording(RecordSettings(path))
                 proxy.rotate()
                 await proxy.stop_recording()

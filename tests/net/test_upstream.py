@@ -1,4 +1,4 @@
-"""Upstreams that cannot be used: said once, by their names, and over when they are over."""
+"""Upstreams that cannot be used: each outage is reported once, with its reason, and when it is over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST = WITH_TLS % "handshake_first: true"
 
 
 class Moody:
-    """A server that greets, says nothing or hangs up, as it is told."""
+    """A server that greets, sends nothing or hangs up, as the test wants."""
 
     def __init__(self) -> None:
         self.mood = "silent"
@@ -69,14 +69,14 @@ async def before(
         await proxy.drain(5)
 
 
-async def heard(proxy: Proxy, said: bytes = b"", until: bytes = b"") -> bytes:
+async def ask(proxy: Proxy, sent: bytes = b"", until: bytes = b"") -> bytes:
     """Connect, say something, and return what comes, up to a text or the end."""
     (address,) = proxy.listen
     got = b""
     with trio.fail_after(20):
         async with await trio.open_tcp_stream(address.host, address.port) as stream:
-            if said:
-                await stream.send_all(said)
+            if sent:
+                await stream.send_all(sent)
             with suppress(trio.BrokenResourceError):  # turned away before it was heard
                 async for data in stream:
                     got += data
@@ -90,35 +90,35 @@ def warnings(events: list[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, Notice) and event.level == "warning"]
 
 
-async def test_an_outage_is_said_once_and_when_it_is_over(nursery: trio.Nursery) -> None:
+async def test_an_outage_is_reported_once_and_when_it_is_over(nursery: trio.Nursery) -> None:
     """Silence, a hang-up, and nobody there: each reason is named, however many clients it meets."""
     server = Moody()
     (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
     port = listener.socket.getsockname()[1]
     async with before(port) as (proxy, events):
         for _ in range(3):
-            assert await heard(proxy) == b""
+            assert await ask(proxy) == b""
         server.mood = "hangs up"
         for _ in range(2):
-            assert await heard(proxy) == b""
+            assert await ask(proxy) == b""
         assert warnings(events) == [
             f"the upstream cannot be used: 127.0.0.1:{port} accepts connections and sends no INFO in 100ms",
             f"the upstream cannot be used: 127.0.0.1:{port} closes connections before its INFO",
         ]
         assert {event.cause for event in events if isinstance(event, Closed)} == {close_reasons.UPSTREAM_DOWN}
         server.mood = "greets"
-        assert (await heard(proxy, b"PING\r\n", until=b"PONG")).endswith(b"PONG\r\n")
+        assert (await ask(proxy, b"PING\r\n", until=b"PONG")).endswith(b"PONG\r\n")
         (over,) = [event for event in events if isinstance(event, Notice)][2:]
         assert (over.level, over.text) == ("warning", "the upstream is back")
         assert over.data["connections_turned_away"] == 5
         server.mood = "hangs up"
-        await heard(proxy)
+        await ask(proxy)
         assert len(warnings(events)) == 4
     nursery.cancel_scope.cancel()
 
 
 async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -> None:
-    """What accepts for a server that is gone does not end the wait; rules may change meanwhile."""
+    """A load balancer that accepts for a server that is gone does not end the wait; rules may change."""
     server = Moody()
     server.mood = "hangs up"
     (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
@@ -126,7 +126,7 @@ async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -
         got: list[bytes] = []
 
         async def client() -> None:
-            got.append(await heard(proxy, b"PUB secret 0\r\n\r\nPING\r\n", until=b"PONG"))
+            got.append(await ask(proxy, b"PUB secret 0\r\n\r\nPING\r\n", until=b"PONG"))
 
         async with trio.open_nursery() as clients:
             clients.start_soon(client)
@@ -154,9 +154,9 @@ async def test_a_server_that_wants_tls_is_named(config: str, says: str) -> None:
     with NatsServer(config) as server:
         async with before(server.port) as (proxy, events):
             for _ in range(3):
-                told = await heard(proxy, b'CONNECT {"verbose":false}\r\nPING\r\n')
-                assert (b"-ERR 'natsproxy: the server requires TLS" in told) == (config != FIRST)
-                assert b'"tls' not in told
+                received = await ask(proxy, b'CONNECT {"verbose":false}\r\nPING\r\n')
+                assert (b"-ERR 'natsproxy: the server requires TLS" in received) == (config != FIRST)
+                assert b'"tls' not in received
             with pytest.raises(NatsError, match=None if config == FIRST else "requires TLS"):
                 await trio.to_thread.run_sync(lambda: asyncio.run(connected(proxy, name="app")))
             (text,) = warnings(events)
@@ -174,7 +174,7 @@ async def connected(proxy: Proxy, **options: Any) -> None:
 
 
 @pytest.mark.server
-async def test_a_refused_login_is_told_with_its_names(tmp_path: Path) -> None:
+async def test_a_refused_login_is_logged_with_its_names(tmp_path: Path) -> None:
     """The server's text, the client's name and user; no secret."""
     options = {"name": "app", "user": "somebody", "password": "hunter2"}
     with NatsServer('authorization { user: "u", password: "right" }') as server:
@@ -198,9 +198,9 @@ async def test_the_servers_own_time_out_is_passed_on() -> None:
     """Its -ERR comes as it came, and nothing of ours with it."""
     with NatsServer('authorization { user: "u", password: "p", timeout: 0.2 }') as server:
         async with before(server.port) as (proxy, events):
-            told = await heard(proxy)
-    assert told.count(b"-ERR") == 1
-    assert told.endswith(b"-ERR 'Authentication Timeout'\r\n")
+            received = await ask(proxy)
+    assert received.count(b"-ERR") == 1
+    assert received.endswith(b"-ERR 'Authentication Timeout'\r\n")
     (closed,) = [event for event in events if isinstance(event, Closed)]
     assert (closed.cause, closed.error) == (close_reasons.SERVER_CLOSED, "Authentication Timeout")
 
@@ -212,14 +212,14 @@ async def test_a_client_that_says_nothing_is_timed_out(nats_server: NatsServer) 
         (address,) = proxy.listen
         speaking = await trio.open_tcp_stream(address.host, address.port)
         await speaking.send_all(b"PING\r\n")
-        told = await heard(proxy)
+        received = await ask(proxy)
         await speaking.send_all(b"PING\r\n")
         got = b""
         with trio.fail_after(20):
             while got.count(b"PONG") < 2:
                 got += await speaking.receive_some()
         await speaking.aclose()
-    assert told.endswith(b"-ERR 'Authentication Timeout'\r\n")
+    assert received.endswith(b"-ERR 'Authentication Timeout'\r\n")
     first = next(event for event in events if isinstance(event, Closed))
     assert (first.conn, first.cause) == (2, close_reasons.STALLED)
 
