@@ -1,10 +1,10 @@
-"""A notebook in plain Python: what a capture tells, question by question.
+"""A notebook in plain Python: questions to a capture, one by one.
 
 Open it where `# %%` begins a cell (VS Code, PyCharm, Jupyter with jupytext), or run it as it is, from the root
 of the repository: the captures are those of `recordings/`.
 """
 
-# %% A session: this machine, or what `spark-submit`, SPARK_REMOTE or a `master=` say.
+# %% A session: of this machine, or of `spark-submit`, SPARK_REMOTE or a `master=`.
 from tempfile import mkdtemp
 
 from natsproxy.spark.jobs.analyze import analyze, latencies, read
@@ -28,10 +28,10 @@ busiest.show(10, truncate=False)
 out = mkdtemp(prefix="tables-")
 analyze(spark, captures, out, tables=["requests", "js_api"], progress=print)
 
-# %% Who waited how long for whom?
+# %% Latencies of requests, by subject.
 slow = latencies(spark, out)
 spark.createDataFrame(slow).show(truncate=False)
 
-# %% What did JetStream refuse?  Any table is one line away.
+# %% Calls of the JetStream API, with their errors.  Any table is one line away.
 calls = spark.read.parquet(f"{out}/js_api")
 calls.groupBy("verb", "outcome", "err_code").count().orderBy("verb").show(truncate=False)

@@ -1,7 +1,10 @@
-"""Captures as tables on Spark: the `natscap` data source, the tables, and the jobs that write them.
+"""Captures as tables on Spark: captures flow in, tables of Parquet and a report flow out.
 
-`natsproxy.spark.jobs.analyze` is the way in from Python (`register`, `read`, `read_stream`, `analyze`,
-`latencies`), `natsproxy.spark.watch.job` the job that goes on, `natsproxy.spark.storage.store` reads what
-either has
-written (`Store(spark, out).read(table)`), `natsproxy.spark.session` finds a Java and a Spark.
+`source/` reads captures as a Spark data source (`format("natscap")`), `tables/` turns frames into tables,
+`jobs/` writes them once, `watch/` writes them while captures grow, `storage/` knows which of them are whole,
+and `report/` makes a page of them.
+
+Read `jobs/analyze.py` first: it has the calls for Python (`register`, `read`, `read_stream`, `analyze`,
+`latencies`).  `Store(spark, out).read(table)` of `storage/store.py` reads a written table; `session.py` finds
+a Java and starts a Spark.
 """

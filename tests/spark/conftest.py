@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.generated_traffic import Talk, record
+from tests.spark.generated_traffic import Conversation, record
 from tests.spark.known_conversation import write_story
 
 if TYPE_CHECKING:
@@ -85,9 +85,13 @@ class Known:
         from natsproxy.spark.tables import exchanges
 
         self.story = write_story(folder / "story.ncap")
-        self.talk = Talk(100)
+        self.conversation = Conversation(100)
         golden = sorted((Path(__file__).parents[2] / "recordings").glob("*.ncap"))
-        self.captures = [self.story, *golden, record(folder / "talk.ncap", self.talk, block=20_000)]
+        self.captures = [
+            self.story,
+            *golden,
+            record(folder / "conversation.ncap", self.conversation, block=20_000),
+        ]
         frames, self.items = load(spark, self.captures)
         self.frames = frames.repartition(3)
         paired = exchanges(self.frames)

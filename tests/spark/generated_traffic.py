@@ -20,8 +20,8 @@ STATION, SERVICE, CLIENT, WORKER, FIRST_SENSOR = 2, 3, 4, 5, 10
 SENSORS = 8
 
 
-class Talk:
-    """Rounds of a conversation, one every 10 ms; known: what the tables must count."""
+class Conversation:
+    """Rounds of a conversation, one every 10 ms; known: the counts that the tables must have."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
@@ -102,12 +102,12 @@ class Talk:
             self.known["redelivered"] += times > 1
 
 
-def record(path: Path, talk: Talk, *, block: int = BLOCK_SIZE) -> Path:
+def record(path: Path, conversation: Conversation, *, block: int = BLOCK_SIZE) -> Path:
     """Write a conversation as a capture of blocks of about `block` bytes."""
     writer = CaptureWriter(path, SegmentInfo(os.urandom(16), bytes(16), WALL, MONO))
     writer.open_segment()
     builder = BlockBuilder()
-    for item in talk.items():
+    for item in conversation.items():
         if not builder.begun:
             builder.begin(MONO, WALL)
         builder.add(item)

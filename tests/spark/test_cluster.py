@@ -1,7 +1,7 @@
-"""The same command on a cluster: two workers that run what they are given, and a Spark Connect server.
+"""The same command on a cluster: two workers that run the tasks they are given, and a Spark Connect server.
 
-Everything runs on this machine, each part as a process of its own, from the pyspark wheel.  What they write
-equals what a local session makes of the same captures.
+Everything runs on this machine, each part as a process of its own, from the pyspark wheel.  Their tables
+equal those of a local session.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _patience() -> None:
 
 @contextmanager
 def daemon(folder: Path, name: str, said: str, *command: str) -> Iterator[str]:
-    """Run a part of Spark until the end of the block; yield what it said when it was ready."""
+    """Run a part of Spark until the end of the block; yield its line when it was ready."""
     log = folder / f"{name}.log"
     env = {**ENVIRONMENT, "SPARK_NO_DAEMONIZE": "1"}
     with log.open("w") as file:
@@ -113,7 +113,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """What a local session makes of the captures."""
+    """The tables that a local session makes of the captures."""
     out = tmp_path_factory.mktemp("local") / "out"
     analyze(spark, CAPTURES, out, ["requests"])
     return Store(spark, out)
@@ -128,7 +128,7 @@ def run(*command: str, **env: str) -> None:
 
 
 def arguments(out: Path) -> tuple[str, ...]:
-    """Return what `analyze` is told."""
+    """Return the arguments of `analyze`."""
     return (
         "analyze",
         *CAPTURES,
@@ -175,7 +175,7 @@ def test_a_cluster_makes_the_same_tables(
 
 @pytest.fixture(scope="module")
 def client() -> str:
-    """Where the Connect client's libraries are, fetched once: the tests' own environment has no pandas."""
+    """The folder of the Connect client's libraries, fetched once: these tests have no pandas."""
     target = Path(sys.prefix) / "spark-connect"
     if not target.exists():
         wanted = re.compile(r"(grpcio|grpcio-status|googleapis-common-protos|pandas|numpy)[><=]")
@@ -215,7 +215,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_connect_server_makes_the_same_tables(
     way: str, server: str, client: str, spark: SparkSession, local: Store, tmp_path: Path
 ) -> None:
-    """The client has no Java: it is asked for nothing but what Connect does."""
+    """The client has no Java: it is asked only for the work of Connect."""
     path = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], client])
     option, variable = ((way, server), {}) if way == "--remote" else ((), {way: server})
     run(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def java(folder: Path, version: str) -> Path:
-    """Make what looks like a Java of some version; return its home."""
+    """Make a folder that looks like a Java of some version; return its home."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "java").write_text("#!/bin/sh\n")
     (folder / "bin" / "java").chmod(0o755)
@@ -67,7 +67,7 @@ def test_the_wheels_java_takes_sparks_arguments(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("version", "said"), [(None, "there is no Java"), ("11.0.2", "java/bin/java is Java 11")]
 )
-def test_without_any_java_it_says_what_to_install(
+def test_without_any_java_the_error_names_a_package(
     version: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one sentence."""
@@ -78,7 +78,7 @@ def test_without_any_java_it_says_what_to_install(
         session.find_java()
 
 
-def test_much_to_read_gets_the_second_compiler() -> None:
+def test_large_captures_get_the_second_compiler() -> None:
     """And only that: for a small capture it costs more than it saves."""
     java, much = "spark.driver.extraJavaOptions", session.local_settings(session.MUCH)
     assert "TieredStopAtLevel=1" in session.local_settings(session.MUCH - 1)[java]
@@ -101,7 +101,7 @@ def test_connect_without_its_client_says_how_to_get_it(monkeypatch: pytest.Monke
 
 
 def test_a_java_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
-    """It names the Java; what that said is in the log."""
+    """It names the Java; its output is in the log."""
     home = java(tmp_path / "java", "17")
     (home / "bin" / "java").write_text("#!/bin/sh\necho out of order >&2; exit 1\n")
     capture = Path(__file__).parents[2] / "recordings" / "requests-v1.ncap"
@@ -128,7 +128,7 @@ def test_a_java_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
     assert "out of order" in (tmp_path / "log").read_text()
 
 
-def test_what_a_java_says_goes_to_a_file(tmp_path: Path) -> None:
+def test_output_of_a_java_goes_to_a_file(tmp_path: Path) -> None:
     """And ours is as it was; a file that cannot be written is said."""
     log = tmp_path / "log"
     with session._stderr(log):

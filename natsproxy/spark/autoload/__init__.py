@@ -1,4 +1,7 @@
-"""Installed as the top-level package `pyspark_natsproxy`, which Spark finds without a register call."""
+"""The top-level package `pyspark_natsproxy`, under which this folder is installed.
+
+Spark looks for data sources in packages named `pyspark_*`, so `format("natscap")` needs no `register` call.
+"""
 
 from natsproxy.spark.source.data_source import NatscapDataSource as DefaultSource
 

@@ -1,7 +1,11 @@
-"""The report: the tables of an analysis as one page that a person would look at.
+"""The report: the tables of an analysis flow in, one self-contained HTML page flows out.
 
-`collect.py` asks Spark for small answers, `page.py` puts them as JSON into one self-contained HTML file,
-which draws itself (`*.js`).  `page.py` and `findings.py` know nothing of Spark.
+`collect.py` asks Spark for small answers, section by section; the questions stand in `traffic.py`,
+`exchanges.py`, `jetstream.py`, `faults.py` and `peers.py`.  `findings.py` picks the few sentences for the top
+of the page.  `page.py` puts all of it as JSON into the page, which draws itself (`*.js`).  `page.py` and
+`findings.py` know nothing of Spark.
+
+Read `collect.py` first: `SECTIONS` is the list of sections.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ def write(
 ) -> None:
     """Write the report of the tables under `out` to the HTML file `path`.
 
-    captures: what was analysed, for the heading.  Raises NatsproxyError where there are no tables, where
+    captures: the names for the heading.  Raises NatsproxyError where there are no tables, where
     one cannot be read, or where the file cannot be written; a page is there whole or not at all.
     """
     from natsproxy.spark.errors import translate_errors

@@ -1,9 +1,9 @@
 // Tables that sort, and the small charts inside their cells.
 
-// parts: [value, class] side by side; whole: what the full width stands for.
+// parts: [value, class] side by side; whole: the value of the full width.
 function stack(parts, whole, label) {
   const root = svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label });
-  root.append(svg("title", {}, label), svg("rect", { class: "lane", width: 100, height: 10, y: 4 }));
+  root.append(svg("title", {}, label), svg("rect", { class: "track", width: 100, height: 10, y: 4 }));
   let at = 0;
   for (const [value, kind] of parts) {
     const wide = whole ? (100 * value) / whole : 0;
@@ -16,7 +16,7 @@ function line(values, label) {
   const most = Math.max(...values, 1), wide = 100 / values.length;
   const d = values.map((v, i) => (v ? `M${(i * wide).toFixed(2)} 18v${(-17 * v / most).toFixed(2)}h${wide.toFixed(2)}V18z` : "")).join("");
   return svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label },
-    svg("rect", { class: "lane", y: 17, width: 100, height: 1 }), svg("path", { class: "c2s", d }));
+    svg("rect", { class: "track", y: 17, width: 100, height: 1 }), svg("path", { class: "c2s", d }));
 }
 // p50 to p99 as a bar, a whisker to the largest, on a scale of powers of ten.
 function range(four, least, most) {
@@ -26,7 +26,7 @@ function range(four, least, most) {
   const [p50, , p99, top] = four.map(x);
   const label = `p50 ${dur(four[0])}, p99 ${dur(four[2])}, largest ${dur(four[3])}`;
   return svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label }, svg("title", {}, label),
-    svg("rect", { class: "lane", width: 100, height: 2, y: 8 }),
+    svg("rect", { class: "track", width: 100, height: 2, y: 8 }),
     svg("rect", { class: "mute", x: p50, y: 8, width: Math.max(0.5, top - p50), height: 2 }),
     svg("rect", { class: "c2s", x: p50, y: 4, width: Math.max(1.2, p99 - p50), height: 10 }));
 }
@@ -45,11 +45,11 @@ const tag = (text, kind = "") => el("span", { class: `tag ${kind}` }, text);
 const ROWS = 12;  // rows that a table shows before it is asked for all
 const beforeOther = (a, b) => (a === null || a === undefined ? (b === null || b === undefined ? 0 : 1) : b === null || b === undefined ? -1 : 0);
 
-// columns: { label, note: what it means, value(row): what it sorts by, show(row): text or node, hot(row),
+// columns: { label, note: its meaning, value(row): its sort key, show(row): text or node, hot(row),
 // kind: "num" | "text" | "name" | "wide" }
 function table(columns, rows, caption) {
   const body = el("tbody"), kind = (column) => column.kind ?? "num";
-  let order = null, way = 1;
+  let order = null, direction = 1;
   const cell = (row) => (column) => {
     const shown = (column.show ?? ((r) => num(column.value(r))))(row);
     const quiet = shown === "0" || shown === "–";
@@ -58,7 +58,7 @@ function table(columns, rows, caption) {
   const fill = () => {
     const sorted = order === null ? rows : [...rows].sort((a, b) => {
       const p = order.value(a), q = order.value(b);
-      return beforeOther(p, q) || (p < q ? -way : p > q ? way : 0);
+      return beforeOther(p, q) || (p < q ? -direction : p > q ? direction : 0);
     });
     body.replaceChildren(...sorted.map((row, place) => el("tr", { class: place >= ROWS && "rest" }, columns.map(cell(row)))));
   };
@@ -66,10 +66,10 @@ function table(columns, rows, caption) {
     const head = el("th", { scope: "col", class: kind(column), title: column.note });
     if (!column.value) return make(head, {}, [column.label]);
     const sort = () => {
-      way = order === column ? -way : kind(column) === "num" ? -1 : 1;
+      direction = order === column ? -direction : kind(column) === "num" ? -1 : 1;
       order = column;
       heads.forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", way < 0 ? "descending" : "ascending");
+      head.setAttribute("aria-sort", direction < 0 ? "descending" : "ascending");
       fill();
     };
     return make(head, {}, [el("button", { type: "button", click: sort }, column.label)]);
@@ -84,9 +84,9 @@ function table(columns, rows, caption) {
   return whole;
 }
 
-const quantiles = (what = "latency") =>
+const quantiles = (field = "latency") =>
   ["p50", "p90", "p99", "worst"].map((label, place) => ({
-    label, value: (row) => row[what]?.[place], show: (row) => dur(row[what]?.[place]),
+    label, value: (row) => row[field]?.[place], show: (row) => dur(row[field]?.[place]),
   }));
 const subject = (label = "subject template", name = "template") => ({ label, kind: "text", value: (row) => row[name], show: (row) => code(row[name]) });
 const tally = (label, name, note) => ({ label, note, value: (row) => row[name] });

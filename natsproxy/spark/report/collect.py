@@ -1,7 +1,7 @@
-"""What the report asks of the tables: `SECTIONS` is the list.
+"""The data of the report, collected from the tables: `SECTIONS` is the list of questions.
 
-All aggregation is Spark's; what comes back is small whatever the captures' size (top N rows, at most
-`BUCKETS` steps of time).  A section whose table is missing or empty says why, in one sentence.
+All aggregation is Spark's; the answers are small whatever the captures' size (top N rows, at most `BUCKETS`
+steps of time).  A section whose table is missing or empty gives the reason in one sentence.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from natsproxy.spark.report.findings import findings
 from natsproxy.spark.report.tables import Axis, Tables, axis
 
 _AT_ONCE: Final = 4
-"""Questions that are asked at once: planning a small one takes longer than its job."""
+"""The questions that Spark works on at once: planning a small one takes longer than its job."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One question: its name in the data, the table and the function that answer it, why it may be empty."""
+    """One question: its name in the data, its table and function, and the sentence for no answer."""
 
     name: str
     table: str
@@ -57,7 +57,7 @@ SECTIONS: Final = (
         "No JetStream publish that wants an acknowledgement was recorded.",
     ),
     Section("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
-    Section("errors", "errors", traffic.errors, "No client was told an error (-ERR)."),
+    Section("errors", "errors", traffic.errors, "No client got an error (-ERR)."),
     Section("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
     Section("connections", "connections", peers.connections, "No connection came or went while recording."),
     Section("subscriptions", "subscriptions", peers.subscriptions, "No subscription was recorded."),
@@ -66,7 +66,7 @@ SECTIONS: Final = (
 
 
 def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path] = ()) -> dict[str, Any]:
-    """Return what the page shows, as values that JSON knows.
+    """Return the data of the page, as values that JSON knows.
 
     captures: their names, for the heading.  Raises NatsproxyError where `out` has no whole table of frames.
     """

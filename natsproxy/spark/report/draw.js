@@ -35,7 +35,7 @@ const bytes = (x) =>
 const dur = (ms) =>
   ms === null || ms === undefined ? "–" : ms === 0 ? "0"
     : unit(ms, [[1, 1e-3, "µs"], [1e3, 1, "ms"], [12e4, 1e3, "s"], [72e5, 6e4, "min"], [1728e5, 36e5, "h"], [Infinity, 864e5, "d"]]);
-const many = (x, what) => `${num(x)} ${what}${x === 1 ? "" : "s"}`;
+const many = (x, noun) => `${num(x)} ${noun}${x === 1 ? "" : "s"}`;
 const percent = (part, whole) => (whole ? `${digits((100 * part) / whole)} %` : "–");
 
 function clock(ms, fine = step < 1000) {
@@ -75,7 +75,7 @@ function fitted(host, draw) {
   return host;
 }
 
-// title: what it shows; summary: what the read-out says while nothing is pointed at;
+// title: of the chart; summary: the text of the read-out while no step is pointed at;
 // paint(root, x, width): draws; read(bucket): the read-out of a step.
 function overTime({ title, summary, height, paint, read, left = LEFT }) {
   const readout = el("output", { "aria-live": "polite" }, summary);
@@ -133,7 +133,7 @@ function stairs(values, x, base, scale, up, coarse = 1) {
 
 // Two directions about one line: client to server above it, server to client below.
 // Per second, or per step where that is shorter: a rate must not say more than was seen.
-function mirror(title, { c2s, s2c }, format, what) {
+function mirror(title, { c2s, s2c }, format, unit) {
   const seconds = Math.max(1, step / 1000), per = step < 1000 ? ` in ${dur(step)}` : "/s";
   const up = c2s.map((v) => v / seconds), down = s2c.map((v) => v / seconds);
   const high = Math.max(...up, 1e-9), low = Math.max(...down, 1e-9), height = 190;
@@ -146,7 +146,7 @@ function mirror(title, { c2s, s2c }, format, what) {
       for (let v = -Math.floor(low / every) * every; v <= high; v += every) {
         const y = base - v * scale;
         root.append(svg("line", { class: v ? "grid" : "base", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }),
-          svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, v ? format(Math.abs(v)) : what));
+          svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, v ? format(Math.abs(v)) : unit));
       }
       root.append(svg("path", { class: "c2s", d: stairs(up, x, base, scale, 1) }),
         svg("path", { class: "s2c", d: stairs(down, x, base, scale, -1) }));
@@ -154,7 +154,7 @@ function mirror(title, { c2s, s2c }, format, what) {
   });
 }
 
-// Marks of a lane: one bar per step, as high as its count asks (square root, so that one is seen beside many).
+// Marks of a track: one bar per step, as high as its count asks (square root, so that one is seen beside many).
 function marks(root, x, top, height, values, kind, coarse = 1) {
   const most = Math.sqrt(Math.max(...values, 1)), wide = Math.max(1.5, x(step * coarse) - x(0));
   let path = "";
@@ -163,7 +163,7 @@ function marks(root, x, top, height, values, kind, coarse = 1) {
     const tall = Math.max(3, (Math.sqrt(value) / most) * height);
     path += `M${x(at * step * coarse).toFixed(1)} ${(top + height - tall).toFixed(1)}h${wide.toFixed(1)}v${tall.toFixed(1)}h-${wide.toFixed(1)}z`;
   });
-  root.append(svg("rect", { class: "lane", x: x(0), y: top, width: x(span) - x(0), height }), svg("path", { class: kind, d: path }));
+  root.append(svg("rect", { class: "track", x: x(0), y: top, width: x(span) - x(0), height }), svg("path", { class: kind, d: path }));
 }
 
 // A line through the steps that have a value.

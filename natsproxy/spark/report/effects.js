@@ -2,8 +2,8 @@
 
 const names = new Map((data.connections?.listed ?? []).map((c) => [c.conn, c.name]));
 const who = (conn) => (conn === null ? "–" : `${names.get(conn) ?? ""} #${conn.split("#")[1]}`.trim());
-const part = (id, heading, what, draw) => [
-  el("h3", { id }, heading), ...(what ? draw(what) : [el("p", { class: "empty" }, data.empty[id])]),
+const part = (id, heading, found, draw) => [
+  el("h3", { id }, heading), ...(found ? draw(found) : [el("p", { class: "empty" }, data.empty[id])]),
 ];
 
 const SAID = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
@@ -28,8 +28,8 @@ const publishes = (rows) => [table([
   subject(), { ...subject("stream", "stream"), kind: "name" }, tally("publishes", "publishes"), tally("acknowledged", "ack"),
   tally("duplicate", "duplicate"), warning("error", "error"), warning("no ack", "no_ack"), warning("no responders", "no_responders"),
   ...quantiles().filter(({ label }) => label !== "p90"),
-  { label: "said", kind: "text", value: (row) => row.said, show: (row) => row.said ?? "–" },
-].filter(({ label }) => label !== "said" || rows.some((row) => row.said)), rows)];
+  { label: "error", kind: "text", value: (row) => row.error_text, show: (row) => row.error_text ?? "–" },
+].filter(({ label }) => label !== "error" || rows.some((row) => row.error_text)), rows)];
 
 const api = ({ listed, errors: failed }) => [
   table([
@@ -42,14 +42,14 @@ const api = ({ listed, errors: failed }) => [
 ];
 
 const jetstream = () => [
-  ...part("deliveries", "Deliveries and what consumers said", data.deliveries, deliveries),
+  ...part("deliveries", "Deliveries and the answers of consumers", data.deliveries, deliveries),
   ...part("publishes", "Publishes", data.publishes, publishes),
   ...part("js_api", "API calls", data.js_api, api),
 ];
 
-const speaker = (row) => (row.from_proxy === row.count ? tag("proxy", "fault") : row.from_proxy ? tag("both", "fault") : tag("server", "bad"));
-const sayings = [
-  { label: "said by", kind: "name", value: (row) => row.from_proxy / row.count, show: speaker },
+const sender = (row) => (row.from_proxy === row.count ? tag("proxy", "fault") : row.from_proxy ? tag("both", "fault") : tag("server", "bad"));
+const errorColumns = [
+  { label: "sent by", kind: "name", value: (row) => row.from_proxy / row.count, show: sender },
   tally("conns", "connections"), at("first", "first"), at("last", "last"),
 ];
 
@@ -58,12 +58,12 @@ function errors({ count: total, listed, denied }) {
     table([
       { label: "kind", kind: "text", value: (row) => row.kind, show: (row) => code(row.kind) }, tally("times", "count"),
       { label: "share", kind: "wide", show: (row) => stack([[row.from_proxy, "fault"], [row.count - row.from_proxy, "bad"]], total, `${percent(row.count, total)} of all errors`) },
-      ...sayings,
+      ...errorColumns,
     ], listed),
     ...(denied.length ? [el("h3", { id: "denied" }, "Denied permissions"), table([
       subject("subject", "subject"),
       { label: "denied", kind: "name", value: (row) => row.kind, show: (row) => row.kind.replace(/^Permissions Violation for (\w+).*$/, "$1").toLowerCase() },
-      tally("times", "count"), ...sayings,
+      tally("times", "count"), ...errorColumns,
     ], denied)] : [el("p", { class: "empty" }, "No permission was denied.")]),
   ];
 }
@@ -74,11 +74,11 @@ function unansweredOver({ cells, coarse }) {
   return values;
 }
 
-function lanes({ count: total, lanes: fired }) {
+function ruleStrips({ count: total, strips: fired }) {
   const asked = data.latency, tall = 38, band = 92, answered = asked?.over.some((o) => o);
   const strips = [
-    ...fired.map((lane) => ({ name: lane.rule, values: lane.over, kind: "fault", coarse: 1 })),
-    data.errors && { name: "errors told to clients", values: data.errors.over, kind: "bad", coarse: 1 },
+    ...fired.map((strip) => ({ name: strip.rule, values: strip.over, kind: "fault", coarse: 1 })),
+    data.errors && { name: "errors sent to clients", values: data.errors.over, kind: "bad", coarse: 1 },
     asked?.whole.unanswered && { name: "requests without an answer", values: unansweredOver(asked), kind: "bad", coarse: asked.coarse },
   ].filter(Boolean);
   const read = (at) => {
@@ -87,7 +87,7 @@ function lanes({ count: total, lanes: fired }) {
     return [...hits, o && `p50 ${dur(o[1])}, p99 ${dur(o[3])}`].filter(Boolean).join(" · ") || "nothing";
   };
   return overTime({
-    title: "Rules, and what happened meanwhile", left: 58, height: strips.length * tall + (answered ? band : 0) + BOTTOM + 4,
+    title: "Rules, and the events meanwhile", left: 58, height: strips.length * tall + (answered ? band : 0) + BOTTOM + 4,
     summary: `${many(total, "firing")} of ${many(fired.length, "rule")}`, read,
     paint(root, x, width, floor) {
       strips.forEach((strip, place) => {
@@ -111,12 +111,12 @@ function lanes({ count: total, lanes: fired }) {
 
 function faults(found) {
   const base = data.latency?.whole.latency, p99 = (row) => row.during?.latency?.[2];
-  return [lanes(found), table([
+  return [ruleStrips(found), table([
     { ...subject("rule", "rule"), show: (row) => el("span", { title: `${clock(row.first)} to ${clock(row.last)}${row.example ? `, for example on ${row.example}` : ""}` }, code(row.rule)) },
     { label: "did", kind: "name", value: (row) => row.action, show: (row) => tag(row.action === row.kind ? row.kind : `${row.kind}: ${row.action}`, "fault") },
     tally("firings", "count"), tally("conns", "connections"),
     { label: "held p50", value: (row) => row.delay?.[0], show: (row) => dur(row.delay?.[0]) },
-    tally("-ERR in 5 s", "error", "Firings after which the client was told an error within 5 s, whatever for"),
+    tally("-ERR in 5 s", "error", "Firings after which the client got an error within 5 s, whatever its cause"),
     warning("closed in 5 s", "closed", "Firings after which the connection ended within 5 s, not by the client's wish"),
     warning("no reply", "unanswered", "Firings on a request that was never answered"),
     { label: "reply p50", note: "From the firing to the reply of its request", value: (row) => row.reply?.[0], show: (row) => dur(row.reply?.[0]) },

@@ -17,18 +17,19 @@ from natsproxy.spark.tables.base import clients_side
 
 DECADE: Final = 6
 """Rows of the heat map per power of ten."""
-ASKED: Final = "outcome <> 'pull'"
-"""Which requests count here."""
+NO_PULL: Final = "outcome <> 'pull'"
+"""The requests that count here: pull requests wait for messages, so their latency means nothing."""
 _COARSE: Final = 100
-"""Steps of time that latencies have at most: a percentile wants more than a few requests."""
+"""The most steps of time for latencies: a percentile needs more than a few requests."""
 _SLOWEST: Final = 12
+"""The number of slow requests that are listed."""
 _FRAMES: Final = 12
 """Frames that are shown of a slow request."""
 
 
 def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return latencies by subject template, together, over time, and as a heat map (time x log latency)."""
-    asked = requests.where(ASKED)
+    asked = requests.where(NO_PULL)
     counts = (
         F.sum("requests").alias("requests"),
         F.sum("replies").alias("replies"),
@@ -61,19 +62,19 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
 
 
 def _cells(asked: DataFrame) -> list[list[int | None]]:
-    """Return [time, row, count]; row r holds 10**(r/DECADE) ns and more, None what had no answer."""
+    """Return [time, row, count]; row r holds 10**(r/DECADE) ns and more, None the unanswered requests."""
     row = F.expr(
         f"if(latency_ns IS NULL, NULL, cast(floor(log10(greatest(latency_ns, 1000)) * {DECADE}) as int))"
     )
-    told = asked.where("latency_ns IS NOT NULL OR outcome = 'no reply'")
-    cells = rows(told.groupBy("at", row.alias("row")).count())
+    shown = asked.where("latency_ns IS NOT NULL OR outcome = 'no reply'")
+    cells = rows(shown.groupBy("at", row.alias("row")).count())
     cells.sort(key=lambda cell: (cell["at"], -1 if cell["row"] is None else cell["row"]))
     return [[cell["at"], cell["row"], cell["count"]] for cell in cells]
 
 
 def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return the slowest requests: their four times and their frames."""
-    answered = requests.where(ASKED).where("latency_ns IS NOT NULL AND requests = 1")
+    answered = requests.where(NO_PULL).where("latency_ns IS NOT NULL AND requests = 1")
     slow = answered.orderBy(F.desc("latency_ns"), "t1", "reply").limit(_SLOWEST)
     names = (
         "subject",

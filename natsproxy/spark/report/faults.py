@@ -1,4 +1,4 @@
-"""Firings of rules against what followed: by rule, over time, and what clients met meanwhile."""
+"""Firings of rules: by rule, over time, beside the events that followed and the latencies meanwhile."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.exchanges import ASKED
+from natsproxy.spark.report.exchanges import NO_PULL
 from natsproxy.spark.report.peers import CLEAN
 from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.report.traffic import cut, ms, percentiles, rows, with_whole
 from natsproxy.spark.tables.base import peer
 
-_LANES: Final = 12
-"""Rules that have a lane of their own."""
+_STRIPS: Final = 12
+"""The number of rules that have a strip of their own."""
 
 
 def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return firings by rule and action, by rule over time, and what followed them.
+    """Return firings by rule and action, by rule over time, and the events that followed them.
 
-    error, closed, unanswered: firings after which the client was told an error, its connection did not end
-    well (both within the window of the table `faults`), its request had no reply.  reply: until the reply,
-    where it came.  during: what became of all requests that began in the steps in which the rule fired.
+    error, closed, unanswered: firings after which the client got an error, its connection did not end
+    well (both within the window of the table `faults`), its request had no reply.  reply: the time until the
+    reply, where it came.  during: all requests that began in the steps in which the rule fired.
     """
     counts = (
         F.count("*").alias("count"),
@@ -50,16 +50,16 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         row["first"], row["last"] = axis.ms(row["first"]), axis.ms(row["last"])
         row["delay"], row["reply"] = ms(row["delay"]), ms(row["reply"])
         row["during"] = during.get(row["rule"])
-    strips = [{"rule": rule, "over": axis.series(over[rule])} for rule in rules[:_LANES]]
-    return {"count": whole["count"], "listed": listed, "lanes": strips}
+    strips = [{"rule": rule, "over": axis.series(over[rule])} for rule in rules[:_STRIPS]]
+    return {"count": whole["count"], "listed": listed, "strips": strips}
 
 
 def _during(hits: DataFrame, axis: Axis, tables: Tables) -> dict[str, dict[str, Any]]:
-    """Return, by rule, what became of all requests that began in the steps in which it fired."""
+    """Return, by rule, all requests that began in the steps in which it fired: count and latency."""
     requests = tables.get("requests")
     if requests is None:
         return {}
-    asked = requests.where(ASKED).withColumn("at", axis.bucket("t1")).join(F.broadcast(hits), "at")
+    asked = requests.where(NO_PULL).withColumn("at", axis.bucket("t1")).join(F.broadcast(hits), "at")
     counts = F.sum("requests").alias("requests"), percentiles("latency_ns")
     return {
         row["rule"]: {"requests": row["requests"], "latency": ms(row["latency"])}

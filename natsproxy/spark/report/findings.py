@@ -1,4 +1,4 @@
-"""What is worth a sentence: the few things about a capture that a person should read first.
+"""Findings: the few sentences about a capture that a person should read first.
 
 Each finding is (level, text, section): level "bad", "warn" or "note"; section is where the page shows more.
 They are read off the data of the page, so that they never say anything that the page does not show.  Names
@@ -12,18 +12,19 @@ from typing import Any, Final
 
 Finding = tuple[str, str, str]
 MOST: Final = 10
+"""The number of findings that the page shows."""
 
 
 def findings(data: dict[str, Any]) -> list[dict[str, str]]:
-    """Return what is worth saying, worst first."""
-    found = [finding for look in _LOOKS for finding in look(data)]
+    """Return the findings for the data of the page, worst first."""
+    found = [finding for check in _CHECKS for finding in check(data)]
     found.sort(key=lambda finding: ("bad", "warn", "note").index(finding[0]))
     return [{"level": level, "text": text, "section": section} for level, text, section in found[:MOST]]
 
 
-def many(count: int, what: str, plural: str = "") -> str:
+def many(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: "1 frame", "1,200 frames"."""
-    return f"{count:,} {what if count == 1 else plural or what + 's'}"
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def duration(ms: float) -> str:
@@ -42,7 +43,7 @@ def _lost(data: dict[str, Any]) -> Iterator[Finding]:
         )
         yield "bad", text + "unrecorded, so every number here may be too low.", "gaps"
     if corrupt:
-        text = f"{many(corrupt, 'block')} of the capture could not be read: what they held is missing here."
+        text = f"{many(corrupt, 'block')} of the capture could not be read: their frames are missing here."
         yield "bad", text, "gaps"
 
 
@@ -77,8 +78,8 @@ def _jetstream(data: dict[str, Any]) -> Iterator[Finding]:
             ("nak", "refused"),
             ("none", "never answered"),
         )
-        said = ", ".join(f"{whole[name]:,} {what}" for name, what in kinds if whole[name])
-        text = f"JetStream made {many(whole['deliveries'], 'delivery', 'deliveries')}: {said}."
+        counts = ", ".join(f"{whole[name]:,} {text}" for name, text in kinds if whole[name])
+        text = f"JetStream made {many(whole['deliveries'], 'delivery', 'deliveries')}: {counts}."
         yield "warn", text, "deliveries"
 
 
@@ -86,8 +87,8 @@ def _errors(data: dict[str, Any]) -> Iterator[Finding]:
     if not data["errors"]:
         return
     top = data["errors"]["listed"][0]
-    said = f"most often `{top['example']}`"
-    yield "bad", f"Clients were told {many(data['errors']['count'], 'error')}, {said}.", "errors"
+    example = f"most often `{top['example']}`"
+    yield "bad", f"Clients got {many(data['errors']['count'], 'error')}, {example}.", "errors"
 
 
 def _faults(data: dict[str, Any]) -> Iterator[Finding]:
@@ -104,14 +105,14 @@ def _faults(data: dict[str, Any]) -> Iterator[Finding]:
 
 def _connections(data: dict[str, Any]) -> Iterator[Finding]:
     ends = (data["connections"] or {"ends": []})["ends"]
-    odd = [end for end in ends if not end["clean"]]
-    if odd:
-        said = ", ".join(f"{end['cause']}: {end['count']:,}" for end in odd[:4])
-        total = many(sum(end["count"] for end in odd), "connection")
-        yield "warn", f"{total} did not end by the client's own wish ({said}).", "connections"
+    unclean = [end for end in ends if not end["clean"]]
+    if unclean:
+        causes = ", ".join(f"{end['cause']}: {end['count']:,}" for end in unclean[:4])
+        total = many(sum(end["count"] for end in unclean), "connection")
+        yield "warn", f"{total} did not end by the client's own wish ({causes}).", "connections"
 
 
-_LOOKS: Final[tuple[Callable[[dict[str, Any]], Iterator[Finding]], ...]] = (
+_CHECKS: Final[tuple[Callable[[dict[str, Any]], Iterator[Finding]], ...]] = (
     _lost,
     _errors,
     _latency,

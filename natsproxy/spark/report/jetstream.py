@@ -1,4 +1,4 @@
-"""JetStream as clients met it: deliveries and what was said to them, publishes, calls of the API."""
+"""JetStream as clients met it: deliveries and their answers, publishes, calls of the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.report.traffic import TOP, Rows, cut, ms, percentiles, rows, with_whole
 
 ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "none")
-"""What may have been said to a delivery, as in the table `js_acks`."""
+"""The answers to a delivery, as in the table `js_acks`."""
 OUTCOMES: Final = {
     "ack": "ack",
     "duplicate": "duplicate",
@@ -19,7 +19,7 @@ OUTCOMES: Final = {
     "no_ack": "no ack",
     "no_responders": "no responders",
 }
-"""What may have become of a publish, as in the table `pub_acks`."""
+"""The outcomes of a publish, by their names in the data, as in the table `pub_acks`."""
 
 
 def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
@@ -42,11 +42,11 @@ def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
 
 def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return publishes by subject template: acknowledged, duplicates, refused, how long it took."""
-    counts = (F.count_if(F.col("outcome") == said).alias(name) for name, said in OUTCOMES.items())
+    counts = (F.count_if(F.col("outcome") == outcome).alias(name) for name, outcome in OUTCOMES.items())
     grouped = table.groupBy("template").agg(
         F.count("*").alias("publishes"),
         F.max("stream").alias("stream"),
-        F.max(cut("error")).alias("said"),
+        F.max(cut("error")).alias("error_text"),
         *counts,
         percentiles("latency_ns"),
     )

@@ -1,8 +1,8 @@
-"""Data to a page: one HTML file with its style, its script and its data inside, and nothing from elsewhere.
+"""The page: one HTML file with its style, its script and its data inside, which loads no other file.
 
-Subjects and error texts are hostile: whoever may publish chooses them.  They reach the page as JSON in a data
-block in which `<`, `>` and `&` are escaped, so that nothing ends the block; the script puts them into text
-nodes only, never into markup.  A content security policy allows that one style and that one script (by
+Subjects and error texts are hostile: anyone who may publish chooses them.  They reach the page as JSON in a
+data block in which `<`, `>` and `&` are escaped, so that nothing ends the block; the script puts them into
+text nodes only, never into markup.  A content security policy allows that one style and that one script (by
 their hashes) and no connection at all.
 """
 
@@ -22,12 +22,12 @@ _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029
 
 
 def embedded(data: Any) -> str:
-    """Return JSON that may stand in a `<script>` block, whatever its texts are."""
+    """Return JSON that is safe in a `<script>` block, whatever its texts are."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 def render(data: dict[str, Any]) -> str:
-    """Return the page for what `natsproxy.spark.report.collect` returns."""
+    """Return the page for the data of `natsproxy.spark.report.collect`."""
     style = _part("style.css")
     script = '"use strict";(() => {\n' + "\n".join(_part(name) for name in SCRIPTS) + "\n})();"
     title = ", ".join(data["captures"]) or "NATS traffic"

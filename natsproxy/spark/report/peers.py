@@ -1,4 +1,4 @@
-"""Who was there: connections, how they ended and how lively they were, and what they subscribed to."""
+"""Connections, their ends, round trips and silences; and subscriptions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, rows, who
 from natsproxy.spark.tables.base import CONN
 
 STRIPS: Final = 60
-"""Connections that are drawn."""
+"""The number of connections that are drawn."""
 CLEAN: Final = ("client-closed", "drained")
-"""Ends of connections that are as they should be."""
+"""The causes of connections that ended as they should."""
 _COUNTS: Final = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
 
 
 def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return how connections ended, and the ones to look at: unclean ends first, then the busiest."""
+    """Return the causes of ends, and the connections to look at: unclean ends first, then the busiest."""
     ends = rows(table.groupBy("cause").count().orderBy(F.desc("count"), "cause").limit(TOP))
     for end in ends:
         end["clean"] = end["cause"] in (*CLEAN, None)
@@ -42,13 +42,13 @@ def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
             "silence": _ms(row.get("silence")),
             **{name: row[name] for name in _COUNTS},
         }
-        for row in rows(_lively(top, tables.get("liveness")))
+        for row in rows(_with_liveness(top, tables.get("liveness")))
     ]
     listed.sort(key=lambda row: (row["opened"] or 0, row["id"]))
     return {"count": sum(end["count"] for end in ends), "ends": ends, "listed": listed} if listed else {}
 
 
-def _lively(top: DataFrame, liveness: DataFrame | None) -> DataFrame:
+def _with_liveness(top: DataFrame, liveness: DataFrame | None) -> DataFrame:
     """Add the longest round trip of a PING and the longest silence, where that table was written."""
     if liveness is None:
         return top
@@ -63,7 +63,7 @@ def _ms(value: int | None) -> float | None:
 
 
 def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
-    """Return subscriptions by subject template and queue: how many, refused, what they got."""
+    """Return subscriptions by subject template and queue: counts, refusals, delivered messages."""
     grouped = table.groupBy(F.coalesce("template", "subject").alias("template"), "queue").agg(
         F.count("*").alias("count"),
         F.count_if("refused").alias("refused"),

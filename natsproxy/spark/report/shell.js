@@ -1,22 +1,22 @@
-// The page: its sections in the order in which a person reads them, and what stands above them.
+// The page: its sections in the order in which a person reads them, below the heading and the findings.
 
 const SECTIONS = [
-  ["traffic", "Traffic", "What passed between clients and the server, over time.", traffic],
+  ["traffic", "Traffic", "Frames between clients and the server, over time.", traffic],
   ["templates", "Subjects", "The busiest subject templates: numbers, identifiers and inbox tokens are turned into *.", templates],
-  ["latency", "Latency", "Requests, and how long their answers took.", latency],
+  ["latency", "Latency", "Requests, and the time until their answers.", latency],
   ["slowest", "Slowest requests", "Open one to see its frames as they passed the proxy.", slowest],
-  ["jetstream", "JetStream", "What consumers got and said, what publishers were told, and calls of the API.", jetstream],
-  ["errors", "Errors", "Every -ERR that a client was told: denied permissions and all else.", errors],
+  ["jetstream", "JetStream", "Deliveries to consumers and their answers, publish acks, and calls of the API.", jetstream],
+  ["errors", "Errors", "Every -ERR that a client got: denied permissions and all others.", errors],
   ["faults", "Faults", "Firings of rules, aligned with what clients met at that time.", faults],
   ["connections", "Connections", "When they came and went, how they ended, what they carried.", connections],
-  ["gaps", "Gaps", "What the recorder could not keep.", gaps],
+  ["gaps", "Gaps", "Frames that the recorder could not keep.", gaps],
 ];
 const JETSTREAM = ["deliveries", "publishes", "js_api"];
 const has = (name) => (name === "jetstream" ? JETSTREAM.some((part) => data[part]) : data[name]);
 const why = (name) => (name === "jetstream" ? [...new Set(JETSTREAM.map((part) => data.empty[part]))].join(" ") : data.empty[name]);
 
 function tiles() {
-  const { totals, latency: asked, deliveries: made, errors: told, faults: fired, connections: conns, gaps: lost } = data;
+  const { totals, latency: asked, deliveries: made, errors: errs, faults: fired, connections: conns, gaps: lost } = data;
   const tile = (value, label, href, kind = "") => el("a", { class: `tile ${kind}`, href: `#${href}` }, el("b", {}, value), el("span", {}, label));
   const whole = (x) => short(x, 1e6);
   return el("div", { class: "tiles" }, [
@@ -26,7 +26,7 @@ function tiles() {
     asked && tile(whole(asked.whole.requests), `requests, ${whole(asked.whole.unanswered)} without an answer`, "latency"),
     asked?.whole.latency && tile(dur(asked.whole.latency[2]), `p99 latency, p50 ${dur(asked.whole.latency[0])}`, "latency"),
     made && tile(whole(made.whole.deliveries), `JetStream deliveries, ${whole(made.whole.redelivered)} again`, "deliveries"),
-    tile(whole(told?.count ?? 0), "errors told", "errors", told && "bad"),
+    tile(whole(errs?.count ?? 0), "errors", "errors", errs && "bad"),
     tile(whole(fired?.count ?? 0), "firings of rules", "faults", fired && "fault"),
     lost && tile(whole(lost.count), "gaps", "gaps", "bad"),
   ].filter(Boolean));
@@ -50,12 +50,12 @@ function heading() {
 
 function page() {
   const lost = data.findings.filter((finding) => finding.section === "gaps");
-  const said = data.findings.filter((finding) => finding.section !== "gaps");
+  const others = data.findings.filter((finding) => finding.section !== "gaps");
   document.querySelector("main").replaceChildren(
     ...heading(),
     ...(lost.length ? [el("div", { class: "alarm", role: "alert" }, el("b", {}, "This capture is not complete. "), lost.map((finding) => `${finding.text} `))] : []),
     tiles(),
-    el("ul", { class: "short", "aria-label": "In short" }, said.map((finding) => el("li", { class: finding.level }, el("a", { href: `#${finding.section}` }, sentence(finding.text))))),
+    el("ul", { class: "short", "aria-label": "In short" }, others.map((finding) => el("li", { class: finding.level }, el("a", { href: `#${finding.section}` }, sentence(finding.text))))),
     ...SECTIONS.map(([name, title, lead, draw]) => el("section", { id: name, "aria-labelledby": `${name}-title` },
       el("header", {}, el("h2", { id: `${name}-title` }, title), has(name) ? el("p", { class: "lead" }, lead) : null),
       has(name) ? draw(data[name]) : el("p", { class: "empty" }, why(name)))),

@@ -1,7 +1,7 @@
 """The tables under a folder, as far as they are there and whole, and the time axis that all charts share.
 
 A table that was not asked for, that a broken run left half-written or that an earlier analysis left behind is
-not in the list of the analysis, and no reason for a report to fail: its section says so in a sentence.  The
+not in the list of the analysis.  The report does not fail for it: its section says so in a sentence.  The
 list is read once, so all sections are of one moment, also where a watch is still writing.
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from natsproxy.spark.storage.store import Store
 
 BUCKETS: Final = 240
-"""How many steps the time axis has at most."""
+"""The most steps that the time axis has."""
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 _STEPS: Final = tuple(
     unit * step
@@ -32,7 +32,7 @@ _STEPS: Final = tuple(
 
 
 class Tables:
-    """The tables under `out`; `why` tells, of one that is not to be read, what is the matter."""
+    """The tables under `out`; `why` has a sentence for each table that cannot be read."""
 
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
         self._store = Store(spark, out)
@@ -59,7 +59,7 @@ class Axis:
     count: int
 
     def bucket(self, column: str, coarse: int = 1) -> Column:
-        """Return which step a time (Unix ns) falls into; times outside fall into the first and the last."""
+        """Return the step of a time (Unix ns); times outside fall into the first and the last."""
         width = self.step * coarse
         last = max(0, -(-self.count // coarse) - 1)
         return F.expr(f"cast(greatest(0, least({last}, ({column} - {self.t0}) div {width})) as int)")

@@ -1,4 +1,4 @@
-// What passed: traffic over time, subjects, requests and the slowest of them.
+// Traffic over time, subjects, requests and the slowest of them.
 
 function traffic({ frames, bytes: sizes }) {
   return [
@@ -38,7 +38,7 @@ function heatMap({ cells, coarse, decade, over, whole }) {
   const none = cells.some((cell) => cell[1] === null), band = none ? 16 : 0, rows = high - low;
   const height = Math.max(150, Math.min(280, rows * 11)) + band + BOTTOM, rowOf = (ms) => Math.log10(ms * 1e6) * decade;
   const here = (at) => over[Math.floor(at / coarse)];
-  const said = (o) => `${many(o[0], "answer")}, p50 ${dur(o[1])}, p99 ${dur(o[3])}, worst ${dur(o[4])}`;
+  const readOut = (o) => `${many(o[0], "answer")}, p50 ${dur(o[1])}, p99 ${dur(o[3])}, worst ${dur(o[4])}`;
   const left = el("p", { class: "keys" },
     el("span", { class: "key" }, svg("svg", { viewBox: "0 0 72 12", class: "scale", "aria-hidden": "true" },
       [1, 2, 3, 4, 5, 6].map((n) => svg("rect", { class: `h${n}`, x: (n - 1) * 12, width: 12, height: 12 }))), `1 to ${many(most, "request")}`),
@@ -46,11 +46,11 @@ function heatMap({ cells, coarse, decade, over, whole }) {
   return [left, overTime({
     title: "Request latency", height, left: 58,
     summary: `p50 ${dur(whole.latency[0])}, p99 ${dur(whole.latency[2])}, worst ${dur(whole.latency[3])}`,
-    read: (at) => (here(at) ? said(here(at)) : "no request answered"),
+    read: (at) => (here(at) ? readOut(here(at)) : "no request answered"),
     paint(root, x, width, floor) {
       const tall = (floor - band - 4) / rows, y = (row) => floor - (row - low) * tall;
       const paths = {}, wide = Math.max(1, x(step * coarse) - x(0));
-      if (none) root.append(svg("rect", { class: "lane", x: x(0), y: 0, width: x(span) - x(0), height: 10 }), svg("text", { x: 52, y: 9, "text-anchor": "end" }, "none"));
+      if (none) root.append(svg("rect", { class: "track", x: x(0), y: 0, width: x(span) - x(0), height: 10 }), svg("text", { x: 52, y: 9, "text-anchor": "end" }, "none"));
       for (let power = Math.ceil(low / decade); power * decade <= high; power++) {
         const at = y(power * decade);
         root.append(svg("line", { class: "grid", x1: x(0), x2: x(span), y1: at, y2: at }),
@@ -106,12 +106,12 @@ function slowest(rows) {
   return [
     el("p", { class: "keys" }, key("c2s", "to the responder"), key("busy", "the responder"), key("s2c", "back"), key("mute", "answered behind the proxy")),
     ...rows.map((row) => {
-      const parts = legsOf(row), said = parts.map(([name, ms]) => `${name} ${dur(ms)}`).join(", ");
+      const parts = legsOf(row), times = parts.map(([name, ms]) => `${name} ${dur(ms)}`).join(", ");
       const people = `asked by ${who(row.requester)}${row.responder === null ? "" : `, answered by ${who(row.responder)}`}`;
       return el("details", { class: "slow" },
-        el("summary", {}, el("b", {}, dur(row.latency)), code(row.subject), stack(parts.map(([, ms, kind]) => [ms, kind]), most, said)),
+        el("summary", {}, el("b", {}, dur(row.latency)), code(row.subject), stack(parts.map(([, ms, kind]) => [ms, kind]), most, times)),
         el("div", { class: "inside" },
-          el("p", {}, `${clock(row.t1, true)} · ${people}${row.status ? ` · status ${row.status}` : ""} · ${said}`),
+          el("p", {}, `${clock(row.t1, true)} · ${people}${row.status ? ` · status ${row.status}` : ""} · ${times}`),
           row.frames.length ? frames(row) : el("p", { class: "empty" }, "Its frames are not in the tables.")));
     }),
   ];

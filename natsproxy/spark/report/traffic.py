@@ -1,7 +1,7 @@
-"""What passed and what is missing: totals, traffic over time, subjects, fan-out, errors, gaps.
+"""Traffic: totals, frames over time, subjects, fan-out, errors, gaps.
 
 Each function asks Spark for a small answer (top N, one row per step of the axis) and returns plain values;
-times are ms since the axis began, texts are cut.  What is empty is returned empty.
+times are ms since the axis began, texts are cut.  An empty table gives an empty answer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.tables.base import MESSAGE, clients_side, peer
 
 TOP: Final = 25
-"""Rows of a table in the report."""
+"""The rows of a table in the report."""
 POINTS: Final = 60
-"""Points of a small line."""
+"""The points of a small line."""
 _DENIED: Final = "Permissions Violation"
 TEXT: Final = 160
-"""Characters that are kept of subjects and texts."""
+"""The characters that are kept of subjects and texts."""
 
 Rows = list[dict[str, Any]]
 
@@ -85,7 +85,7 @@ def overview(frames: DataFrame) -> dict[str, Any]:
 
 
 def recorders(frames: DataFrame) -> Rows:
-    """Return who recorded, and which segments."""
+    """Return the recorders with their segments and frames."""
     grouped = frames.groupBy("recorder").agg(
         F.min("segment").alias("first"),
         F.max("segment").alias("last"),
@@ -105,11 +105,11 @@ def traffic(frames: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     if not found:
         return {}
     return {
-        what: {
-            name: axis.series({row["at"]: row[what] for row in found if row["dir"] == way})
-            for way, name in enumerate(("c2s", "s2c"))
+        measure: {
+            name: axis.series({row["at"]: row[measure] for row in found if row["dir"] == direction})
+            for direction, name in enumerate(("c2s", "s2c"))
         }
-        for what in ("frames", "bytes")
+        for measure in ("frames", "bytes")
     }
 
 
@@ -143,7 +143,7 @@ def templates(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
 
 
 def fanout(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
-    """Return how far messages went, by template: copies, how many nobody got, delay and spread."""
+    """Return copies of messages by template: deliveries, messages without one, delay and spread."""
     grouped = table.groupBy("template").agg(
         F.sum("published").alias("published"),
         F.sum("deliveries").alias("deliveries"),
@@ -164,13 +164,13 @@ def errors(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     return {
         "count": sum(over.values()),
         "over": axis.series(over),
-        "listed": _told(table, axis, "kind"),
-        "denied": _told(denied, axis, "kind", "subject"),
+        "listed": _errors_by(table, axis, "kind"),
+        "denied": _errors_by(denied, axis, "kind", "subject"),
     }
 
 
-def _told(errors: DataFrame, axis: Axis, *by: str) -> Rows:
-    """Return errors by texts of theirs: how many, and who said them."""
+def _errors_by(errors: DataFrame, axis: Axis, *by: str) -> Rows:
+    """Return errors by some of their texts: counts, connections, an example, their origin."""
     grouped = errors.groupBy(*(cut(name).alias(name) for name in by)).agg(
         F.count("*").alias("count"),
         F.count_if("from_proxy").alias("from_proxy"),
@@ -179,12 +179,12 @@ def _told(errors: DataFrame, axis: Axis, *by: str) -> Rows:
         F.min("t_ns").alias("first"),
         F.max("t_ns").alias("last"),
     )
-    told = rows(grouped.orderBy(F.desc("count"), *by).limit(TOP))
-    return [row | {"first": axis.ms(row["first"]), "last": axis.ms(row["last"])} for row in told]
+    listed = rows(grouped.orderBy(F.desc("count"), *by).limit(TOP))
+    return [row | {"first": axis.ms(row["first"]), "last": axis.ms(row["last"])} for row in listed]
 
 
 def gaps(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return what was not recorded: the largest gaps, and their sums."""
+    """Return the largest gaps, and the sums of all."""
     frames, size = F.coalesce("frames", F.lit(0)), F.coalesce("bytes", F.lit(0))
     total = rows(
         table.agg(F.count("*").alias("count"), F.sum(frames).alias("frames"), F.sum(size).alias("bytes"))

@@ -10,9 +10,9 @@ Spark hands options over as strings under case-insensitive names.  All of them, 
     op               operations, comma-separated
     subject          subject patterns, comma-separated
     payload          bytes of each payload: 0 (default), N, or -1 for all
-    mode             PERMISSIVE (default), DROPMALFORMED, FAILFAST: what a damaged block is, see `source.py`
-    partitionBytes   about how much one task reads (64 MiB)
-    maxBytesPerTrigger   of a stream: about how much one batch takes (256 MiB)
+    mode             PERMISSIVE (default), DROPMALFORMED, FAILFAST: for damaged blocks, see `data_source.py`
+    partitionBytes   the bytes that one task reads, about (64 MiB)
+    maxBytesPerTrigger   of a stream: the bytes that one batch takes, about (256 MiB)
     failOnDataLoss   of a stream where a segment is missing: "true" (default) stops it, "false" goes on
 """
 
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a read asks for; sizes in bytes, payload -1 for all."""
+    """The checked options of one read; sizes in bytes, payload -1 for all."""
 
     paths: tuple[str, ...]
     what: str
@@ -47,7 +47,7 @@ class Options:
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Return the options of a read.  Raises ConfigError in one sentence that names option and value."""
+    """Return the checked options.  Raises ConfigError in one sentence that names option and value."""
     options = _Given({key.lower(): value for key, value in given.items()})
     return Options(
         paths=_paths(options),
@@ -62,7 +62,7 @@ def parse(given: Mapping[str, str]) -> Options:
 
 
 class _Given:
-    """Options under lower-case names."""
+    """The options as given, under lower-case names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -70,12 +70,12 @@ class _Given:
     def text(self, name: str) -> str | None:
         return self._options.get(name.lower())
 
-    def value(self, name: str, default: _T, read: Callable[[str], _T], what: str) -> _T:
+    def value(self, name: str, default: _T, read: Callable[[str], _T], expected: str) -> _T:
         text = self.text(name)
         try:
             return default if text is None else read(text)
         except (ValueError, KeyError):
-            raise ConfigError(f"natscap option {name}={text!r}: it must be {what}") from None
+            raise ConfigError(f"natscap option {name}={text!r}: it must be {expected}") from None
 
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
         """Return one of `allowed`, in any letter case; the first is the default."""
@@ -103,7 +103,7 @@ def _paths(options: _Given) -> tuple[str, ...]:
 
 
 def _query(options: _Given) -> Query:
-    lanes = {"c2s": C2S, "s2c": S2C}
+    directions = {"c2s": C2S, "s2c": S2C}
     ops = options.value(
         "op",
         ALL_OPS,
@@ -116,7 +116,7 @@ def _query(options: _Given) -> Query:
         conns=options.value(
             "conn", frozenset[int](), lambda _: frozenset(map(int, options.words("conn"))), "connection ids"
         ),
-        direction=options.value("direction", None, lambda text: lanes[text.lower()], "c2s or s2c"),
+        direction=options.value("direction", None, lambda text: directions[text.lower()], "c2s or s2c"),
         ops=ops,
         subjects=tuple(word.encode() for word in options.words("subject")),
     )

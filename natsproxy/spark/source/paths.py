@@ -1,12 +1,12 @@
-"""Where captures are: files, folders of segments, globs, and the same on object stores.
+"""Paths of captures: files, folders of segments, globs, and the same on object stores.
 
 A place with a scheme (`s3://bucket/folder/*.ncap`, `gs://`, `abfs://`, `hdfs://`, `file://`) is read
 through `pyarrow.fs`, which asks for byte ranges; Hadoop's `s3a://` and `s3n://` mean `s3://` here.
 Credentials are those of pyarrow (for S3 the AWS chain: environment, profile, instance role), not
-`spark.hadoop.*`.  What follows `?` are pyarrow's own settings (`?endpoint_override=...&region=...`).
+`spark.hadoop.*`.  The part after `?` has pyarrow's own settings (`?endpoint_override=...&region=...`).
 Anything else is a path of this machine: on a cluster every node must see it.
 
-Objects do not grow: what is uploaded are closed segments.  Local files may still be written to.
+Objects do not grow, so closed segments are uploaded.  Local files may still be written to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAGIC = re.compile(r"[*\[]")
 
 
 def is_url(place: str) -> bool:
-    """Whether a place has a scheme, and so is read through `pyarrow.fs`."""
+    """Return True for a place with a scheme, which is read through `pyarrow.fs`."""
     return bool(_URL.match(place))
 
 
@@ -46,12 +46,12 @@ def segments(place: str) -> list[str]:
     if found:
         return found
     if not is_url(place):
-        open_capture(place)  # says what is the matter
+        open_capture(place)  # it raises the more exact error
     raise CaptureError("there is no capture here (no such file, folder or *.ncap in it)", path=place)
 
 
 def listing(place: str) -> list[str]:
-    """Return the segment files of a place in order; none where there is nothing yet."""
+    """Return the segment files of a place in order; none where no file is there yet."""
     if is_url(place):
         return _remote_listing(place)
     where = Path(place)
@@ -84,11 +84,11 @@ def open_segment(place: str, buffer: int = READ_BUFFER) -> CaptureFile:
 
 
 def check(places: Iterable[str]) -> int:
-    """Open every segment of all places once, so that what is no capture is said before any work is done.
+    """Open every segment of all places once, before any work, and return their size (bytes).
 
-    Returns how large they are, bytes.  Raises CaptureError: nothing there, not a capture, a newer version (of
-    any of them), no permission.  A last segment whose header is not written yet is passed over, unless it is
-    all there is.
+    Raises CaptureError where there is no file, for a file that is no capture or of a newer version, and
+    without permission.  A last segment whose header is not written yet is passed over, unless it is the only
+    one.
     """
     total = 0
     for place in places:
@@ -103,13 +103,13 @@ def check(places: Iterable[str]) -> int:
 
 
 def readable(names: Iterable[str]) -> Iterator[str]:
-    """Yield the segments that have begun: a header of a version that is read here.  Raises CaptureError."""
+    """Yield the segments whose headers are written.  Raises CaptureError for an unreadable one."""
     for name in names:
         try:
             with open_segment(name, PLAN_BUFFER):
                 yield name
         except TruncatedCapture:
-            continue  # created, nothing written yet
+            continue  # created, its header is not written yet
 
 
 def _resolve(place: str) -> tuple[FileSystem, str, str]:
@@ -158,12 +158,12 @@ def _remote_listing(place: str) -> list[str]:
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """Whether a path fits a glob, folder by folder."""
+    """Return True if a path fits a glob, folder by folder."""
     parts, patterns = PurePosixPath(name).parts, PurePosixPath(pattern).parts
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 def _reason(error: Exception) -> str:
-    """Return what a library says, in one line."""
+    """Return the text of a library's error, in one line."""
     strerror = getattr(error, "strerror", None)
     return str(strerror or error).strip().split("\n")[0].split(". Detail:")[0]

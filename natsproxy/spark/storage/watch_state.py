@@ -140,7 +140,7 @@ class WatchState:
         return [one.place for one in old]
 
     def is_over(self, hour: int, margin: int) -> bool:
-        """Whether an hour and its look-ahead lie before the newest frame of any recorder."""
+        """Return True where an hour and its look-ahead lie before the newest frame of any recorder."""
         return (hour + 1) * HOUR + margin <= self.newest
 
     def places(self, source: str, start: int | None = None, end: int | None = None) -> list[str]:

@@ -1,11 +1,15 @@
-"""The tables: pure functions from DataFrames to DataFrames, in native Spark SQL only.
+"""The tables: `frames` and `items` flow in, one DataFrame per table flows out.
 
-`frames` is read from captures and written to Parquet first; everything else derives from that and from the
-`items` that are no frames.  What each table has is written down in `natsproxy/spark/schema.py`, what it means
-with its function.  They are written for captures of any size: see `natsproxy/spark/tables/base.py`.
+They are pure functions in native Spark SQL.  `frames` is read from captures and written to Parquet first;
+every other table derives from it and from `items`.  The columns of a table stand in
+`natsproxy/spark/schema.py`, their meaning with its function here.  They work for captures of any size:
+`base.py` says how.
 
-Four tables select from the same pairs of requests and replies, `exchanges`: who writes several of them keeps
-it (`persist`) and gives it to `derive`.
+Four tables select from the same pairs of requests and replies, `exchanges` (`pairing.py`): a caller that
+writes several of them keeps it (`persist`) and gives it to `derive`.  `hours.py` computes the same tables
+hour by hour.
+
+Read `FROM` below first, then `base.py`, then one simple table (`subjects` in `messages.py`).
 """
 
 from __future__ import annotations
@@ -50,11 +54,11 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
     "gaps": (gaps, ("items",)),
     "faults": (faults, ("frames", "items", "exchanges")),
 }
-"""Each table: its function and what that takes."""
+"""Each table: its function and the arguments of that."""
 TABLES: Final = ("frames", *FROM)
 """All tables, in the order in which they are written; `replay_diff` compares two `frames`, by itself."""
 PAYLOAD_BYTES: Final = 256
-"""How much of each payload the tables look at: acks, publish acks and JetStream's error codes."""
+"""The bytes of each payload that the tables use: for acks, publish acks and JetStream's error codes."""
 
 
 def derive(
@@ -62,7 +66,7 @@ def derive(
 ) -> DataFrame:
     """Return a table of `TABLES` other than `frames`.
 
-    items: for the tables that need them (`FROM`).  paired: `exchanges(frames)`, where it is there already.
+    items: for the tables that need them (`FROM`).  paired: `exchanges(frames)`, where the caller has it.
     """
     make, sources = FROM[name]
     given = {"frames": frames, "items": items}

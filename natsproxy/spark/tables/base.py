@@ -1,16 +1,17 @@
-"""What the tables share: whose side a frame is seen from, texts as numbers, and counting in turns.
+"""Building blocks of the tables: frames as one side saw them, and texts as numbers.
 
-A proxy sees each frame on two legs.  `clients_side` is what clients said and heard, `servers_side` what the
-server did; a frame that a rule changed is a row on each side, a dropped one on the sender's only, and one
-that the proxy made on the receiver's only, so that on either side everything counts once.
+A proxy sees each frame on two legs.  `clients_side` has the frames that clients sent and got, `servers_side`
+those that the server got and sent.  A frame that a rule changed is a row on each side, a dropped one on the
+sender's only, and one that the proxy made on the receiver's only, so that on either side each frame counts
+once.
 
 Aggregations keep numbers only: Spark combines numbers in place, in a hash table before the shuffle, so that
 a key with 1e9 frames is one row per task, but falls back to sorting as soon as one buffer holds a text.  So
 texts travel as their xxhash64 and come back by a join with the few different ones (`with_text`, `with_peer`).
 Two texts of one hash would make two rows of one: at a million different texts the odds are 1 in 37 million.
 
-Most keys are used once.  Those that are used again (a reply subject, a sid) go through a window that counts
-the turns; the frames of all other keys are never sorted.
+Most keys are used once.  Keys that are used again (a reply subject, a sid) go through a window that numbers
+the uses (the column `turn`); the frames of all other keys are never sorted.
 """
 
 from __future__ import annotations
@@ -25,19 +26,23 @@ MESSAGES = ("PUB", "HPUB", "MSG", "HMSG")
 MESSAGE = f"op IN {MESSAGES}"
 ACK = "$JS.ACK."
 CONN = ("recorder", "conn_id")
-_WHOLE = "(flags & 1) = 0"
+_WHOLE = "(flags & 1) = 0"  # the flag of a frame that the end of its connection cut
 
 
 def clients_side(frames: DataFrame) -> DataFrame:
-    """Return the whole frames as clients sent and got them; `at_ns` is when that was."""
-    seen = "((dir = 0 AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL))"
-    return frames.where(f"{seen} AND {_WHOLE}").withColumn("at_ns", F.expr("t_ns + if(dir = 1, delay_ns, 0)"))
+    """Return the whole frames as clients sent and got them; `at_ns` is the time of that (Unix ns)."""
+    passed = "((dir = 0 AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL))"
+    return frames.where(f"{passed} AND {_WHOLE}").withColumn(
+        "at_ns", F.expr("t_ns + if(dir = 1, delay_ns, 0)")
+    )
 
 
 def servers_side(frames: DataFrame) -> DataFrame:
-    """Return the whole frames as the server got and sent them; `at_ns` is when that was."""
-    seen = "((dir = 0 AND out_ordinal IS NOT NULL) OR (dir = 1 AND in_ordinal IS NOT NULL))"
-    return frames.where(f"{seen} AND {_WHOLE}").withColumn("at_ns", F.expr("t_ns + if(dir = 0, delay_ns, 0)"))
+    """Return the whole frames as the server got and sent them; `at_ns` is the time of that (Unix ns)."""
+    passed = "((dir = 0 AND out_ordinal IS NOT NULL) OR (dir = 1 AND in_ordinal IS NOT NULL))"
+    return frames.where(f"{passed} AND {_WHOLE}").withColumn(
+        "at_ns", F.expr("t_ns + if(dir = 0, delay_ns, 0)")
+    )
 
 
 def shaped(name: str, rows: DataFrame) -> DataFrame:
@@ -48,12 +53,12 @@ def shaped(name: str, rows: DataFrame) -> DataFrame:
 
 
 def when(condition: str, value: str | Column) -> Column:
-    """Return `value` where the condition holds, NULL elsewhere: what an aggregate skips."""
+    """Return `value` where the condition holds, NULL elsewhere: aggregates skip NULL."""
     return F.when(F.expr(condition), F.expr(value) if isinstance(value, str) else value)
 
 
 def peer() -> Column:
-    """Return the connection of a frame as one number (see `with_peer`)."""
+    """Return the connection of a frame as one number; `with_peer` turns it back."""
     return F.xxhash64(*CONN)
 
 

@@ -1,11 +1,11 @@
-"""Connections and what lives as long as they: subscriptions, and signs of life.
+"""Tables of whole connections: `connections`, `subscriptions`, `liveness`; and `gaps`.
 
 A connection or subscription that was there before its recording is known from the preamble of a segment; the
 first one counts, later segments repeat it.
 
 Silence is found without sorting frames: they are first counted by connection, direction and second, in
 place, and only the seconds of a connection are put in order.  So silences of a second and more are exact, and
-shorter ones are none.
+shorter ones do not count.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def info(name: str, kind: str = "string") -> Column:
 
 
 def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
-    """Return one row per connection: when it came and went, who it was, why it ended, how much it carried.
+    """Return one row per connection: its times, its client, the cause of its end, its traffic.
 
     opened_ns: NULL where it was open before the recording; closed_ns, cause: where it did not end in it.
     name, lang, version, user: of its last CONNECT; server_version: of its last INFO.
     """
-    seen = (
+    connected = (
         items.where("kind IN ('open', 'preamble', 'close')")
         .groupBy(*CONN)
         .agg(
@@ -42,7 +42,7 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
             *(F.max(info(name, "bigint")).alias(name) for name in _BYTES),
         )
     )
-    said = clients_side(frames).where("op IN ('CONNECT', 'INFO')").select(*CONN, "op", "at_ns", "args")
+    greetings = clients_side(frames).where("op IN ('CONNECT', 'INFO')").select(*CONN, "op", "at_ns", "args")
     before = items.where("kind = 'preamble'").select(
         *CONN,
         F.col("t_ns").alias("at_ns"),
@@ -51,12 +51,12 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
             "named_struct('op', 'INFO', 'line', get_json_object(info, '$.info'))))"
         ),
     )
-    said = said.unionByName(
+    greetings = greetings.unionByName(
         before.select(*CONN, "op", "at_ns", F.regexp_extract("line", r"(\{.*\})", 1).alias("args"))
     )
     fields = {name: f"CONNECT.{name}" for name in ("name", "lang", "version", "user")}
     fields["server_version"] = "INFO.version"
-    greeted = said.groupBy(*CONN).agg(
+    greeted = greetings.groupBy(*CONN).agg(
         *(
             F.expr(
                 f"max_by(get_json_object(args, '$.{path.split('.')[1]}'), "
@@ -65,15 +65,16 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
             for name, path in fields.items()
         )
     )
-    return shaped("connections", seen.join(greeted, [*CONN], "left"))
+    return shaped("connections", connected.join(greeted, [*CONN], "left"))
 
 
 def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
     """Return one row per subscription: from SUB to UNSUB, its max or the end of the connection.
 
-    turn: the how-many-th subscription of that sid.  ended: unsub, max, close, NULL (still open when the
-    capture ended).  max: of UNSUB, NULL without.  refused: a rule kept it from the server.  delivered, bytes:
-    what reached the client in the recording; a 503 for a request of its own does not count.
+    turn: 1 for the first subscription of that sid, 2 for the next.  ended: unsub, max, close, NULL (still
+    open when the capture ended).  max: of UNSUB, NULL without.  refused: a rule kept it from the server.
+    delivered, bytes: of the messages that reached the client in the recording; a 503 for a request of its own
+    does not count.
     """
     control = _control(frames, items)
     starts = control.where("start").drop("start")
@@ -103,11 +104,11 @@ def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
 
 
 def _control(frames: DataFrame, items: DataFrame) -> DataFrame:
-    """Return SUBs, those of preambles and UNSUBs, with `start` (it begins a subscription) and its turn.
+    """Return SUBs, those of preambles and UNSUBs, with `start` (it begins a subscription) and `turn`.
 
-    A SUB of a live sid is none: the server ignores it.
+    A SUB of a sid that is in use begins none: the server ignores it.
     """
-    said = (
+    sent = (
         clients_side(frames)
         .where("dir = 0 AND op IN ('SUB', 'UNSUB')")
         .select(
@@ -143,14 +144,14 @@ def _control(frames: DataFrame, items: DataFrame) -> DataFrame:
         )
     )
     order = Window.partitionBy(*CONN, "sid").orderBy("at_ns", "dir", "ordinal")
-    told = said.unionByName(before).withColumn("previous", F.lag("op").over(order))
+    control = sent.unionByName(before).withColumn("previous", F.lag("op").over(order))
     begins = "previous IS NULL OR (op = 'SUB' AND previous = 'UNSUB')"
-    told = told.withColumn("start", F.expr(f"op <> 'UNSUB' AND ({begins})"))
-    return told.withColumn("turn", F.sum(F.expr("if(start, 1, 0)")).over(order)).drop("previous")
+    control = control.withColumn("start", F.expr(f"op <> 'UNSUB' AND ({begins})"))
+    return control.withColumn("turn", F.sum(F.expr("if(start, 1, 0)")).over(order)).drop("previous")
 
 
 def _touching(frames: DataFrame) -> DataFrame:
-    """Return what a sid's count depends on: `message` reached the client, `went` reached the server."""
+    """Return the frames that count for a sid: `message` reached the client, `went` reached the server."""
     rows = frames.where("sid IS NOT NULL AND (flags & 1) = 0").where(
         "op = 'SUB' OR (op = 'UNSUB' AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL)"
     )
@@ -195,15 +196,16 @@ def _ended(rows: DataFrame) -> DataFrame:
 
 
 def liveness(frames: DataFrame) -> DataFrame:
-    """Return one row per connection and side: its PINGs, how fast they were answered, its longest silence.
+    """Return one row per connection and side: its PINGs, their round trips, its longest silence.
 
-    dir: 0 what the client sent, 1 the server.  PINGs and PONGs pair in order; a PONG before the first PING
-    belongs to one before the recording.  rtt: as the client saw it.  silence_ns: the longest time without
-    a frame from that side, from `silent_from_ns` on; NULL below a second.  first_ns, last_ns: frames.
+    dir: 0 for the frames of the client, 1 for those of the server.  PINGs and PONGs pair in order; a PONG
+    before the first PING belongs to one before the recording.  rtt: as the client saw it.  silence_ns: the
+    longest time without a frame from that side, from `silent_from_ns` on; NULL below a second.  first_ns,
+    last_ns: frames.
     """
     key = [*CONN, "dir"]
-    heard = frames.where("in_ordinal IS NOT NULL AND conn_id IS NOT NULL")
-    seconds = heard.groupBy(*key, F.expr(f"t_ns DIV {SECOND}").alias("second")).agg(
+    received = frames.where("in_ordinal IS NOT NULL AND conn_id IS NOT NULL")
+    seconds = received.groupBy(*key, F.expr(f"t_ns DIV {SECOND}").alias("second")).agg(
         F.min("t_ns").alias("first"), F.max("t_ns").alias("last"), F.count("*").alias("frames")
     )
     order = Window.partitionBy(*key).orderBy("second")
@@ -255,7 +257,7 @@ def _round_trips(frames: DataFrame) -> DataFrame:
 
 
 def gaps(items: DataFrame) -> DataFrame:
-    """Return what a capture could not record."""
+    """Return one row per gap: frames that the recorder could not keep."""
     return shaped(
         "gaps",
         items.where("kind = 'gap'").withColumns(

@@ -1,4 +1,4 @@
-"""What rules did, and what followed.
+"""The table `faults`: firings of rules, and the events that followed them.
 
 An error or an end of the connection is looked for in time: the next one on that connection within `WINDOW`.
 Firings, errors and ends are rare beside messages, so only they are put in order.  A reply is looked for by
@@ -15,17 +15,17 @@ from natsproxy.spark.tables.base import CONN, clients_side, shaped
 from natsproxy.spark.tables.connections import info
 
 WINDOW = 5_000_000_000
-"""How long after a firing an error or an end still counts as what followed, ns."""
+"""The time after a firing in which an error or an end counts as its consequence, ns."""
 _TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
 
 
 def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFrame:
-    """Return every firing of a rule and what followed on its connection.
+    """Return one row per firing of a rule, with the error, end and reply that followed.
 
-    count: how many frames of one read it speaks for; the rest is the first's.
-    error_ns, close_ns: how long until the next -ERR to the client and until the end, NULL if neither came
-    within `WINDOW`.  outcome: of the request that the frame opened or answered (as in `requests`), NULL where
-    it belongs to none, or to a reply subject that several share; reply_ns: how long until the reply.
+    count: the frames of one read that it stands for; the other fields are those of the first.  error_ns,
+    close_ns: the time until the next -ERR to the client and until the end, NULL if later than `WINDOW`.
+     outcome: of the request that the frame opened or answered (as in `requests`), NULL where
+    it belongs to none, or to a reply subject that several share; reply_ns: the time until the reply.
     """
     fired = items.where("kind = 'firing'").select(
         *CONN,

@@ -1,7 +1,7 @@
-"""JetStream's deliveries and what clients answered.
+"""The table `js_acks`: JetStream's deliveries and the answers of clients.
 
-A delivery carries its ack subject as its reply, and what the client answers goes to that subject: the pair is
-one aggregation on it, as a request's is (`natsproxy/spark/tables/pairing.py`).
+A delivery carries its ack subject as its reply, and the client's answer goes to that subject: the pair is one
+aggregation on it, as a request's is (`natsproxy/spark/tables/pairing.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, shaped, when, with_peer, with_text
 
 ANSWERS = ("ack", "nak", "term", "next", "other")
-"""What a client says to a delivery, by its number in aggregations; +WPI only asks for more time."""
+"""The answers to a delivery, by their numbers in aggregations; +WPI only asks for more time."""
 _WPI = "coalesce(payload = X'2B575049', false)"
 _ANSWER = (
     "CASE WHEN size <= header_size OR payload IN (X'2B41434B', X'2B4F4B') THEN 1 "
@@ -27,24 +27,25 @@ def _token(place: int, kind: str = "string") -> str:
 
 
 def js_acks(frames: DataFrame) -> DataFrame:
-    """Return one row per JetStream delivery: the how-many-th it is, what the client said, how late.
+    """Return one row per JetStream delivery: its number, the client's answer, the time until then.
 
     answer: the first that settles it: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
-    there were only those; none.  redelivered: it was delivered before.  wpi: how often more time was asked
-    for.  answer_ns: from delivery to answer.  Answers to deliveries from before the recording are none.
+    there were only those; none.  redelivered: it was delivered before.  wpi: the times that the client asked
+    for more time.  answer_ns: from delivery to answer.  Answers to deliveries from before the recording are
+    none.
     """
     rows = (
         clients_side(frames)
         .where(MESSAGE)
         .withColumn("k", F.expr("if(dir = 1, reply, subject)"))
         .where(F.col("k").startswith(ACK))
-        .withColumn("said", F.expr(f"CASE WHEN dir = 1 OR {_WPI} THEN NULL ELSE {_ANSWER} END"))
+        .withColumn("answer_code", F.expr(f"CASE WHEN dir = 1 OR {_WPI} THEN NULL ELSE {_ANSWER} END"))
         .withColumn("peer", peer())
     )
     grouped = rows.groupBy("k").agg(
         F.min(when("dir = 1", "at_ns")).alias("delivered_ns"),
-        F.min(when("said IS NOT NULL", "at_ns")).alias("settled_ns"),
-        F.expr("min_by(said, if(said IS NOT NULL, at_ns, NULL))").alias("said"),
+        F.min(when("answer_code IS NOT NULL", "at_ns")).alias("settled_ns"),
+        F.expr("min_by(answer_code, if(answer_code IS NOT NULL, at_ns, NULL))").alias("answer_code"),
         F.expr(f"count_if(dir = 0 AND {_WPI})").alias("wpi"),
         F.min(when(f"dir = 0 AND {_WPI}", "at_ns")).alias("wpi_ns"),
         F.max(when("dir = 1", "peer")).alias("peer"),
@@ -68,7 +69,7 @@ def js_acks(frames: DataFrame) -> DataFrame:
                 "pending": F.expr(_token(6, "bigint")),
                 "redelivered": F.expr(f"{_token(2, 'bigint')} > 1"),
                 "answered_ns": F.expr("coalesce(settled_ns, wpi_ns)"),
-                "answer": F.expr(f"coalesce(elt(said, {words}), if(wpi > 0, 'wpi', 'none'))"),
+                "answer": F.expr(f"coalesce(elt(answer_code, {words}), if(wpi > 0, 'wpi', 'none'))"),
                 "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
             }
         ),

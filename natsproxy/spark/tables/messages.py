@@ -1,4 +1,4 @@
-"""Messages by themselves: where they went, what their headers said, what clients were refused."""
+"""Tables of single messages: `subjects`, `headers`, `fanout`; and `errors`, the refusals of clients."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def headers(frames: DataFrame) -> DataFrame:
 
 
 def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per message that the server got: how many copies it sent, how late, how spread.
+    """Return one row per message that the server got: the number of its copies, their delay and spread.
 
     Messages have no identity on the wire: they are told apart by subject, reply, headers, size and the first
     bytes of the payload that `frames` keeps.  Where several are equal they share a row (`published` > 1),
@@ -104,10 +104,11 @@ def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
 
 
 def errors(frames: DataFrame) -> DataFrame:
-    """Return every -ERR that a client got.
+    """Return one row per -ERR that a client got.
 
-    kind: its text with what it quotes left out; subject: what it quotes first.  from_proxy: the server did
-    not say it.  cause: `rule` where a rule made it (which one: `faults`), else the rule that changed it.
+    kind: its text without quoted parts; subject: the first quoted part.  from_proxy: the server did not send
+    it. cause: `rule` where a rule made it (`faults` names the rule), else the name of the rule that changed
+    it.
     """
     rows = clients_side(frames).where("op = '-ERR'")
     return shaped(

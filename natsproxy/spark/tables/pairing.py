@@ -4,13 +4,13 @@ The four legs of an exchange share a key: 1 the request arrives (its reply subje
 responder, 3 the reply arrives (its subject), 4 it is delivered to the requester.  A frame with a reply
 subject is a leg of two exchanges: the one that it opens, and the one that it may answer.
 
-A reply subject that is used again is counted in turns, by time: a reply belongs to the latest request before
-it.  Pull requests (`CONSUMER.MSG.NEXT` on one inbox for ever) are answered by deliveries on other subjects,
-and more than `TURNS_MAX` requests on one reply subject would make one task sort them all: both stay one row
-per reply subject, with counts and without latency.
+The requests of a reply subject that is used again are numbered by time (`turn`): a reply belongs to the
+latest request before it.  Pull requests (`CONSUMER.MSG.NEXT` on one inbox for ever) are answered by
+deliveries on other subjects, and more than `TURNS_MAX` requests on one reply subject would make one task sort
+them all: both stay one row per reply subject, with counts and without latency.
 
-What requests, JetStream calls and publish acks are asked for is gathered here at once, so that these tables
-are mere selections of one result, which who wants several of them keeps.
+The columns of requests, JetStream calls and publish acks are aggregated here at once, so that these tables
+are mere selections of one result, which a caller that wants several of them keeps.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, when, with_peer, with_text
 
 TURNS_MAX = 100_000
-"""Requests on one reply subject that are still told apart."""
+"""The number of requests on one reply subject up to which they are told apart."""
 _PULL = r"subject LIKE '$JS.%API.CONSUMER.MSG.NEXT.%'"
 _SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
-"""Of which exchanges a message is a leg: 1 of the one that it opens, 3 of the one that it may answer."""
+"""The exchanges of which a message is a leg: 1, the one that it opens; 3, the one that it may answer."""
 _FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
 _ERRED = "body LIKE '%err_code%'"
 _IS_ACK = """(body LIKE '{"stream"%"seq"%' OR body LIKE '{"error"%"stream"%"seq"%')"""
@@ -37,13 +37,13 @@ def _number(name: str, kind: str = "bigint") -> str:
     return rf"""try_cast(nullif(regexp_extract(body, '"{name}":\\s*([0-9]+)', 1), '') AS {kind})"""
 
 
-def _said(condition: str, value: str | Column) -> Column:
-    """Return a value of JetStream's reply, where it is one of that kind."""
+def _from_reply(condition: str, value: str | Column) -> Column:
+    """Return a value of JetStream's reply, where the condition holds for it."""
     return F.max(when(f"leg = 4 AND body IS NOT NULL AND {condition}", value))
 
 
-def asking(frames: DataFrame) -> DataFrame:
-    """Return the messages of requesters."""
+def request_messages(frames: DataFrame) -> DataFrame:
+    """Return the messages with a reply subject that clients sent, acks apart."""
     rows = clients_side(frames).where(f"{MESSAGE} AND dir = 0 AND reply IS NOT NULL")
     return rows.where(~F.col("reply").startswith(ACK))
 
@@ -71,7 +71,7 @@ def legs(frames: DataFrame) -> DataFrame:
 
 
 def _aggregates(own: str) -> list[Column]:
-    """Return what is asked of an exchange, in numbers only; own: which requests count."""
+    """Return the aggregates of an exchange, in numbers only; own: an SQL condition on requests that count."""
     return [
         F.min(when(f"leg = 1 AND {own}", "at_ns")).alias("t1"),
         *(F.min(when(f"leg = {leg}", "at_ns")).alias(f"t{leg}") for leg in (2, 3, 4)),
@@ -86,19 +86,19 @@ def _aggregates(own: str) -> list[Column]:
         F.expr("count_if(leg = 2)").alias("deliveries"),
         F.expr("count_if(leg = 4)").alias("replies"),
         F.expr("count_if(leg = 1 AND for_jetstream)").alias("marked"),
-        _said(_ERRED, _number("err_code", "int")).alias("err_code"),
-        _said(_ERRED, F.xxhash64(F.expr(_ERROR))).alias("error_id"),
-        _said(_IS_ACK, F.xxhash64(F.expr(_STREAM))).alias("stream_id"),
-        _said(_IS_ACK, _number("seq")).alias("seq"),
-        _said(_IS_ACK, _number("count")).alias("batch"),
-        _said(_IS_ACK, _DUPLICATE).alias("duplicated"),
+        _from_reply(_ERRED, _number("err_code", "int")).alias("err_code"),
+        _from_reply(_ERRED, F.xxhash64(F.expr(_ERROR))).alias("error_id"),
+        _from_reply(_IS_ACK, F.xxhash64(F.expr(_STREAM))).alias("stream_id"),
+        _from_reply(_IS_ACK, _number("seq")).alias("seq"),
+        _from_reply(_IS_ACK, _number("count")).alias("batch"),
+        _from_reply(_IS_ACK, _DUPLICATE).alias("duplicated"),
     ]
 
 
 def paired(frames: DataFrame, own: str = "true") -> DataFrame:
     """Return one row per request (`k`, `turn`), in numbers only: see `base`.
 
-    shared: other requests have the same reply subject.  own: an SQL condition, which requests count; the
+    shared: other requests have the same reply subject.  own: an SQL condition on requests that count; the
     others are only told apart from them.
     """
     whole = _aggregates(own)
@@ -109,7 +109,7 @@ def paired(frames: DataFrame, own: str = "true") -> DataFrame:
         .agg(*whole, *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items()))
     )
     single = once.where(f"uses = 1 OR pulls > 0 OR uses > {TURNS_MAX}")
-    # Where a row holds several requests, what is not told apart is counted when it happens.
+    # A row of several requests counts deliveries and replies by their own times.
     single = single.withColumns(
         {name: F.expr(f"if(uses > 1, own_{name}, {name})") for name in ("deliveries", "replies")}
     ).drop("own_deliveries", "own_replies")
@@ -120,12 +120,12 @@ def paired(frames: DataFrame, own: str = "true") -> DataFrame:
 
 def _turns(frames: DataFrame) -> DataFrame:
     """Return the legs of reply subjects that several requests use, each with the number of its request."""
-    asked = (
-        asking(frames)
+    uses = (
+        request_messages(frames)
         .groupBy(F.col("reply").alias("k"))
         .agg(F.count("*").alias("uses"), F.expr(f"count_if({_PULL})").alias("pulls"))
     )
-    reused = asked.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select("k")
+    reused = uses.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select("k")
     order = Window.partitionBy("k").orderBy("at_ns", "leg", "in_ordinal")
     return (
         legs(frames)
@@ -135,12 +135,14 @@ def _turns(frames: DataFrame) -> DataFrame:
 
 
 def timed(frames: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per request: its subject, what became of it, how long it took.
+    """Return one row per request: its subject, its outcome and its latencies.
 
-    own: an SQL condition on `at_ns`, which requests count.
+    own: an SQL condition on `at_ns`, for requests that count.
     """
     alone = "requests = 1 AND pulls = 0"
-    return with_text(paired(frames, own), asking(frames), "subject_id", "subject", "template").withColumns(
+    return with_text(
+        paired(frames, own), request_messages(frames), "subject_id", "subject", "template"
+    ).withColumns(
         {
             "outcome": F.expr(
                 "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
@@ -155,13 +157,13 @@ def timed(frames: DataFrame, own: str = "true") -> DataFrame:
 def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
     """Return one row per request with all that `requests`, `js_api`, `pub_acks` and `faults` select from.
 
-    own: an SQL condition on `at_ns`, which requests count (see `natsproxy/spark/jobs/hours.py`).
+    own: an SQL condition on `at_ns`, for requests that count (see `natsproxy/spark/tables/hours.py`).
     """
-    said = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
+    quoted = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
     texts = (
         legs(frames)
         .where("leg = 4 AND body IS NOT NULL")
-        .select(F.explode(F.array_compact(said)).alias("text"))
+        .select(F.explode(F.array_compact(quoted)).alias("text"))
     )
     found = timed(frames, own)
     for number, name in (("error_id", "error"), ("stream_id", "stream")):

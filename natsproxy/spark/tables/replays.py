@@ -1,4 +1,4 @@
-"""A recording and what a replay of it made, side by side: a function of two `frames`."""
+"""The table `replay_diff`: a recording and its replay side by side, from two `frames`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TIMES = {"p50_ns": "0.5", "p99_ns": "0.99", "worst_ns": "1.0"}
 
 
 def replay_diff(recorded: DataFrame, observed: DataFrame) -> DataFrame:
-    """Return one row per subject template: what clients said and heard there, then and now.
+    """Return one row per subject template: the counts and latencies of clients, recorded and observed.
 
-    recorded, observed: NULL where that side has nothing there.  errors: -ERRs that quote a subject of that
-    template, or have the template `-ERR <kind>` where they quote none that was used.  requests and what
-    follows: by the template of the request; latencies are shown, they do not make a row differ (`same`).
+    recorded, observed: NULL where that side has no frames there.  errors: -ERRs that quote a subject of that
+    template, or have the template `-ERR <kind>` where they quote none that was used.  requests and
+    the columns behind it: by the template of the request.  same: all counts are equal, whatever the times.
     """
     sides = [
         _tally(frames).select("template", F.struct(*COUNTS, "statuses", *TIMES).alias(name))
@@ -40,13 +40,13 @@ def replay_diff(recorded: DataFrame, observed: DataFrame) -> DataFrame:
 
 def _tally(frames: DataFrame) -> DataFrame:
     """Return one row per template of one side."""
-    seen = clients_side(frames).where(f"{MESSAGE} OR op = 'SUB'")
-    said = seen.groupBy("template").agg(
+    passed = clients_side(frames).where(f"{MESSAGE} OR op = 'SUB'")
+    messages = passed.groupBy("template").agg(
         F.expr("count_if(op IN ('PUB', 'HPUB'))").alias("published"),
         F.expr("count_if(op IN ('MSG', 'HMSG'))").alias("delivered"),
         F.expr("count_if(op = 'SUB')").alias("subscribed"),
     )
-    asked = (
+    requests = (
         timed(frames)
         .groupBy("template")
         .agg(
@@ -57,24 +57,24 @@ def _tally(frames: DataFrame) -> DataFrame:
             *(F.expr(f"percentile_approx(latency_ns, {share})").alias(name) for name, share in TIMES.items()),
         )
     )
-    rows = said
-    for more in (_refusals(frames, seen), _statuses(seen), asked):
+    rows = messages
+    for more in (_refusals(frames, passed), _statuses(passed), requests):
         rows = rows.join(more, "template", "full")
     return rows.na.fill(0, list(COUNTS)).withColumn(
         "statuses", F.expr("coalesce(statuses, CAST(array() AS array<struct<status: int, count: bigint>>))")
     )
 
 
-def _refusals(frames: DataFrame, seen: DataFrame) -> DataFrame:
-    known = seen.select("subject", F.col("template").alias("of_subject")).distinct()
+def _refusals(frames: DataFrame, passed: DataFrame) -> DataFrame:
+    known = passed.select("subject", F.col("template").alias("of_subject")).distinct()
     named = errors(frames).join(known, "subject", "left")
     return named.groupBy(F.expr("coalesce(of_subject, '-ERR ' || kind)").alias("template")).agg(
         F.count("*").alias("errors")
     )
 
 
-def _statuses(seen: DataFrame) -> DataFrame:
-    counted = seen.where("status IS NOT NULL").groupBy("template", "status").count()
+def _statuses(passed: DataFrame) -> DataFrame:
+    counted = passed.where("status IS NOT NULL").groupBy("template", "status").count()
     return counted.groupBy("template").agg(
         F.array_sort(F.collect_list(F.struct("status", "count"))).alias("statuses")
     )

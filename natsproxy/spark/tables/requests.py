@@ -1,4 +1,4 @@
-"""What requests were for: selections of `exchanges` (`natsproxy/spark/tables/pairing.py`)."""
+"""Tables of requests: selections of `exchanges` (`natsproxy/spark/tables/pairing.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERB = (
 
 
 def requests(exchanges: DataFrame) -> DataFrame:
-    """Return one row per request: who asked, who answered first, the times of its four legs, latencies.
+    """Return one row per request: requester, first responder, the times of its four legs, latencies.
 
     t1 to t4: the first time of each leg, as the clients saw it; last_ns: the last reply (scatter-gather).
     requests: 1, more only for pulls and beyond `TURNS_MAX`.  deliveries: to responders.  latency_ns is the
@@ -26,7 +26,7 @@ def requests(exchanges: DataFrame) -> DataFrame:
 
 
 def js_api(exchanges: DataFrame) -> DataFrame:
-    """Return one row per JetStream API call: verb, who, how long, and the error that it got.
+    """Return one row per JetStream API call: verb, requester, latency, and the error that it got.
 
     verb: "STREAM.CREATE", "CONSUMER.MSG.NEXT"; a domain is left out.  err_code, error: of the reply.
     """
@@ -45,7 +45,7 @@ def js_api(exchanges: DataFrame) -> DataFrame:
 
 
 def pub_acks(exchanges: DataFrame) -> DataFrame:
-    """Return one row per JetStream publish that asked for an ack: stream, sequence, error, how late.
+    """Return one row per JetStream publish that asked for an ack: stream, sequence, error, latency.
 
     outcome: ack, duplicate, error, no responders, no ack (none came), other (part of an atomic batch, or not
     JetStream's).  A publish is JetStream's if its headers say so, or another on its template got an ack.

@@ -1,4 +1,4 @@
-"""The jobs: run again, broken off, killed, out of space; what is there afterwards is whole or is not read."""
+"""The jobs: run again, broken off, killed, out of space; no half-written table is read afterwards."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def conversation(path: Path, requests: int, *, since: int = 0) -> Path:
 
 
 def same(one: DataFrame, other: DataFrame) -> bool:
-    """Whether two tables hold the same rows, each as often."""
+    """Return True if two tables hold the same rows, each as often."""
     return Counter(map(tuple, one.collect())) == Counter(map(tuple, other.select(one.columns).collect()))
 
 
@@ -103,7 +103,7 @@ def test_a_capture_of_nothing_makes_empty_tables(spark: SparkSession, tmp_path: 
     assert counts == [0, 0, 0]
 
 
-def test_folders_of_others_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_foreign_folders_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     """A name of a table that is something else, and a folder in which another run is writing."""
     capture = conversation(tmp_path / "a.ncap", 1)
     (tmp_path / "errors").mkdir()
@@ -122,7 +122,7 @@ def test_folders_of_others_are_left_alone(spark: SparkSession, tmp_path: Path) -
         os.close(folder)
 
 
-def test_what_is_wrong_with_a_capture_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_of_a_capture_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     """Also where only Spark's own processes meet it."""
     other = tmp_path / "other.ncap"
     other.write_bytes(b"something else entirely")
@@ -165,7 +165,7 @@ def test_a_full_disk_is_one_sentence(spark: SparkSession, tmp_path: Path) -> Non
         Store(spark, out).read("frames")
 
 
-def test_a_watch_that_is_stopped_has_taken_all(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stopped_watch_has_taken_all_blocks(spark: SparkSession, tmp_path: Path) -> None:
     """From an empty folder on; where it has written a batch run does not write, nor the other way round."""
     folder, out = tmp_path / "traffic", tmp_path / "out"
     folder.mkdir()
@@ -186,7 +186,7 @@ def test_a_watch_that_is_stopped_has_taken_all(spark: SparkSession, tmp_path: Pa
 
 
 class Watching:
-    """`analyze --watch` as a process; what it says is read line by line."""
+    """`analyze --watch` as a process; its lines are read one by one."""
 
     def __init__(self, folder: Path, out: Path, tables: str = "liveness") -> None:
         self.process = subprocess.Popen(
@@ -308,7 +308,7 @@ class Traffic:
 def test_a_recorder_and_a_watch_side_by_side(
     nats_server: NatsServer, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Five minutes; the job is killed twice and then stopped: what it wrote equals a batch job."""
+    """Five minutes; the job is killed twice and then stopped: its tables equal those of a batch job."""
     period = float(os.environ.get("NATSPROXY_WATCH", 100))
     folder, out = tmp_path / "traffic", tmp_path / "out"
     folder.mkdir()
@@ -330,7 +330,7 @@ def test_a_recorder_and_a_watch_side_by_side(
     whole = read(spark, [folder], payload="256")
     assert same_on_disk(store.read("frames"), dated(whole))
     assert same_on_disk(store.read("items"), read(spark, [folder], what="items"))
-    for name in ("requests", "subjects", "liveness"):  # at once, of what was just found to be the same
+    for name in ("requests", "subjects", "liveness"):  # at once, of rows that were just found to be the same
         assert same_on_disk(derive(name, store.read("frames")), store.read(name)), name
 
 

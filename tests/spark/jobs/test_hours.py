@@ -1,4 +1,4 @@
-"""Tables by the hour: what crosses an hour is there once, and no recorder is lost, as a stream loses it."""
+"""Tables by the hour: rows that cross an hour are there once, and no late recorder is lost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _late() -> Story:
 
 @pytest.fixture(scope="module")
 def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DataFrame]:
-    """Where frames are stored, and those of the late recorder, not stored yet."""
+    """Return the folder of stored frames, and the late recorder's, not stored yet."""
     folder, found = tmp_path_factory.mktemp("hours"), []
     for name, story in (("punctual", _punctual()), ("late", _late())):
         made, _ = load(spark, [write(folder / f"{name}.ncap", story.items)])
@@ -76,7 +76,7 @@ def rows(spark: SparkSession, out: Path, name: str) -> list[dict[str, Any]]:
 def test_hours_are_computed_alone_and_again(
     spark: SparkSession, frames: tuple[Path, DataFrame], tmp_path: Path
 ) -> None:
-    """Pairs over the edge are in the hour that they begin in; again, nothing changes but what is late."""
+    """Pairs over the edge are in the hour that they begin in; again, only late frames change rows."""
     from natsproxy.spark.jobs.hours import write_hours
 
     stored, late = frames
@@ -110,7 +110,7 @@ def test_hours_are_computed_alone_and_again(
     assert len(rows(spark, tmp_path, "requests")) == len(found["requests"]) + 1
 
 
-def test_a_watermark_loses_who_is_late(
+def test_a_watermark_loses_a_late_recorder(
     spark: SparkSession, frames: tuple[Path, DataFrame], tmp_path: Path
 ) -> None:
     """The trap that hours are for: a stream drops the late recorder, and keeps its last row back."""
@@ -126,10 +126,10 @@ def test_a_watermark_loses_who_is_late(
     source = spark.readStream.schema(late.schema).option("maxFilesPerTrigger", "1").parquet(str(folder))
     keyed = source.withColumn("k", F.coalesce("reply", "subject")).withWatermark("ts", "60 seconds")
     paired = keyed.groupBy("k", F.session_window("ts", "5 seconds")).agg(
-        F.count_if(F.expr("dir = 0")).alias("asked"), F.count_if(F.expr("dir = 1")).alias("told")
+        F.count_if(F.expr("dir = 0")).alias("asked"), F.count_if(F.expr("dir = 1")).alias("answered")
     )
     query = (
-        paired.select("k", "asked", "told")
+        paired.select("k", "asked", "answered")
         .writeStream.format("parquet")
         .outputMode("append")
         .option("checkpointLocation", str(tmp_path / "state"))
@@ -148,8 +148,8 @@ def test_a_watermark_loses_who_is_late(
     assert "edge" in emitted
 
 
-def test_what_has_no_hours_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """In a sentence that names what there is."""
+def test_tables_without_hours_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The sentence names the tables that have hours."""
     from natsproxy.spark.jobs.hours import write_hours
 
     for name, sentence in (("liveness", "no hours of the table 'liveness'"), ("nope", "no table 'nope'")):

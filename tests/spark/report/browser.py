@@ -1,8 +1,8 @@
 """A real browser for tests: headless Chromium, driven through its debugging pipe.
 
 Two pipes, JSON between them, each message ended by a NUL.  Pages are looked at as a person would: at a given
-size and scheme, by what the document says after its scripts ran, and by the colours of its pixels, which the
-browser itself counts (on a blank page, since the page under test allows no images).
+size and scheme, by the text of the document after its scripts ran, and by the colours of its pixels, which
+the browser itself counts (on a blank page, since the page under test allows no images).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Browser:
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def run(self, script: str) -> Any:
-        """Return what a script in the page gives, as JSON does."""
+        """Return the value of a script in the page, as JSON does."""
         return self._run(self._page, script)
 
     def picture(self, selector: str = "html") -> Counter[Colour]:

@@ -1,6 +1,6 @@
 """A capture for the report: a bit of everything, with answers that are known, and names that are hostile.
 
-What the report must say of it stands beside what makes it, as constants.
+The expected values of the report stand beside the frames that make them, as constants.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class Conversation(Scribe):
 
     def deny(self) -> None:
         """Publishes that a rule denies; the last ends the connection."""
-        said = b"-ERR 'Permissions Violation for Publish to \"%s\"'\r\n" % EVIL.encode()
+        refusal = b"-ERR 'Permissions Violation for Publish to \"%s\"'\r\n" % EVIL.encode()
         for number in range(DENIED):
             t = (50 + number) * SECOND
             self.frame(t, VICTIM, C2S, b"PUB %s 1\r\nx\r\n" % EVIL.encode(), cause=EVIL)
             self.fire(50 + number, VICTIM, EVIL, "deny", EVIL)
-            made = (VICTIM, S2C, said, 1, 1 << Op.ERR, None, None, number, MONO + t + MS, "rule")
+            made = (VICTIM, S2C, refusal, 1, 1 << Op.ERR, None, None, number, MONO + t + MS, "rule")
             self.items.append(Frames(*made))
 
     def fire(self, second: int, conn: int, rule: str, kind: str, subject: str) -> None:
@@ -105,25 +105,32 @@ class Conversation(Scribe):
 
 def make(path: Path) -> Path:
     """Write the capture."""
-    talk = Conversation()
-    for part in (talk.greet, talk.ask, talk.deliver, talk.spread, talk.deny, talk.leave):
+    conversation = Conversation()
+    for part in (
+        conversation.greet,
+        conversation.ask,
+        conversation.deliver,
+        conversation.spread,
+        conversation.deny,
+        conversation.leave,
+    ):
         part()
-    return write(path, talk.items, per_block=100)
+    return write(path, conversation.items, per_block=100)
 
 
 def make_wide(path: Path, many: int) -> Path:
     """Write a capture with that many of everything, each with a long name of its own."""
-    talk, long = Conversation(), "x" * 500
+    conversation, long = Conversation(), "x" * 500
     for number in range(many):
         name, t = f"n{chr(97 + number % 26)}{number}q.{long}", number * SECOND
         raw, reply = name.encode(), b"_INBOX.x.%d" % number
         ack = b"$JS.ACK.%s%d.C%d.1.1.1.1767225600000000000.0" % (long.encode(), number, number)
-        talk.items.append(Open(number, MONO + t, {"client": f"10.0.0.1:{number}"}))
-        talk.frame(t, number, C2S, b"PUB %s %s 0\r\n\r\n" % (raw, reply))
-        talk.frame(t + number * MS, number, S2C, b"MSG %s 9 0\r\n\r\n" % reply)
-        talk.frame(t, number, S2C, b"MSG s.a 8 %s 0\r\n\r\n" % ack)
-        talk.frame(t + MS, number, S2C, b"-ERR 'Something %s'\r\n" % raw)
-        talk.fire(number, number, name, "drop", name)
-        talk.items.append(Gap(number, MONO + t, {"reason": name, "frames": 1, "bytes": 1}))
-        talk.items.append(Close(number, MONO + t + SECOND, "client-closed", {}))
-    return write(path, talk.items)
+        conversation.items.append(Open(number, MONO + t, {"client": f"10.0.0.1:{number}"}))
+        conversation.frame(t, number, C2S, b"PUB %s %s 0\r\n\r\n" % (raw, reply))
+        conversation.frame(t + number * MS, number, S2C, b"MSG %s 9 0\r\n\r\n" % reply)
+        conversation.frame(t, number, S2C, b"MSG s.a 8 %s 0\r\n\r\n" % ack)
+        conversation.frame(t + MS, number, S2C, b"-ERR 'Something %s'\r\n" % raw)
+        conversation.fire(number, number, name, "drop", name)
+        conversation.items.append(Gap(number, MONO + t, {"reason": name, "frames": 1, "bytes": 1}))
+        conversation.items.append(Close(number, MONO + t + SECOND, "client-closed", {}))
+    return write(path, conversation.items)

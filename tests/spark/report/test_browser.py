@@ -1,4 +1,4 @@
-"""The report in a real browser: what is drawn, in which colours, and what a person may do with it."""
+"""The report in a real browser: its charts, their colours, and the actions of a person."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def report(
     spark: SparkSession, browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Data]:
-    """Return the page of the known capture, all tables, and what it was made of."""
+    """Return the page of the known capture, all tables, and its data."""
     from natsproxy.spark.jobs.analyze import analyze
     from natsproxy.spark.report import write
 
@@ -86,7 +86,7 @@ def test_the_numbers_in_the_document_are_those_of_the_tables(
     browser.open(path, "light", 1280)
     tiles = dict(browser.run(TILES))
 
-    assert tiles["errors told"] == str(known.DENIED)
+    assert tiles["errors"] == str(known.DENIED)
     assert tiles["firings of rules"] == str(known.DENIED + known.DROPPED)
     assert tiles["gaps"] == "1"
     assert tiles["connections"] == "3"
@@ -138,7 +138,7 @@ def test_hostile_names_stay_text(report: tuple[Path, Data], browser: Browser) ->
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_charts_are_drawn_in_their_colours(report: tuple[Path, Data], browser: Browser, theme: str) -> None:
-    """Each section shows what it is about, in the colours of its theme and in none of the other's."""
+    """Each section draws its subject, in the colours of its theme and in none of the other's."""
     browser.open(report[0], theme, 1000)
     expected, other = colours(theme), colours("dark" if theme == "light" else "light")
     drawn = {
@@ -171,7 +171,7 @@ def test_the_button_and_the_system_choose_the_theme(report: tuple[Path, Data], b
     assert browser.run(shown) == paper["light"]
 
 
-def test_charts_say_their_values(report: tuple[Path, Data], browser: Browser) -> None:
+def test_charts_read_out_their_values(report: tuple[Path, Data], browser: Browser) -> None:
     """By pointer and by arrow keys, all charts at the same moment."""
     path, data = report
     browser.open(path, "light", 1000)
@@ -181,11 +181,11 @@ def test_charts_say_their_values(report: tuple[Path, Data], browser: Browser) ->
         for kind in ("rawKeyDown", "keyUp"):
             browser.tell("Input.dispatchKeyEvent", type=kind, key="ArrowRight", code="ArrowRight")
     up, down = (data["traffic"]["frames"][way][at] for way in ("c2s", "s2c"))
-    said = browser.run("[...document.querySelectorAll('output')].map((node) => node.textContent)")
-    assert said[0] == f"00:00:10.000 · {up} in 500 ms to the server · {down} in 500 ms to clients"
+    shown = browser.run("[...document.querySelectorAll('output')].map((node) => node.textContent)")
+    assert shown[0] == f"00:00:10.000 · {up} in 500 ms to the server · {down} in 500 ms to clients"
     assert up + down > 10
-    assert all(text.startswith("00:00:10.000 · ") for text in said)
-    assert said[2] == "00:00:10.000 · 1 answer, p50 10 ms, p99 10 ms, worst 10 ms"
+    assert all(text.startswith("00:00:10.000 · ") for text in shown)
+    assert shown[2] == "00:00:10.000 · 1 answer, p50 10 ms, p99 10 ms, worst 10 ms"
 
 
 def test_tables_sort_and_open(report: tuple[Path, Data], browser: Browser) -> None:
@@ -211,7 +211,7 @@ def test_no_page_is_wider_than_its_window(report: tuple[Path, Data], browser: Br
     assert browser.run("document.documentElement.scrollWidth") == width
 
 
-def test_an_empty_page_says_why(browser: Browser, tmp_path: Path) -> None:
+def test_an_empty_page_gives_the_reason(browser: Browser, tmp_path: Path) -> None:
     """One sentence for each section."""
     path = tmp_path / "empty.html"
     path.write_text(render(bare()), encoding="utf-8")

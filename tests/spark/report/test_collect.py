@@ -1,4 +1,4 @@
-"""What the report says of a capture whose answers are known, and when there is little to say."""
+"""The data of the report for a known capture, and for captures with little in them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(spark: SparkSession, out: Path) -> Data:
-    """Return what the page gets, as a browser reads it."""
+    """Return the data of the page, as a browser reads it."""
     from natsproxy.spark.report.collect import collect
 
     found = collect(spark, out, ["captures/known.ncap"])
@@ -46,7 +46,7 @@ def data(spark: SparkSession, out: Path) -> Data:
     return found
 
 
-def test_the_heading_says_what_was_analysed(data: Data) -> None:
+def test_the_heading_names_the_captures(data: Data) -> None:
     """Captures by name, the span of time, totals, who recorded."""
     assert data["captures"] == ["known.ncap"]
     assert data["axis"]["t0"] == WALL / 1e6
@@ -111,7 +111,7 @@ def test_the_slowest_requests_come_with_their_frames(data: Data) -> None:
     assert after == [0, 0.5, known.REQUESTS - 0.5, known.REQUESTS]
 
 
-def test_deliveries_say_what_consumers_said(data: Data) -> None:
+def test_deliveries_come_with_the_answers_of_consumers(data: Data) -> None:
     """Acks, naks, redeliveries and how long they took."""
     whole, (row,) = data["deliveries"]["whole"], data["deliveries"]["listed"]
     assert (row["stream"], row["consumer"]) == ("S", "C")
@@ -122,8 +122,8 @@ def test_deliveries_say_what_consumers_said(data: Data) -> None:
     assert {**row, **whole} == row
 
 
-def test_denied_permissions_are_told_by_subject(data: Data) -> None:
-    """Who denied them, and all errors over time."""
+def test_denied_permissions_are_listed_by_subject(data: Data) -> None:
+    """With their origin, and all errors over time."""
     errors = data["errors"]
     assert (errors["count"], sum(errors["over"])) == (known.DENIED, known.DENIED)
     (kind,), (denied,) = errors["listed"], errors["denied"]
@@ -135,8 +135,8 @@ def test_denied_permissions_are_told_by_subject(data: Data) -> None:
     )
 
 
-def test_firings_stand_beside_what_followed(data: Data) -> None:
-    """Errors and ends after them; each rule has its lane."""
+def test_firings_stand_beside_their_consequences(data: Data) -> None:
+    """Errors and ends after them; each rule has its strip."""
     faults = data["faults"]
     assert faults["count"] == known.DENIED + known.DROPPED
     deny, drop = sorted(faults["listed"], key=lambda row: row["kind"])
@@ -147,15 +147,15 @@ def test_firings_stand_beside_what_followed(data: Data) -> None:
         known.DENIED,
     )
     assert (drop["rule"], drop["count"], drop["error"], drop["closed"]) == ("lossy", known.DROPPED, 0, 0)
-    assert {lane["rule"]: sum(lane["over"]) for lane in faults["lanes"]} == {
+    assert {strip["rule"]: sum(strip["over"]) for strip in faults["strips"]} == {
         known.EVIL: known.DENIED,
         "lossy": known.DROPPED,
     }
     assert drop["during"]["requests"] == known.DROPPED
 
 
-def test_connections_and_gaps_are_told(data: Data) -> None:
-    """How they ended, with hostile names; what was not recorded comes first of all."""
+def test_connections_and_gaps_are_listed(data: Data) -> None:
+    """Causes of ends, with hostile names; gaps come first of all."""
     assert {end["cause"]: end["count"] for end in data["connections"]["ends"]} == known.ENDS
     victim = data["connections"]["listed"][-1]
     assert (victim["name"], victim["cause"], victim["clean"]) == (known.EVIL, "rule", False)
@@ -179,7 +179,7 @@ def test_a_table_that_was_not_written_is_a_sentence(data: Data) -> None:
 
 
 def test_a_table_that_is_not_of_this_analysis_is_not_read(spark: SparkSession, out: Path) -> None:
-    """What an earlier run left behind, whole or half, is in no list."""
+    """Tables that an earlier run left behind, whole or half, are in no list."""
     from natsproxy.spark.report.tables import Tables
 
     shutil.copytree(out / "errors", out / "subjects")

@@ -1,4 +1,4 @@
-"""The page and its findings, without Spark: what hostile texts may do to it, and what it may load."""
+"""The page and its findings, without Spark: hostile texts, and the files that it may load."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_embedded_json_has_nothing_that_markup_begins_with(text: str) -> None:
     assert json.loads(embedded([text])) == [text]
 
 
-def test_what_json_does_not_know_is_refused() -> None:
+def test_values_unknown_to_json_are_refused() -> None:
     """NaN would end the script that reads it."""
     with pytest.raises(ValueError, match="JSON compliant"):
         embedded({"p99": float("nan")})
@@ -144,7 +144,7 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("ground", ["card", "paper", "faint"])
 def test_texts_stand_out(theme: int, ground: str) -> None:
-    """4.5 to 1 for what is read, 3 to 1 for what is drawn, on every ground of either theme."""
+    """4.5 to 1 for text, 3 to 1 for charts, on every ground of either theme."""
     found = re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", _part("style.css"))
     colours = {name: pair[theme] for name, *pair in found}
     needs = dict.fromkeys(("ink", "soft", "zero", "bad", "fault"), 4.5) | dict.fromkeys(
@@ -192,12 +192,12 @@ SAYS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"totals": {"corrupt": 2}},
         "bad",
-        "2 blocks of the capture could not be read: what they held is missing here.",
+        "2 blocks of the capture could not be read: their frames are missing here.",
     ),
     (
         {"errors": {"count": 2, "listed": [{"example": "Slow Consumer"}]}},
         "bad",
-        "Clients were told 2 errors, most often `Slow Consumer`.",
+        "Clients got 2 errors, most often `Slow Consumer`.",
     ),
     (
         {"latency": latency(asked(unanswered=3), asked(template="b"))},
@@ -236,13 +236,13 @@ SAYS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("more", "level", "text"), SAYS, ids=[text[:30] for _, _, text in SAYS])
-def test_what_is_worth_a_sentence_is_said(more: dict[str, Any], level: str, text: str) -> None:
-    """Once, with its weight, and only of what the page shows."""
-    said = findings(bare(**more))
-    assert [found["level"] for found in said if found["text"] == text] == [level]
+def test_each_finding_has_its_sentence(more: dict[str, Any], level: str, text: str) -> None:
+    """Once, with its weight, and only of data that the page shows."""
+    listed = findings(bare(**more))
+    assert [found["level"] for found in listed if found["text"] == text] == [level]
 
 
-def test_nothing_to_say_is_said_with_nothing() -> None:
+def test_a_quiet_capture_has_no_findings() -> None:
     """No finding of empty sections, nor of good news."""
     calm = {"whole": {"deliveries": 5, "redelivered": 0, "none": 0, "nak": 0}}
     assert findings(bare()) == []
@@ -253,7 +253,7 @@ def test_findings_are_few_and_the_worst_come_first() -> None:
     """A page of sentences is no summary."""
     rows = [asked(template=f"t{n}", unanswered=1, no_responders=1) for n in range(3)]
     faults = {"listed": [fault()["listed"][0] | {"rule": f"r{n}"} for n in range(20)], "count": 20}
-    said = findings(
+    listed = findings(
         bare(
             latency=latency(*rows),
             faults=faults,
@@ -262,13 +262,13 @@ def test_findings_are_few_and_the_worst_come_first() -> None:
             connections={"ends": ENDS},
         )
     )
-    levels = [found["level"] for found in said]
+    levels = [found["level"] for found in listed]
     assert levels == sorted(levels, key=("bad", "warn", "note").index)
     assert levels.count("bad") == 2
-    assert len(said) <= MOST
+    assert len(listed) <= MOST
 
 
-def test_numbers_are_as_people_say_them() -> None:
+def test_numbers_read_well() -> None:
     """Singular, plural, thousands; a duration in its unit."""
     assert [many(1, "frame"), many(1200, "frame"), many(2, "delivery", "deliveries")] == [
         "1 frame",

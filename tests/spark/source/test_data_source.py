@@ -79,7 +79,7 @@ def test_any_split_gives_the_same_rows(spark: SparkSession, capture: Path) -> No
 
 
 def test_one_dataframe_may_be_used_again_and_again(spark: SparkSession, capture: Path) -> None:
-    """Repeated, filtered, unioned, self-joined: what `pushFilters` of 4.3.0 gets wrong."""
+    """Repeated, filtered, unioned, self-joined: here `pushFilters` of 4.3.0 is wrong."""
     frames = spark.read.format("natscap").load(str(capture))
     whole = frames.count()
     pubs = frames.where("op = 'PUB'").count()

@@ -1,4 +1,4 @@
-"""Where captures are: on this machine, and where only `pyarrow.fs` gets at them."""
+"""Paths of captures: on this machine, and on stores that only `pyarrow.fs` reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rows(place: str) -> list[tuple[Any, ...]]:
-    """Return what the data source finds at a place."""
+    """Return the rows that the data source finds at a place."""
     reader = NatscapReader(ROW, parse({"path": place, "partitionBytes": "1"}))
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
@@ -54,7 +54,7 @@ def rows(place: str) -> list[tuple[Any, ...]]:
     "address", ["s3://bucket/a", "s3a://bucket/a/", "s3n://bucket/a/*.ncap", "s3://bucket/*/6*.ncap?region=x"]
 )
 def test_an_object_store_is_read_as_a_folder_is(bucket: Path, address: str) -> None:
-    """A folder, a glob; Hadoop's names for S3; what follows `?` goes to every object's address."""
+    """A folder, a glob; Hadoop's names for S3; the part after `?` goes to every object's address."""
     make(bucket / "a", b"a", [[3, 4], [5]])
     (bucket / "a" / "notes.txt").write_text("no capture")
     local = rows(str(bucket / "a"))
@@ -105,7 +105,7 @@ def test_several_folders_deep(tmp_path: Path) -> None:
         ("gs://bucket/a", "gs://bucket/a: this address cannot be used: there is no gs here"),
     ],
 )
-def test_what_is_wrong_names_the_address(bucket: Path, place: str, said: str) -> None:
+def test_errors_name_the_address(bucket: Path, place: str, said: str) -> None:
     """As of local files."""
     (bucket / "empty").mkdir()
     (bucket / "other.ncap").write_bytes(b"something else entirely")

@@ -71,7 +71,7 @@ def batches(
 
 
 def everything(folder: Path) -> Rows:
-    """Return what a sequential reader finds."""
+    """Return the blocks that a sequential reader finds."""
     found: Rows = []
     for ref, item in open_capture(folder).items():
         block = [
@@ -140,7 +140,7 @@ def test_recorders_advance_together(tmp_path: Path) -> None:
         assert sorted({row[0] for row in found}) == sorted({row[0] for row in everything(tmp_path)})
 
 
-def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
+def test_available_now_ends_at_the_blocks_that_were_there(tmp_path: Path) -> None:
     """Even where more has come, in the same segment, in a new one, and from a new recorder."""
     files = make(tmp_path / "whole", b"a", [[1, 1], [1, 1, 1, 1], [1]])
     with CaptureFile(files[1]) as file:
@@ -181,8 +181,8 @@ def test_a_missing_segment_stops_the_stream_unless_it_may_be_lost(tmp_path: Path
     assert sum(len(block) for _, block in found) == 5
 
 
-def test_damage_is_passed_over_and_said(tmp_path: Path) -> None:
-    """A block header that is none, in the middle: one `_corrupt` row, what is behind it is there."""
+def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
+    """A block header that is none, in the middle: one `_corrupt` row, the blocks behind it are there."""
     (path,) = make(tmp_path, b"a", [[1, 2, 3]])
     with CaptureFile(path) as file:
         second = list(file.blocks())[1].block
@@ -217,7 +217,7 @@ def test_a_file_that_has_not_begun_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_spark_runs_it_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Two runs of `availableNow` from one checkpoint: the table is what a batch read finds."""
+    """Two runs of `availableNow` from one checkpoint: the table equals a batch read."""
     files = make(tmp_path / "whole", b"a", [[5, 5], [7, 7, 7]])
     growing = Growing(tmp_path / "growing", files)
     for size in (files[0].stat().st_size + 300, 1 << 30):

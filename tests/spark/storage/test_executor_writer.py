@@ -67,7 +67,7 @@ def test_they_are_the_rows_of_the_source(spark: SparkSession, captures: list[Pat
 
 
 def test_a_folder_by_its_address_is_spark_s_to_write(spark: SparkSession, tmp_path: Path) -> None:
-    """`file:` has one slash too; and what Spark would take for a pattern is no folder."""
+    """`file:` has one slash too; and a name that Spark takes for a pattern is refused."""
     assert not Store(spark, f"file:{tmp_path}/out").local_tasks
     analyze(spark, [GOLDEN[0]], f"file:{tmp_path}/out", ["gaps"])
     here = Store(spark, tmp_path / "out")
@@ -77,7 +77,7 @@ def test_a_folder_by_its_address_is_spark_s_to_write(spark: SparkSession, tmp_pa
         Store(spark, tmp_path / "tables[1]")
 
 
-def test_what_is_not_there_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_capture_leaves_no_frames(spark: SparkSession, tmp_path: Path) -> None:
     """A run that fails has no frames that could be taken for whole."""
     with pytest.raises(Exception, match="no such file"):
         executor_writer.write(spark, {"paths": '["/nowhere/a.ncap"]'}, tmp_path / "frames")

@@ -58,7 +58,7 @@ def kept(memory: Memory) -> str:
     return sorted(memory.files)[-1]
 
 
-def test_what_could_not_be_kept_is_not_so() -> None:
+def test_a_change_that_is_not_on_disk_does_not_count() -> None:
     """A batch that is in no list on disk is taken again."""
     memory = Memory()
     manifest = opened(memory)
@@ -84,7 +84,7 @@ def test_what_could_not_be_kept_is_not_so() -> None:
     ids=["renamed", "format", "no state", "torn"],
 )
 def test_a_list_that_cannot_be_read_is_refused(old: str, new: str) -> None:
-    """An older one does not take its place: what it does not name would be removed."""
+    """An older one does not take its place: folders that it does not name would be removed."""
     memory = Memory()
     newest = kept(memory)
     assert old in memory.files[newest]
@@ -151,7 +151,7 @@ def refresh_of(memory: Memory) -> Refresh:
 
 
 def test_an_hour_does_not_count_while_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark removes what is there first: killed then, it is written again."""
+    """Spark removes the old files first: killed then, it is written again."""
     memory = Memory()
     manifest = opened(memory)
     with manifest.change() as state:
@@ -167,7 +167,7 @@ def test_an_hour_does_not_count_while_it_is_replaced(monkeypatch: pytest.MonkeyP
 
 
 def test_an_hour_without_rows_has_no_folder() -> None:
-    """Spark's dynamic overwriting leaves what was there, if there is nothing to put in its place."""
+    """Spark's dynamic overwriting leaves the old files, if there are no new ones."""
     memory = Memory()
     own = "requests/date=1970-01-01/hour=5"
     one = refresh_of(memory)
@@ -178,8 +178,8 @@ def test_an_hour_without_rows_has_no_folder() -> None:
     assert removed == [own]
 
 
-def test_what_a_kill_leaves_is_removed() -> None:
-    """What Spark was at, a table's first version that no list names, a list that has no name yet."""
+def test_left_over_files_of_a_kill_are_removed() -> None:
+    """Half-written files of Spark, a table's first version that no list names, a list without its name."""
     memory = Memory()
     with opened(memory).change() as state:
         state.whole_tables["connections"] = WholeTable("connections/version=2", 0, 0)

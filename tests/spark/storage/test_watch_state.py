@@ -46,7 +46,7 @@ _STEP = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(steps=st.lists(_STEP, max_size=40))
-def test_what_has_come_is_stale_until_it_is_written(steps: list[tuple[str, int, int]]) -> None:
+def test_hours_with_new_rows_are_stale_until_written(steps: list[tuple[str, int, int]]) -> None:
     """Written as of a moment, killed at any: a model that knows which batches each hour has seen."""
     state = WatchState()
     state.select_tables(WANTED)
@@ -156,7 +156,7 @@ def test_an_hour_is_over_by_the_newest_frame() -> None:
 
 
 def test_tables_that_are_asked_for_later_are_of_everything() -> None:
-    """And what is not asked for any more is forgotten."""
+    """And tables that are not asked for any more are forgotten."""
     state = WatchState()
     state.select_tables(["requests", "connections"])
     take(state, "frames", rows_of(1, 10, 10))

@@ -32,12 +32,12 @@ class Said(NamedTuple):
 
     @property
     def message(self) -> bool:
-        """Whether it is a message."""
+        """Return True for a message."""
         return self.frame.op in MESSAGE_OPS
 
 
 def said(captures: Iterable[Path]) -> list[Said]:
-    """Return what clients sent and got in captures, in the order of time."""
+    """Return the frames that clients sent and got in captures, in the order of time."""
     found = []
     for path in captures:
         for one in read_frames(open_capture(path)):

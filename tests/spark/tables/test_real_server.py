@@ -1,4 +1,4 @@
-"""A conversation through a real server and a proxy with rules: its tables say what happened."""
+"""A conversation through a real server and a proxy with rules: its tables tell the same."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ RULES: list[dict[str, Any]] = [
 SLOW, FAST, NOBODY, SECRET, LOST, EVENTS, STORED, REFUSED = 10, 12, 3, 4, 5, 7, 6, 2
 
 
-async def talk(url: str) -> None:
-    """Say all of it; what is waited for has happened."""
+async def conversation(url: str) -> None:
+    """Hold the conversation; every awaited event has happened."""
     refused = asyncio.Event()
     errors: list[Exception] = []
 
@@ -97,7 +97,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
 
     path = tmp_path_factory.mktemp("truth") / "truth.ncap"
     with NatsServer(jetstream=True) as server, TestProxy(server.url, record=path, rules=RULES) as proxy:
-        asyncio.run(talk(proxy.url))
+        asyncio.run(conversation(proxy.url))
     frames, items = load(spark, [Path(path)])
     assert frames.where("op = '_corrupt'").count() == 0
     made = exchanges(frames)
@@ -106,7 +106,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {name: derive(name, frames, items, paired).toArrow().to_pylist() for name in names}
 
 
-def test_requests_and_what_delayed_them(tables: dict[str, list[dict[str, Any]]]) -> None:
+def test_requests_and_their_injected_delays(tables: dict[str, list[dict[str, Any]]]) -> None:
     """Each request once, the injected latency in its own, firings with the reply that followed."""
     found = Counter((row["subject"].split(".")[0], row["outcome"]) for row in tables["requests"])
     asked = {key: count for key, count in found.items() if key[0] in ("slow", "fast", "nobody")}
@@ -126,7 +126,7 @@ def test_requests_and_what_delayed_them(tables: dict[str, list[dict[str, Any]]])
     assert all(0 < reply <= took for reply, took in zip(replied, sorted(slow), strict=True))
 
 
-def test_what_was_refused_and_lost(tables: dict[str, list[dict[str, Any]]]) -> None:
+def test_refused_and_lost_messages(tables: dict[str, list[dict[str, Any]]]) -> None:
     """The denied subjects, said by the proxy; the dropped messages never reached the server."""
     refused = {(row["subject"], row["from_proxy"]) for row in tables["errors"]}
     assert refused == {(f"secret.{number}", True) for number in range(SECRET)}
@@ -138,7 +138,7 @@ def test_what_was_refused_and_lost(tables: dict[str, list[dict[str, Any]]]) -> N
     assert (reached["telemetry"], reached["secret"]) == (0, 0)
 
 
-def test_copies(tables: dict[str, list[dict[str, Any]]]) -> None:
+def test_copies_of_messages(tables: dict[str, list[dict[str, Any]]]) -> None:
     """Each event was heard by both."""
     copies = [row["deliveries"] for row in tables["fanout"] if row["subject"] == "events.x"]
     assert copies == [2] * EVENTS

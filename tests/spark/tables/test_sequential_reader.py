@@ -1,4 +1,4 @@
-"""Tables of golden captures and generated traffic: whatever the split, what a sequential reader finds."""
+"""Tables of golden captures and generated traffic equal those of a sequential reader, for any split."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def counted(rows: list[Row]) -> Counter[str]:
     return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
 
 
-def test_they_are_what_a_sequential_reader_finds(known: Known) -> None:
+def test_tables_equal_those_of_a_sequential_reader(known: Known) -> None:
     """Five tables, row by row, on every golden capture and the traffic."""
     unsettled = {"answer": "none", "answered_ns": None}
     same: dict[str, Callable[[Row], Row | None]] = {
@@ -46,8 +46,8 @@ def test_they_are_what_a_sequential_reader_finds(known: Known) -> None:
 
 
 def test_generated_traffic_counts_up(known: Known) -> None:
-    """What the generator knows."""
-    counts = known.talk.known
+    """The counts that the generator knows."""
+    counts = known.conversation.known
     asked = [row for row in known.rows("requests") if row["template"] == "svc.*"]
     assert len(asked) == counts["requests"]
     assert Counter(row["outcome"] for row in asked)["no reply"] == counts["unanswered"]
@@ -65,7 +65,7 @@ def test_generated_traffic_counts_up(known: Known) -> None:
 
 
 def test_golden_captures(known: Known) -> None:
-    """What `recordings/README.md` says of them is in their tables."""
+    """The facts in `recordings/README.md` are in their tables."""
     outcomes = Counter(
         row["outcome"] for row in known.rows("requests") if row["template"].startswith(("quotes", "nobody"))
     )
@@ -118,4 +118,4 @@ def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
         subprocess.run(command, check=True, timeout=280)
         found.append({name: counted(pq.read_table(out / name).to_pylist()) for name in TABLES})
     assert found[0] == found[1] == found[2]
-    assert len(found[0]["frames"]) > known.talk.known["frames"]
+    assert len(found[0]["frames"]) > known.conversation.known["frames"]

@@ -1,4 +1,4 @@
-"""Each table on a conversation whose answers are known (`story.py`), and the schemas as they are written."""
+"""Each table on a conversation with known answers (`known_conversation.py`), and the written schemas."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_js_acks(table: Callable[[str], list[Row]]) -> None:
 
 
 def test_subjects(table: Callable[[str], list[Row]]) -> None:
-    """What clients said and heard: a changed message under the name that they know."""
+    """As clients sent and got them: a changed message under the name that they know."""
     rows = [row for row in table("subjects") if row["template"].startswith(("news.", "headed."))]
     assert brief(rows, "template", "dir", "messages", "bytes", "connections") == [
         ("headed.*", 0, 7, sum(len(block) + 1 for block in BLOCKS), 1),
@@ -172,7 +172,7 @@ def test_subjects(table: Callable[[str], list[Row]]) -> None:
 
 
 def test_fanout(table: Callable[[str], list[Row]]) -> None:
-    """What the server got and sent: a changed message under its own name, a dropped one not at all."""
+    """As the server got and sent them: a changed message under its own name, a dropped one not at all."""
     rows = [row for row in table("fanout") if row["subject"].startswith("news.")]
     assert brief(rows, "subject", "published", "deliveries", "delay_ns", "spread_ns", "publisher") == [
         ("news.after", 1, 1, 1 * MS, 0, ASKER),
@@ -221,7 +221,7 @@ def test_liveness(table: Callable[[str], list[Row]]) -> None:
 
 
 def test_connections(table: Callable[[str], list[Row]]) -> None:
-    """Who they were, one from before the recording, one that ended in it."""
+    """With their clients; one from before the recording, one that ended in it."""
     rows = {row["conn_id"]: row for row in table("connections")}
     names = ("name", "lang", "version", "user", "server_version", "client", "cause")
     assert {conn: tuple(row[name] for name in names) for conn, row in rows.items()} == {
@@ -263,7 +263,7 @@ def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
 
 
 def test_faults(table: Callable[[str], list[Row]]) -> None:
-    """What followed each firing: an error, the end, a reply, or none."""
+    """Each firing with its consequence: an error, the end, a reply, or none."""
     names = ("rule", "count", "error_ns", "close_ns", "close_cause", "reply_ns", "outcome")
     second = 1020 * MS
     assert brief(table("faults"), *names) == [
@@ -283,7 +283,7 @@ def test_faults(table: Callable[[str], list[Row]]) -> None:
 
 
 def test_gaps(table: Callable[[str], list[Row]]) -> None:
-    """What was not recorded."""
+    """Frames that were not recorded."""
     assert brief(table("gaps"), "conn_id", "reason", "frames", "bytes") == [
         (FIRST, "full", None, None),
         (None, "the disk", 3, 99),

@@ -1,4 +1,4 @@
-"""A watch while it goes on: what a reader sees, and what is left of one that was killed."""
+"""A watch while it goes on: the tables of a reader, and the rest of one that was killed."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ pytestmark = [
 ]
 SECOND, HOUR = 10**9, 3_600 * 10**9
 WANTED = ("subjects", "connections")
-"""One that has hours and one that has none: what is cheap to compute."""
+"""One that has hours and one that has none, both cheap to compute."""
 
 
-def talk(path: Path, name: str, times: Iterable[int]) -> Path:
+def record_requests(path: Path, name: str, times: Iterable[int]) -> Path:
     """Write a capture of a request at each time (ns), answered 2 ms later, and a gap at the first."""
     scribe, times = Scribe(), list(times)
     scribe.items.append(Open(1, MONO + times[0], {"client": "10.0.0.1:1"}))
@@ -59,8 +59,8 @@ def rows(table: DataFrame, like: DataFrame | None = None) -> Counter[Any]:
     return Counter(map(tuple, table.select((like or table).columns).collect()))
 
 
-def whole(spark: SparkSession, folder: Path) -> Callable[[str], DataFrame]:
-    """Return what makes the tables of all captures at once."""
+def all_at_once(spark: SparkSession, folder: Path) -> Callable[[str], DataFrame]:
+    """Return a function that makes the tables of all captures at once."""
     frames, items = load(spark, sorted(folder.iterdir()))
     return lambda name: derive(name, frames, items)
 
@@ -88,7 +88,7 @@ def test_tables_are_there_while_it_goes_on(
     monkeypatch.setattr("natsproxy.spark.watch.ingest.POLL", 0.2)
     folder, out = tmp_path / "traffic", tmp_path / "out"
     folder.mkdir()
-    talk(folder / "a.ncap", "a", (0, SECOND, HOUR - 1_000_000, HOUR + 61 * SECOND))
+    record_requests(folder / "a.ncap", "a", (0, SECOND, HOUR - 1_000_000, HOUR + 61 * SECOND))
     with pytest.raises(Killed):  # the hour stands there, and no list says so
         watch(spark, [folder], out, WANTED, every=0.5, stop=lambda: False, progress=kill_at("hour"))
     store, came, over = Store(spark, out), False, False
@@ -102,11 +102,11 @@ def test_tables_are_there_while_it_goes_on(
             if len(seen) == 0 and subjects["hours"] == ["2026-01-01T00:00Z/2026-01-01T01:00Z"]:
                 seen.append(subjects["open"])
                 assert rows(spark.read.parquet(str(out / "subjects")).where("hour > 0")) == Counter()
-                talk(folder / "late.ncap", "late", (2 * SECOND, 3 * SECOND))
+                record_requests(folder / "late.ncap", "late", (2 * SECOND, 3 * SECOND))
         elif came:  # before this refresh began: it has missed nothing
             assert subjects["stale"] == []
             assert subjects["open"] == seen[0] == ["2026-01-01T01:00Z/2026-01-01T02:00Z"]
-            expected = whole(spark, folder)
+            expected = all_at_once(spark, folder)
             for name in WANTED:
                 assert rows(store.of(listed[name]), expected(name)) == rows(expected(name)), name
             assert store.of(listed["faults"]).isEmpty()
@@ -116,7 +116,7 @@ def test_tables_are_there_while_it_goes_on(
     tables = [*WANTED, "faults"]  # of which there are none
     watch(spark, [folder], out, tables, every=0.5, refresh=0, stop=lambda: over, refreshed=look)
 
-    expected = whole(spark, folder)
+    expected = all_at_once(spark, folder)
     for name in WANTED:
         assert rows(store.read(name), expected(name)) == rows(expected(name)), name
     plain = spark.read.parquet(str(out / "subjects"))
@@ -131,7 +131,7 @@ def test_batches_are_taken_in_their_order(spark: SparkSession, tmp_path: Path) -
     with manifest.change() as state:
         state.add_batch("frames", 0, None, [], 0)
     stream = Ingest(spark, folder, manifest, "frames", [], 0, lambda table, rows: None)
-    frames, _ = load(spark, [talk(tmp_path / "a.ncap", "a", (0, SECOND))])
+    frames, _ = load(spark, [record_requests(tmp_path / "a.ncap", "a", (0, SECOND))])
     stream.take_batch(frames, 0)
     assert folder.names("frames") == []
     stream.take_batch(dated(frames), 1)
@@ -151,7 +151,9 @@ def test_merging_loses_nothing_wherever_it_is_killed(
     folder = Folder(spark, str(tmp_path))
     manifest = Manifest(folder)
     for batch in range(3):
-        frames, _ = load(spark, [talk(tmp_path / f"{batch}.ncap", str(batch), (batch * 20 * HOUR,))])
+        frames, _ = load(
+            spark, [record_requests(tmp_path / f"{batch}.ncap", str(batch), (batch * 20 * HOUR,))]
+        )
         place = f"frames/batches={batch:08}-{batch:08}"
         dated(frames).write.partitionBy("date").parquet(str(tmp_path / place))
         with manifest.change() as state:

@@ -9,7 +9,7 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 from natsproxy.spark.watch.refresh import SHARE, Throttle
 
 
-def test_what_is_not_over_takes_a_part_of_the_time() -> None:
+def test_refreshing_takes_its_share_of_the_time() -> None:
     """However long it takes."""
     now = 100.0
     throttle = Throttle(60, lambda: now)
