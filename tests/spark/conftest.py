@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.generated_traffic import Conversation, record
-from tests.spark.known_conversation import write_story
+from tests.spark.known_conversation import write_known_conversation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,18 +77,18 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
 class Known:
     """Captures whose answers are known, and their tables, each computed once.
 
-    They are read as one: the story, the golden captures and generated traffic in small blocks, in an order
+    They are read as one: the known conversation, the golden captures and generated traffic in small blocks, in an order
     and a split that have nothing to do with those of the recording.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         from natsproxy.spark.tables import exchanges
 
-        self.story = write_story(folder / "story.ncap")
+        self.conversation_capture = write_known_conversation(folder / "story.ncap")
         self.conversation = Conversation(100)
         golden = sorted((Path(__file__).parents[2] / "recordings").glob("*.ncap"))
         self.captures = [
-            self.story,
+            self.conversation_capture,
             *golden,
             record(folder / "conversation.ncap", self.conversation, block=20_000),
         ]

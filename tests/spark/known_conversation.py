@@ -17,7 +17,7 @@ MS = 1_000_000
 ASKER, FIRST, SECOND, WORKER, OLD = 1, 2, 3, 4, 5
 
 
-class Story:
+class Conversation:
     """Writes frames as the proxy records them, whatever its rules did; times in ms since the start."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Story:
     def _put(
         self,
         conn: int,
-        way: Direction,
+        direction: Direction,
         raw: bytes,
         came: float | None,
         went: float | None,
@@ -36,50 +36,54 @@ class Story:
         of: int | None = None,
         flags: int = 0,
     ) -> int | None:
-        lane, sides = (conn, way), (self._arrived, self._left)
-        op = 0 if flags else 1 << next(frames(raw, way)).op
+        key, sides = (conn, direction), (self._arrived, self._left)
+        op = 0 if flags else 1 << next(frames(raw, direction)).op
         seen: list[tuple[int | None, int | None]] = [
             (None, None)
             if t is None
-            else (next(side.setdefault(lane, itertools.count())), MONO + round(t * MS))
+            else (next(side.setdefault(key, itertools.count())), MONO + round(t * MS))
             for t, side in zip((came, went), sides, strict=True)
         ]
         extra = None if of is None else {"of": of}
-        self.items.append(Frames(conn, way, raw, 1, op, *seen[0], *seen[1], cause, flags, extra))
+        self.items.append(Frames(conn, direction, raw, 1, op, *seen[0], *seen[1], cause, flags, extra))
         return seen[0][0]
 
-    def say(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
-        """A client says something; a rule may hold it."""
+    def send(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
+        """A client sends a frame; a rule may hold it."""
         self._put(conn, C2S, raw, t, t + delay)
 
-    def hear(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
-        """The server says something to a client; a rule may hold it."""
+    def receive(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
+        """A client gets a frame of the server; a rule may hold it."""
         self._put(conn, S2C, raw, t, t + delay)
 
-    def drop(self, t: float, conn: int, way: Direction, raw: bytes, rule: str) -> int:
+    def drop(self, t: float, conn: int, direction: Direction, raw: bytes, rule: str) -> int:
         """A rule drops a frame; return its ordinal."""
-        ordinal = self._put(conn, way, raw, t, None, rule)
+        ordinal = self._put(conn, direction, raw, t, None, rule)
         assert ordinal is not None
         return ordinal
 
-    def change(self, t: float, conn: int, way: Direction, raw: bytes, new: bytes, *, delay: float = 0) -> int:
+    def change(
+        self, t: float, conn: int, direction: Direction, raw: bytes, new: bytes, *, delay: float = 0
+    ) -> int:
         """A rule changes a frame; return its ordinal."""
-        ordinal = self._put(conn, way, raw, t, None, "changes")
+        ordinal = self._put(conn, direction, raw, t, None, "changes")
         assert ordinal is not None
-        self._put(conn, way, new, None, t + delay, "changes", ordinal)
+        self._put(conn, direction, new, None, t + delay, "changes", ordinal)
         return ordinal
 
-    def make(self, t: float, conn: int, way: Direction, raw: bytes, cause: str = "rule") -> None:
-        """The proxy says something itself."""
-        self._put(conn, way, raw, None, t, cause)
+    def make(self, t: float, conn: int, direction: Direction, raw: bytes, cause: str = "rule") -> None:
+        """The proxy makes a frame itself."""
+        self._put(conn, direction, raw, None, t, cause)
 
-    def cut(self, t: float, conn: int, way: Direction, raw: bytes) -> None:
+    def cut(self, t: float, conn: int, direction: Direction, raw: bytes) -> None:
         """A frame that its sender never finished."""
-        self._put(conn, way, raw, t, t, flags=Flags.CUT)
+        self._put(conn, direction, raw, t, t, flags=Flags.CUT)
 
-    def fire(self, t: float, conn: int, rule: str, way: str, ordinal: int | None, **more: object) -> None:
+    def fire(
+        self, t: float, conn: int, rule: str, direction: str, ordinal: int | None, **more: object
+    ) -> None:
         """A rule acts."""
-        info = {"rule": rule, "kind": "x", "action": "x", "direction": way, "ordinal": ordinal, "m": 1}
+        info = {"rule": rule, "kind": "x", "action": "x", "direction": direction, "ordinal": ordinal, "m": 1}
         self.items.append(Firing(conn, MONO + round(t * MS), {**info, **more}))
 
 
@@ -101,69 +105,69 @@ def msg(subject: bytes, sid: bytes, body: bytes, reply: bytes = b"") -> bytes:
     return b"MSG %s\r\n%s\r\n" % (b" ".join(filter(None, (subject, sid, reply, b"%d" % len(body)))), body)
 
 
-def known_story() -> Story:
-    """Return the whole story."""
-    story = Story()
+def known_conversation() -> Conversation:
+    """Return the whole conversation."""
+    conversation = Conversation()
     for part in (_comings, _requests, _reused, _jetstream, _publishes, _deliveries, _fanout, _lines, _signs):
-        part(story)
-    _goings(story)
-    return story
+        part(conversation)
+    _goings(conversation)
+    return conversation
 
 
-def _comings(s: Story) -> None:
+def _comings(s: Conversation) -> None:
     s.items += [Open(conn, MONO, {"client": f"10.0.0.{conn}:1"}) for conn in (ASKER, FIRST, SECOND, WORKER)]
     s.change(
         0, ASKER, S2C, b'INFO {"version":"2.15.1","connect_urls":["a"]}\r\n', b'INFO {"version":"2.15.1"}\r\n'
     )
-    s.say(1, ASKER, b'CONNECT {"name":"asker","lang":"go","version":"1.53","user":"ann"}\r\n')
+    s.send(1, ASKER, b'CONNECT {"name":"asker","lang":"go","version":"1.53","user":"ann"}\r\n')
     greeting = {"connect": 'CONNECT {"name":"old","lang":"python3"}', "info": 'INFO {"version":"2.12.3"}'}
     subs = [["1", "past.>", "", 0, 0], ["2", "some.*", "team", 5, 3]]
     s.items.append(Preamble(OLD, MONO, {**greeting, "subs": subs, "open": {"client": "10.0.0.5:1"}}))
 
 
-def _requests(s: Story) -> None:
-    s.say(100, ASKER, pub(b"svc.plain r.plain", b"q"))
-    s.hear(102, FIRST, msg(b"svc.plain", b"1", b"q", b"r.plain"))
-    s.say(108, FIRST, pub(b"r.plain", b"a"))
-    s.hear(110, ASKER, msg(b"r.plain", b"9", b"a"))
-    s.say(120, ASKER, pub(b"svc.nobody r.nobody", b"q"))
-    s.hear(121, ASKER, status(b"r.nobody", b"503"))
+def _requests(s: Conversation) -> None:
+    s.send(100, ASKER, pub(b"svc.plain r.plain", b"q"))
+    s.receive(102, FIRST, msg(b"svc.plain", b"1", b"q", b"r.plain"))
+    s.send(108, FIRST, pub(b"r.plain", b"a"))
+    s.receive(110, ASKER, msg(b"r.plain", b"9", b"a"))
+    s.send(120, ASKER, pub(b"svc.nobody r.nobody", b"q"))
+    s.receive(121, ASKER, status(b"r.nobody", b"503"))
     ordinal = s.drop(130, ASKER, C2S, pub(b"svc.lost r.lost", b"q"), "loses")
     s.fire(130, ASKER, "loses", "c2s", ordinal)
-    s.say(140, ASKER, pub(b"svc.held r.held", b"q"), delay=20)
-    s.hear(161, FIRST, msg(b"svc.held", b"1", b"q", b"r.held"))
-    s.say(162, FIRST, pub(b"r.held", b"a"))
-    s.hear(163, ASKER, msg(b"r.held", b"9", b"a"), delay=30)
+    s.send(140, ASKER, pub(b"svc.held r.held", b"q"), delay=20)
+    s.receive(161, FIRST, msg(b"svc.held", b"1", b"q", b"r.held"))
+    s.send(162, FIRST, pub(b"r.held", b"a"))
+    s.receive(163, ASKER, msg(b"r.held", b"9", b"a"), delay=30)
     ordinal = s.change(200, ASKER, C2S, pub(b"svc.old r.moved", b"q"), pub(b"svc.new r.moved", b"q"))
     s.fire(200, ASKER, "changes", "c2s", ordinal)
-    s.hear(202, FIRST, msg(b"svc.new", b"1", b"q", b"r.moved"))
-    s.say(203, FIRST, pub(b"r.moved", b"a"))
+    s.receive(202, FIRST, msg(b"svc.new", b"1", b"q", b"r.moved"))
+    s.send(203, FIRST, pub(b"r.moved", b"a"))
     s.change(204, ASKER, S2C, msg(b"r.moved", b"9", b"a"), msg(b"r.moved", b"9", b"A!"), delay=1)
     s.drop(210, ASKER, C2S, pub(b"svc.invented r.invented", b"q"), "answers")
     s.make(211, ASKER, S2C, msg(b"r.invented", b"9", b"a"))
-    s.say(220, ASKER, pub(b"svc.all r.all", b"q"))
+    s.send(220, ASKER, pub(b"svc.all r.all", b"q"))
     for place, conn in enumerate((FIRST, SECOND)):
-        s.hear(221 + place, conn, msg(b"svc.all", b"1", b"q", b"r.all"))
-        s.say(224 + place, conn, pub(b"r.all", b"a%d" % conn))
-        s.hear(226 + 3 * place, ASKER, msg(b"r.all", b"9", b"a%d" % conn))
-    s.say(240, ASKER, pub(b"svc.twice r.twice", b"q"))
-    s.hear(241, ASKER, msg(b"r.twice", b"9", b"a"))
+        s.receive(221 + place, conn, msg(b"svc.all", b"1", b"q", b"r.all"))
+        s.send(224 + place, conn, pub(b"r.all", b"a%d" % conn))
+        s.receive(226 + 3 * place, ASKER, msg(b"r.all", b"9", b"a%d" % conn))
+    s.send(240, ASKER, pub(b"svc.twice r.twice", b"q"))
+    s.receive(241, ASKER, msg(b"r.twice", b"9", b"a"))
     s.make(241.5, ASKER, S2C, msg(b"r.twice", b"9", b"a"), "doubles")
     s.cut(250, ASKER, C2S, b"PUB svc.cut r.cut 100\r\nhalf")
 
 
-def _reused(s: Story) -> None:
+def _reused(s: Conversation) -> None:
     """One reply subject three times (the second is not answered), and pulls on an inbox of their own."""
     for t, answered in ((300, True), (310, False), (320, True)):
-        s.say(t, ASKER, pub(b"svc.again r.again", b"q"))
+        s.send(t, ASKER, pub(b"svc.again r.again", b"q"))
         if answered:
-            s.hear(t + 4, ASKER, msg(b"r.again", b"9", b"a"))
+            s.receive(t + 4, ASKER, msg(b"r.again", b"9", b"a"))
     for t in (330, 340, 350):
-        s.say(t, WORKER, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C r.pull", b"1"))
-    s.hear(355, WORKER, status(b"r.pull", b"404 No Messages"))
+        s.send(t, WORKER, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C r.pull", b"1"))
+    s.receive(355, WORKER, status(b"r.pull", b"404 No Messages"))
 
 
-def _jetstream(s: Story) -> None:
+def _jetstream(s: Conversation) -> None:
     calls = (
         (b"$JS.API.INFO", b'{"type":"x","memory":0}'),
         (
@@ -175,12 +179,12 @@ def _jetstream(s: Story) -> None:
     )
     for number, (subject, answer) in enumerate(calls):
         reply = b"r.api.%d" % number
-        s.say(400 + number * 10, ASKER, pub(subject + b" " + reply, b""))
-        s.hear(405 + number * 10, ASKER, msg(reply, b"9", answer))
-    s.say(450, ASKER, pub(b"$JS.API.STREAM.INFO.S r.api.late", b""))
+        s.send(400 + number * 10, ASKER, pub(subject + b" " + reply, b""))
+        s.receive(405 + number * 10, ASKER, msg(reply, b"9", answer))
+    s.send(450, ASKER, pub(b"$JS.API.STREAM.INFO.S r.api.late", b""))
 
 
-def _publishes(s: Story) -> None:
+def _publishes(s: Conversation) -> None:
     marked = b"NATS/1.0\r\nNats-Msg-Id: m\r\n\r\n"
     for name, headers, answer in (
         (b"one", b"", b'{"stream":"S","seq":1}'),
@@ -194,16 +198,16 @@ def _publishes(s: Story) -> None:
         (b"interim", b"", b""),
         (b"silent", b"", None),
     ):
-        s.say(500, ASKER, pub(b"stored r.pub." + name, b"x", headers))
+        s.send(500, ASKER, pub(b"stored r.pub." + name, b"x", headers))
         if answer is not None:
-            s.hear(503, ASKER, msg(b"r.pub." + name, b"9", answer))
-    s.say(510, ASKER, pub(b"stored r.pub.none", b"x"))
-    s.hear(511, ASKER, status(b"r.pub.none", b"503"))
-    s.say(520, ASKER, pub(b"elsewhere r.pub.marked", b"x", marked))
+            s.receive(503, ASKER, msg(b"r.pub." + name, b"9", answer))
+    s.send(510, ASKER, pub(b"stored r.pub.none", b"x"))
+    s.receive(511, ASKER, status(b"r.pub.none", b"503"))
+    s.send(520, ASKER, pub(b"elsewhere r.pub.marked", b"x", marked))
 
 
-def _deliveries(s: Story) -> None:
-    """Each stream sequence is one way to settle; 2 is delivered twice, 8 and 9 over a domain."""
+def _deliveries(s: Conversation) -> None:
+    """Each stream sequence is one direction to settle; 2 is delivered twice, 8 and 9 over a domain."""
     settled: dict[int, tuple[bytes, ...]] = {
         1: (b"+ACK",),
         2: (b"-NAK",),
@@ -218,20 +222,20 @@ def _deliveries(s: Story) -> None:
     tails = {8: b"hub.acc.S.C.1.8.8.1.0", 9: b"_.acc.S.C.1.9.9.1.0.rnd"}
     for seq, answers in settled.items():
         t, ack = 600 + seq * 10, b"$JS.ACK." + tails.get(seq, b"S.C.1.%d.%d.1.7" % (seq, seq))
-        s.hear(t, WORKER, msg(b"stored", b"3", b"x", ack))
+        s.receive(t, WORKER, msg(b"stored", b"3", b"x", ack))
         for place, answer in enumerate(answers, 1):
-            s.say(t + place, WORKER, pub(ack, answer))
-    s.hear(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
+            s.send(t + place, WORKER, pub(ack, answer))
+    s.receive(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
     s.drop(710, WORKER, C2S, pub(b"$JS.ACK.S.C.2.2.10.1.0", b"+ACK"), "loses")
 
 
-def _fanout(s: Story) -> None:
-    s.say(800, ASKER, pub(b"news.one", b"same"), delay=2)
+def _fanout(s: Conversation) -> None:
+    s.send(800, ASKER, pub(b"news.one", b"same"), delay=2)
     for t, conn in ((803, FIRST), (806, SECOND)):
-        s.hear(t, conn, msg(b"news.one", b"2", b"same"), delay=50)
+        s.receive(t, conn, msg(b"news.one", b"2", b"same"), delay=50)
     for _ in range(2):
-        s.say(810, ASKER, pub(b"news.equal", b"same"))
-        s.hear(811, FIRST, msg(b"news.equal", b"2", b"same"))
+        s.send(810, ASKER, pub(b"news.equal", b"same"))
+        s.receive(811, FIRST, msg(b"news.equal", b"2", b"same"))
     s.drop(820, ASKER, C2S, pub(b"news.lost", b"x"), "loses")
     s.change(830, ASKER, C2S, pub(b"news.before", b"x"), pub(b"news.after", b"x"))
     s.change(831, FIRST, S2C, msg(b"news.after", b"2", b"x"), msg(b"news.before", b"2", b"x"))
@@ -249,41 +253,41 @@ BLOCKS = (
 )
 
 
-def _lines(s: Story) -> None:
+def _lines(s: Conversation) -> None:
     for number, block in enumerate(BLOCKS):
-        s.say(900 + number, ASKER, pub(b"headed.%d" % number, b"x", block))
+        s.send(900 + number, ASKER, pub(b"headed.%d" % number, b"x", block))
 
 
-def _signs(s: Story) -> None:
+def _signs(s: Conversation) -> None:
     """Subscriptions, signs of life, refusals."""
-    s.say(1000, FIRST, b"SUB live.a 21\r\n")
-    s.say(1001, FIRST, b"SUB live.b team 22\r\n")
+    s.send(1000, FIRST, b"SUB live.a 21\r\n")
+    s.send(1001, FIRST, b"SUB live.b team 22\r\n")
     s.drop(1002, FIRST, C2S, b"SUB live.denied 23\r\n", "denies")
     s.make(1003, FIRST, S2C, b"-ERR 'Permissions Violation for Subscription to \"live.denied\"'\r\n")
-    s.say(1004, FIRST, b"SUB live.c 24\r\n")
+    s.send(1004, FIRST, b"SUB live.c 24\r\n")
     for t in (1005, 1006):
-        s.hear(t, FIRST, msg(b"live.a", b"21", b"four"))
-    s.say(1007, FIRST, b"UNSUB 21\r\n")
-    s.say(1008, FIRST, b"UNSUB 22 2\r\n")
+        s.receive(t, FIRST, msg(b"live.a", b"21", b"four"))
+    s.send(1007, FIRST, b"UNSUB 21\r\n")
+    s.send(1008, FIRST, b"UNSUB 22 2\r\n")
     for t in (1009, 1010):
-        s.hear(t, FIRST, msg(b"live.b", b"22", b"x"))
-    s.say(1011, FIRST, b"SUB live.z 21\r\n")
-    s.hear(1012, FIRST, msg(b"live.z", b"21", b"x"))
+        s.receive(t, FIRST, msg(b"live.b", b"22", b"x"))
+    s.send(1011, FIRST, b"SUB live.z 21\r\n")
+    s.receive(1012, FIRST, msg(b"live.z", b"21", b"x"))
     s.drop(1013, FIRST, S2C, msg(b"live.z", b"21", b"x"), "loses")
     for t in (1014, 1015):
-        s.hear(t, OLD, msg(b"some.thing", b"2", b"x"))
-    s.hear(1020, ASKER, b"-ERR 'Unknown Protocol Operation'\r\n")
+        s.receive(t, OLD, msg(b"some.thing", b"2", b"x"))
+    s.receive(1020, ASKER, b"-ERR 'Unknown Protocol Operation'\r\n")
     s.change(1021, ASKER, S2C, b"-ERR 'Invalid \"x\"'\r\n", b"-ERR 'Invalid \"y\"'\r\n")
     for t, late in ((1030, 1), (1040, 3)):
-        s.say(t, SECOND, b"PING\r\n")
-        s.hear(t + late, SECOND, b"PONG\r\n")
+        s.send(t, SECOND, b"PING\r\n")
+        s.receive(t + late, SECOND, b"PONG\r\n")
     s.make(1050, SECOND, C2S, b"PING\r\n", "proxy")
     s.drop(1051, SECOND, S2C, b"PONG\r\n", "proxy")
-    s.hear(3550, SECOND, b"PING\r\n")
-    s.say(3552, SECOND, b"PONG\r\n")
+    s.receive(3550, SECOND, b"PING\r\n")
+    s.send(3552, SECOND, b"PONG\r\n")
 
 
-def _goings(s: Story) -> None:
+def _goings(s: Conversation) -> None:
     ordinal = s.drop(4000, FIRST, C2S, pub(b"secret", b"x"), "denies")
     s.fire(4000, FIRST, "denies", "c2s", ordinal, kind="deny", action="deny", subject="secret")
     s.make(4002, FIRST, S2C, b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n")
@@ -294,6 +298,6 @@ def _goings(s: Story) -> None:
     s.items.append(Close(FIRST, MONO + 5000 * MS, "rule", end))
 
 
-def write_story(path: Path) -> Path:
-    """Write the story as a capture of small blocks."""
-    return write(path, known_story().items, per_block=17)
+def write_known_conversation(path: Path) -> Path:
+    """Write the conversation as a capture of small blocks."""
+    return write(path, known_conversation().items, per_block=17)

@@ -55,7 +55,7 @@ def _patience() -> None:
 
 
 @contextmanager
-def daemon(folder: Path, name: str, said: str, *command: str) -> Iterator[str]:
+def daemon(folder: Path, name: str, ready_line: str, *command: str) -> Iterator[str]:
     """Run a part of Spark until the end of the block; yield its line when it was ready."""
     log = folder / f"{name}.log"
     env = {**ENVIRONMENT, "SPARK_NO_DAEMONIZE": "1"}
@@ -63,7 +63,7 @@ def daemon(folder: Path, name: str, said: str, *command: str) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=file, stderr=file, cwd=folder, env=env)
     try:
         deadline = time.monotonic() + _READY
-        while not (found := re.search(said, log.read_text())):
+        while not (found := re.search(ready_line, log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
@@ -192,11 +192,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Connect server."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    said = r"Spark Connect server started at: \S*:(\d+)"
+    ready_line = r"Spark Connect server started at: \S*:(\d+)"
     with daemon(
         tmp_path_factory.mktemp("server"),
         "connect",
-        said,
+        ready_line,
         str(HOME / "bin" / "spark-submit"),
         "--master",
         "local[2]",

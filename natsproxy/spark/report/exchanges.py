@@ -29,7 +29,7 @@ _FRAMES: Final = 12
 
 def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return latencies by subject template, together, over time, and as a heat map (time x log latency)."""
-    asked = requests.where(NO_PULL)
+    counted = requests.where(NO_PULL)
     counts = (
         F.sum("requests").alias("requests"),
         F.sum("replies").alias("replies"),
@@ -38,14 +38,14 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         percentiles("latency_ns"),
         percentiles("service_ns", "service"),
     )
-    whole, listed = with_whole(asked, ("template",), counts, "requests")
+    whole, listed = with_whole(counted, ("template",), counts, "requests")
     if not listed:
         return {}
     for row in (whole, *listed):
         row["latency"], row["service"] = ms(row["latency"]), ms(row["service"])
     coarse = -(-axis.count // _COARSE)
-    asked = asked.withColumn("at", axis.bucket("t1", coarse))
-    steps = asked.where("latency_ns IS NOT NULL").groupBy("at")
+    counted = counted.withColumn("at", axis.bucket("t1", coarse))
+    steps = counted.where("latency_ns IS NOT NULL").groupBy("at")
     over = {
         row["at"]: [row["count"], *(ms(row["latency"]) or ())]
         for row in rows(steps.agg(F.count("*").alias("count"), percentiles("latency_ns")))
@@ -57,16 +57,16 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         "coarse": coarse,
         "over": [over.get(at) for at in places],
         "decade": DECADE,
-        "cells": _cells(asked),
+        "cells": _cells(counted),
     }
 
 
-def _cells(asked: DataFrame) -> list[list[int | None]]:
+def _cells(counted: DataFrame) -> list[list[int | None]]:
     """Return [time, row, count]; row r holds 10**(r/DECADE) ns and more, None the unanswered requests."""
     row = F.expr(
         f"if(latency_ns IS NULL, NULL, cast(floor(log10(greatest(latency_ns, 1000)) * {DECADE}) as int))"
     )
-    shown = asked.where("latency_ns IS NOT NULL OR outcome = 'no reply'")
+    shown = counted.where("latency_ns IS NOT NULL OR outcome = 'no reply'")
     cells = rows(shown.groupBy("at", row.alias("row")).count())
     cells.sort(key=lambda cell: (cell["at"], -1 if cell["row"] is None else cell["row"]))
     return [[cell["at"], cell["row"], cell["count"]] for cell in cells]

@@ -59,9 +59,9 @@ def _during(hits: DataFrame, axis: Axis, tables: Tables) -> dict[str, dict[str, 
     requests = tables.get("requests")
     if requests is None:
         return {}
-    asked = requests.where(NO_PULL).withColumn("at", axis.bucket("t1")).join(F.broadcast(hits), "at")
+    meanwhile = requests.where(NO_PULL).withColumn("at", axis.bucket("t1")).join(F.broadcast(hits), "at")
     counts = F.sum("requests").alias("requests"), percentiles("latency_ns")
     return {
         row["rule"]: {"requests": row["requests"], "latency": ms(row["latency"])}
-        for row in rows(asked.groupBy("rule").agg(*counts))
+        for row in rows(meanwhile.groupBy("rule").agg(*counts))
     }

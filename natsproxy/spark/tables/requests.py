@@ -50,9 +50,9 @@ def pub_acks(exchanges: DataFrame) -> DataFrame:
     outcome: ack, duplicate, error, no responders, no ack (none came), other (part of an atomic batch, or not
     JetStream's).  A publish is JetStream's if its headers say so, or another on its template got an ack.
     """
-    asked = exchanges.where("pulls = 0").withColumn("acked", F.col("stream_id").isNotNull())
-    usual = asked.where("acked").select("template").distinct().withColumn("usual", F.lit(True))
-    found = asked.join(F.broadcast(usual), "template", "left").where("usual OR marked > 0")
+    publishes = exchanges.where("pulls = 0").withColumn("acked", F.col("stream_id").isNotNull())
+    usual = publishes.where("acked").select("template").distinct().withColumn("usual", F.lit(True))
+    found = publishes.join(F.broadcast(usual), "template", "left").where("usual OR marked > 0")
     return shaped(
         "pub_acks",
         found.withColumns(

@@ -158,9 +158,9 @@ def test_a_full_disk_is_one_sentence(spark: SparkSession, tmp_path: Path) -> Non
     """The table is named, and does not count as whole."""
     capture = conversation(tmp_path / "a.ncap", 3_000)
     out = tmp_path / "out"
-    with _largest_file(spark, 8 << 10), pytest.raises(NatsproxyError) as said:
+    with _largest_file(spark, 8 << 10), pytest.raises(NatsproxyError) as error:
         analyze(spark, [capture], out, ["gaps"])
-    assert str(said.value) == f"{out}/frames: cannot write there: File too large"
+    assert str(error.value) == f"{out}/frames: cannot write there: File too large"
     with pytest.raises(NatsproxyError, match="no whole table frames"):
         Store(spark, out).read("frames")
 

@@ -12,7 +12,7 @@ import pytest
 from natsproxy.errors import ConfigError
 from tests.kit.captures import write
 from tests.spark.conftest import load
-from tests.spark.known_conversation import Story, msg, pub
+from tests.spark.known_conversation import Conversation, msg, pub
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +26,8 @@ HOUR = 3_600_000  # ms
 HOURS = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (0, 1)]
 
 
-def _punctual() -> Story:
-    story = Story()
+def _punctual() -> Conversation:
+    conversation = Conversation()
     for t, reply, late in (
         (HOUR - 100, b"edge", 200),
         (HOUR - 50, b"reused", 250),
@@ -35,34 +35,34 @@ def _punctual() -> Story:
         (HOUR + 5000, b"inside", 3),
         (2 * HOUR + 1000, b"open", 1),
     ):
-        story.say(t, 1, pub(b"svc " + reply, b"q"))
-        story.hear(t + late, 1, msg(reply, b"9", b"a"))
+        conversation.send(t, 1, pub(b"svc " + reply, b"q"))
+        conversation.receive(t + late, 1, msg(reply, b"9", b"a"))
     for minute in range(0, 120, 10):
-        story.say(minute * 60_000 + 30_000, 2, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C pulls", b"1"))
+        conversation.send(minute * 60_000 + 30_000, 2, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C pulls", b"1"))
     for t in (HOUR - 10, HOUR, HOUR + 60_000):
-        story.say(t, 3, pub(b"beat", b"same"))
-        story.hear(t + 20, 4, msg(b"beat", b"1", b"same"))
+        conversation.send(t, 3, pub(b"beat", b"same"))
+        conversation.receive(t + 20, 4, msg(b"beat", b"1", b"same"))
     ack = b"$JS.ACK.S.C.1.1.1.1.0"
-    story.hear(HOUR - 100, 4, msg(b"stored", b"2", b"x", ack))
-    story.say(HOUR + 400, 4, pub(ack, b""))
-    story.say(2 * HOUR + 300_000, 1, b"PING\r\n")
-    return story
+    conversation.receive(HOUR - 100, 4, msg(b"stored", b"2", b"x", ack))
+    conversation.send(HOUR + 400, 4, pub(ack, b""))
+    conversation.send(2 * HOUR + 300_000, 1, b"PING\r\n")
+    return conversation
 
 
-def _late() -> Story:
+def _late() -> Conversation:
     """A recorder that was cut off: its first hour comes when the others are in their third."""
-    story = Story()
-    story.say(1000, 1, pub(b"svc late", b"q"))
-    story.hear(1007, 1, msg(b"late", b"9", b"a"))
-    return story
+    conversation = Conversation()
+    conversation.send(1000, 1, pub(b"svc late", b"q"))
+    conversation.receive(1007, 1, msg(b"late", b"9", b"a"))
+    return conversation
 
 
 @pytest.fixture(scope="module")
 def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DataFrame]:
     """Return the folder of stored frames, and the late recorder's, not stored yet."""
     folder, found = tmp_path_factory.mktemp("hours"), []
-    for name, story in (("punctual", _punctual()), ("late", _late())):
-        made, _ = load(spark, [write(folder / f"{name}.ncap", story.items)])
+    for name, conversation in (("punctual", _punctual()), ("late", _late())):
+        made, _ = load(spark, [write(folder / f"{name}.ncap", conversation.items)])
         found.append(made.selectExpr("*", "to_date(ts) AS date").coalesce(1))
     found[0].write.partitionBy("date").parquet(str(folder / "frames"))
     return folder / "frames", found[1]

@@ -97,7 +97,7 @@ def test_several_folders_deep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "sentence"),
     [
         ("s3://bucket/none", "s3://bucket/none: there is no capture here"),
         ("s3://bucket/empty", "s3://bucket/empty: there is no capture here"),
@@ -105,13 +105,13 @@ def test_several_folders_deep(tmp_path: Path) -> None:
         ("gs://bucket/a", "gs://bucket/a: this address cannot be used: there is no gs here"),
     ],
 )
-def test_errors_name_the_address(bucket: Path, place: str, said: str) -> None:
+def test_errors_name_the_address(bucket: Path, place: str, sentence: str) -> None:
     """As of local files."""
     (bucket / "empty").mkdir()
     (bucket / "other.ncap").write_bytes(b"something else entirely")
     with pytest.raises(CaptureError) as error:
         check([place])
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(sentence)
 
 
 def test_a_last_segment_that_has_not_begun_is_passed_over(tmp_path: Path) -> None:

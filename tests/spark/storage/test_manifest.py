@@ -132,13 +132,13 @@ class _Hadoop:
         return False
 
 
-@pytest.mark.parametrize(("there", "said"), [(True, "is there already"), (False, "cannot be renamed")])
-def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, said: str) -> None:
+@pytest.mark.parametrize(("there", "sentence"), [(True, "is there already"), (False, "cannot be renamed")])
+def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, sentence: str) -> None:
     """Hadoop raises nothing."""
     folder = object.__new__(Folder)
     folder.root, folder._fs = "mem", _Hadoop(there)
     folder._path = lambda place: place  # type: ignore[method-assign]
-    with pytest.raises(NatsproxyError, match=said):
+    with pytest.raises(NatsproxyError, match=sentence):
         folder.write("analysis/x", "text")
 
 

@@ -22,7 +22,7 @@ from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
 Rows = Counter[tuple[Any, ...]]
 
 
-class Said(NamedTuple):
+class SideFrame(NamedTuple):
     """A whole frame that a client sent or got, and when (wall clock, ns)."""
 
     capture: Path
@@ -36,7 +36,7 @@ class Said(NamedTuple):
         return self.frame.op in MESSAGE_OPS
 
 
-def said(captures: Iterable[Path]) -> list[Said]:
+def client_frames(captures: Iterable[Path]) -> list[SideFrame]:
     """Return the frames that clients sent and got in captures, in the order of time."""
     found = []
     for path in captures:
@@ -44,13 +44,13 @@ def said(captures: Iterable[Path]) -> list[Said]:
             own = one.in_ordinal if one.direction is C2S else one.out_ordinal
             if one.head is not None and own is not None and not one.flags & Flags.CUT:
                 at = one.wall + (0 if one.direction is C2S else one.delay)
-                found.append(Said(path, one, one.head, at))
+                found.append(SideFrame(path, one, one.head, at))
     return sorted(found, key=lambda each: each.at)
 
 
-def subjects(frames: list[Said]) -> Rows:
+def subjects(frames: list[SideFrame]) -> Rows:
     """Rows: template, minute (Unix), dir, messages, bytes, connections."""
-    groups: dict[tuple[str, int, int], list[Said]] = defaultdict(list)
+    groups: dict[tuple[str, int, int], list[SideFrame]] = defaultdict(list)
     for each in filter(lambda each: each.message, frames):
         minute = each.seen.wall // 60_000_000_000 * 60
         groups[template(each.frame.subject).decode(), minute, int(each.seen.direction)].append(each)
@@ -65,7 +65,7 @@ def subjects(frames: list[Said]) -> Rows:
     )
 
 
-def headers(frames: list[Said]) -> Rows:
+def headers(frames: list[SideFrame]) -> Rows:
     """Rows: conn_id, dir, t_ns, subject, name, value; without the status line."""
     return Counter(
         (
@@ -82,7 +82,7 @@ def headers(frames: list[Said]) -> Rows:
     )
 
 
-def errors(frames: list[Said]) -> Rows:
+def errors(frames: list[SideFrame]) -> Rows:
     """Rows: conn_id, t_ns, text."""
     return Counter(
         (each.seen.conn, each.at, each.frame.args.strip(b"'").decode())
@@ -91,7 +91,7 @@ def errors(frames: list[Said]) -> Rows:
     )
 
 
-def requests(frames: list[Said]) -> Rows:
+def requests(frames: list[SideFrame]) -> Rows:
     """Rows: reply, subject, requester, t1, t4, replies; without pull requests."""
     open_: dict[bytes, list[Any]] = {}
     done = []
@@ -108,7 +108,7 @@ def requests(frames: list[Said]) -> Rows:
     return Counter(map(tuple, done))
 
 
-def js_acks(frames: list[Said]) -> Rows:
+def js_acks(frames: list[SideFrame]) -> Rows:
     """Rows: stream, consumer, delivered, stream_seq, delivered_ns, answer, answered_ns; answers but +WPI."""
     rows: dict[bytes, list[Any]] = {}
     for each in filter(lambda each: each.message, frames):
@@ -130,9 +130,9 @@ def of_table(rows: Iterable[dict[str, Any]], *names: str) -> Rows:
     return Counter(tuple(row[name] for name in names) for row in rows)
 
 
-def conversation(captures: Iterable[Path]) -> Iterator[tuple[str, Rows, tuple[str, ...]]]:
+def known_tables(captures: Iterable[Path]) -> Iterator[tuple[str, Rows, tuple[str, ...]]]:
     """Yield each table that is known here: its name, its rows, the columns that they have."""
-    frames = said(captures)
+    frames = client_frames(captures)
     yield "subjects", subjects(frames), ("template", "minute", "dir", "messages", "bytes", "connections")
     yield "headers", headers(frames), ("conn_id", "dir", "t_ns", "subject", "name", "value")
     yield "errors", errors(frames), ("conn_id", "t_ns", "text")

@@ -52,7 +52,7 @@ async def conversation(url: str) -> None:
     try:
         for subject in ("slow.*", "fast.*"):
             await service.subscribe(subject, cb=answer)
-        heard = [await one.subscribe("events.>") for one in (service, client)]
+        subscribed = [await one.subscribe("events.>") for one in (service, client)]
         await service.flush()
         for kind, count in (("slow", SLOW), ("fast", FAST)):
             for number in range(count):
@@ -67,7 +67,7 @@ async def conversation(url: str) -> None:
             await client.publish("telemetry", b"x")
         for number in range(EVENTS):
             await client.publish("events.x", b"%d" % number)
-        for each in heard:
+        for each in subscribed:
             for _ in range(EVENTS):
                 await each.next_msg(10)
         await store(client)
@@ -127,7 +127,7 @@ def test_requests_and_their_injected_delays(tables: dict[str, list[dict[str, Any
 
 
 def test_refused_and_lost_messages(tables: dict[str, list[dict[str, Any]]]) -> None:
-    """The denied subjects, said by the proxy; the dropped messages never reached the server."""
+    """The denied subjects, refused by the proxy; the dropped messages never reached the server."""
     refused = {(row["subject"], row["from_proxy"]) for row in tables["errors"]}
     assert refused == {(f"secret.{number}", True) for number in range(SECRET)}
     fired = Counter(row["rule"] for row in tables["faults"])
@@ -139,11 +139,11 @@ def test_refused_and_lost_messages(tables: dict[str, list[dict[str, Any]]]) -> N
 
 
 def test_copies_of_messages(tables: dict[str, list[dict[str, Any]]]) -> None:
-    """Each event was heard by both."""
+    """Both got each event."""
     copies = [row["deliveries"] for row in tables["fanout"] if row["subject"] == "events.x"]
     assert copies == [2] * EVENTS
-    heard = [row["delivered"] for row in tables["subscriptions"] if row["subject"] == "events.>"]
-    assert heard == [EVENTS, EVENTS]
+    delivered = [row["delivered"] for row in tables["subscriptions"] if row["subject"] == "events.>"]
+    assert delivered == [EVENTS, EVENTS]
 
 
 def test_stored_and_redelivered(tables: dict[str, list[dict[str, Any]]]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.tables.sequential import conversation, of_table
+from tests.spark.tables.sequential import known_tables, of_table
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Known
@@ -39,7 +39,7 @@ def test_tables_equal_those_of_a_sequential_reader(known: Known) -> None:
         "js_acks": lambda row: {**row, **unsettled} if row["answer"] == "wpi" else row,
         "requests": lambda row: None if row["outcome"] == "pull" else row,
     }
-    for name, expected, columns in conversation(known.captures):
+    for name, expected, columns in known_tables(known.captures):
         rows = filter(None, map(same.get(name, dict), known.rows(name)))
         assert expected, name
         assert of_table(rows, *columns) == expected, name

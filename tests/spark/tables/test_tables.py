@@ -24,16 +24,16 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def table(known: Known) -> Callable[[str], list[Row]]:
-    """The rows of a table that are the story's."""
+    """The rows of a table of the known conversation."""
     from natsproxy.capture.read.reader import open_capture
 
-    (segment,) = open_capture(known.story).segments()
+    (segment,) = open_capture(known.conversation_capture).segments()
     recorder = segment.recorder.hex()
     return lambda name: [row for row in known.rows(name) if row.get("recorder", recorder) in (recorder, None)]
 
 
 def ms(t: int | None) -> float | None:
-    """Return a time in ms since the story began."""
+    """Return a time in ms since the conversation began."""
     return None if t is None else (t - WALL) / MS
 
 
@@ -194,7 +194,7 @@ def test_headers_are_those_of_the_protocol(table: Callable[[str], list[Row]]) ->
 
 
 def test_errors(table: Callable[[str], list[Row]]) -> None:
-    """The server's, one that a rule changed, those that a rule said."""
+    """The server's, one that a rule changed, those that a rule made."""
     rows = sorted(table("errors"), key=lambda row: row["t_ns"])
     assert [
         (row["conn_id"], row["kind"], row["subject"], row["from_proxy"], row["cause"]) for row in rows
