@@ -77,8 +77,8 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
 class Known:
     """Captures whose answers are known, and their tables, each computed once.
 
-    They are read as one: the known conversation, the golden captures and generated traffic in small blocks, in an order
-    and a split that have nothing to do with those of the recording.
+    They are read as one: the known conversation, the golden captures and generated traffic in small
+    blocks, in an order and a split that have nothing to do with those of the recording.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:

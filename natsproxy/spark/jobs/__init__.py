@@ -1,4 +1,4 @@
-"""The jobs that run once: captures in, tables of Parquet out.
+"""The jobs that run once: captures flow in, tables of Parquet flow out.
 
 `analyze.py` reads captures, writes `frames` and `items`, and derives all other tables from these two.
 `hours.py` computes tables by the hour from frames that another program has stored.  The rows are made in

@@ -1,4 +1,4 @@
-"""The `natscap` data source of Spark: captures in, Arrow batches of frames or items out.
+"""The `natscap` data source of Spark: captures flow in, Arrow batches flow out.
 
 A read names captures (files, folders, globs, URLs) and options; Spark gets the rows as a DataFrame or as a
 stream.  On the driver, `paths.py` finds the segments and `partitions.py` cuts them into tasks; on the

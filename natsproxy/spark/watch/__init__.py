@@ -1,4 +1,4 @@
-"""The watch: captures that still grow in, tables that are never further than minutes behind out.
+"""The watch: captures that still grow flow in, tables that follow them flow out.
 
 Two streams take the blocks of captures into `frames` and `items`, batch by batch, each exactly once
 (`ingest.py`).  The other tables follow by the hour (`refresh.py`), and small files become large ones
