@@ -25,7 +25,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.explain import SERVER_ONLY, Explanation, SampleView, sample
 from natsproxy.rules.engine.explain import explain as explain_frame
 from natsproxy.rules.file.parser import GATE, IDENTITY, SELECTOR, load
-from natsproxy.rules.file.serialize import script, to_toml
+from natsproxy.rules.file.serialize import exact_rules, to_toml
 from natsproxy.rules.file.values import direction as read_direction
 from natsproxy.rules.file.values import op as read_op
 from natsproxy.rules.kinds import KINDS
@@ -222,7 +222,7 @@ def from_capture(capture: Path, file: Path | None) -> None:
     for rule in loaded:
         if file is None and rule.name not in first:
             click.echo(f"# {rule.name!r} came into force during the recording and counts from there")
-    click.echo(to_toml(script(loaded, firings)), nl=False)
+    click.echo(to_toml(exact_rules(loaded, firings)), nl=False)
 
 
 def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:

@@ -20,7 +20,8 @@ from natsproxy.config.fitting import Fitting
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
-from natsproxy.rules.file.parser import ONE_TABLE, Place, load, parse_rules
+from natsproxy.rules.file.parser import ONE_TABLE, load, parse_rules
+from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Rule
 

@@ -20,7 +20,8 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.file.parser import Place, parse_rules
+from natsproxy.rules.file.parser import parse_rules
+from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
 from natsproxy.testing.faults import Fault

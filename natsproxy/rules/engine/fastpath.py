@@ -14,17 +14,23 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from natsproxy.events import Firing
 from natsproxy.rules.bounded_cache import store
 from natsproxy.rules.engine.batch import Batch
+from natsproxy.rules.engine.cached_decision import (
+    Admits,
+    CachedDecision,
+    CachedPass,
+    CachedRewrite,
+    RewrittenBatch,
+)
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchResult, FastPathFunction, View
 from natsproxy.rules.model.roles import OpenRequests
 from natsproxy.rules.model.rule import Rule, Stage
-from natsproxy.rules.model.rule_state import RuleState, subject_text
+from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.rewriting.frames import rewritten_subscription
 from natsproxy.rules.rewriting.subjects import Rewritten
 from natsproxy.wire.frames import Frame
@@ -35,47 +41,6 @@ _SUBJECT_HEADERS: Final = b"Nats-"
 """The beginning of all header names whose values are subjects."""
 
 
-@dataclass(slots=True, eq=False)
-class RewrittenBatch:
-    """The frames of one read that a rule rewrites: how many so far, and the firing's facts on the first."""
-
-    direction: Direction
-    now: int = 0
-    count: int = 0
-    ordinal: int = 0
-    before: bytes = b""
-    after: bytes = b""
-
-
-Admits = Callable[[Frame, int], bool]
-"""See `StaticDecision.admits`."""
-
-
-class CachedRewrite(NamedTuple):
-    """The decision to rewrite: `head` takes the place of the first `cut` bytes of each frame.
-
-    at: the offset of the subject in a frame with usual spacing.  before, after: the subject.  unless: bytes
-    in the headers that send a frame to the general path; `b""` for none.
-    """
-
-    head: bytes
-    cut: int
-    at: int
-    before: bytes
-    after: bytes
-    batch: RewrittenBatch
-    unless: bytes
-
-
-class CachedPass(NamedTuple):
-    """The decision to pass frames as they are, unless their headers hold `unless` or `admits` says no."""
-
-    unless: bytes
-    admits: Admits | None = None
-
-
-CachedDecision = CachedRewrite | CachedPass | Batch | None
-"""None: the frames take the general path."""
 RewritesReply = Callable[[bytes], bool]
 """Tells whether rewriting changes a reply subject."""
 BASE_ENTRIES: Final = 32
@@ -342,19 +307,9 @@ class FastPath:
                 self._cache[direction].clear()
             self._frames_read[direction] = 0
         found = [
-            self._rewrite_firing(rule, batch) for (_, rule), batch in self._rewritten.items() if batch.count
+            batch.take_firing(self._states[rule])
+            for (_, rule), batch in self._rewritten.items()
+            if batch.count
         ]
         found += [firing for batch in self._batches.values() if (firing := batch.take_firing()) is not None]
         return found
-
-    def _rewrite_firing(self, rule: Rule, batch: RewrittenBatch) -> Firing:
-        state = self._states[rule]
-        count = state.counts[batch.direction]
-        m = count.matched + 1
-        count.matched += batch.count
-        rule.shared.matched += batch.count
-        client = batch.before if batch.direction == C2S else batch.after
-        detail = f"{subject_text(batch.before)} -> {subject_text(batch.after)}"
-        firing = state.firing(batch.direction, batch.now, m, client, detail=detail)
-        size, batch.count = batch.count, 0
-        return replace(firing, ordinal=batch.ordinal, count=size)

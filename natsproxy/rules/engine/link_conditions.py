@@ -1,7 +1,7 @@
 """Link rules of one connection: when they are in force, and the conditions that they put on the link.
 
 Theory
-1. A link rule without a frame selector is about connections: its gate is asked once, when the connection is
+1. A link rule without a frame selector is about connections: its gate decides once, when the connection is
    bound, and `between` is the window in which it is in force.  One with a frame selector comes into force at
    the frame that fires it.  `lasts` ends either.
 2. The conditions of a link are the sum of the rules in force on its direction.  An action that a rule takes

@@ -1,10 +1,10 @@
-"""Rules as text again, and the script of a recorded run: "drop 5 %" becomes "drop these 37 frames".
+"""Rules as text, and exact rules from a recorded run: "drop 5 %" becomes "drop these 37 frames".
 
-A script is the rules of the run with every gate replaced by the exact firings that the capture has: for each
+Exact rules are the rules of the run with every gate replaced by the firings in the capture: for each
 connection key the numbers of the matches that fired (`only`).  Selectors and actions stay, and so do names,
-since the dice of actions (which byte is damaged, how long a frame waits) hang on them: with the seed of the
-run, the script does the same again, and single firings can be taken out to see whether they matter.
-Rules without a gate act on all that they select, then as now, and are kept as they are.
+since the random numbers of actions (which byte is damaged, how long a frame waits) depend on them: with the
+seed of the run, exact rules repeat it, and a user can take out single firings to see whether they matter.
+Rules without a gate act on all frames that they select, then as now, and are kept as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GATES = tuple(setting.name for setting in GATE)
 
 
 def to_toml(tables: Iterable[Mapping[str, Any]]) -> str:
-    """Return rule tables as the text of a rules file; it says so where there are none."""
+    """Return rule tables as the text of a rules file; `rules = []` where there are none."""
     parts = []
     for table in tables:
         lines = [f"{_key(key)} = {value_to_toml(value)}" for key, value in table.items()]
@@ -53,17 +53,17 @@ def value_to_toml(value: Any) -> str:
     return repr(value)
 
 
-def script(rules: Iterable[Rule], firings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tables of the exact script of a run.
+def exact_rules(rules: Iterable[Rule], firings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tables of the exact rules of a run.
 
     firings: the fields of `events.Firing`, as captures have them.
     """
     fired: dict[str, dict[str, set[int]]] = {}
     for firing in firings:
-        way, key = str(firing.get("direction", "")), str(firing.get("key", ""))
+        direction, key = str(firing.get("direction", "")), str(firing.get("key", ""))
         m = firing.get("m")
         if isinstance(m, int) and m > 0:
-            fired.setdefault(str(firing.get("rule", "")), {}).setdefault(f"{way} {key}", set()).add(m)
+            fired.setdefault(str(firing.get("rule", "")), {}).setdefault(f"{direction} {key}", set()).add(m)
     return [_exact(rule, fired.get(rule.name, {})) for rule in rules]
 
 
@@ -71,7 +71,7 @@ def _exact(rule: Rule, fired: Mapping[str, set[int]]) -> dict[str, Any]:
     if rule.gate.open:
         return dict(rule.table)
     table = {key: value for key, value in rule.table.items() if key not in _GATES}
-    # A window stays for link rules: it says when, which is not a number of a match.
+    # The window of a link rule stays: it is a time, and the number of a match cannot express it.
     if "between" in rule.table and not rule.selector.ops:
         table["between"] = rule.table["between"]
     return {**table, "only": {key: sorted(found) for key, found in sorted(fired.items())}}

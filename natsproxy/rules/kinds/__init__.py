@@ -1,4 +1,9 @@
-"""The kinds of rules in the one list that parser, command line and documents read."""
+"""The kinds of rules, one file each, in the one list that parser, command line and documents read.
+
+In: the checked settings and the selector of a rule.  Out: its `Action`, which returns verdicts on frames, or
+conditions of a link.  The kinds of the second sort share `link.py`.  A new kind is a module with a `KIND`, a
+row in the list below and a test; read `drop.py` first, then `model/rule.py` for the guarantees of an action.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,29 @@ from typing import Final
 from natsproxy.rules.kinds import (
     announce,
     answer,
+    bandwidth,
     close,
     corrupt,
     deny,
     drop,
     duplicate,
     error,
+    half_close,
     headers,
     info,
     latency,
+    pause,
     permissions,
     refuse,
     reorder,
     reset,
     rewrite,
+    slice,
+    slow_close,
+    stop_reading,
+    swallow,
     truncate,
 )
-from natsproxy.rules.kinds.bends import LINK_CONDITIONS
 from natsproxy.rules.model.rule import Kind
 
 _LISTED: Final = (
@@ -44,6 +55,12 @@ _LISTED: Final = (
     close.KIND,
     reset.KIND,
     refuse.KIND,
-    *LINK_CONDITIONS,
+    bandwidth.KIND,
+    slice.KIND,
+    pause.KIND,
+    swallow.KIND,
+    stop_reading.KIND,
+    half_close.KIND,
+    slow_close.KIND,
 )
 KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in _LISTED}

@@ -1,7 +1,8 @@
 """announce: the server seems to send an INFO of its own accord: lame duck mode, other servers, other limits.
 
-It comes when the rule comes into force (at once, or when `between` begins), with what the server last said
-and the members given here.  Clients that have not had their first PONG get none, as from the server.
+It comes when the rule comes into force (at once, or when `between` begins), with the members of
+the server's last INFO and those given here.  Clients that have not had their first PONG get none, as from the
+server.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Announcing(LinkAction):
 
     def start(self, hit: Hit) -> tuple[list[tuple[Direction, bytes]], Close | None]:
         """Send the INFO now."""
-        return [(S2C, encode.info(gojson.dumps({**told(hit.view.info), **self.put})))], None
+        return [(S2C, encode.info(gojson.dumps({**last_members(hit.view.info), **self.put})))], None
 
 
-def told(info: Info) -> dict[str, Any]:
-    """Return the members of what a server said, without the ones that a later INFO does not repeat."""
+def last_members(info: Info) -> dict[str, Any]:
+    """Return the members of a server's INFO, without the ones that a later INFO does not repeat."""
     return {key: value for key, value in asdict(info).items() if value and key not in _OURS}
 
 

@@ -26,7 +26,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 
 DESCRIPTIONS: Final = {404: "No Messages", 408: "Request Timeout", 409: "Consumer Deleted"}
-"""What nats-server writes behind these codes."""
+"""The texts of nats-server behind these codes."""
 
 
 class Answering(Action):
@@ -62,7 +62,7 @@ class Answering(Action):
         return build(pairs, code=b"%d" % self.status, description=self.description.encode())
 
     def describe(self) -> str:
-        """Return what is answered."""
+        """Return the answer in a few words."""
         return f"answer {self.status} {self.description}".rstrip() if self.status else "answer with a message"
 
 

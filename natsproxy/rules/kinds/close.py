@@ -32,7 +32,7 @@ class Closing(LinkAction):
         """End the connection at this frame."""
         raw = b""
         if self.deliver and hit.direction == S2C:
-            # The arguments of an INFO are what the session made of them, its bytes are the server's.
+            # The session has rewritten the arguments of an INFO; its bytes are still the server's.
             raw = encode.info(frame.args) if frame.op == Op.INFO else frame.raw
         return Close("close", raw)
 

@@ -1,7 +1,7 @@
 """corrupt: payloads arrive damaged, at their own length.
 
-Only the body is touched, never the header block or the control line, so the stream stays whole.  Which bytes
-and how is drawn by the dice.  A frame with an empty body passes.
+Only the body is touched, never the header block or the control line, so the stream stays whole.  Random
+numbers choose the bytes and the change.  A frame with an empty body passes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """deny: subjects are forbidden, by patterns; the short form of a permission map with nothing but denials.
 
-`subject` is denied for publishing and subscribing, or only for what `op` names ("PUB" or "SUB").  Texts,
-order and the filter of what a wider subscription gets are those of `permissions`.  Unlike a map it has a
-gate, which counts the frames that it would deny or filter.
+`subject` is denied for publishing and subscribing, or only for the ops that `op` names ("PUB" or
+"SUB").  Texts, order and the filter of deliveries to wider subscriptions are those of `permissions`.  Unlike
+a map it has a gate, which counts the frames that it would deny or filter.
 """
 
 from __future__ import annotations

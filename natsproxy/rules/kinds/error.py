@@ -1,8 +1,8 @@
 """error: the client gets an `-ERR`, with the consequences that the text has on a server.
 
 With a frame selector the `-ERR` takes the frame's place (c2s: the frame is not passed; s2c: it goes ahead of
-the frame).  Without one it comes when the rule comes into force: at once, or when `between` begins.  Whether
-the connection closes is the server's habit for that text unless `close` says otherwise.  Clients give up for
+the frame).  Without one it comes when the rule comes into force: at once, or when `between` begins.  The
+connection closes if the server closes after that text, unless `close` overrides it.  Clients give up for
 good on a text that they do not know, so a text that nats-server never sends needs `unknown = true`.
 """
 

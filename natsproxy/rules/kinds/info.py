@@ -1,7 +1,7 @@
-"""info: what the server says of itself is changed on its way to the client.
+"""info: the INFO of the server is changed on its way to the client.
 
-Members of the INFO are set or removed; every other byte is kept.  A lower `max_payload` is what the client
-believes, the server still takes more.  `connect_urls` lead clients elsewhere: that may be meant.
+Members of the INFO are set or removed; every other byte is kept.  A client believes a lower
+`max_payload`, while the server still takes more.  `connect_urls` lead clients elsewhere: that may be meant.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InfoChange(Action):
 
 
 def members(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the settings say an INFO should have."""
+    """Return the members of an INFO that the settings ask for."""
     put = dict(settings["set"])
     if settings["lame_duck"] is not None:
         put["ldm"] = settings["lame_duck"]
@@ -61,7 +61,7 @@ MEMBERS = (
 )
 KIND = Kind(
     "info",
-    "what the server says of itself is changed",
+    "the server's INFO is changed",
     make,
     """
 [[rules]]

@@ -2,7 +2,8 @@
 
 The deadline is absolute, from when the frame arrived: a burst is delayed, not serialised.  Frames behind a
 delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.  Delays of
-several rules add up.  What is held is bounded in bytes; above that the sender is no longer read.
+several rules add up.  The bytes that are held are bounded; above that the proxy no longer reads from the
+sender.
 
 A constant delay of everything is done on the link, run by run, and fires once per connection.  A constant
 delay of some frames holds neighbours together: those of one read are one firing, whose `count` says how many.
@@ -50,7 +51,7 @@ class Latency(Action):
 
 
 class LinkLatency(LinkAction):
-    """Holds all that goes one way for the same time: runs of frames stay whole."""
+    """Holds all bytes of a direction for the same time: runs of frames stay whole."""
 
     label = "hold"
 

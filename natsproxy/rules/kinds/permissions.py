@@ -2,17 +2,17 @@
 
 `publish`, `subscribe` and `allow_responses` are read as in nats-server.conf (`protocol/permissions.py`).  A
 denied PUB or SUB does not reach the server; the client gets the server's `-ERR` at the frame's place, and the
-connection stays.  Once a subscription that is wider than a deny entry was taken, denied messages are filtered
-from what is delivered, on all subscriptions: what counts is the subject that a message bears (JetStream
+connection stays.  Once a subscription that is wider than a deny entry was taken, the proxy filters denied
+messages from the deliveries on all subscriptions: the subject of the message counts (JetStream
 delivers those of its stream to subscriptions of any subject).  A map that comes into force later ends the
 live subscriptions that it does not admit, as a reload of the server does.
 
-What only the server can do, and what is done instead
+Abilities of the server that the proxy lacks, and its behaviour instead
 - A message that permissions keep from one queue member goes to another member on the server; here it is lost.
 - A request whose only receivers were filtered gets a 503 from the server; here it times out.
 - The server's own 503 on a denied reply subject passes its filter; here it is filtered like any message.
 - The server opens a reply (`allow_responses`) as it delivers; here it opens as that passes, so a client
-  that answers what it has not got yet is denied.
+  that answers a request before it arrives is denied.
 - The server denies after its account's mappings; here the subject is the client's.
 """
 
@@ -36,8 +36,8 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 SUBS: Final = op_mask(Op.SUB)
-QUEUES: Final = 1024
-"""Of so many sids of a connection the queue is remembered; beyond, one that has ended may have been any's."""
+MAX_QUEUES: Final = 1024
+"""Sids of a connection whose queue is remembered; the queue of any other ended sid is unknown."""
 
 
 class PermissionMap(Action):
@@ -65,7 +65,7 @@ class PermissionMap(Action):
         return active
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Deny what the map does not admit."""
+        """Deny a frame that the map does not admit."""
         if PUBS >> frame.op & 1:
             return self._publish(frame, hit)
         if frame.op == Op.SUB:
@@ -76,7 +76,7 @@ class PermissionMap(Action):
         headers = frame.headers
         if len(headers) < frame.header_size:
             return Close("permissions cannot judge headers that are larger than the rule buffer")
-        traced = traced_to(headers) if headers else b""
+        traced = trace_subject(headers) if headers else b""
         if is_traceable(traced) and not self._may_publish(traced, hit.now):
             return Deny(publish_denied(traced))
         return None if self._may_publish(frame.subject, hit.now) else Deny(publish_denied(frame.subject))
@@ -94,41 +94,42 @@ class PermissionMap(Action):
         sub = view.subs.get(frame.sid)
         if sub is not None and sub.queue == frame.queue:  # else the server ignores it: the sid is in use
             self.queues.pop(frame.sid, None)
-            if frame.queue and len(self.queues) < QUEUES:
+            if frame.queue and len(self.queues) < MAX_QUEUES:
                 self.queues[frame.sid] = frame.queue
         return None
 
     def _deliver(self, frame: Frame, hit: Hit) -> Verdict | None:
         if self.filtering and self._deniable(frame.subject, frame.sid, hit.view):
             return Drop()
-        self._asked(frame, hit.now)
+        self._open_reply(frame, hit.now)
         return None
 
     def _deniable(self, subject: bytes, sid: bytes, view: View) -> bool:
         """Tell whether an armed filter keeps a message from a subscription, live or just ended."""
         sub = view.subs.get(sid)
         if sub is None:
-            queue = self.queues.get(sid, b"" if len(self.queues) < QUEUES else None)
+            queue = self.queues.get(sid, b"" if len(self.queues) < MAX_QUEUES else None)
         else:
             queue = sub.queue if sub.certain else None
         return self.permissions.delivery_denied(subject, queue)
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
-        """Leave alone what the map admits whatever else is in the frame."""
+        """Leave alone the subjects that the map admits; headers may still name a denied one."""
         responds = self.permissions.responses is not None
         if PUBS >> op & 1:
             if self.permissions.can_publish(subject):
                 return StaticDecision(unless=TRACE_DEST)
-            return StaticDecision(unless=TRACE_DEST, admits=self._answers) if responds else None
-        # Armed or not: what this says holds until a subscription comes or goes, and a refused one may arm it.
+            return StaticDecision(unless=TRACE_DEST, admits=self._use_reply) if responds else None
+        # `filtering` does not count here: this answer holds until a subscription comes or goes; a SUB that
+        # the server refuses may arm the filter without a change of the subscriptions.
         if self._deniable(subject, sid, view):
             return None
-        return StaticDecision(admits=self._asked if responds else None)
+        return StaticDecision(admits=self._open_reply if responds else None)
 
-    def _answers(self, frame: Frame, now: int) -> bool:
+    def _use_reply(self, frame: Frame, now: int) -> bool:
         return self.responses is not None and self.responses.use(frame.subject, now)
 
-    def _asked(self, frame: Frame, now: int) -> bool:
+    def _open_reply(self, frame: Frame, now: int) -> bool:
         if frame.reply and self.responses is not None:
             self.responses.delivered(frame.reply, now)
         return True
@@ -142,7 +143,7 @@ class PermissionMap(Action):
         ]
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...]:
-        """Return the complement of what is allowed, and what is denied."""
+        """Return clauses for the complement of the allowed subjects, and for the denied ones."""
         allow, deny = self.permissions.publish_patterns
         found: list[tuple[Direction, Clause]] = [(C2S, Clause(SUBS, Need.LINE))]
         if allow is not None:
@@ -158,21 +159,21 @@ class PermissionMap(Action):
         return tuple(found)
 
     def describe(self) -> str:
-        """Return what it is."""
-        return "deny what the permission map does not admit"
+        """Return its effect in a few words."""
+        return "deny all that the permission map does not admit"
 
 
-def traced_to(headers: bytes) -> bytes:
-    """Return the subject to which the server will publish what it traced of a message, `b""` for none.
+def trace_subject(headers: bytes) -> bytes:
+    """Return the subject to which the server publishes the trace of a message, `b""` for none.
 
-    It asks about this subject before it asks about the message's own.
+    The server checks this subject before the message's own.
     """
     found = trace_span(headers)
     return b"" if found is None else headers[found[0] : found[1]]
 
 
 def is_traceable(subject: bytes) -> bool:
-    """Tell whether the server would publish traces to a subject: if not, it neither asks nor traces."""
+    """Tell whether the server publishes traces to a subject: if not, it neither checks nor traces."""
     return is_valid_strict(subject) and not has_wildcard(subject)
 
 

@@ -1,4 +1,4 @@
-"""reset: connections end with RST on both legs, at once, whatever was still on its way.
+"""reset: connections end with RST on both legs, at once; bytes still on their way are lost.
 
 With a frame selector at that frame, without one when the rule comes into force (also on connections that are
 already open), or when `between` begins.

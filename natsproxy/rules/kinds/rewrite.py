@@ -125,7 +125,7 @@ two_way = false
             "partial",
             values.one_of("refuse", "pass"),
             "refuse",
-            "what to do with a SUB that is covered in part",
+            "the treatment of a SUB that is covered in part",
         ),
         Setting("jetstream", values.boolean, False, "translate subjects inside the JetStream API as well"),
         Setting(

@@ -7,7 +7,7 @@ Theory
    probability never depends on the order of connects.
 2. All conditions of a gate must hold: `after` skips the first n, `first` takes n from there, `every` takes
    each n-th from there, `between` is a time window, `only` is an exact list, `probability` draws a random
-   number, `limit` ends it after n firings (and counts what the other conditions let through).
+   number, `limit` ends it after n firings (and counts the matches that the other conditions let through).
 3. Time is the age of the connection, or with `per = "proxy"` the age of the rule.
 """
 

@@ -81,7 +81,7 @@ class Action:
     label: str = ""
     need: Need = Need.LINE
     guards: bool = False
-    """It denies or separates: what cannot be framed must not pass."""
+    """It denies or separates: bytes that cannot be framed must not pass."""
     alters_delivery: bool = False
     """It may drop or add deliveries."""
     answers: bool = False

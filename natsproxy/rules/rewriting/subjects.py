@@ -3,7 +3,7 @@
 `frames.py` applies this module to frames.
 
 Theory
-1. Rules are asked in file order; the first whose source covers a subject decides, once (no chaining).  The
+1. Rules are tried in file order; the first whose source covers a subject decides, once (no chaining).  The
    grammar is nats-server's (`protocol/mapping.py`); `prefix = "p"` is the mapping of `>` to `p.>`.
 2. Two-way rules (the default) also rewrite SUBs, reply subjects, delivered messages, `-ERR` texts and the
    `Nats-Subject` of a 503; a two-way rule that has no inverse is refused.  `two_way = false` is

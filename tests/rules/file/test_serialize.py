@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from natsproxy.rules.file.parser import load, parse_rules
-from natsproxy.rules.file.serialize import script, to_toml
+from natsproxy.rules.file.serialize import exact_rules, to_toml
 from natsproxy.rules.kinds import KINDS
 from natsproxy.wire.ops import C2S
 from tests.rules.kit import Wire
@@ -67,7 +67,7 @@ def run(wire: Wire, frames: int = 100) -> tuple[list[Any], list[dict[str, Any]]]
 def test_a_script_does_the_same_again() -> None:
     before = Wire(CHAOS, seed=11)
     outcome, firings = run(before)
-    tables = script(before.chain.rules, firings)
+    tables = exact_rules(before.chain.rules, firings)
     assert [sorted(table) for table in tables] == [
         ["kind", "name", "only", "op"],
         ["bytes", "kind", "name", "only", "op"][1:],
@@ -79,7 +79,7 @@ def test_a_script_does_the_same_again() -> None:
 def test_one_firing_can_be_taken_out() -> None:
     before = Wire(CHAOS, seed=11)
     outcome, firings = run(before)
-    tables = script(before.chain.rules, firings)
+    tables = exact_rules(before.chain.rules, firings)
     gone = tables[0]["only"]["c2s app"].pop(0)
     again = run(Wire(to_toml(tables), seed=11))[0]
     assert outcome[gone - 1][0] == ()
@@ -87,6 +87,6 @@ def test_one_firing_can_be_taken_out() -> None:
 
 
 def test_a_rule_that_never_fired_never_fires() -> None:
-    (table,) = script(parse_rules([{"name": "r", "kind": "drop", "limit": 1}], KINDS), [])
+    (table,) = exact_rules(parse_rules([{"name": "r", "kind": "drop", "limit": 1}], KINDS), [])
     assert table == {"name": "r", "kind": "drop", "only": {}}
     assert Wire(to_toml([table])).c2s("PUB a 0\n") != b""

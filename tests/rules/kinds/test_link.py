@@ -1,4 +1,4 @@
-"""Links that are bent: when, which way, how much."""
+"""Link conditions: when they hold, in which direction, and their sum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rule(kind: str, *lines: str, name: str = "r") -> str:
         ("slow_close", 'delay = "2s"', LinkConditions(linger=2 * S)),
     ],
 )
-def test_each_kind_bends_its_way(kind: str, line: str, conditions: LinkConditions) -> None:
+def test_each_kind_adds_its_condition(kind: str, line: str, conditions: LinkConditions) -> None:
     wire = Wire(rule(kind, line, 'direction = "s2c"'))
     assert wire.rules.conditions(S2C, 0)[0] == conditions
     assert wire.rules.conditions(C2S, 0)[0] is None
@@ -49,7 +49,7 @@ def test_a_frame_starts_it_and_time_ends_it() -> None:
     assert wire.rules.conditions(C2S, 4 * S) == (None, None)
 
 
-def test_bends_add_up() -> None:
+def test_conditions_add_up() -> None:
     text = (
         rule("bandwidth", "rate = 100", name="a")
         + rule("bandwidth", "rate = 50", name="b")
@@ -58,7 +58,7 @@ def test_bends_add_up() -> None:
     assert Wire(text).rules.conditions(C2S, 0)[0] == LinkConditions(rate=50, paused=True)
 
 
-def test_a_rule_that_is_taken_away_leaves_the_link_straight() -> None:
+def test_a_rule_that_is_taken_away_leaves_no_condition() -> None:
     wire = Wire(rule("pause"))
     wire.rebind("rules = []")
     assert wire.rules.conditions(C2S, 0) == (None, None)

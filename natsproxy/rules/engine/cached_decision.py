@@ -1,0 +1,68 @@
+"""The decisions that the fast path caches: rewrite, pass, or the batch of one rule (`batch.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from natsproxy.events import Firing
+from natsproxy.rules.engine.batch import Batch
+from natsproxy.rules.model.rule_state import RuleState, subject_text
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Direction
+
+
+@dataclass(slots=True, eq=False)
+class RewrittenBatch:
+    """The frames of one read that a rule rewrites: how many so far, and the firing's facts on the first."""
+
+    direction: Direction
+    now: int = 0
+    count: int = 0
+    ordinal: int = 0
+    before: bytes = b""
+    after: bytes = b""
+
+    def take_firing(self, state: RuleState) -> Firing:
+        """Count the frames as matches of the rule, return their one firing and forget them."""
+        count = state.counts[self.direction]
+        m = count.matched + 1
+        count.matched += self.count
+        state.rule.shared.matched += self.count
+        client = self.before if self.direction == C2S else self.after
+        detail = f"{subject_text(self.before)} -> {subject_text(self.after)}"
+        firing = state.firing(self.direction, self.now, m, client, detail=detail)
+        size, self.count = self.count, 0
+        return replace(firing, ordinal=self.ordinal, count=size)
+
+
+Admits = Callable[[Frame, int], bool]
+"""See `StaticDecision.admits`."""
+
+
+class CachedRewrite(NamedTuple):
+    """The decision to rewrite: `head` takes the place of the first `cut` bytes of each frame.
+
+    at: the offset of the subject in a frame with usual spacing.  before, after: the subject.  unless: bytes
+    in the headers that send a frame to the general path; `b""` for none.
+    """
+
+    head: bytes
+    cut: int
+    at: int
+    before: bytes
+    after: bytes
+    batch: RewrittenBatch
+    unless: bytes
+
+
+class CachedPass(NamedTuple):
+    """The decision to pass frames as they are, unless their headers hold `unless` or `admits` says no."""
+
+    unless: bytes
+    admits: Admits | None = None
+
+
+CachedDecision = CachedRewrite | CachedPass | Batch | None
+"""None: the frames take the general path."""

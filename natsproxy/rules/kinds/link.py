@@ -1,0 +1,50 @@
+"""The shared part of the kinds that put conditions on a link: they differ in one line each.
+
+Such a rule lasts while it is in force: from the frame that starts it, or from the start of `between`, for
+`lasts` or to the end of the window.  None of them closes a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from natsproxy.rules.file import values
+from natsproxy.rules.interface import LinkConditions
+from natsproxy.rules.model.rule import Action, Kind, LinkAction, Setting
+from natsproxy.rules.model.selector import Selector
+from natsproxy.wire.ops import Direction
+
+Change = Callable[[LinkConditions, Mapping[str, Any]], LinkConditions]
+"""Adds the condition of one rule, given its settings."""
+
+
+class LinkCondition(LinkAction):
+    """Puts a condition on a link as long as it is in force."""
+
+    def __init__(self, label: str, change: Change, settings: Mapping[str, Any]) -> None:
+        self.label = label
+        self.settings = settings
+        self.lasts = settings.get("lasts")
+        self._change = change
+
+    def apply(self, conditions: LinkConditions, age: int) -> LinkConditions:
+        """Return `conditions` with that of this rule added."""
+        return self._change(conditions, self.settings)
+
+
+def link_kind(
+    name: str,
+    text: str,
+    change: Change,
+    example: str,
+    *settings: Setting,
+    direction: Direction | None = None,
+) -> Kind:
+    """Return a kind that puts a condition on links.  direction: the default, None for both."""
+
+    def make(given: Mapping[str, Any], selector: Selector) -> Action:
+        return LinkCondition(name, change, given)
+
+    lasts = Setting("lasts", values.above_zero(values.duration), None, "how long; without it: to the end")
+    return Kind(name, text, make, example, (*settings, lasts), ops=0, direction=direction)

@@ -1,0 +1,29 @@
+"""slow_close: the end of a connection reaches the other side later; of several rules the longest counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.rules.file import values
+from natsproxy.rules.interface import LinkConditions
+from natsproxy.rules.kinds.link import link_kind
+from natsproxy.rules.model.rule import REQUIRED, Setting
+
+
+def _add(conditions: LinkConditions, settings: Mapping[str, Any]) -> LinkConditions:
+    return conditions._replace(linger=max(conditions.linger, settings["delay"]))
+
+
+KIND = link_kind(
+    "slow_close",
+    "the end of a connection reaches the other side later",
+    _add,
+    """
+[[rules]]
+name = "late FIN"
+kind = "slow_close"
+delay = "2s"
+""",
+    Setting("delay", values.above_zero(values.duration), REQUIRED, "how much later"),
+)

@@ -1,0 +1,33 @@
+"""stop_reading: the proxy stops reading from the sender, whose bytes stay in its kernel.
+
+A server sees a slow consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from natsproxy.rules.interface import LinkConditions
+from natsproxy.rules.kinds.link import link_kind
+from natsproxy.wire.ops import S2C
+
+
+def _add(conditions: LinkConditions, settings: Mapping[str, Any]) -> LinkConditions:
+    return conditions._replace(stop_reading=True)
+
+
+KIND = link_kind(
+    "stop_reading",
+    "the sender's bytes are not taken: a slow consumer",
+    _add,
+    """
+[[rules]]
+name = "slow consumer"
+kind = "stop_reading"
+direction = "s2c"
+client = { name = "dashboard" }
+between = ["1s", "20s"]
+""",
+    direction=S2C,
+)
