@@ -101,9 +101,7 @@ class ClientPlayback:
         connection = self._state.connections.get(conn)
         if connection is None or connection.lost:
             return
-        left = sum(
-            h.frames if isinstance(h, QueuedBatch) else isinstance(h, Planned) for h in connection.queue
-        )
+        left = connection.frames_left
         if left:
             self.missing.append(Missing(conn, f"{left} frames", f"its connection: {reason}"))
         connection.lost = True
@@ -179,10 +177,7 @@ class ClientPlayback:
         connections, moved = self._state.connections, False
         for connection in list(connections.values()):
             moved = self._drain(connection, now, actions) or moved
-        return moved or any(
-            connection.wants_fence and connection.first_unfenced is not None and not connection.lost
-            for connection in connections.values()
-        )
+        return moved or any(one.fence_due and not one.lost for one in connections.values())
 
     def _read_ahead(self, now: int, *, busy: bool) -> None:
         """Read on for the schedule, in small pieces.
@@ -229,11 +224,7 @@ class ClientPlayback:
             connection.queue.popleft()
             connection.waiting_since, connection.blocked = None, -1
             moved = True
-        if (
-            connection.ready
-            and not connection.lost
-            and (subs or (connection.wants_fence and connection.first_unfenced is not None))
-        ):
+        if connection.ready and not connection.lost and (subs or connection.fence_due):
             # A PONG behind SUBs tells that the server knows them: publishes of others may follow.
             parts.append(self._ping(connection, subs))
         if parts:
@@ -279,17 +270,13 @@ class ClientPlayback:
         if not isinstance(head, PlannedEnd) or not self._due(head, now):
             return False
         if connection.dialled and not connection.lost:
-            unmet = "its handshake" if not connection.ready else ""
-            unmet = (
-                unmet
-                or self._readiness.count(connection, head.counts)
-                or self._readiness.before(connection, head.seq)
-            )
+            unmet = "" if connection.ready else "its handshake"
+            unmet = unmet or self._readiness.count(connection, head.counts)
+            unmet = unmet or self._readiness.before(connection, head.seq)
             if not unmet and not connection.final_ping_sent:
                 connection.final_ping_sent, connection.waiting_since = True, None
-                actions.append(
-                    Write(connection.conn, self._send_end(connection) + self._ping(connection, []))
-                )
+                data = self._send_end(connection) + self._ping(connection, [])
+                actions.append(Write(connection.conn, data))
             unmet = unmet or ("a PONG" if connection.unfenced else "")
             if unmet and not self._given_up(connection, head, unmet, now):
                 return False

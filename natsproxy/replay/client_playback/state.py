@@ -146,6 +146,16 @@ class LiveConnection:
     blocked: int = -1
     unfenced: deque[Fence] = field(default_factory=deque)
 
+    @property
+    def fence_due(self) -> bool:
+        """True when another connection waits for frames that no PING of ours has fenced."""
+        return self.wants_fence and self.first_unfenced is not None
+
+    @property
+    def frames_left(self) -> int:
+        """The number of frames in its queue."""
+        return sum(h.frames if isinstance(h, QueuedBatch) else isinstance(h, Planned) for h in self.queue)
+
 
 @dataclass(slots=True, eq=False)
 class PlaybackState:
