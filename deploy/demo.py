@@ -97,19 +97,19 @@ def running(*args: str) -> Iterator[str]:
 
 
 async def conversation(url: str) -> None:
-    """A bit of everything: core, queue group, request/reply, headers, no responders, JetStream, key-value."""
+    """Use a part of every feature: core, queue group, request/reply, headers, no responders, JetStream, key-value."""
     nc = await nats.connect(url, name="demo")
-    heard: list[str] = []
+    received: list[str] = []
 
-    async def hear(message: Any) -> None:
-        heard.append(message.subject)
+    async def receive(message: Any) -> None:
+        received.append(message.subject)
 
     async def quote(message: Any) -> None:
         await message.respond(b"42.17 EUR")
 
-    await nc.subscribe("orders.*", cb=hear)
+    await nc.subscribe("orders.*", cb=receive)
     for worker in range(2):
-        await nc.subscribe("work", queue="workers", cb=hear if worker else quote)
+        await nc.subscribe("work", queue="workers", cb=receive if worker else quote)
     await nc.subscribe("quotes.get", cb=quote)
     for number in range(5):
         await nc.publish("orders.new", b'{"order": %d}' % number, headers={"Trace": f"t{number}"})
@@ -132,7 +132,7 @@ async def conversation(url: str) -> None:
     assert entry.value == b"teal"
     await nc.flush()
     await nc.drain()
-    assert heard.count("orders.new") == 5
+    assert received.count("orders.new") == 5
 
 
 def act_record(server: NatsServer) -> None:
@@ -140,7 +140,7 @@ def act_record(server: NatsServer) -> None:
     with running("run", "--listen", "127.0.0.1:0", "--upstream", server.url, "--record", str(CAPTURE),
                  "--log-format", "json") as url:
         asyncio.run(conversation(url))
-        say("the client said and heard what it does without a proxy; this is what was recorded:", "2")
+        say("the client worked as it does without a proxy; the recorded frames:", "2")
     natsproxy("capture", "cat", str(CAPTURE), "--op", "PUB", "--op", "HPUB", "--op", "HMSG")
     natsproxy("capture", "info", str(CAPTURE))
 
@@ -163,7 +163,7 @@ def act_rules(server: NatsServer) -> None:
 
 
 async def faults(url: str, direct: str) -> None:
-    """Meet each of the four rules."""
+    """Show the effect of each of the four rules."""
     errors: asyncio.Queue[str] = asyncio.Queue()
 
     async def note(error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, a running server, a limit on hangs."""
+"""Fixtures and settings of all tests: hypothesis profiles, a running server, a time limit."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ settings.register_profile(
 settings.register_profile("deep", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("NATSPROXY_TEST_PROFILE", "fast"))
 
-# A shell lets what it starts in the background ignore SIGINT, and the programs that tests start would too.
+# A shell makes its background jobs ignore SIGINT; the programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 TOGETHER = ("tests/spark/", "tests/replay/test_versions.py")
-"""Tests that go to one worker: they share a Java, or what they have found out."""
+"""Tests that one worker runs together: they share a Java process or cached results."""
 
 
 class Grouped(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """Tests go to workers one by one, those that share something dear together and first."""
+    """A scheduler that gives tests to workers one by one, and those of `TOGETHER` to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Choose how tests are shared out."""
+    """Return the scheduler of pytest-xdist."""
     return Grouped(config, log)
 
 

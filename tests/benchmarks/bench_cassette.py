@@ -96,7 +96,7 @@ def ask(ask_url: str, answer_url: str | None) -> Percentiles:
     return ordered[len(ordered) // 2] * 1e6, ordered[len(ordered) * 99 // 100] * 1e6
 
 
-def asked(*before: str, answer_url: str = "", **environment: str) -> Percentiles:
+def run_asker(*before: str, answer_url: str = "", **environment: str) -> Percentiles:
     """Ask in a process of its own, with `before` in front of its command; answer_url: "" for the same one."""
     done = subprocess.run(
         [*before, sys.executable, __file__, "ask", answer_url],
@@ -119,14 +119,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, NatsServer() as server:
         both, alone = Path(folder) / "both.ncap", Path(folder) / "alone.ncap"
         with TestProxy(server.url, record=both) as proxy:
-            asked(NATS_URL=proxy.url)
+            run_asker(NATS_URL=proxy.url)
         with TestProxy(server.url, record=alone) as proxy:
-            asked(NATS_URL=proxy.url, answer_url=server.url)
+            run_asker(NATS_URL=proxy.url, answer_url=server.url)
         play = (NATSPROXY, "cassette", "run", "--strict")
         paths: dict[str, Callable[[], Percentiles]] = {
-            "nats-server": partial(asked, NATS_URL=server.url),
-            "cassette, both live": partial(asked, *play, str(both), "--"),
-            "cassette, asker alone": partial(asked, *play, str(alone), "--", answer_url="none"),
+            "nats-server": partial(run_asker, NATS_URL=server.url),
+            "cassette, both live": partial(run_asker, *play, str(both), "--"),
+            "cassette, asker alone": partial(run_asker, *play, str(alone), "--", answer_url="none"),
             "cassette in a test": partial(in_a_test, both),
         }
         found: dict[str, list[Percentiles]] = {name: [] for name in paths}

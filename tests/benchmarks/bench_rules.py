@@ -1,4 +1,4 @@
-"""What rules cost: sessions in memory (scanner, rules, lanes; no sockets), frames per second and memory.
+"""The cost of rules, in sessions in memory (scanner and rules; no sockets): frames per second and memory.
 
 Figures are of one core and of processor time; ratios hold better than figures.  `rules_live` asks the same
 through sockets.

@@ -38,8 +38,8 @@ def decode(path: Path, cores: int, *, pure: bool) -> dict[str, Any]:
             frames = sum(
                 make(file, ref).num_rows for ref in islice(file.blocks(), PURE_BLOCKS if pure else None)
             )
-        found.append(watch.told(frames))
-    return min(found, key=lambda told: told["cpu"])
+        found.append(watch.facts(frames))
+    return min(found, key=lambda facts: facts["cpu"])
 
 
 def source(path: Path, cores: int) -> dict[str, Any]:
@@ -52,9 +52,9 @@ def source(path: Path, cores: int) -> dict[str, Any]:
     for _ in range(2):
         with Watch() as watch:
             read(spark, [path]).write.format("noop").mode("overwrite").save()
-        found.append(watch.told(count(path)))
+        found.append(watch.facts(count(path)))
     spark.stop()
-    return min(found, key=lambda told: told["seconds"])
+    return min(found, key=lambda facts: facts["seconds"])
 
 
 def tables(path: Path, cores: int) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def tables(path: Path, cores: int) -> dict[str, Any]:
         analyze(spark, [path], out, progress=lambda table, rows: marks.append((table, watch.seconds)))
     spark.stop()
     before = [0.0, *(seconds for _, seconds in marks)]
-    return watch.told(count(path)) | {
+    return watch.facts(count(path)) | {
         "steps": [(name, at - b) for (name, at), b in zip(marks, before, strict=False)]
     }
 
@@ -91,10 +91,10 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """How long it has been."""
+        """Return the seconds since the start."""
         return time.perf_counter() - self._began
 
-    def told(self, frames: int) -> dict[str, Any]:
+    def facts(self, frames: int) -> dict[str, Any]:
         """Return what was measured."""
         return {"seconds": self.took, "cpu": self.cpu, "frames": frames, "memory": memory()}
 
@@ -153,8 +153,8 @@ def main(frames: int) -> None:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         for name, cores in ROWS:
             command = [sys.executable, __file__, "--row", name, str(cores), str(path)]
-            told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-            made = json.loads(told.stdout.splitlines()[-1])
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+            made = json.loads(done.stdout.splitlines()[-1])
             rate, worked = made["frames"] / made["seconds"], made["frames"] / made["cpu"]
             print(
                 f"{name:32}{cores:>6}{made['seconds']:>9.1f}{made['cpu']:>8.1f}{rate:>12,.0f}{worked:>11,.0f}"

@@ -1,4 +1,4 @@
-"""What rules cost through sockets: publish plus deliver, against the same proxy without rules.
+"""The cost of rules through sockets: publish plus deliver, against the same proxy without rules.
 
 A publisher and a subscriber, both through the proxy, before a real server; blocks are built beforehand and
 the clock runs in the subscriber, from its first byte to the mark that ends the load.  Rounds are interleaved;

@@ -66,7 +66,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "mixed versions": (_mixed, "format 9"),
     "no permission": (_forbidden, "cannot read it: Permission denied"),
 }
-"""What is wrong with a capture: how it is made (it returns the file that must be named), and what is said."""
+"""Faulty captures: the function that makes one (it returns the file to be named) and the message."""
 
 
 @pytest.mark.parametrize("case", BAD)

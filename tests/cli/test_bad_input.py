@@ -1,4 +1,4 @@
-"""Whatever a command is given: one clear sentence and an exit code, never a traceback."""
+"""Bad input to any command gives one clear sentence and an exit code, never a traceback."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ SECRET = "s3cr3t"
 def test_an_error_never_quotes_a_password(
     tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever option or argument an address was given as."""
+    """Neither from an option nor from an argument."""
     monkeypatch.chdir(tmp_path)
     Path("x.ncap").touch()
     done = CliRunner().invoke(main, words)
@@ -120,7 +120,7 @@ def test_nor_from_a_file_or_the_environment(tmp_path: Path, value: str) -> None:
 
 
 def test_unparsed_bytes_and_a_deny_rule_do_not_go_together(tmp_path: Path) -> None:
-    """What is not framed cannot be denied."""
+    """Bytes that are not framed cannot be denied."""
     path = tmp_path / "bad.toml"
     rule = '[[rules]]\nname = "a"\nkind = "deny"\nsubject = "x"\n'
     path.write_text('upstream = "x:1"\nunparsed = "pass"\n' + rule)

@@ -1,4 +1,4 @@
-"""What a stranger meets first: help, its examples, names that are nearly right, completion by the shell."""
+"""The first contact of a user: help, its examples, misspelt names, completion by the shell."""
 
 from __future__ import annotations
 

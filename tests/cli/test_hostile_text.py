@@ -1,4 +1,4 @@
-"""What peers say reaches a terminal as text: no escape sequence, no markup, whatever the command."""
+"""Text of peers reaches a terminal as text: no command prints escape sequences or markup."""
 
 from __future__ import annotations
 

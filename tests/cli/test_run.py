@@ -53,7 +53,7 @@ def running(config: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def denied(port: int, subject: bytes) -> bool:
-    """Whether a publish is answered with an error."""
+    """Return True if a publish is answered with an error."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
         sock.sendall(b'CONNECT {"verbose":false}\r\nPUB %s 1\r\nx\r\nPING\r\n' % subject)
         heard = b""

@@ -1,4 +1,4 @@
-"""Captures made by hand: conversations whose answers are known."""
+"""Captures made by hand, with known contents."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MONO = 5_000_000_000
 
 
 class Scribe:
-    """Writes frames that passed untouched, at given times (ns since the start)."""
+    """A builder of records for frames that passed unchanged, at given times (ns since the start)."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self._ordinals: dict[tuple[int, Direction], int] = {}
 
     def frame(self, t: int, conn: int, direction: Direction, raw: bytes, *, cause: str | None = None) -> None:
-        """Add one frame; with a cause it was dropped."""
+        """Add one frame; with a cause it counts as dropped."""
         (parsed,) = frames(raw, direction)
         ordinal = self._ordinals.get((conn, direction), 0)
         self._ordinals[conn, direction] = ordinal + 1

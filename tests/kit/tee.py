@@ -1,4 +1,4 @@
-"""A dumb TCP relay that keeps every byte of both directions: what the proxy itself is checked against."""
+"""A plain TCP relay that keeps every byte of both directions, to check the proxy against."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trio
 class Tee:
     """Relays one address to another.
 
-    conns: for each connection, in the order of accepting, what came from the client and from the server.
+    conns: the bytes from the client and from the server of each connection, in order of accepting.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -17,7 +17,7 @@ class Tee:
         self.conns: list[tuple[bytearray, bytearray]] = []
 
     async def serve(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Accept until cancelled; starts with the port."""
+        """Accept until cancelled; `task_status` gets the port."""
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             await nursery.start(trio.serve_listeners, self._relay, listeners)

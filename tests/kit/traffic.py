@@ -1,7 +1,7 @@
-"""Captures of any size in little time: a publisher and a subscriber who do the same thing again and again.
+"""Large captures in little time: a publisher and a subscriber that repeat one exchange of messages.
 
-A turn is twenty frames: seven messages published and delivered, one request with its answer, one JetStream
-delivery with its ack.  Turns come in reads, as they do from sockets: one record for each direction of each
+A round is twenty frames: seven messages published and delivered, one request with its answer, one JetStream
+delivery with its ack.  Rounds arrive in reads, as they do from sockets: one record for each direction of each
 connection.
 """
 
@@ -16,11 +16,11 @@ from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from tests.kit.captures import MONO, WALL
 
-TURN = 20
-_READ = 50  # turns
+ROUND = 20
+_READ = 50  # rounds
 _STEP = 1_000_000  # ns from read to read
 _SUBJECTS = [b"orders.eu.%d" % n for n in range(1_000)]
-_LANES: list[tuple[int, Direction, int, int]] = [
+_RUNS: list[tuple[int, Direction, int, int]] = [
     (1, C2S, 8, op_mask(Op.PUB)),
     (2, S2C, 9, op_mask(Op.MSG)),
     (2, C2S, 2, op_mask(Op.PUB)),
@@ -43,12 +43,14 @@ def traffic(path: Path, frames: int, *, size: int = 16) -> Path:
 
     for conn in (1, 2):
         add(Open(conn, MONO, {"client": f"127.0.0.1:{50_000 + conn}", "upstream": "127.0.0.1:4222"}))
-    reads = -(-frames // (TURN * _READ))
+    reads = -(-frames // (ROUND * _READ))
     for read in range(reads):
         t = MONO + read * _STEP
-        for nth, (data, (conn, way, count, ops)) in enumerate(zip(_read(read, size), _LANES, strict=True)):
+        for nth, (data, (conn, direction, count, ops)) in enumerate(
+            zip(_read(read, size), _RUNS, strict=True)
+        ):
             first, at = read * _READ * count, t + nth * _STEP // 8
-            add(Frames(conn, way, data, _READ * count, ops, first, at, first, at))
+            add(Frames(conn, direction, data, _READ * count, ops, first, at, first, at))
     for conn in (1, 2):
         add(Close(conn, MONO + reads * _STEP, "client-closed", {}))
     writer.write(builder.seal())
@@ -60,17 +62,17 @@ def _read(read: int, size: int) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the bytes of a read: what 1 published, 2 got, 2 published, 1 got."""
     body = b"%d\r\n%s\r\n" % (size, b"x" * size)
     published, delivered, answered, received = [], [], [], []
-    for turn in range(read * _READ, (read + 1) * _READ):
-        for n in range(7 * turn, 7 * turn + 7):
+    for number in range(read * _READ, (read + 1) * _READ):
+        for n in range(7 * number, 7 * number + 7):
             subject = _SUBJECTS[n % 1_000]
             published.append(b"PUB %s %s" % (subject, body))
             delivered.append(b"MSG %s 1 %s" % (subject, body))
-        inbox = b"_INBOX.Zd7xPq2LrT0bY9mKcV4sWe.%d" % turn
+        inbox = b"_INBOX.Zd7xPq2LrT0bY9mKcV4sWe.%d" % number
         published.append(b"PUB svc.price %s %s" % (inbox, body))
         delivered.append(b"MSG svc.price 2 %s %s" % (inbox, body))
         answered.append(b"PUB %s %s" % (inbox, body))
         received.append(b"MSG %s 9 %s" % (inbox, body))
-        ack = b"$JS.ACK.ORDERS.worker.1.%d.%d.1767225600000000000.0" % (turn + 1, turn + 1)
+        ack = b"$JS.ACK.ORDERS.worker.1.%d.%d.1767225600000000000.0" % (number + 1, number + 1)
         delivered.append(b"MSG orders.new 3 %s %s" % (ack, body))
         answered.append(b"PUB %s 4\r\n+ACK\r\n" % ack)
     return b"".join(published), b"".join(delivered), b"".join(answered), b"".join(received)

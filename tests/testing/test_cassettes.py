@@ -208,7 +208,7 @@ def test_what_cannot_start_says_why(
 
 @pytest.mark.parametrize("run", [asyncio.run, lambda made: trio.run(lambda: made)], ids=["asyncio", "trio"])
 def test_inside_an_event_loop_it_is_async_with(run: Callable[..., object], tmp_path: Path) -> None:
-    """What would block the client under test is refused before anything has begun."""
+    """A call that would block the client under test is refused before anything has started."""
     path = hand_made(tmp_path)
 
     async def blocking() -> None:
