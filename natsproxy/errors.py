@@ -61,15 +61,14 @@ class ProtocolError(NatsproxyError):
     """Bytes that are not NATS, from the peer that sent them.
 
     direction: "c2s" or "s2c".  offset: position in that direction's stream, in bytes.
-    answer: the text of the `-ERR` that nats-server sends for this, or None where it only closes.
+    reason: a short clause.
     """
 
-    def __init__(self, direction: str, offset: int, reason: str, answer: str | None = None) -> None:
+    def __init__(self, direction: str, offset: int, reason: str) -> None:
         super().__init__(f"{direction} byte {offset}: {reason}")
         self.direction = direction
         self.offset = offset
         self.reason = reason
-        self.answer = answer
 
 
 class CaptureError(NatsproxyError):

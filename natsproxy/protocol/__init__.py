@@ -1,4 +1,11 @@
-"""What frames mean: pure functions and small immutable types over bytes.
+"""The meaning of frames: pure functions and small immutable types over bytes.
 
-No I/O, no clock, nothing above `wire`.
+In flow subjects, headers, payloads and arguments as they stand on the wire; out flow values that say what
+nats-server or its clients would make of them.  No I/O, no clock, nothing above `wire`.
+
+Read `subjects.py` first: everything matches subjects by its rules.  `patternset.py` matches many patterns at
+once; `mapping.py` and `mapping_tokens.py` are the server's subject mapping, `permissions.py` its permissions.
+`connect.py` and `info.py` read the greeting (with `gojson.py`, Go's JSON), `errors.py` the -ERR texts,
+`jetstream.py` API, acks and statuses.  `identifiers.py` and `template.py` recognise generated names;
+`redaction.py` withholds secrets.
 """

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 
 class Reaction(Enum):
-    """What a client does on an -ERR."""
+    """The reaction of a client to an -ERR."""
 
     RECONNECT = "reconnects"
     REPORT = "calls the error callback and stays connected"

@@ -20,7 +20,7 @@ GOSSIP: Final = ("connect_urls", "ws_connect_urls")
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What the proxy reads of an INFO; absent members are empty, zero or False.
+    """The members of an INFO that the proxy reads; absent ones are empty, zero or False.
 
     nonce: there is one.  other_port: why this is not a client port ("route", "leafnode", "gateway"), or "".
     """

@@ -1,4 +1,4 @@
-"""JetStream over the client protocol: what the subjects, bodies and statuses of its frames mean.
+"""JetStream over the client protocol: the meaning of the subjects, bodies and statuses of its frames.
 
 Everything is recognised from one frame alone; what needs history (a publish ack is a body on the reply inbox
 of an earlier PUB) belongs to the session.  One table for each: API subjects, ack payloads, statuses.
@@ -159,7 +159,7 @@ def ack_names_at(count: int) -> int | None:
 
 
 class AckKind(Enum):
-    """What a payload on an ack subject asks for."""
+    """The request in a payload on an ack subject."""
 
     ACK = "ack"
     NAK = "nak"
@@ -190,7 +190,7 @@ def ack_kind(body: bytes) -> AckKind:
 
 
 class StatusKind(Enum):
-    """What a status line says (PROTOCOL 6.2)."""
+    """The meaning of a status line in a header block."""
 
     HEARTBEAT = "heartbeat"
     FLOW_CONTROL = "flow_control"

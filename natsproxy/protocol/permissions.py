@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResponseRule:
-    """How often and how long a reply may be published.
+    """The right to publish a reply: how often, and for how long.
 
     max: times, negative for no limit.  expires: nanoseconds, negative for ever.
     """
@@ -101,7 +101,7 @@ def _queue_matches(queue: bytes, pattern: bytes) -> bool:
 
 
 class Permissions:
-    """What a user may do.  Immutable; shared by connections."""
+    """The permissions of a user.  Immutable; shared by connections."""
 
     __slots__ = ("_publish_allow", "_publish_deny", "_subscribe_allow", "_subscribe_deny", "responses")
 
@@ -162,7 +162,7 @@ class Permissions:
 
 
 class ResponsePermissions:
-    """What one connection may publish now: `Permissions` and the replies that it owes.
+    """The permissions of one connection now: `Permissions` and the replies that it owes.
 
     limit: how many open replies are kept; beyond it the oldest is forgotten (the server's own table grows).
     Times are nanoseconds of one clock.

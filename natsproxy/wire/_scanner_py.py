@@ -82,12 +82,12 @@ class Scanner:
 
     @property
     def held(self) -> int:
-        """How many bytes are kept for later."""
+        """The number of bytes that are kept for later."""
         return len(self._buf) - self._pos + self._chunked + len(self._ahead) - self._ahead_at
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a `Frame` was returned whose `Body` is not complete."""
+        """True after a `Frame` whose `Body` is not complete."""
         return self._missing > 0
 
     def rest(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What a scanner returns: segments of one direction's byte stream, in order, nothing left out.
+"""Segments of one direction's byte stream, which a scanner returns in order and without gaps.
 
 `Run`        neighbouring whole frames that nobody wants, as one slice: the hot path.
 `Frame`      one frame that somebody wants (or one too large to hold), with its parts.
@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from natsproxy.wire.ops import Op
 
 NO_LIMIT: Final = 1 << 30
-"""A number of frames that there never are."""
+"""A number of frames that no buffer ever holds."""
 
 
 class Need(IntEnum):
-    """How much of a frame somebody must see before it may go on."""
+    """The part of a frame that somebody must see before it may go on."""
 
     NONE = 0
     LINE = 1
@@ -88,7 +88,7 @@ class Frame(NamedTuple):
 
     @property
     def no_responders(self) -> bool:
-        """Whether the server says that nobody listens: a 503 without a reply, which no limit counts."""
+        """True for the server's 503 without a reply (nobody listens), which no limit of a SUB counts."""
         return not self.reply and self.headers[8:12] == b" 503"
 
     @property
@@ -115,7 +115,7 @@ class Opaque(NamedTuple):
 
 
 class Fault(IntEnum):
-    """Why a stream cannot be framed: what nats-server would do about it."""
+    """The reason why a stream cannot be framed, by the reaction of nats-server to it."""
 
     UNKNOWN_OP = 0
     """`-ERR 'Unknown Protocol Operation'`, then close."""

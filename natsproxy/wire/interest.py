@@ -1,4 +1,4 @@
-"""Interest: which frames somebody wants to see, compiled so that the scanner can ask per frame.
+"""Interest: the choice of frames that somebody wants to see, compiled for one question per frame.
 
 An `Interest` is made of clauses.  A clause wants the frames of some ops, at some `Need`, whose subject
 matches one of `match` (None: any subject) and none of `unless`: an allow list is "everything unless

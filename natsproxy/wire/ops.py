@@ -17,7 +17,7 @@ from typing import Final
 
 
 class Direction(IntEnum):
-    """Which way a frame travels: `C2S` from the client, `S2C` from the server."""
+    """The way of a frame: `C2S` from the client to the server, `S2C` from the server to the client."""
 
     C2S = 0
     S2C = 1
@@ -71,8 +71,8 @@ class OpSpec:
     forms: the fields of the control line by their number, in wire order.
     payload: the frame carries `size` bytes and CRLF after its control line.
     headers: its payload begins with `header_size` bytes of header block.
-    gap: what must stand between op and arguments: "blank" (one space or TAB at least), "any" (nothing
-    needed: `CONNECT{}`), "ignored" (everything up to LF is ignored).
+    gap: the rule between op and arguments: "blank" (one space or TAB at least), "any" (nothing needed:
+    `CONNECT{}`), "ignored" (everything up to LF is ignored).
     limited: `max_control_line` applies to its arguments (c2s).
     earns_ok: a verbose client gets one `+OK` for it.
     """

@@ -19,11 +19,11 @@ Rules of the scanner
 3. An unfinished frame whose control line is complete is held until it is whole if its wire size is at most
    `hold`; a wanted one until its need is there (line, header block, all) as long as that is at most
    `buffer_limit`.  Otherwise it is returned as a `Frame` with `missing > 0` (wanted or not), and the rest as
-   `Body` segments, which may be empty of nothing: each has at least one byte.  One that is larger than
-   `max_payload` (0: no limit) is not held: its receiver acts on its control line alone.
+   `Body` segments of one byte or more.  A frame that is larger than `max_payload` (0: no limit) is not held:
+   its receiver acts on its control line alone.
 4. The limits are the server's: `line_limit` counts the argument part of c2s control lines as
-   nats-server does (PROTOCOL: after op and leading blanks, before CRLF; on unfinished lines too); s2c lines
-   end at 1 MiB.  Numbers: ASCII digits, at most nine (c2s); s2c the same.
+   nats-server does (after op and leading blanks, before CRLF; on unfinished lines too); s2c lines end at
+   1 MiB.  Numbers have one to nine ASCII digits, in both directions.
 5. The grammar is nats-server's, c2s and s2c from one table (`wire/ops.py`): ops in any letter case, any run
    of blanks, LF alone ends a control line, CRLF alone ends a payload.  A wrong byte in an op is found as it
    arrives, not at the end of the line.
@@ -60,12 +60,12 @@ class InterestLike(Protocol):
 
 
 class ScannerLike(Protocol):
-    """The scanner of one direction of one connection.
+    """The scanner of one direction of one connection; sizes in bytes.
 
     interest, watch_ops, watch_sids, watch_subjects, hold, buffer_limit, most: may be changed between two
     `next()`; lower limits of bytes are in force from the next `feed`.
-    counts: frames seen so far, by op (a list of twelve); counted when their control line is complete.
-    tallies: the same by sid (s2c), for the sids that are in it; what says that nobody responds is left out.
+    counts: frames so far, by op (a list with an entry for each op), counted once their control line is
+    complete.  tallies: the same by sid (s2c), for the sids that are in it; 503s without a reply do not count.
     most: how many frames one run, or one call of `more`, holds at most.
     odd: whether there was a frame that a recorder must look at: on a subject of the system (`$SYS.`), or a
     PING, PONG or +OK with something behind it.
@@ -122,12 +122,12 @@ class ScannerLike(Protocol):
 
     @property
     def held(self) -> int:
-        """How many bytes are kept for later."""
+        """The number of bytes that are kept for later."""
         ...
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a `Frame` was returned whose `Body` is not complete: nothing may be injected here."""
+        """True after a `Frame` whose `Body` is not complete: nothing may be injected here."""
         ...
 
     def rest(self) -> bytes:
@@ -136,7 +136,7 @@ class ScannerLike(Protocol):
 
 
 COMPILED = False
-"""Whether the compiled twin is in use."""
+"""True where the compiled twin is in use."""
 
 if not TYPE_CHECKING and os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
     try:

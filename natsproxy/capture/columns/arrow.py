@@ -30,7 +30,7 @@ if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
         _native = None
 
 COMPILED: Final = _native is not None
-"""Whether the compiled decoder is in use."""
+"""True where the compiled decoder is in use."""
 
 TYPES: Final = {
     "string": pa.string(),

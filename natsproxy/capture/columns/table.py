@@ -140,7 +140,7 @@ def columns(
 
 
 def passes_over(query: Query, ref: BlockRef, item: Frames) -> bool:
-    """Whether a query rules out all frames of a record: they share connection, direction and time."""
+    """Tell whether a query rules out all frames of a record: they share connection, direction and time."""
     if not query.wants_record(item):
         return True
     wall = ref.wall(item.t)

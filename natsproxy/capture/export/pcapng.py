@@ -31,7 +31,7 @@ from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction
 Leg = Literal["client", "server"]
 HELD: Final = 1 << 16
 HELD_BYTES: Final = 32 << 20
-"""How many steps may wait for their turn, and how many bytes of data."""
+"""The most steps that wait for their turn, and the most bytes of their data."""
 _OPEN, _ARRIVAL, _DEPARTURE, _CLOSE = range(4)
 _LAST = 1 << 64  # behind all ordinals
 _COMMENT_MAX = 1_000  # characters

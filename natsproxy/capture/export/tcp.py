@@ -25,7 +25,7 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 SEGMENT: Final = 1 << 15
 """The most data in one packet, bytes."""
 ACK_AFTER: Final = 1 << 16
-"""How much may be unconfirmed, bytes."""
+"""The most bytes that may be unconfirmed."""
 
 _FIN, _SYN, _RST, _PUSH, _ACK = 1, 2, 4, 8, 16
 _WINDOW = 65_535
@@ -83,7 +83,7 @@ def _mapped(address: bytes) -> bytes:
 
 
 class _Side:
-    """What one end sends: the constant part of its packets, and how far it is."""
+    """One end of a connection: the constant part of its packets, and its sequence number."""
 
     def __init__(self, here: Endpoint, there: Endpoint, ethernet: bytes, start: int) -> None:
         self.ports = here.port, there.port

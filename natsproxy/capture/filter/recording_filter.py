@@ -1,4 +1,4 @@
-"""What of the traffic is written down: the user's selection.  (Secrets never come here: `redact.py`.)
+"""The user's selection of the traffic to record.  (Secrets never come here: `redact.py`.)
 
 A record of many frames is cut only where something is to be left out: one scan with an interest in just
 those frames finds them, and what lies between stays one slice.  Ordinals keep their numbers, so a reader
@@ -35,7 +35,7 @@ _ACTIONS = ("keep", "hash", "truncate", "drop")
 
 @dataclass(frozen=True, slots=True)
 class PayloadPolicy:
-    """What is kept of the payloads of one subject pattern; headers are always kept.
+    """The policy for payloads on one subject pattern; headers are always kept.
 
     action: "keep", "hash" (its SHA-256), "truncate" (its first `keep` bytes) or "drop".
     """
@@ -62,7 +62,7 @@ class PayloadPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the user wants recorded; empty: everything.
+    """The choice of traffic that the user wants recorded; empty: everything.
 
     connections: patterns with `*` and `?` on the client's name, or `user:PATTERN`, `address:PATTERN`.
     subjects: NATS patterns.  payloads: the first policy that matches a subject counts.
@@ -86,7 +86,7 @@ class Selection:
         }
 
     def wants(self, connect: Connect, address: str) -> bool:
-        """Whether a connection is selected."""
+        """Tell whether a connection is selected."""
         known = {"name": connect.name, "user": connect.user, "address": address}
         for pattern in self.connections:
             what, colon, rest = pattern.partition(":")

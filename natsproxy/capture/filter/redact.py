@@ -1,4 +1,4 @@
-"""Secrets never reach a disk: what is taken out of records as a session makes them, for whoever gets them.
+"""Secrets never reach a disk: they are taken out of records as a session makes these.
 
 Theory
 1. Every record of a connection goes through its `Secrets`, captures and taps alike.  This is not a setting.
@@ -48,7 +48,7 @@ _TOKENS: Final = tuple(
 
 
 class Secrets:
-    """What one connection must not tell: `clean` takes it out of its records.
+    """The secrets of one connection: `clean` takes them out of its records.
 
     alert: whether frames that look harmless may be secret, for what was seen before.
     """

@@ -29,7 +29,7 @@ Parts = Sequence[bytes | bytearray | memoryview]
 
 
 class Kind(IntEnum):
-    """What a block holds."""
+    """The content of a block."""
 
     SEGMENT = 1
     RECORDS = 2

@@ -15,7 +15,7 @@ from natsproxy.wire.ops import Direction
 
 
 class Flags(IntFlag):
-    """What is special about the data of a `Frames` record."""
+    """The ways in which the data of a `Frames` record differ from whole frames; flags are added together."""
 
     NONE = 0
     CUT = 1

@@ -17,7 +17,7 @@ from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
 from natsproxy.errors import TruncatedCapture, UnreadableCapture
 
 Keep = Callable[[BlockRef], bool]
-"""Which blocks are wanted."""
+"""A predicate: True for a block that is worth decoding."""
 
 
 class CaptureReader:

@@ -38,7 +38,7 @@ _WINDOW = 16 << 20  # bytes of the file that stay in memory
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found: blocks and frames kept, bytes that belong to no whole block, whether it was closed."""
+    """The result: blocks and frames kept, bytes that belong to no whole block, whether it was closed."""
 
     blocks: int = 0
     items: int = 0
@@ -49,7 +49,7 @@ class Recovery:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was missing."""
+        """True where nothing was missing."""
         return self.closed and self.segment and not self.lost
 
 

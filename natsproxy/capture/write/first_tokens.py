@@ -1,4 +1,4 @@
-"""Which first subject tokens are in a block: what lets a reader pass over blocks that it need not open.
+"""The first subject tokens of a block, by which a reader passes over blocks that it need not open.
 
 Runs hold thousands of frames that nobody else looks at, so only the compiled code looks into them; the few
 records that are something else (a CONNECT, a cut frame) are read by the pure parser.  Without compiled code
@@ -17,7 +17,7 @@ from natsproxy.wire.ops import S2C
 from natsproxy.wire.parse import frames, head
 
 MOST: Final = 64
-"""How many tokens a summary holds, and how many bytes one may have."""
+"""The most tokens that a summary holds, and the most bytes of one token."""
 
 _native: Any = None
 if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):

@@ -29,7 +29,7 @@ _NAMES = 10_000  # of captures beside each other
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What a segment header says: ids are 16 bytes; wall and mono are the clocks at its creation, in ns."""
+    """The header of a segment: ids of 16 bytes; wall and mono are the clocks at its creation, in ns."""
 
     recorder: bytes
     boot: bytes
