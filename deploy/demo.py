@@ -97,7 +97,7 @@ def running(*args: str) -> Iterator[str]:
 
 
 async def conversation(url: str) -> None:
-    """Use a part of every feature: core, queue group, request/reply, headers, no responders, JetStream, key-value."""
+    """Use core NATS, a queue group, request/reply, headers, no responders, JetStream, key-value."""
     nc = await nats.connect(url, name="demo")
     received: list[str] = []
 

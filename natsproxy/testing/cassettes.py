@@ -92,18 +92,18 @@ class cassette(ProxyHarness):
         return super().__enter__()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(keep=kind is None)
-        if kind is None:
+        self.close(keep=exc_type is None)
+        if exc_type is None:
             self.check()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._keep = kind is None
+        self._keep = exc_type is None
         await self._thread.stop_async()
-        if kind is None:
+        if exc_type is None:
             self.check()
 
     def close(self, *, keep: bool = True) -> None:
