@@ -106,7 +106,7 @@ def test_a_turn_has_no_more_frames_than_it_says_even_if_nobody_looks_at_them() -
 
 def test_a_turn_ends_between_frames_whose_time_has_come() -> None:
     """A thousand frames are due at once: they go out in several turns, in their order."""
-    run = Running('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "10ms"\nop = "PUB"\n', short=False)
+    run = Running('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "10ms"\nop = "PUB"\n', fast=False)
     numbered = b"".join(b"PUB a 3\r\n%03d\r\n" % n for n in range(1000))
     run.feed(C2S, numbered)
     run.note(run.session.tick(10 * MS, Short(50)))
@@ -120,7 +120,7 @@ def test_a_turn_ends_between_frames_whose_time_has_come() -> None:
 
 def test_the_end_of_a_connection_that_held_much_takes_several_turns() -> None:
     run = Running(
-        '[[rules]]\nname = "r"\nkind = "latency"\ndelay = "1h"\nop = "PUB"\n', record=True, short=False
+        '[[rules]]\nname = "r"\nkind = "latency"\ndelay = "1h"\nop = "PUB"\n', record=True, fast=False
     )
     run.feed(C2S, PUBS)
     run.records.clear()

@@ -1,4 +1,4 @@
-"""The short way: the same bytes, counts and reports as the long one, whatever the frames."""
+"""The fast path: the same bytes, counts and firings as the general path, whatever the frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"name":"app
 class Running:
     """A session past its greeting, what it sent and what it told."""
 
-    def __init__(self, text: str, *, record: bool = False, short: bool = True) -> None:
+    def __init__(self, text: str, *, record: bool = False, fast: bool = True) -> None:
         chain = RuleChain(load(text, KINDS), seed=1)
         self.session = Session(
             SessionSettings(), chain, conn=1, ordinal=1, address="127.0.0.1:1", record=record, now=0
@@ -43,7 +43,7 @@ class Running:
             self.feed(direction, data)
         for sent in self.sent:
             sent.clear()
-        if not short:
+        if not fast:
             self.session._runner.rules.fastpath = (None, None)
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
@@ -136,28 +136,28 @@ def told(firings: list[Firing]) -> list[tuple[object, ...]]:
     st.booleans(),
 )
 @settings(max_examples=150)
-def test_the_short_way_is_the_long_one(
+def test_the_fast_path_agrees_with_the_general_path(
     names: list[str], reads: list[list[tuple[Direction, bytes]]], record: bool
 ) -> None:
     text = rules_of(names)
-    short, long = Running(text, record=record), Running(text, record=record, short=False)
+    fast, general = Running(text, record=record), Running(text, record=record, fast=False)
     for now, read in enumerate(reads):
         for direction in Direction:
             data = b"".join(raw for way, raw in read if way == direction)
-            for running in (short, long) if data else ():
+            for running in (fast, general) if data else ():
                 running.feed(direction, data, now * 6_000_000)
                 running.note(running.session.tick(now * 6_000_000))
-    for running in (short, long):
+    for running in (fast, general):
         running.note(running.session.tick(10**9))
         running.note(running.session.closed(10**9))
-    assert [sent.upper() for sent in short.sent] == [sent.upper() for sent in long.sent]
-    assert sorted(short.records, key=repr) == sorted(long.records, key=repr)
-    assert sum(one.count for one in short.told) == sum(one.count for one in long.told)
-    assert {one.detail for one in short.told} <= {one.detail for one in long.told}
-    if not any(one.count > 1 and not one.also for one in short.told):
-        assert told(short.told) == told(long.told)
+    assert [sent.upper() for sent in fast.sent] == [sent.upper() for sent in general.sent]
+    assert sorted(fast.records, key=repr) == sorted(general.records, key=repr)
+    assert sum(one.count for one in fast.told) == sum(one.count for one in general.told)
+    assert {one.detail for one in fast.told} <= {one.detail for one in general.told}
+    if not any(one.count > 1 and not one.also for one in fast.told):
+        assert told(fast.told) == told(general.told)
     else:
-        assert set(told(short.told)) <= set(told(long.told))
+        assert set(told(fast.told)) <= set(told(general.told))
 
 
 def test_one_firing_speaks_for_the_frames_of_one_read() -> None:
@@ -169,7 +169,7 @@ def test_one_firing_speaks_for_the_frames_of_one_read() -> None:
         (told.t, told.direction, told.ordinal, told.m, told.count, told.subject, told.detail)
         for told in run.told
     ] == [
-        (7, "c2s", 2, 1, 1, "o.a.b", "o.a.b -> s.b.a"),  # by the long way: two blanks
+        (7, "c2s", 2, 1, 1, "o.a.b", "o.a.b -> s.b.a"),  # by the general path: two blanks
         (7, "c2s", 3, 2, 2, "o.c.d", "o.c.d -> s.d.c"),
         (8, "c2s", 6, 4, 1, "o.a.b", "o.a.b -> s.b.a"),
         (9, "s2c", 2, 1, 1, "o.a.b", "s.b.a -> o.a.b"),
@@ -179,14 +179,14 @@ def test_one_firing_speaks_for_the_frames_of_one_read() -> None:
     }
 
 
-def test_a_recorded_frame_of_the_short_way_has_its_cause() -> None:
+def test_a_recorded_frame_of_the_fast_path_has_its_cause() -> None:
     run = Running(RENAME, record=True)
     run.causes.clear()
     run.feed(C2S, b"PUB o.a.b 0\r\n\r\n")
     assert run.causes == ["rewrite", "rewrite"]
 
 
-def test_requests_and_their_answers_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_and_their_answers_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that may only answer: what is judged by itself is what it may not send."""
     judged: list[bytes] = []
     decide = RuleEngine.decide
@@ -268,7 +268,7 @@ def test_a_limit_that_is_about_to_be_counts_what_comes_before_it() -> None:
     assert not run.session.subs
 
 
-def test_a_quiet_connection_remembers_next_to_nothing() -> None:
+def test_an_idle_connection_caches_few_decisions() -> None:
     run = Running('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nprobability = 0.5\n')
     many = [b"PUB o.%d 0\r\n\r\n" % n for n in range(3000)]
     known = run.session._runner.rules._fastpath._cache[C2S]  # type: ignore[attr-defined]

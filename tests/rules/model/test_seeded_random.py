@@ -49,7 +49,7 @@ def test_one_measured_value_is_a_constant() -> None:
     assert {seeded_random.empirical((5.0,)).sample(u) for u in (0.01, 0.5, 0.99)} == {5.0}
 
 
-def test_dice_thrown_together_are_those_thrown_one_by_one() -> None:
+def test_numbers_drawn_together_are_those_drawn_one_by_one() -> None:
     throw = SeededRandom(9, "r", "k", C2S)
     for probability in (0.0, 0.01, 0.5, throw.draw(7), 0.999999, 1.0):
         singly = [m for m in range(5, 400) if throw.draw(m) < probability]

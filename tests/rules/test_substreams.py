@@ -1,4 +1,4 @@
-"""Deliveries meet the same dice in whatever order a server sends them to several subscriptions."""
+"""Deliveries meet the same random numbers in whatever order a server sends them to several subscriptions."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_the_order_of_fan_out_changes_nothing(seed: int, shuffle: int) -> None:
     assert len({until for _, until in before.values()}) > 10
 
 
-def test_subscriptions_of_one_subject_have_dice_of_their_own() -> None:
+def test_subscriptions_of_one_subject_have_random_numbers_of_their_own() -> None:
     found = fates(7, [("a.b", sid, n) for n in range(20) for sid in "1234"])
     by_sid = [tuple(found["a.b", sid, n][0] == () for n in range(20)) for sid in "1234"]
     assert len(set(by_sid)) == 4
 
 
-def test_inboxes_of_another_run_have_the_same_dice() -> None:
+def test_inboxes_of_another_run_have_the_same_random_numbers() -> None:
     other = NUID[::-1]
     names = {
         substream_of(b"_INBOX.%s.%s" % (nuid, nuid[:8]), b"_INBOX.%s.*" % nuid) for nuid in (NUID, other)
@@ -84,7 +84,7 @@ def test_inboxes_of_another_run_have_the_same_dice() -> None:
     assert pushed == {b"orders.1 _INBOX.*"}
 
 
-def test_strands_are_bounded_and_the_oldest_begins_anew() -> None:
+def test_substreams_are_bounded_and_the_oldest_begins_anew() -> None:
     substreams, seeded = Substreams(), SeededRandom(1, "r", "k", S2C)
 
     def m(subject: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Chaos once more: a recorded run with 5 % loss becomes a script that loses the very same frames."""
+"""A recorded run with 5 % loss becomes exact rules that lose the very same frames."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(server: NatsServer, rules: list[dict[str, Any]], seed: int, record: Path
         return asyncio.run(work(proxy.url, server.url))
 
 
-def script(capture: Path) -> str:
+def exact_rules(capture: Path) -> str:
     result = CliRunner().invoke(rules_command, ["from-capture", str(capture)])
     assert result.exit_code == 0, result.output
     return result.output
@@ -63,7 +63,7 @@ def test_the_same_frames_are_lost_again(nats_server: NatsServer, tmp_path: Path)
     seen, heard = run(nats_server, LOSSY, 5, capture)
     assert MESSAGES * 0.9 < len(seen) < MESSAGES - 5
     assert len(seen) * 0.9 < len(heard) < len(seen) - 5
-    text = script(capture)
+    text = exact_rules(capture)
     assert f"# {MESSAGES - len(heard)} firings recorded; to repeat them: --seed 5" in text
     exact = tomllib.loads(text)["rules"]
     assert [sorted(table) for table in exact] == [["kind", "name", "only", "op", "subject"]] * 2
@@ -78,7 +78,7 @@ def test_a_fault_of_a_test_is_in_the_script_too(nats_server: NatsServer, tmp_pat
         proxy.fault(drop(first=2), subject="work.*", op="PUB", name="two"),
     ):
         seen, _ = asyncio.run(work(proxy.url, nats_server.url))
-    text = script(capture)
+    text = exact_rules(capture)
     assert "# 'two' came into force during the recording and counts from there" in text
     assert run(nats_server, tomllib.loads(text)["rules"], seed=99)[0] == seen
     assert seen[0] == b"2"
