@@ -30,6 +30,7 @@ from natsproxy.session import close_reasons
 
 _DRAIN_STEP: Final = 50  # connections that a drain ends at once, or more where half its time needs more
 _DRAIN_PAUSE: Final = 0.1  # seconds between two steps
+_DRAIN_LOOK: Final = 0.02  # seconds between two looks at the requests without an answer
 
 
 class Proxy:
@@ -98,11 +99,13 @@ class Proxy:
 
         return take
 
-    async def drain(self, deadline: float | None = None) -> None:
+    async def drain(self, deadline: float | None = None, *, answers: bool = True) -> None:
         """Accept no more, and end each connection once it is answered, or at the deadline (seconds).
 
-        Clients that understand lame duck mode get that INFO first.  Connections end in steps: all clients at
-        once would come back to one server at once.
+        Clients that understand lame duck mode get that INFO first.  answers: requests in flight get theirs.
+        For the first half of the time no connection ends while one is in flight, because the client that owes
+        the answer may be behind this proxy too.  Connections end in steps: all clients at once would come
+        back to one server at once.
         """
         self._accepting.cancel()
         limit = self.settings.drain / 1e9 if deadline is None else deadline
@@ -110,17 +113,30 @@ class Proxy:
             relays = list(self.relays.values())
             for relay in relays:
                 relay.lame_duck()
+            if answers:
+                with trio.move_on_after(limit / 2):
+                    await self._answered(relays)
             step = max(_DRAIN_STEP, int(len(relays) * _DRAIN_PAUSE / (limit / 2 or 1)) + 1)
             for first in range(0, len(relays), step):
                 if first:
                     await trio.sleep(_DRAIN_PAUSE)
                 for relay in relays[first : first + step]:
-                    relay.drain()
+                    relay.drain(answers=answers)
             await self._connections.wait_closed()
         for relay in list(self.relays.values()):
             relay.kill(close_reasons.DRAINED, "the drain deadline passed")
         await self._connections.wait_closed()
         self._serving.cancel()
+
+    async def _answered(self, relays: list[Relay]) -> None:
+        """Wait for the answers to the requests that are in flight now.
+
+        Later requests do not count: of many busy clients one always waits for something.
+        """
+        in_flight = {relay: relay.session.requests() for relay in relays}
+        while any(in_flight.values()):  # looks: an event of each answer would cost the traffic
+            await trio.sleep(_DRAIN_LOOK)
+            in_flight = {relay: left & relay.session.requests() for relay, left in in_flight.items() if left}
 
     # -- events
 

@@ -117,9 +117,9 @@ class Relay:
         """Send the client an INFO in lame duck mode, where it can take one."""
         self._perform(self.session.lame_duck(now_ns()))
 
-    def drain(self) -> None:
-        """End the connection once the server has answered the frames of the client."""
-        self._perform(self.session.drain(now_ns()))
+    def drain(self, *, answers: bool = True) -> None:
+        """End the connection once the client has the answers that are due; answers: to its requests too."""
+        self._perform(self.session.drain(now_ns(), answers=answers))
 
     async def barrier(self) -> None:
         """Wait until we and the server have handled all that the client has sent so far."""

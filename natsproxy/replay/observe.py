@@ -34,6 +34,7 @@ async def observe(path: Path, upstream: Address, listen: Address | None = None) 
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
         yield proxy
-        await proxy.drain(DRAIN)  # ends `serve`, and with it the nursery, when the capture is whole
+        # Ends `serve`, and with it the nursery, when the capture is whole.
+        await proxy.drain(DRAIN, answers=False)
     if proxy.unwritten is not None:
         raise CaptureError(proxy.unwritten)

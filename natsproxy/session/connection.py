@@ -13,6 +13,7 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import Subscription
 from natsproxy.session.actions import Action, Emit, End, SessionSettings
+from natsproxy.session.answers import Answers
 from natsproxy.session.budget import Budget
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.phase import TRANSITIONS, Phase, PhaseEvent
@@ -36,6 +37,7 @@ class ConnectionState:
     which rules and reports know it.  refusal: why no client can be served here, as a sentence.
     server_error: the text of an -ERR with which the server closes.  speak_by: the time (ns) by which the
     client must have sent something.  tallies: deliveries on sids that are counted and not watched.
+    answers: the answers that the client waits for.
     actions: the list that all parts append to.
     """
 
@@ -58,6 +60,7 @@ class ConnectionState:
         self.info = Info()
         self.subs = Subscriptions()
         self.tallies: dict[bytes, int] = {}
+        self.answers = Answers()
         self.last_info = b""
         self.last_connect = b""
         self.server_error = ""
@@ -75,6 +78,7 @@ class ConnectionState:
                 buffer_limit=settings.rule_buffer,
             )
             scanner.watch_ops = STATE_OPS[direction]
+            scanner.awaited = self.answers.table
             return DirectionPipe(scanner, settings, conn, record, budget, secrets, self.actions, direction)
 
         self.pipes = (pipe(C2S), pipe(S2C))

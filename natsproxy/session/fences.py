@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from natsproxy.session import close_reasons
 from natsproxy.session.connection import ConnectionState
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, Op
@@ -26,12 +27,14 @@ class Fence:
 
     answer: frames for the client.  then: functions of the time.  end: the cause and detail with which the
     connection ends there.  deadline: the time (ns) at which a fence with an `end` is over without a PONG.
+    drains: where that end is a drain's, it waits for the answers that are due (`answers.py`).
     """
 
     answer: bytearray = field(default_factory=bytearray)
     then: list[Callable[[int], None]] = field(default_factory=list)
     end: tuple[str, str] | None = None
     deadline: int = 0
+    drains: bool = False
 
 
 class PongQueue:
@@ -70,7 +73,12 @@ class PongQueue:
         if fence.answer:
             s2c.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
         c2s.owed = max(0, c2s.owed - len(fence.answer))
-        if fence.end is not None:
+        if fence.end is None:
+            return
+        if fence.drains and fence.end[0] == close_reasons.DRAINED:
+            # Without an end the fence has no deadline any more: the one who drains has it.
+            self._state.answers.then_end, fence.end = fence.end, None
+        else:
             self._state.end(*fence.end)
 
     @property

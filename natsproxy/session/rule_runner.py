@@ -189,6 +189,8 @@ class RuleRunner:
         if pipe.direction == C2S:
             if frame.op == Op.PING and passes:
                 self._pongs.client_ping()
+            elif frame.reply and not passes:  # no server will answer it
+                self._state.answers.table.pop(frame.reply, None)
             elif frame.op == Op.SUB:
                 self._subscribed(frame, passes, upstream)
         elif frame.op in (Op.MSG, Op.HMSG):

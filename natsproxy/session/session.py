@@ -67,6 +67,7 @@ class Session:
         self._settings = settings
         self._state = state
         self._actions = state.actions
+        self._answers = state.answers
         self._pongs = PongQueue(state)
         self._deliveries = Deliveries(state, self._pongs)
         self._runner = RuleRunner(state, self._pongs, self._deliveries, chain, now)
@@ -158,6 +159,8 @@ class Session:
         self._runner.emit_fired()
         for each in self.pipes:
             each.charge()
+        if self._answers.then_end is not None:
+            self._end_when_answered(*self._answers.then_end)
         return self.take_actions()
 
     def _scan(self, pipe: DirectionPipe, now: int, turn: Turn) -> None:
@@ -281,6 +284,8 @@ class Session:
                 self._state.end(close_reasons.MID_FRAME, text)
         if self.pipes[S2C].ended and not self.pipes[S2C].outbox.active:
             self._ended_by_peer()
+        if self._answers.then_end is not None:  # a rule may have kept the last answer back until now
+            self._end_when_answered(*self._answers.then_end)
         return self.take_actions()
 
     def next_tick(self) -> int | None:
@@ -331,11 +336,29 @@ class Session:
             pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
         return self.take_actions()
 
-    def drain(self, now: int) -> list[Action]:
-        """End the connection where all that the client has sent so far is answered."""
+    def drain(self, now: int, *, answers: bool = True) -> list[Action]:
+        """End the connection where the server has answered all that the client has sent so far.
+
+        answers: and once no answer to one of its requests is due.  There is no time limit for that here: the
+        caller has the deadline.
+        """
         if not self.over and not self.pipes[C2S].unframed:
-            self._pongs.fence(now).end = (close_reasons.DRAINED, "natsproxy is shutting down")
+            fence = self._pongs.fence(now)
+            fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
+            fence.drains = answers
         return self.take_actions()
+
+    def requests(self) -> frozenset[bytes]:
+        """Return the reply subjects of the client's requests that have no answer yet."""
+        if self.over:
+            return frozenset()
+        return self._answers.due(self.subs, self._state.subs_version)
+
+    def _end_when_answered(self, cause: str, detail: str) -> None:
+        """End the connection if no answer is due and all of the last one has gone to the client."""
+        s2c = self.pipes[S2C]
+        if not (s2c.mid_frame or s2c.outbox.bytes or self.requests()):
+            self._state.end(cause, detail)
 
     def closed(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
         """Let the rules forget a connection that is gone; return the records of frames that were not sent.

@@ -120,7 +120,7 @@ class cassette(ProxyHarness):
             ) as proxy:
                 started()
                 await stop.wait()
-                await proxy.drain(_DRAIN)
+                await proxy.drain(_DRAIN, answers=False)
             await _settled(used)
             if not self._keep:
                 used.discard()

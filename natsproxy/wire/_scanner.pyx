@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
-from natsproxy.wire import _scanner_py
+from natsproxy.wire import _scanner_py, awaited as _awaited
 from natsproxy.wire._line cimport (
     HMSG, HPUB, MSG, OK, OPS_ROOM, PING, PONG, PUB, SUB, UNSUB, Line, message_op, number, read_line,
 )
@@ -33,6 +33,7 @@ cdef object _OPS = tuple(Op)
 cdef object _NEEDS = tuple(Need)
 cdef object _new = tuple.__new__
 cdef object _Frame = Frame
+cdef Py_ssize_t AWAITED_MOST = _awaited.MOST, AWAITED_LONGEST = _awaited.LONGEST
 
 cdef struct Edge:
     uint32_t node
@@ -286,6 +287,22 @@ cdef inline bytes again(bytes last, const unsigned char *p, Py_ssize_t start, Py
     return piece(p, start, stop)
 
 
+cdef int note(dict awaited, const unsigned char *subject, Py_ssize_t length, const unsigned char *reply, Py_ssize_t size) except -1:
+    """Note the reply subject of a request: `awaited.note`."""
+    cdef Py_ssize_t i
+    cdef bytes noted
+    if size > AWAITED_LONGEST or (length >= 8 and memcmp(subject, b"$JS.ACK.", 8) == 0):
+        return 0
+    for i in range(length - 18):
+        if subject[i] == 46 and memcmp(&subject[i], b".CONSUMER.MSG.NEXT.", 19) == 0:
+            return 0
+    noted = piece(reply, 0, size)
+    if len(awaited) >= AWAITED_MOST and noted not in awaited:
+        _awaited.forget(awaited)
+    awaited[noted] = None
+    return 0
+
+
 class Scanner(_scanner_py.Scanner):
     """The scanner of one direction of one connection."""
 
@@ -304,6 +321,8 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
     cdef bint s2c = self.direction
     cdef Interest interest = self.interest
     cdef dict sids = self.watch_sids, subjects = self.watch_subjects, tallies = self.tallies
+    cdef dict awaited = self.awaited
+    cdef bint noting = awaited is not None and not s2c, awaiting = s2c and bool(awaited)
     cdef bint by_sid = s2c and bool(sids), by_subject = bool(subjects), tallied = s2c and bool(tallies), want, odd = False
     cdef int watch_ops = self.watch_ops, found, op, first_size, ops = 0, fields
     cdef Py_ssize_t[OPS_ROOM] counted
@@ -351,6 +370,18 @@ cdef tuple _walk(self, Py_ssize_t at, list into, Py_ssize_t most):
             sid = again(sid, p, line.start[1], line.stop[1])
             if sid in tallies:
                 tallies[sid] += 1
+        if fields and noting:
+            note(
+                awaited,
+                &p[line.start[0]], line.stop[0] - line.start[0],
+                &p[line.start[first_size - 1]], line.stop[first_size - 1] - line.start[first_size - 1],
+            )
+        elif awaiting:
+            # Neighbours on one subject share the object, which hashes but once.
+            subject = again(subject, p, line.start[0], line.stop[0])
+            if subject in awaited:
+                del awaited[subject]
+                awaiting = bool(awaited)
         if want:
             # Neighbours mostly share subject and sid: then they share the objects, which hash but once.
             subject = again(subject, p, line.start[0], line.stop[0])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 
+from natsproxy.wire import awaited
 from natsproxy.wire._interest_py import Interest
 from natsproxy.wire.frames import NO_LIMIT, Body, Fault, Frame, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.grammar import (
@@ -58,6 +59,7 @@ class Scanner:
         self.hold, self.max_payload = hold, 0
         self.counts = [0] * len(OPS)
         self.tallies: dict[bytes, int] = {}
+        self.awaited: dict[bytes, None] | None = None
         self.most = NO_LIMIT
         self.odd = False
         self.ordinal = 0
@@ -265,6 +267,8 @@ class Scanner:
                 break
             if self.tallies and match[2] in self.tallies:
                 self.tallies[match[2]] += 1
+            if self.awaited is not None:
+                awaited.update(self.awaited, self.direction, match[1], match[2])
             frames += 1
             at = end
         self.counts[op] += frames
@@ -289,6 +293,8 @@ class Scanner:
                 break
             if sid in self.tallies:
                 self.tallies[sid] += 1
+            if self.awaited is not None:
+                awaited.update(self.awaited, self.direction, subject, reply)
             self.counts[op] += 1
             into.append(Frame(buf, at, end, match.end(), op, subject, reply, sid, size=int(size)))
             at = end
@@ -339,6 +345,8 @@ class Scanner:
         )
         if sid in self.tallies and spec.payload and not frame.no_responders:
             self.tallies[sid] += 1
+        if self.awaited is not None and spec.payload:
+            awaited.update(self.awaited, self.direction, subject, frame.reply)
         return frame, bool(need) or missing > 0
 
     def _extent(self, start: int, line_end: int, head: int, size: int, need: Need) -> tuple[int, int, bool]:

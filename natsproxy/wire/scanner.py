@@ -66,6 +66,8 @@ class ScannerLike(Protocol):
     `next()`; lower limits of bytes are in force from the next `feed`.
     counts: frames so far, by op (a list with an entry for each op), counted once their control line is
     complete.  tallies: the same by sid (s2c), for the sids that are in it; 503s without a reply do not count.
+    awaited: the reply subjects of requests without an answer (`wire/awaited.py`), one dict that the scanners
+    of both directions share; None: nobody keeps them.
     most: how many frames one run, or one call of `more`, holds at most.
     odd: whether there was a frame that a recorder must look at: on a subject of the system (`$SYS.`), or a
     PING, PONG or +OK with something behind it.
@@ -82,6 +84,7 @@ class ScannerLike(Protocol):
     max_payload: int
     counts: list[int]
     tallies: dict[bytes, int]
+    awaited: dict[bytes, None] | None
     most: int
     odd: bool
     ordinal: int

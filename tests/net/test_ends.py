@@ -221,7 +221,7 @@ async def test_a_drain_ends_connections_in_steps(monkeypatch: pytest.MonkeyPatch
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
     drained: list[int] = []
-    monkeypatch.setattr(Relay, "drain", lambda _: drained.append(passes.count))
+    monkeypatch.setattr(Relay, "drain", lambda _, **options: drained.append(passes.count))
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     count = 2 * TIMES
     monkeypatch.setattr("natsproxy.net.proxy._DRAIN_STEP", count // 2)

@@ -534,6 +534,71 @@ def test_drain_ends_where_everything_is_answered() -> None:
     assert play.end.cause == close_reasons.DRAINED
 
 
+def drained() -> Playbook:
+    """A client with an inbox and two requests, whose connection is drained."""
+    play = Playbook().greeted()
+    play.client(b"SUB in.* 1\r\nPUB a in.1 1\r\nx\r\nHPUB b in.2 12 12\r\nNATS/1.0\r\n\r\n\r\n")
+    play.do(play.session.drain(0))
+    assert play.to_server.endswith(PING)
+    assert play.session.requests() == {b"in.1", b"in.2"}
+    return play
+
+
+def test_drain_waits_for_the_answers_to_requests() -> None:
+    """An answer in pieces is waited for whole; the server's 503 is an answer too."""
+    play = drained()
+    play.server(b"MSG in.1 1 1\r\nx\r\n" + PONG + b"MSG in.3 1 1\r\nx\r\n")
+    play.client(b"PUB c in.4 0\r\n\r\n")
+    assert play.session.requests() == {b"in.2", b"in.4"}
+    play.server(b"HMSG in.2 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\nMSG in.4 1 90000\r\n" + b"x" * 80_000)
+    assert play.end is None
+
+    play.server(b"x" * 10_000 + b"\r\n")
+
+    assert play.end is not None
+    assert play.end.cause == close_reasons.DRAINED
+    assert play.to_client.endswith(b"x\r\n")
+
+
+def test_drain_waits_for_no_answer_that_cannot_be_heard() -> None:
+    play = drained()
+    play.server(PONG)
+    assert play.end is None
+    play.client(b"UNSUB 1\r\n")
+    assert play.end is not None
+
+
+def test_drain_without_answers_ends_at_its_fence() -> None:
+    play = drained()
+    play.do(play.session.drain(0, answers=False))
+    assert play.server(PONG).end is not None
+
+
+def test_drain_of_a_silent_server_still_waits_for_answers() -> None:
+    """Its fence has a deadline, the requests have that of whoever drains."""
+    play = drained()
+    play.at(10_000_000_000)
+    assert play.end is None
+    assert play.session.next_tick() is None
+    play.server(b"MSG in.1 1 0\r\n\r\nMSG in.2 1 0\r\n\r\n")
+    assert play.end is not None
+
+
+def test_drain_does_not_wait_for_requests_that_the_rules_denied() -> None:
+    play = Playbook(OneRule(deny, PUBS)).greeted()
+    play.client(b"SUB in.* 1\r\nPUB no in.1 1\r\nx\r\n")
+    assert not play.session.requests()
+    play.do(play.session.drain(0))
+    assert play.server(PONG).end is not None
+
+
+def test_drain_does_not_wait_for_pulls() -> None:
+    play = Playbook().greeted()
+    play.client(b"SUB in.* 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C in.1 0\r\n\r\n")
+    play.do(play.session.drain(0))
+    assert play.server(PONG).end is not None
+
+
 def test_nothing_of_ours_goes_out_inside_a_frame() -> None:
     """A deny while the server is in the middle of a large MSG: the -ERR waits for the frame's end."""
     play = Playbook(OneRule(deny, PUBS), hold=10).greeted()

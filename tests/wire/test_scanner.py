@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.wire import _interest_py, _scanner_py
+from natsproxy.wire import _interest_py, _scanner_py, awaited
 from natsproxy.wire.frames import Body, Frame, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
@@ -36,11 +36,13 @@ def scan(
     direction: Direction,
     pieces: Iterable[bytes],
     clauses: tuple[Clause, ...] = (),
+    table: dict[bytes, None] | None = None,
     **options: Any,
 ) -> tuple[Any, list[Segment]]:
     """Feed pieces to a fresh scanner; return it and all its segments."""
     interest, scanner_type = TWINS[twin]
     scanner = scanner_type(direction, interest(clauses), **options)
+    scanner.awaited = table
     found: list[Segment] = []
     for piece in pieces:
         scanner.feed(piece)
@@ -208,6 +210,52 @@ def test_what_comes_on_a_sid_is_counted_wanted_or_not(twin: str) -> None:
 
 
 @twins
+@pytest.mark.parametrize("clauses", [(), ALL])
+def test_reply_subjects_are_awaited_until_something_comes_on_them(
+    twin: str, clauses: tuple[Clause, ...]
+) -> None:
+    """Runs stay runs; pulls, acknowledgements and endless subjects are left out."""
+    interest, scanner_type = TWINS[twin]
+    empty, head = b" 0\r\n\r\n", b" 12 12\r\nNATS/1.0\r\n\r\n\r\n"
+    sent = (
+        b"PUB a" + empty + b"PUB a r.1" + empty + b"hpub  b\tr.2 " + head + b"HPUB b" + head
+        + b"PUB $JS.API.CONSUMER.MSG.NEXT.S.C r.3" + empty
+        + b"PUB x.$JS.hub.API.CONSUMER.MSG.NEXT.S.C r.4" + empty
+        + b"PUB $JS.ACK.S.C.1.2.3.4.5 r.5" + empty + b"PUB a " + b"r" * (awaited.LONGEST + 1) + empty
+        + b"PUB .CONSUMER.MSG.NEXT r.6" + empty + b"PUB $JS.ACK r.7" + empty + b"SUB r.8 1\r\nPING\r\n"
+    )  # fmt: skip
+    received = b"MSG r.2 1 r.6" + empty + b"MSG r.11 1" + empty + b"hmsg r.7 1" + head + b"+OK\r\n"
+    for step in (len(sent), 7, 1):
+        pair = [scanner_type(direction, interest(clauses)) for direction in (C2S, S2C)]
+        table: dict[bytes, None] = {}
+        pair[0].awaited = pair[1].awaited = table
+        segments = []
+        for scanner, data, left in zip(
+            pair, (sent, received), ([b"r.1", b"r.2", b"r.6", b"r.7"], [b"r.1", b"r.6"]), strict=True
+        ):
+            for start in range(0, len(data), step):
+                scanner.feed(data[start : start + step])
+                while (segment := scanner.next()) is not None:
+                    segments.append(segment)
+                    scanner.untake(scanner.more(3)[1:])
+            assert list(table) == left
+        if not clauses and step == len(sent):
+            assert [type(segment) for segment in segments] == [Run, Run]
+
+
+@twins
+def test_a_full_table_of_awaited_answers_forgets_the_oldest(twin: str) -> None:
+    scanner = TWINS[twin][1](C2S, TWINS[twin][0]())
+    table: dict[bytes, None] = {}
+    scanner.awaited = table
+    data = b"".join(b"PUB a r.%d 0\r\n\r\n" % n for n in range(5 * awaited.MOST))
+    scanner.feed(data)
+    assert isinstance(scanner.next(), Run)
+    assert awaited.MOST - awaited.FORGOTTEN <= len(table) <= awaited.MOST
+    assert list(table) == [b"r.%d" % n for n in range(5 * awaited.MOST - len(table), 5 * awaited.MOST)]
+
+
+@twins
 def test_watches(twin: str) -> None:
     """Ops, sids and subjects can be watched for one connection, from the next segment on."""
     interest, scanner_type = TWINS[twin]
@@ -320,15 +368,18 @@ def test_twins_agree_on_any_bytes_however_cut(
             data[rng.randrange(len(data))] = rng.choice(b"\r\n \t.0AZ\x00\xff")
     parts = cut(bytes(data), rng)
     options = {"hold": rng.choice([0, 20, 65536]), "buffer_limit": rng.choice([30, 1 << 20])}
+    known = [case.fields["subject"] for case in GOOD if "subject" in case.fields and rng.random() < 0.5]
     results = []
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scanner_py, "_LARGE", rng.choice([0, 10, 16384]))
         for twin in TWINS:
-            scanner, segments = scan(twin, direction, parts, clauses, **options)
+            table = dict.fromkeys(known)
+            scanner, segments = scan(twin, direction, parts, clauses, table, **options)
             if not any(isinstance(s, Malformed) for s in segments):
                 assert covered(segments) + scanner.rest() == bytes(data)
-            results.append((normal(segments), scanner.counts, scanner.ordinal, scanner.offset, scanner.odd))
+            left = (scanner.offset, scanner.odd, list(table))
+            results.append((normal(segments), scanner.counts, scanner.ordinal, *left))
 
     assert all(result == results[0] for result in results)
 

@@ -1,0 +1,54 @@
+"""The table of awaited answers: the reply subjects of a client's requests that nothing has come on yet.
+
+The scanners of both directions of a connection share one table, a dict whose order is that of the requests.
+The c2s scanner notes the reply subject of a PUB or HPUB; the s2c scanner removes a subject when a MSG or HMSG
+arrives on it, the server's own 503 included.  Both do so as they pass over a frame, wanted or not: the table
+never makes anybody want a frame.
+
+Subjects are compared byte for byte, as they stand on the wire of the proxy's two sides: the client's spelling
+is noted, the server's is removed.  They differ where a rule rewrites reply subjects, and then an entry stays;
+`session/answers.py` leaves such entries out.
+
+Pulls and acknowledgements are not noted.  A pull may stay open for as long as its client likes, and its
+messages come on other subjects than its reply; a JetStream domain or an import may stand before its name.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from natsproxy.wire.ops import S2C, Direction
+
+MOST: Final = 1024
+"""Subjects in one table; a full one forgets its oldest, so that a client cannot fill our memory."""
+FORGOTTEN: Final = MOST // 8
+"""Subjects that a full table forgets at once: a look for the oldest passes over the slots of removed ones."""
+LONGEST: Final = 256
+"""Bytes of a reply subject that is noted; clients make inboxes of 30 to 80."""
+PULL: Final = b".CONSUMER.MSG.NEXT."
+ACK: Final = b"$JS.ACK."
+
+
+def update(awaited: dict[bytes, None], direction: Direction, subject: bytes, reply: bytes | None) -> None:
+    """Bring the table up to date with a message frame."""
+    if direction == S2C:
+        awaited.pop(subject, None)
+    elif reply:
+        note(awaited, subject, reply)
+
+
+def note(awaited: dict[bytes, None], subject: bytes, reply: bytes) -> None:
+    """Note the reply subject of a request, unless it is a pull or an acknowledgement."""
+    # `_scanner.pyx` has these lines in C.
+    if len(reply) > LONGEST or subject.startswith(ACK) or PULL in subject:
+        return
+    if len(awaited) >= MOST and reply not in awaited:
+        forget(awaited)
+    awaited[reply] = None
+
+
+def forget(awaited: dict[bytes, None]) -> None:
+    """Forget the oldest entries of a full table."""
+    for reply in tuple(islice(awaited, FORGOTTEN)):
+        del awaited[reply]

@@ -1,0 +1,110 @@
+"""A drain waits for requests in flight: not for pulls, not for ever, and not where nobody wants it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import nats
+import nats.errors
+import pytest
+
+from tests.kit.process import ProxyProcess
+from tests.kit.servers import NatsServer
+
+pytestmark = pytest.mark.server
+Program = Callable[[ProxyProcess, Any, asyncio.Event], Awaitable[object]]
+LATE = 0.3  # seconds after the signal
+
+
+def run(server: NatsServer, program: Program, drain: str) -> tuple[float, list[dict[str, Any]]]:
+    """Run a nats-py program that ends its proxy; return how many seconds, and the log's closed lines.
+
+    The program is told when its connection is gone.
+    """
+
+    async def connected(proxy: ProxyProcess) -> None:
+        gone = asyncio.Event()
+
+        async def quiet(error: Exception) -> None:
+            pass
+
+        async def disconnected() -> None:
+            gone.set()
+
+        nc = await nats.connect(
+            f"nats://127.0.0.1:{proxy.port}",
+            allow_reconnect=False,
+            error_cb=quiet,
+            disconnected_cb=disconnected,
+        )
+        with contextlib.suppress(nats.errors.ConnectionClosedError):
+            await program(proxy, nc, gone)
+            await nc.close()
+
+    with ProxyProcess(f"nats://127.0.0.1:{server.port}", "--drain", drain) as proxy:
+        asyncio.run(connected(proxy))
+        began = time.monotonic()
+        proxy.process.wait(20)
+        return time.monotonic() - began, [line for line in proxy.lines() if line["event"] == "closed"]
+
+
+@pytest.mark.parametrize("behind", ["the server", "the proxy"])
+def test_a_request_in_flight_gets_its_answer(nats_server: NatsServer, behind: str) -> None:
+    """Also where the service is a client of the same proxy."""
+    answers: list[bytes] = []
+
+    async def program(proxy: ProxyProcess, nc: Any, gone: asyncio.Event) -> None:
+        port = proxy.port if behind == "the proxy" else nats_server.port
+        service = await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+
+        async def answer(message: Any) -> None:
+            proxy.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(LATE)
+            await message.respond(b"late")
+
+        await service.subscribe("drain.service", cb=answer)
+        await service.flush()
+        answers.append((await nc.request("drain.service", b"x", timeout=10)).data)
+        await gone.wait()
+        await service.close()
+
+    lasted, closed = run(nats_server, program, "20s")
+    assert answers == [b"late"]
+    assert lasted < 5
+    assert {line["cause"] for line in closed} == {"drained"}
+
+
+def test_a_request_that_nobody_will_answer_ends_at_the_deadline(nats_server: NatsServer) -> None:
+    async def program(proxy: ProxyProcess, nc: Any, gone: asyncio.Event) -> None:
+        await nc.subscribe("drain.silent")
+        request = asyncio.ensure_future(nc.request("drain.silent", b"x", timeout=10))
+        await nc.flush()
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        await gone.wait()
+        assert 1 <= time.monotonic() - began < 5
+        request.cancel()
+
+    _, closed = run(nats_server, program, "1s")
+    assert [line["cause"] for line in closed] == ["drained"]
+
+
+def test_a_pull_does_not_hold_a_drain(nats_server: NatsServer) -> None:
+    async def program(proxy: ProxyProcess, nc: Any, gone: asyncio.Event) -> None:
+        js = nc.jetstream()
+        await js.add_stream(name="DRAIN", subjects=["drain.stream"])
+        pull = await js.pull_subscribe("drain.stream", "puller")
+        fetch = asyncio.ensure_future(pull.fetch(1, timeout=15))
+        await nc.flush()
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        await gone.wait()
+        assert time.monotonic() - began < 4
+        fetch.cancel()
+
+    run(nats_server, program, "16s")
