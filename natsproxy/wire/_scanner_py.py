@@ -2,10 +2,7 @@
 
 Strategy.  One regular expression per direction takes message frames with an ordinary control line (the fast
 path); `grammar.py` reads whatever it does not match (the general path).  `next()` walks frames until somebody
-wants one, and returns the frames before it as a run.  Unfinished input is kept in chunks and joined only when
-joining can help, so that a peer that sends a byte at a time costs its bytes once.  A large read behind an
-unfinished frame is not copied to be joined with it: it stays *ahead*, and the frame takes from it what it
-lacks.
+wants one, and returns the frames before it as a run.  `_input_py.py` keeps unfinished input.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from __future__ import annotations
 import re
 
 from natsproxy.wire import awaited
+from natsproxy.wire._input_py import Input
 from natsproxy.wire._interest_py import Interest
 from natsproxy.wire.frames import NO_LIMIT, Body, Fault, Frame, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.grammar import (
@@ -27,7 +25,6 @@ from natsproxy.wire.grammar import (
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, Direction, Op
 
 S2C_LINE_LIMIT = 1 << 20
-_LARGE = 16384  # bytes of a read that are not worth a copy
 
 _FAST_C2S = re.compile(
     rb"[Pp][Uu][Bb][ \t]+([^ \t\r\n]+)[ \t]+(?:([^ \t\r\n]+)[ \t]+)?([0-9]{1,9})[ \t]*\r?\n"
@@ -39,7 +36,7 @@ _FAST_S2C = re.compile(
 _SYSTEM = b"$SYS."
 
 
-class Scanner:
+class Scanner(Input):
     """The scanner of one direction of one connection."""
 
     def __init__(
@@ -51,118 +48,33 @@ class Scanner:
         hold: int = 65536,
         buffer_limit: int = 8 << 20,
     ) -> None:
+        super().__init__(line_limit if direction == C2S else S2C_LINE_LIMIT, hold, buffer_limit)
         self.direction = direction
         self.interest = interest
         self.watch_ops = 0
         self.watch_sids: dict[bytes, Need] = {}
         self.watch_subjects: dict[bytes, Need] = {}
-        self.hold, self.max_payload = hold, 0
+        self.max_payload = 0
         self.counts = [0] * len(OPS)
         self.tallies: dict[bytes, int] = {}
         self.awaited: dict[bytes, None] | None = None
         self.most = NO_LIMIT
         self.odd = False
         self.ordinal = 0
-        self._limit = line_limit if direction == C2S else S2C_LINE_LIMIT
-        self.buffer_limit = buffer_limit
-        self._buf = b""
-        self._pos = 0
-        self._base = 0  # stream offset of _buf[0]
-        self._chunks: list[bytes] = []
-        self._chunked = 0
-        self._ahead, self._ahead_at = b"", 0
-        self._want = 0  # bytes from _pos on that must be there before a look is worth it
-        self._want_line = False
         self._missing = 0
-        self._opaque = self._dead = False
+        self._opaque = False
         self._queued: Frame | None = None
-
-    @property
-    def offset(self) -> int:
-        """The stream offset of the first byte that no segment has covered yet."""
-        return self._base + self._pos
-
-    @property
-    def held(self) -> int:
-        """The number of bytes that are kept for later."""
-        return len(self._buf) - self._pos + self._chunked + len(self._ahead) - self._ahead_at
 
     @property
     def mid_frame(self) -> bool:
         """True after a `Frame` whose `Body` is not complete."""
         return self._missing > 0
 
-    def rest(self) -> bytes:
-        """Take the kept bytes out (for EOF): they are no whole frame."""
-        self._join()
-        self._take_ahead(len(self._ahead))
-        rest = self._buf[self._pos :]
-        self._pos = len(self._buf)
-        return rest
-
-    def feed(self, data: bytes) -> None:
-        """Add bytes as they were received."""
-        if self._dead:
-            return
-        if self._pos == len(self._buf) and not self._chunks and not self._ahead:
-            self._base += self._pos
-            self._buf, self._pos = bytes(data), 0
-            return
-        self._take_ahead(len(self._ahead))  # nothing, where `next` was called until it had no more
-        self._chunks.append(bytes(data))
-        self._chunked += len(data)
-        have = len(self._buf) - self._pos + self._chunked
-        if self._want_line:
-            if b"\n" in data or b"\r" in data or have > self._limit:
-                self._join()
-        elif have >= self._want or have > max(self.hold, self.buffer_limit):
-            self._join()
-
-    def _join(self) -> None:
-        if not self._chunks:
-            return
-        if len(self._chunks[-1]) >= _LARGE and not self._ahead:
-            self._ahead, self._ahead_at = self._chunks.pop(), 0
-        if self._chunks:
-            self._base += self._pos
-            self._buf = b"".join((self._buf[self._pos :], *self._chunks))
-            self._pos = 0
-            self._chunks.clear()
-        self._chunked = 0
-        if self._ahead:
-            self._top_up()
-        self._want, self._want_line = 0, False
-
-    def _take_ahead(self, size: int) -> None:
-        """Move bytes from ahead behind the unfinished frame."""
-        if not self._ahead:
-            return
-        taken = self._ahead[self._ahead_at : self._ahead_at + size]
-        self._base += self._pos
-        self._buf, self._pos = self._buf[self._pos :] + taken, 0
-        self._ahead_at += len(taken)
-        if self._ahead_at >= len(self._ahead):
-            self._ahead, self._ahead_at = b"", 0
-
-    def _top_up(self) -> None:
-        """Take what the unfinished frame lacks: up to its end if that is known, else the rest of its line."""
-        lack = self._want - (len(self._buf) - self._pos)
-        if lack <= 0:
-            lack = self._ahead.find(b"\n", self._ahead_at) + 1 - self._ahead_at
-        self._take_ahead(lack if lack > 0 else len(self._ahead))
-
     def next(self) -> Segment | None:
         """Return the next segment, or None when more bytes are needed."""
         segment = self._next()
         while segment is None and self._ahead and not self._dead:
-            if self._pos == len(self._buf):
-                self._base += self._pos
-                self._buf, self._pos = self._ahead, self._ahead_at
-                self._base -= self._ahead_at
-                self._ahead, self._ahead_at = b"", 0
-            else:
-                self._top_up()
-            self._want, self._want_line = 0, False
+            self._go_ahead()
             segment = self._next()
         return segment
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.wire import _interest_py, _scanner_py, awaited
+from natsproxy.wire import _input_py, _interest_py, _scanner_py, awaited
 from natsproxy.wire.frames import Body, Frame, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
@@ -372,7 +372,7 @@ def test_twins_agree_on_any_bytes_however_cut(
     results = []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_scanner_py, "_LARGE", rng.choice([0, 10, 16384]))
+        patch.setattr(_input_py, "_LARGE", rng.choice([0, 10, 16384]))
         for twin in TWINS:
             table = dict.fromkeys(known)
             scanner, segments = scan(twin, direction, parts, clauses, table, **options)
