@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -q -n auto
 
 .PHONY: demo test test-fast check check-long coverage bench fix clean
 
-$(STAMP): pyproject.toml $(wildcard natsproxy/*/*.pyx natsproxy/*/*.pxd)
+$(STAMP): pyproject.toml $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q --upgrade pip
