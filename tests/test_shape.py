@@ -1,8 +1,10 @@
-"""The house keeps its shape: imports go down, floors stay pure, every module has its test."""
+"""The structure of the package: imports, floors, sizes and docstrings."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -53,7 +55,7 @@ PURE = {
 }
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
 ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "testing"}}
-LONGEST = 372
+LONGEST = 350
 
 
 def part(path: Path) -> str:
@@ -63,21 +65,35 @@ def part(path: Path) -> str:
 
 
 def imports(path: Path) -> list[str]:
-    """Return the names of all modules that a module imports, those for type checkers apart."""
-    tree = ast.parse(path.read_text())
-    hidden: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            hidden.update(inner for child in node.body for inner in ast.walk(child))
+    """Return the names of all modules that a module imports, those for type checkers included."""
     found = []
-    for node in ast.walk(tree):
-        if node in hidden:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append(node.module)
-    return found
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [name for name in found if not name.startswith("natsproxy.") or name in NAMES]
+
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a module; a folder is its `__init__`."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {name_of(path): path for path in MODULES}
+
+
+def test_imports_have_no_circle() -> None:
+    """Neither at run time nor for the type checker, whatever folder the modules are in."""
+    graph = {name: {other for other in imports(path) if other in NAMES} for name, path in NAMES.items()}
+    for package in [name for name, path in NAMES.items() if path.name == "__init__.py"]:
+        for name in graph:  # `from package import module` names both: the folder itself is not meant
+            if any(other.startswith(f"{package}.") for other in graph[name]):
+                graph[name].discard(package)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -116,8 +132,18 @@ def test_the_capture_package_is_light() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_modules_have_a_size_for_one_sitting(path: Path) -> None:
-    """A longer module has a seam somewhere."""
+    """A longer module can be split."""
     assert len(path.read_text().splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_docstrings_begin_with_a_statement(path: Path) -> None:
+    """The noun comes first, not a question word."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, documented):
+            text = ast.get_docstring(node) or ""
+            assert not re.match(r"(What|Which|How|Whether|Who)\b", text), text.splitlines()[0]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

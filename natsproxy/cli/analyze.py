@@ -17,7 +17,7 @@ from natsproxy.cli.table import show_table
 from natsproxy.errors import ConfigError, Stopped
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from natsproxy.spark.session import Spark
 
 
 @click.command()
@@ -130,7 +130,7 @@ def _progress(table: str, rows: int) -> None:
 
 
 def _watch(
-    spark: SparkSession,
+    spark: Spark,
     captures: Sequence[str],
     out: str,
     tables: list[str],
@@ -202,9 +202,7 @@ class _WatchProgress:
         )
 
 
-def _results(
-    spark: SparkSession, out: str, tables: list[str], report: str | None, captures: Sequence[str]
-) -> None:
+def _results(spark: Spark, out: str, tables: list[str], report: str | None, captures: Sequence[str]) -> None:
     """Show the latencies; write the report if one is wanted."""
     from natsproxy.spark.jobs.analyze import latencies
 

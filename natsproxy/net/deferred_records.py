@@ -36,7 +36,7 @@ class DeferredRecords:
 
     @property
     def deferring(self) -> bool:
-        """Whether the capture does not have this connection yet."""
+        """True if the capture does not have this connection yet."""
         return self._deferred is not None
 
     def discard(self) -> None:

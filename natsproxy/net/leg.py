@@ -189,7 +189,7 @@ class Leg:
 
     @property
     def readable(self) -> bool:
-        """Whether bytes are waiting in the kernel."""
+        """True if bytes are waiting in the kernel."""
         try:
             return bool(self._sock.recv(1, socket.MSG_PEEK))
         except OSError:

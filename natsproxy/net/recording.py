@@ -50,7 +50,7 @@ class Recording:
 
     @property
     def active(self) -> bool:
-        """Whether anybody takes records: a recorder or a tap."""
+        """True if anybody takes records: a recorder or a tap."""
         return self.recorder is not None or bool(self._taps)
 
     def most_frames(self) -> int:

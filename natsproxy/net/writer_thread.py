@@ -64,7 +64,7 @@ class WriterThread:
 
     @property
     def rotating(self) -> bool:
-        """Whether a new segment is in the queue."""
+        """True if a new segment is in the queue."""
         return self._segments_given != self._segments_begun
 
     def write(self, block: SealedBlock) -> None:

@@ -23,7 +23,7 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether no byte is left."""
+        """True if no byte is left."""
         return self.used >= self.total
 
 

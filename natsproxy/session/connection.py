@@ -87,7 +87,7 @@ class ConnectionState:
 
     @property
     def over(self) -> bool:
-        """Whether the end has been asked for."""
+        """True if the end has been asked for."""
         return self.phase is Phase.OVER
 
     def step(self, event: PhaseEvent) -> None:
@@ -113,12 +113,12 @@ class ConnectionState:
 
     @property
     def verbose(self) -> bool:
-        """Whether the client asked for (or left on) verbose mode."""
+        """True if the client asked for (or left on) verbose mode."""
         return self.connect.verbose
 
     @property
     def pedantic(self) -> bool:
-        """Whether the client asked for (or left on) pedantic mode."""
+        """True if the client asked for (or left on) pedantic mode."""
         return self.connect.pedantic
 
     def watch_sid(self, sid: bytes, need: Need) -> None:

@@ -74,12 +74,12 @@ class DirectionPipe:
 
     @property
     def ended(self) -> bool:
-        """Whether the sender's stream is over, or must not go on."""
+        """True if the sender's stream is over, or must not go on."""
         return self.phase >= PipePhase.ENDED
 
     @property
     def unframed(self) -> bool:
-        """Whether its bytes pass without being framed."""
+        """True if its bytes pass without being framed."""
         return self.phase in (PipePhase.UNFRAMED, PipePhase.UNFRAMED_ENDED)
 
     @property
@@ -309,7 +309,7 @@ class DirectionPipe:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a frame is half sent, or may be: no frame of ours may go out now."""
+        """True if a frame is half sent, or may be: no frame of ours may go out now."""
         return self.unframed or (self._open is not None and self._open.head_out is not None)
 
     def finish(self, now: int) -> None:
@@ -323,7 +323,7 @@ class DirectionPipe:
 
     @property
     def full(self) -> bool:
-        """Whether so much is held back that the sender must wait."""
+        """True if so much is held back that the sender must wait."""
         held = self.outbox.bytes + self.owed
         if held > SMALL and (held > self._settings.queue_bytes or self._budget.spent):
             return True

@@ -83,7 +83,7 @@ class PongQueue:
 
     @property
     def waiting(self) -> bool:
-        """Whether any PONG is due."""
+        """True if any PONG is due."""
         return bool(self._owners)
 
     def ends(self) -> list[Fence]:

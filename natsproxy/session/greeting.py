@@ -73,6 +73,6 @@ def other_protocol(head: bytes) -> str | None:
 
 
 def clears_subscriptions(version: str) -> bool:
-    """Whether a second CONNECT drops all subscriptions on this server (2.11.17, 2.12.8, 2.14.0 and later)."""
+    """True if a second CONNECT drops all subscriptions on this server (2.11.17, 2.12.8, 2.14.0 and later)."""
     release = parse_version(version)
     return release >= (2, 14, 0) or (2, 12, 8) <= release < (2, 13, 0) or (2, 11, 17) <= release < (2, 12, 0)

@@ -65,7 +65,7 @@ class Outbox:
 
     @property
     def active(self) -> bool:
-        """Whether new frames must queue here."""
+        """True if new frames must queue here."""
         return bool(self._queue or self._aside or self._carry) or self.conditions is not PLAIN
 
     def put(self, item: Item) -> None:
@@ -137,7 +137,7 @@ class Outbox:
 
     @property
     def limited(self) -> bool:
-        """Whether released bytes go through the slicer and the rate limit (`carry`)."""
+        """True if released bytes go through the slicer and the rate limit (`carry`)."""
         return bool(self._carry) or self.conditions.rate is not None or self.conditions.slice_size > 0
 
     def slices(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[memoryview]:

@@ -26,9 +26,10 @@ from natsproxy.session.budget import UNLIMITED, Budget
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.draining import Draining
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.frame_paths import FramePaths
-from natsproxy.session.greeting import lame_duck, other_protocol, rewritten
+from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import Handlers, KeyOf, name_or_ordinal
 from natsproxy.session.phase import OVER, REFUSED, STOPPED, UNFRAMED, Phase, PhaseEvent
 from natsproxy.session.rule_runner import RuleRunner
@@ -67,13 +68,13 @@ class Session:
         self._settings = settings
         self._state = state
         self._actions = state.actions
-        self._answers = state.answers
         self._pongs = PongQueue(state)
         self._deliveries = Deliveries(state, self._pongs)
         self._runner = RuleRunner(state, self._pongs, self._deliveries, chain, now)
         self._handlers = Handlers(state, self._pongs, self._deliveries, self._runner, key_of)
         self._paths = FramePaths(state, self._pongs, self._deliveries, self._runner, self._handlers)
         self._unframed = UnframedStreams(state, self._pongs, self._runner)
+        self._draining = Draining(state, settings, self._pongs)
         self._checkpoint: int | None = None  # when the rules, or a closed stream, are to be looked at again
         self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when
 
@@ -81,7 +82,7 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether the end has been asked for."""
+        """True if the end has been asked for."""
         return self._state.phase is OVER
 
     @property
@@ -159,8 +160,7 @@ class Session:
         self._runner.emit_fired()
         for each in self.pipes:
             each.charge()
-        if self._answers.then_end is not None:
-            self._end_when_answered(*self._answers.then_end)
+        self._draining.end_if_answered()
         return self.take_actions()
 
     def _scan(self, pipe: DirectionPipe, now: int, turn: Turn) -> None:
@@ -284,8 +284,7 @@ class Session:
                 self._state.end(close_reasons.MID_FRAME, text)
         if self.pipes[S2C].ended and not self.pipes[S2C].outbox.active:
             self._ended_by_peer()
-        if self._answers.then_end is not None:  # a rule may have kept the last answer back until now
-            self._end_when_answered(*self._answers.then_end)
+        self._draining.end_if_answered()  # a rule may have kept the last answer back until now
         return self.take_actions()
 
     def next_tick(self) -> int | None:
@@ -324,41 +323,19 @@ class Session:
         return self.take_actions()
 
     def lame_duck(self, now: int) -> list[Action]:
-        """Announce to the client that its connection ends soon, as a server does that is going to stop.
-
-        Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
-        word on what clients get.
-        """
-        pipe, state = self.pipes[S2C], self._state
-        hears = state.phase is Phase.READY and state.connect.protocol > 0
-        if hears and not pipe.scanner.interest.need(Op.INFO, b""):
-            args = lame_duck(rewritten(state.last_info[len("INFO") :].strip(), self._settings))
-            pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
+        """Announce to the client that its connection ends soon (see `Draining.announce`)."""
+        self._draining.announce(now)
         return self.take_actions()
 
     def drain(self, now: int, *, answers: bool = True) -> list[Action]:
-        """End the connection where the server has answered all that the client has sent so far.
-
-        answers: and once no answer to one of its requests is due.  There is no time limit for that here: the
-        caller has the deadline.
-        """
+        """End the connection once the client has its answers (see `Draining.begin`)."""
         if not self.over and not self.pipes[C2S].unframed:
-            fence = self._pongs.fence(now)
-            fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
-            fence.drains = answers
+            self._draining.begin(now, answers)
         return self.take_actions()
 
     def requests(self) -> frozenset[bytes]:
         """Return the reply subjects of the client's requests that have no answer yet."""
-        if self.over:
-            return frozenset()
-        return self._answers.due(self.subs, self._state.subs_version)
-
-    def _end_when_answered(self, cause: str, detail: str) -> None:
-        """End the connection if no answer is due and all of the last one has gone to the client."""
-        s2c = self.pipes[S2C]
-        if not (s2c.mid_frame or s2c.outbox.bytes or self.requests()):
-            self._state.end(cause, detail)
+        return self._draining.requests()
 
     def closed(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
         """Let the rules forget a connection that is gone; return the records of frames that were not sent.

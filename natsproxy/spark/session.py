@@ -26,12 +26,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from natsproxy.errors import ConfigError, NatsproxyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    Spark: TypeAlias = SparkSession
 
 ALWAYS = {
     "spark.sql.session.timeZone": "UTC",

@@ -92,7 +92,7 @@ def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytes
     ("options", "said"),
     [
         (["--tables", "frames,nope"], "there is no table 'nope': there are frames, requests,"),
-        (["--conf", "memory"], "--conf memory: it must be NAME=VALUE"),
+        (["--conf", "memory"], "--conf memory: must be NAME=VALUE"),
         (["--master", "local[1]", "--remote", "sc://there"], "either a master or a Connect server, not both"),
     ],
 )

@@ -117,7 +117,7 @@ class RecordingFilter:
         self._everything = not (clauses or selection.connections)
 
     def passes(self, item: Item) -> bool:
-        """Whether `sift` would return just this item and learn nothing from it: the hot path."""
+        """True if `sift` would return just this item and learn nothing from it: the hot path."""
         return self._everything and isinstance(item, Frames)
 
     def apply(self, item: Item) -> Iterator[Item]:

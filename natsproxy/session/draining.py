@@ -1,0 +1,60 @@
+"""The end of a connection whose proxy stops: an announcement, the last answers, the end.
+
+The client hears of it in an INFO, as from a server in lame duck mode.  A fence marks the place where the
+server has answered all bytes of the client.  From there the connection lasts until no answer to a request is
+due; the caller has the deadline.
+"""
+
+from __future__ import annotations
+
+from natsproxy.session import close_reasons
+from natsproxy.session.actions import SessionSettings
+from natsproxy.session.connection import ConnectionState
+from natsproxy.session.fences import PongQueue
+from natsproxy.session.greeting import lame_duck, rewritten
+from natsproxy.session.phase import OVER, Phase
+from natsproxy.wire import encode
+from natsproxy.wire.ops import S2C, Op
+
+
+class Draining:
+    """The drain of one connection."""
+
+    def __init__(self, state: ConnectionState, settings: SessionSettings, pongs: PongQueue) -> None:
+        self._state = state
+        self._settings = settings
+        self._pongs = pongs
+
+    def announce(self, now: int) -> None:
+        """Announce to the client that its connection ends soon, as a server does that is going to stop.
+
+        Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
+        word on the INFO of clients.
+        """
+        pipe, state = self._state.pipes[S2C], self._state
+        hears = state.phase is Phase.READY and state.connect.protocol > 0
+        if hears and not pipe.scanner.interest.need(Op.INFO, b""):
+            args = lame_duck(rewritten(state.last_info[len("INFO") :].strip(), self._settings))
+            pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
+
+    def begin(self, now: int, answers: bool) -> None:
+        """End the connection where the server has answered all that the client has sent so far.
+
+        answers: and once no answer to one of its requests is due.
+        """
+        fence = self._pongs.fence(now)
+        fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
+        fence.drains = answers
+
+    def requests(self) -> frozenset[bytes]:
+        """Return the reply subjects of the client's requests that have no answer yet."""
+        state = self._state
+        if state.phase is OVER:
+            return frozenset()
+        return state.answers.due(state.subs, state.subs_version)
+
+    def end_if_answered(self) -> None:
+        """End a connection that waits for answers, if none is due and the last one has gone to the client."""
+        end, s2c = self._state.answers.then_end, self._state.pipes[S2C]
+        if end is not None and not (s2c.mid_frame or s2c.outbox.bytes or self.requests()):
+            self._state.end(*end)
