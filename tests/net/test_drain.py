@@ -21,6 +21,20 @@ Program = Callable[[ProxyProcess, Any, asyncio.Event], Awaitable[object]]
 LATE = 0.3  # seconds after the signal
 
 
+async def connect(port: int) -> tuple[Any, asyncio.Event]:
+    """Return a client, and an event for when its connection is gone and its transport closed."""
+    gone = asyncio.Event()
+
+    async def quiet(error: Exception) -> None:
+        pass
+
+    async def closed() -> None:
+        gone.set()
+
+    url = f"nats://127.0.0.1:{port}"
+    return await nats.connect(url, allow_reconnect=False, error_cb=quiet, closed_cb=closed), gone
+
+
 def run(server: NatsServer, program: Program, drain: str) -> tuple[float, list[dict[str, Any]]]:
     """Run a nats-py program that ends its proxy; return how many seconds, and the log's closed lines.
 
@@ -28,20 +42,7 @@ def run(server: NatsServer, program: Program, drain: str) -> tuple[float, list[d
     """
 
     async def connected(proxy: ProxyProcess) -> None:
-        gone = asyncio.Event()
-
-        async def quiet(error: Exception) -> None:
-            pass
-
-        async def disconnected() -> None:
-            gone.set()
-
-        nc = await nats.connect(
-            f"nats://127.0.0.1:{proxy.port}",
-            allow_reconnect=False,
-            error_cb=quiet,
-            disconnected_cb=disconnected,
-        )
+        nc, gone = await connect(proxy.port)
         with contextlib.suppress(nats.errors.ConnectionClosedError):
             await program(proxy, nc, gone)
             await nc.close()
@@ -60,7 +61,7 @@ def test_a_request_in_flight_gets_its_answer(nats_server: NatsServer, behind: st
 
     async def program(proxy: ProxyProcess, nc: Any, gone: asyncio.Event) -> None:
         port = proxy.port if behind == "the proxy" else nats_server.port
-        service = await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+        service, service_gone = await connect(port)
 
         async def answer(message: Any) -> None:
             proxy.process.send_signal(signal.SIGTERM)
@@ -71,7 +72,9 @@ def test_a_request_in_flight_gets_its_answer(nats_server: NatsServer, behind: st
         await service.flush()
         answers.append((await nc.request("drain.service", b"x", timeout=10)).data)
         await gone.wait()
-        await service.close()
+        if behind == "the server":
+            await service.close()
+        await service_gone.wait()
 
     lasted, closed = run(nats_server, program, "20s")
     assert answers == [b"late"]
