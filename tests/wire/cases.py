@@ -123,7 +123,7 @@ GOOD = [
         "err", S2C, b"-ERR 'Unknown Protocol Operation'\r\n", Op.ERR, _f(args=b"'Unknown Protocol Operation'")
     ),
     Good("info", S2C, b'INFO {"server_id":"x"} \r\n', Op.INFO, _f(args=b'{"server_id":"x"}')),
-    # what real peers send (PROTOCOL 1.1, 1.3, 1.4)
+    # what real peers send
     Good("two blanks, no queue", C2S, b"SUB foo  1\r\n", Op.SUB, _f(subject=b"foo", sid=b"1")),
     Good("trailing blank", C2S, b"UNSUB 3 \r\n", Op.UNSUB, _f(sid=b"3")),
     Good("leading zeros", C2S, b"PUB foo 000000002\r\nhi\r\n", Op.PUB, _f(subject=b"foo", size=2)),
