@@ -1,4 +1,4 @@
-"""Events: one typed family of values that log, metrics, captures and test handles subscribe to.
+"""Events: one typed family of values that log, captures and test handles subscribe to.
 
 A time `t` is in nanoseconds of the proxy's clock.  `conn` is the connection's number within its recorder;
 None where an event belongs to the proxy itself.  Events never carry payloads or secrets.

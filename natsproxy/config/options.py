@@ -2,7 +2,8 @@
 
 A row holds the option's name, the function that reads its value, its default and its help.  The name gives
 the flag `--name`, the variable `NATSPROXY_NAME` and the key `name` in a file; `record-flush` may also be
-`flush` in a `[record]` table.  A new option is a row here and a line in `config/build.py`.
+`flush` in a `[record]` table.  A new option is a row here, a field in
+`config/settings.py` and a line in `config/build.py`.
 """
 
 from __future__ import annotations

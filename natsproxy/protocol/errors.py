@@ -35,7 +35,7 @@ class Reaction(Enum):
 class ErrorKind:
     """One row of the catalogue.
 
-    name: a short stable name (metrics, captures, Spark).  text: the exact text, or its constant start where
+    name: a short stable name (captures, Spark).  text: the exact text, or its constant start where
     subjects follow.  closes: the server closes after it.  go, py: what nats.go 1.53 and nats.py 2.16 do.
     sent: False for a text that the server logs but that never reaches the peer.
     """

@@ -1,6 +1,6 @@
 """The subject template: a subject with its variable tokens turned into `*`, so that counting stays bounded.
 
-The rule (one implementation for metrics, captures, replay reports and Spark), token by token:
+The rule (one implementation for captures, replay reports and Spark), token by token:
 
 1. a number (digits, a sign before them perhaps), a UUID, a hexadecimal id (8 characters or more of one letter
    case, digits and letters both), a nuid, one with what clients put around it (`identifiers.EXTENDED`): `*`.

@@ -1,4 +1,4 @@
-"""Reasons for which connections end: short names, the same in logs, metrics and captures."""
+"""Reasons for which connections end: short names, the same in logs and captures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Handlers by op and direction: the session's own part in a frame, before the rules see it.
 
-A handler returns whether the rules are to be asked and the frame is to go on; False says that it has dealt
-with the frame.
+A handler returns True when the general path goes on with the frame, and False when the handler itself has
+finished with it (dropped, passed or decided).
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ import nats  # noqa: F401 - a run in this process forgets the modules that it wa
 import pytest
 
 import natsproxy.testing  # noqa: F401 - compiled code must not be loaded twice
-from natsproxy.pytest_plugin import default_path
+from natsproxy.pytest_plugin import _MODES, default_path
+from natsproxy.replay.cassette.record_mode import MODES
 from tests.kit.servers import NatsServer
 
 pytest_plugins = ["pytester"]
@@ -460,3 +461,8 @@ def test_asyncio_trio_and_plain_tests_in_workers(
             *(f"*test_many?{n}?: 1 recorded frames not used, in *test_many.{n}.ncap:" for n in range(3)),
         ]
     )
+
+
+def test_the_plugin_knows_every_cassette_mode() -> None:
+    """The plugin has a list of its own, so that pytest starts without loading the replays."""
+    assert _MODES == MODES

@@ -90,6 +90,7 @@ async def use(
     Raises CaptureError where there is no capture to play or it is cut short, ConfigError where recording
     needs an upstream, or cannot reach it.
     """
+    parse_mode(mode)  # an unknown mode must never record over a cassette
     listen = listen or Address()
     exists = path.exists()  # noqa: ASYNC240 (once, before anything runs)
     if mode == "none" and not exists:

@@ -41,9 +41,7 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 Expand = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Replaces a reference in a rule's table (to a capture) by values; raises ValueError about `delay`."""
 IDENTITY: Final = (
-    Setting(
-        "name", values.line, REQUIRED, "unique; names the rule in logs, metrics and captures, and seeds it"
-    ),
+    Setting("name", values.line, REQUIRED, "unique; names the rule in logs and captures, and seeds it"),
     Setting("kind", values.text, REQUIRED, "the effect of the rule"),
 )
 SELECTOR: Final = (

@@ -5,7 +5,7 @@
 of the page.  `page.py` puts all of it as JSON into the page, which draws itself (`*.js`).  `page.py` and
 `findings.py` know nothing of Spark.
 
-Read `collect.py` first: `SECTIONS` is the list of sections.
+Read `collect.py` first: `QUESTIONS` is the list of its data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data of the report, collected from the tables: `SECTIONS` is the list of questions.
+"""The data of the report, collected from the tables: `QUESTIONS` is the list of questions.
 
 All aggregation is Spark's; the answers are small whatever the captures' size (top N rows, at most `BUCKETS`
 steps of time).  A section whose table is missing or empty gives the reason in one sentence.
@@ -24,7 +24,7 @@ _AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True)
-class Section:
+class Question:
     """One question: its name in the data, its table and function, and the sentence for no answer."""
 
     name: str
@@ -33,35 +33,35 @@ class Section:
     empty: str
 
 
-SECTIONS: Final = (
-    Section("traffic", "frames", traffic.traffic, "No frame was recorded."),
-    Section("templates", "frames", traffic.templates, "No message was recorded: nobody published anything."),
-    Section("fanout", "fanout", traffic.fanout, "No message reached the server."),
-    Section(
+QUESTIONS: Final = (
+    Question("traffic", "frames", traffic.traffic, "No frame was recorded."),
+    Question("templates", "frames", traffic.templates, "No message was recorded: nobody published anything."),
+    Question("fanout", "fanout", traffic.fanout, "No message reached the server."),
+    Question(
         "latency",
         "requests",
         exchanges.latency,
         "No request was recorded: nobody published with a reply subject.",
     ),
-    Section("slowest", "requests", exchanges.slowest, "No request that was answered was recorded."),
-    Section(
+    Question("slowest", "requests", exchanges.slowest, "No request that was answered was recorded."),
+    Question(
         "deliveries",
         "js_acks",
         jetstream.deliveries,
         "No JetStream delivery that wants an answer was recorded.",
     ),
-    Section(
+    Question(
         "publishes",
         "pub_acks",
         jetstream.publishes,
         "No JetStream publish that wants an acknowledgement was recorded.",
     ),
-    Section("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
-    Section("errors", "errors", traffic.errors, "No client got an error (-ERR)."),
-    Section("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
-    Section("connections", "connections", peers.connections, "No connection came or went while recording."),
-    Section("subscriptions", "subscriptions", peers.subscriptions, "No subscription was recorded."),
-    Section("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
+    Question("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
+    Question("errors", "errors", traffic.errors, "No client got an error (-ERR)."),
+    Question("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
+    Question("connections", "connections", peers.connections, "No connection came or went while recording."),
+    Question("subscriptions", "subscriptions", peers.subscriptions, "No subscription was recorded."),
+    Question("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
 )
 
 
@@ -86,16 +86,16 @@ def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path]
         "empty": {},
     }
 
-    def ask(section: Section) -> Any:
-        table = tables.get(section.table)
-        return None if table is None else section.ask(table, whole, tables)
+    def ask(question: Question) -> Any:
+        table = tables.get(question.table)
+        return None if table is None else question.ask(table, whole, tables)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(ask, SECTIONS))
-    for section, answer in zip(SECTIONS, answers, strict=True):
-        data[section.name] = answer or None
+        answers = list(pool.map(ask, QUESTIONS))
+    for question, answer in zip(QUESTIONS, answers, strict=True):
+        data[question.name] = answer or None
         if not answer:
-            data["empty"][section.name] = tables.why.get(section.table, section.empty)
+            data["empty"][question.name] = tables.why.get(question.table, question.empty)
     if totals["corrupt"] and not data["gaps"]:
         data["empty"]["gaps"] = "The recorder kept up, but parts of the capture could not be read."
     data["findings"] = findings(data)

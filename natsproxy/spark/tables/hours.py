@@ -18,12 +18,10 @@ differ from tables of everything at once where rows belong together that lie fur
 
 - a reply that comes later is none, and pull requests on one inbox are a row per hour;
 - a reply subject that is used again hours later counts as a new one;
-- `pub_acks` judges a publish without an ack by the other publishes on its template: here by those of the hour
-and
-  its margins alone;
-- a frame that was delayed by more than the margin may be in no hour: it is looked for by its `t_ns`, and
-placed
-  by the time when it went out.
+- `pub_acks` judges a publish without an ack by the other publishes on its template: here only by those of
+  the hour and its margins;
+- a frame that was delayed by more than the margin may be in no hour: its `t_ns` selects it, and the time when
+  it went out gives its hour.
 """
 
 from __future__ import annotations
