@@ -1,8 +1,8 @@
 """The op table: one row per NATS client-protocol operation, read by everything that needs to know an op.
 
-Parser, encoder, session, captures and Spark read this table, so a new op is a member of `Op`, a row of
-`OPS` and a case in `tests/wire/cases.py`.  Only the fast paths in C have op numbers of their own, for nine frequent ops
-(`_line.pxd`); a test holds these equal to the table, and any other op takes the general path there.
+Parser, encoder, session, captures and Spark read this table, so a new op is a member of `Op`, a row of `OPS`
+and a case in `tests/wire/cases.py`.  Only the fast paths in C have op numbers of their own, for nine frequent
+ops (`_line.pxd`); a test holds these equal to the table, and any other op takes the general path there.
 
 The facts are nats-server's (`server/parser.go`); what a client may send
 to a server beyond its own ops (+OK, -ERR, INFO) is in `from_client` only where the server tolerates it
