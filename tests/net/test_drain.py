@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,6 +18,8 @@ from tests.kit.servers import NatsServer
 pytestmark = pytest.mark.server
 Program = Callable[[ProxyProcess, Any, asyncio.Event], Awaitable[object]]
 LATE = 0.3  # seconds after the signal
+ANSWERED = "natsproxy is shutting down"
+LATE_END = "the drain deadline passed"
 
 
 async def connect(port: int) -> tuple[Any, asyncio.Event]:
@@ -35,8 +36,8 @@ async def connect(port: int) -> tuple[Any, asyncio.Event]:
     return await nats.connect(url, allow_reconnect=False, error_cb=quiet, closed_cb=closed), gone
 
 
-def run(server: NatsServer, program: Program, drain: str) -> tuple[float, list[dict[str, Any]]]:
-    """Run a nats-py program that ends its proxy; return how many seconds, and the log's closed lines.
+def run(server: NatsServer, program: Program, drain: str) -> set[tuple[str, str]]:
+    """Run a nats-py program that ends its proxy; return causes and details of the ends of connections.
 
     The program is told when its connection is gone.
     """
@@ -49,9 +50,8 @@ def run(server: NatsServer, program: Program, drain: str) -> tuple[float, list[d
 
     with ProxyProcess(f"nats://127.0.0.1:{server.port}", "--drain", drain) as proxy:
         asyncio.run(connected(proxy))
-        began = time.monotonic()
         proxy.process.wait(20)
-        return time.monotonic() - began, [line for line in proxy.lines() if line["event"] == "closed"]
+        return {(line["cause"], line["detail"]) for line in proxy.lines() if line["event"] == "closed"}
 
 
 @pytest.mark.parametrize("behind", ["the server", "the proxy"])
@@ -76,10 +76,8 @@ def test_a_request_in_flight_gets_its_answer(nats_server: NatsServer, behind: st
             await service.close()
         await service_gone.wait()
 
-    lasted, closed = run(nats_server, program, "20s")
+    assert run(nats_server, program, "20s") == {("drained", ANSWERED)}
     assert answers == [b"late"]
-    assert lasted < 5
-    assert {line["cause"] for line in closed} == {"drained"}
 
 
 def test_a_request_that_nobody_will_answer_ends_at_the_deadline(nats_server: NatsServer) -> None:
@@ -87,14 +85,11 @@ def test_a_request_that_nobody_will_answer_ends_at_the_deadline(nats_server: Nat
         await nc.subscribe("drain.silent")
         request = asyncio.ensure_future(nc.request("drain.silent", b"x", timeout=10))
         await nc.flush()
-        began = time.monotonic()
         proxy.process.send_signal(signal.SIGTERM)
         await gone.wait()
-        assert 1 <= time.monotonic() - began < 5
         request.cancel()
 
-    _, closed = run(nats_server, program, "1s")
-    assert [line["cause"] for line in closed] == ["drained"]
+    assert run(nats_server, program, "1s") == {("drained", LATE_END)}
 
 
 def test_a_pull_does_not_hold_a_drain(nats_server: NatsServer) -> None:
@@ -104,10 +99,8 @@ def test_a_pull_does_not_hold_a_drain(nats_server: NatsServer) -> None:
         pull = await js.pull_subscribe("drain.stream", "puller")
         fetch = asyncio.ensure_future(pull.fetch(1, timeout=15))
         await nc.flush()
-        began = time.monotonic()
         proxy.process.send_signal(signal.SIGTERM)
         await gone.wait()
-        assert time.monotonic() - began < 4
         fetch.cancel()
 
-    run(nats_server, program, "16s")
+    assert run(nats_server, program, "16s") == {("drained", ANSWERED)}
