@@ -161,7 +161,7 @@ cdef class Trie:
         self.nodes[node].end = True
 
     cdef bint matches(self, uint32_t node, const unsigned char *subject, Py_ssize_t at, Py_ssize_t length) noexcept nogil:
-        """Whether a subject without empty tokens matches, from its byte `at` on; at > length: it is used up."""
+        """True if a subject without empty tokens matches, from its byte `at` on; at > length: it is used up."""
         cdef Py_ssize_t end
         cdef uint32_t hashed, child, star
         while at <= length:

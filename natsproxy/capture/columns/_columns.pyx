@@ -379,7 +379,7 @@ cdef class Walk:
         return _item(self.whole[start:stop], self.ref)
 
     cdef bint passes_over(self, Record *record):
-        """Whether the query rules the whole record out: `columns.passes_over`."""
+        """True if the query rules the whole record out: `columns.passes_over`."""
         query = self.query
         if query is None:
             return False
