@@ -2,12 +2,17 @@
 
 The rule (one implementation for captures, replay reports and Spark), token by token:
 
-1. a number (digits, a sign before them perhaps), a UUID, a hexadecimal id (8 characters or more of one letter
-   case, digits and letters both), a nuid, one with what clients put around it (`identifiers.EXTENDED`): `*`.
-2. everything behind `_INBOX.`, and a token right behind a nuid: `*`.
-3. `$JS.ACK` and `$JS.FC`: stream and consumer stay, all else is `*` (a domain stays too).
-4. where a consumer's name is expected (the JetStream API, its acks, flow control, advisories) a generated
-   one is `*`; elsewhere eight mixed characters are taken for a word and stay.
+1. a number (digits only), a hexadecimal id (8 characters or more of one letter case, digits and letters
+   both), a UUID, a nuid, one with what clients put around it (`identifiers.EXTENDED`): `*`.
+2. three digits in a row anywhere (`order12345`, `20240102T0930`): `*`.
+3. behind a separator (any ASCII character that is neither letter nor digit) and up to the next one or to the
+   token's end: digits (`device-17`, `user_42`, `-5`), or a hexadecimal id as in 1 of 4 characters or more
+   (`pod-7f9c4d-web`): `*`.  `v1`, `s3`, `http2`, `test-e2e` and `orders-v2` are words and stay.
+4. everything behind `_INBOX.`, and a token right behind a nuid: `*`.
+5. JetStream's own subjects: a stream stays, and so do the domain and the words of the API; of an ack or of
+   flow control all but these and the consumer is `*`.
+6. where a consumer's name is expected (the JetStream API, its acks, flow control, advisories) a generated
+   one is `*` too; elsewhere eight mixed characters are taken for a word and stay.
 
 A token that is `*` or `>` already stays, so a template is its own template.  Bytes in, bytes out; a subject
 of lower-case words is returned as the same object.
@@ -25,11 +30,13 @@ from natsproxy.protocol.jetstream import ack_names_at, parse_api
 _SUSPECT: Final = re.compile(rb"[0-9A-Z]")
 """Nothing is variable without a digit or a capital letter."""
 _CACHED_LENGTH: Final = 200
+_HEX: Final = rb"(?:(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{%d,}|(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{%d,})"
 _VARIABLE: Final = re.compile(
-    rb"[+-]?[0-9]+"
-    rb"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
-    rb"|(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}"
-    rb"|(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{8,}"
+    rb"[0-9]{3}"
+    rb"|[^0-9A-Za-z\x80-\xff](?:[0-9]+|%b)(?![0-9A-Za-z\x80-\xff])"
+    % (_HEX % (4, 4))
+    + rb"|\A(?:[0-9]+|%b)\Z" % (_HEX % (8, 8))
+    + rb"|\A[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\Z"
 )
 
 
@@ -57,7 +64,7 @@ def _plain(tokens: list[bytes]) -> list[bytes]:
     behind_nuid = False
     for token in tokens:
         nuid = len(token) >= 22 and split_nuid(token) is not None
-        if nuid or (behind_nuid and token != b">") or _VARIABLE.fullmatch(token) is not None:
+        if nuid or (behind_nuid and token != b">") or _VARIABLE.search(token) is not None:
             made.append(b"*")
         else:
             made.append(token)
@@ -66,7 +73,7 @@ def _plain(tokens: list[bytes]) -> list[bytes]:
 
 
 def _consumer(token: bytes) -> bytes:
-    return b"*" if is_generated_consumer(token) or _VARIABLE.fullmatch(token) is not None else token
+    return b"*" if is_generated_consumer(token) or _VARIABLE.search(token) is not None else token
 
 
 def _jetstream(subject: bytes, tokens: list[bytes]) -> list[bytes]:
@@ -79,9 +86,9 @@ def _jetstream(subject: bytes, tokens: list[bytes]) -> list[bytes]:
             domain = [tokens[2], b"*"] if at == 4 else []
             return [*tokens[:2], *domain, *names, *[b"*"] * (len(tokens) - at - 2)]
     call = parse_api(subject)
-    if call is not None and call.consumer:
-        head = tokens[: call.start + 1]
-        return [*head, _consumer(call.consumer), *_plain(tokens[call.start + 2 :])]
+    if call is not None and call.stream and not call.account:
+        names = [tokens[call.start], *([_consumer(call.consumer)] if call.consumer else [])]
+        return [*tokens[: call.start], *names, *_plain(tokens[call.start + len(names) :])]
     if kind == b"EVENT" and len(tokens) > 5:
         return [*tokens[:5], *(_consumer(token) for token in tokens[5:])]
     return _plain(tokens)

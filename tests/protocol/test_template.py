@@ -24,6 +24,19 @@ CASES = [
     ("commit.DEADBEE7", "commit.*"),
     ("commit.d41d8cd98f00b204e9800998ecf8427e", "commit.*"),
     ("commit.abc12", "commit.abc12"),
+    ("device-17.up", "*.up"),
+    ("user_42", "*"),
+    ("orders.O-10023.paid", "orders.*.paid"),
+    ("pods.pod-7f9c4d.ready", "pods.*.ready"),
+    ("pods.web-7d4b9c-x7k2p", "pods.*"),
+    ("pods.POD-7F9C", "pods.*"),
+    ("order12345.sha256.x", "*.*.x"),
+    ("20240102T0930.a", "*.a"),
+    ("user:42.user=7", "*.*"),
+    ("a.b-.1-c", "a.b-.1-c"),
+    ("v1.s3.http2.md5.e2e", "v1.s3.http2.md5.e2e"),
+    ("orders-v2.test-e2e.view-3d", "orders-v2.test-e2e.view-3d"),
+    ("user-feed.dead-beef.pod-7F9c", "user-feed.dead-beef.pod-7F9c"),
     (f"_INBOX.{NUID}", "_INBOX.*"),
     (f"_INBOX.{NUID}.aBcD1234", "_INBOX.*.*"),
     ("_INBOX.any.thing", "_INBOX.*.*"),
@@ -42,6 +55,8 @@ CASES = [
     (f"$JS.API.CONSUMER.CREATE.S.oc_{NUID}_3.$KV.b.>", "$JS.API.CONSUMER.CREATE.S.*.$KV.b.>"),
     (f"orders.oc_{NUID}_3.new", "orders.*.*"),
     ("$JS.API.STREAM.INFO.orders", "$JS.API.STREAM.INFO.orders"),
+    ("$JS.API.STREAM.INFO.orders-2024", "$JS.API.STREAM.INFO.orders-2024"),
+    ("$JS.ACK.orders-2024.worker-3.1.5.6.17.7", "$JS.ACK.orders-2024.*.*.*.*.*.*"),
     ("$JS.API.DIRECT.GET.KV_B.$KV.B.7", "$JS.API.DIRECT.GET.KV_B.$KV.B.*"),
     ("$JS.EVENT.ADVISORY.CONSUMER.CREATED.S.kX3vQz9a", "$JS.EVENT.ADVISORY.CONSUMER.CREATED.S.*"),
     ("a.*.>", "a.*.>"),
@@ -75,8 +90,29 @@ TOKENS = st.sampled_from(
         b"kX3vQz9a",
         b"_INBOX",
         b"w",
+        b"orders-17",
     ]
 )
+PART = st.text("0123456789abcdefgABCDEFGz", max_size=10)
+
+
+def is_number_or_id(part: str, least: int) -> bool:
+    """The written rule, word by word: digits, or hexadecimal of one letter case with digits and letters."""
+    letters = set(part) - set("0123456789")
+    if not letters:
+        return part != ""
+    one_case = letters <= set("abcdef") or letters <= set("ABCDEF")
+    return one_case and letters != set(part) and len(part) >= least
+
+
+@given(st.lists(PART, min_size=1, max_size=4), st.sampled_from("-_:+=/*"))
+def test_tokens_are_variable_as_the_rule_says(parts: list[str], separator: str) -> None:
+    """Three digits in a row, a number or a longer id alone, a number or an id behind a separator."""
+    token = separator.join(parts)
+    in_a_row = any(token[at : at + 3].isdigit() for at in range(len(token) - 2))
+    alone = len(parts) == 1 and is_number_or_id(token, 8)
+    variable = in_a_row or alone or any(is_number_or_id(part, 4) for part in parts[1:])
+    assert template(f"a.{token}".encode()) == (b"a.*" if variable else f"a.{token}".encode())
 
 
 @given(st.lists(TOKENS, min_size=1, max_size=12).map(b".".join) | st.binary(max_size=40))

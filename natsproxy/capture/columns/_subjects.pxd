@@ -89,23 +89,39 @@ cdef inline bint is_nuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
     return n == 26
 
 
-cdef inline bint is_variable(const unsigned char *t, Py_ssize_t n) noexcept nogil:
-    """A number, a UUID, a hexadecimal id."""
+cdef inline bint is_uuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
     cdef Kinds k
-    cdef Py_ssize_t at
-    if n == 0:
-        return False
-    at = 1 if n > 1 and (t[0] == 43 or t[0] == 45) else 0
-    while at < n and digit(t[at]):
-        at += 1
-    if at == n:
-        return True
-    if n < 8:
+    if n != 36 or t[8] != 45 or t[13] != 45 or t[18] != 45 or t[23] != 45:
         return False
     count_kinds(t, n, &k)
-    if n == 36 and t[8] == 45 and t[13] == 45 and t[18] == 45 and t[23] == 45:
-        return k.digits + k.hex_uppers + k.hex_lowers == 32
-    return k.digits and (k.digits + k.hex_lowers == n or k.digits + k.hex_uppers == n)
+    return k.digits + k.hex_uppers + k.hex_lowers == 32
+
+
+cdef inline bint is_variable(const unsigned char *t, Py_ssize_t n) noexcept nogil:
+    """A number, an id, digits behind a separator: `template._VARIABLE` is the same."""
+    cdef Py_ssize_t i, run = 0, digits = 0, small = 0, capital = 0, words = 0
+    cdef bint behind = False  # the part begins behind a separator, not with the token
+    for i in range(n + 1):
+        if i < n and digit(t[i]):
+            run += 1
+            digits += 1
+            if run == 3:
+                return True
+            continue
+        run = 0
+        if i < n and lower(t[i]):
+            small += 1
+            words += t[i] > 102
+        elif i < n and upper(t[i]):
+            capital += 1
+            words += t[i] > 70
+        else:
+            if digits and not words and not (small and capital) and (behind or i == n):
+                if not small + capital or digits + small + capital >= (4 if behind else 8):
+                    return True
+            behind = True
+            digits = small = capital = words = 0
+    return is_uuid(t, n)
 
 
 cdef inline bint is_consumer(const unsigned char *t, Py_ssize_t n) noexcept nogil:

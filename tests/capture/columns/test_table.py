@@ -389,9 +389,13 @@ TOKEN = st.sampled_from(
         b"12345678",
         b"\xc3\xa9A",
         b"d41d8cd98f00b204e9800998ecf8427e",
+        b"device-17",
+        b"pod-7f9c4d-web",
+        b"order12345",
+        b"\xc3\xa9-7",
     ]
 )
-WORD = st.text("aAbBfFgG0189-_+", min_size=1, max_size=24).map(str.encode)
+WORD = st.text("aAbBfFgG0189-_+:", min_size=1, max_size=24).map(str.encode)
 
 
 @given(st.lists(st.lists(TOKEN | WORD, min_size=1, max_size=13).map(b".".join), min_size=1, max_size=40))
