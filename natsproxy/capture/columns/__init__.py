@@ -1,6 +1,7 @@
 """Blocks as columns, for Arrow, Parquet and Spark.
 
 In flow one block of a capture, out flows one Arrow batch.  `table.py` has the columns and reads them in pure
-Python; `_columns.pyx` is its compiled twin, a walk over the block's bytes; `arrow.py` chooses between them.
+Python.  Its compiled twin is `_columns.pyx`, a walk over the block's bytes, with `_builders.pyx`, the columns
+that grow row by row, and `_subjects.pxd`, templates and patterns in C.  `arrow.py` chooses between the twins.
 Read `table.py` first.
 """

@@ -1,52 +1,50 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The compiled twin of `capture/columns/table.py`: a block's body becomes Arrow buffers in one walk.
 
-What is compiled is what captures are full of: `Frames` items with plain fields, in them PUB, HPUB, MSG, HMSG,
-SUB, UNSUB, PING, PONG and +OK as clients and servers write them, and the templates of their subjects.  A
-record or a frame that is something else is read by the pure code and its values are put in their place; where
-a block as a whole is not what it should be, `buffers` returns None and the pure twin says what is wrong.  So
-both give the same answers by construction, and what is compiled never has to know about errors.
+This code reads the bulk of a capture: `Frames` items with plain fields, in them PUB, HPUB, MSG, HMSG, SUB,
+UNSUB, PING, PONG and +OK as clients and servers write them, and the templates of their subjects.  The pure
+code reads any other record or frame, and its values are put in their place.  Where a block as a whole is
+damaged, `buffers` returns None and the pure twin raises the error.  So both give the same answers by
+construction, and the compiled code needs no error messages.
 
-Frames are read into a table of fixed size (`Row`, offsets into the body), and whenever it is full each column
-that was asked for takes its part of it: memory follows the columns, and columns that nobody asked for cost
+Frames are read into a table of fixed size (`Row`, offsets into the body).  Whenever it is full, each column
+that was asked for takes its part of it (`_builders.pyx`): memory follows the columns, and the others cost
 nothing.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset, strlen
+from libc.string cimport memcmp, memset, strlen
 
+from natsproxy.capture.columns._builders cimport (
+    CAUSE, CONN, DELAY, DIR, FLAGS, HEADER_SIZE, IDX, IN, NOTHING, OF, OP, OUT, PAYLOAD, SIZE, SPAN, STATUS,
+    T_NS, TEMPLATE, TS, ColumnBuilder, NumberBuilder, TextBuilder,
+)
+from natsproxy.capture.columns._subjects cimport digit, fits
 from natsproxy.capture.format._frames cimport (
     ARGS, BODY, HEADERS, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
 )
-from natsproxy.capture.format._items cimport FULL, TEXT_MAX, Body, Record, Span, read_record, skip
+from natsproxy.capture.format._items cimport FULL, Body, Record, Span, read_record, skip
 from natsproxy.wire._line cimport HMSG, OPS_ROOM
-from natsproxy.capture.columns._subjects cimport ack_template, digit, fits, is_ascii, plain_template, upper
 
 from itertools import islice
 
 import msgpack
 
 from natsproxy.capture.columns import table as pure
+from natsproxy.capture.columns._builders import Unsure
 from natsproxy.capture.format import records
 from natsproxy.capture.read.frames import frames_of
 from natsproxy.errors import CaptureError
 from natsproxy.protocol import headers
 from natsproxy.protocol.subjects import is_valid_subscribe
-from natsproxy.protocol.template import template
 from natsproxy.wire.ops import ALL_OPS, OPS
 
 cdef enum:
     TABLE = 256                 # rows and records that wait for the columns
-    REDACTED = 4
-    DEPTH = 32                  # of msgpack that is not a plain Frames item
-
-cdef enum:
-    SPAN, OP, TEMPLATE, CAUSE, NOTHING, PAYLOAD
-    IDX, IN, OUT, HEADER_SIZE, SIZE, STATUS
-    T_NS, TS, CONN, DIR, DELAY, OF, FLAGS       # the same for all frames of a record
+    REDACTED = 4                # Flags.REDACTED
+    DEPTH = 32                  # of nested msgpack that is not a plain Frames item: more is hostile
 
 cdef enum:
     CAUSED = 1 << 24, REPLACED = 1 << 25    # beside the bits of the ops: a record has a cause, an `of`
@@ -72,208 +70,7 @@ _NUMBERS = {
     "delay_ns": (DELAY, 8, ALL_OPS), "flags": (FLAGS, 4, ALL_OPS), "of": (OF, 8, REPLACED),
 }
 NAMES = frozenset((*_TEXTS, *_NUMBERS))
-"""The columns that this module makes; those that are one value for a whole block are its caller's."""
-
-class Unsure(Exception):
-    """The pure twin has to look at this block."""
-
-
-# -- columns
-
-
-cdef class Column:
-    """One column as it grows: a bit and a value for each row."""
-
-    cdef object make            # how the pure code reads it from a frame
-    cdef int source
-    cdef int ops                # what has a value in it at all
-    cdef bytearray bits
-    cdef char *bit              # where bits, and below values, offsets and data begin
-    cdef Py_ssize_t rows, nulls, room
-
-    cdef int reserve(self, Py_ssize_t more) except -1:
-        cdef Py_ssize_t have = len(self.bits)
-        if self.rows + more > self.room:
-            self.room = max(self.room + self.room // 2, self.rows + more)
-            PyByteArray_Resize(self.bits, (self.room + 7) // 8)
-            self.bit = PyByteArray_AS_STRING(self.bits)
-            memset(self.bit + have, 0, len(self.bits) - have)
-            self.grow()
-        return 0
-
-    cdef int grow(self) except -1:
-        return 0
-
-    cdef inline void say(self, bint there) noexcept:
-        """Set the row's bit; no bits are set before the first null."""
-        if not there:
-            if self.nulls == 0:
-                self.first_null()
-            self.nulls += 1
-        elif self.nulls:
-            self.bit[self.rows >> 3] |= 1 << (self.rows & 7)
-
-    cdef void first_null(self) noexcept:
-        memset(self.bit, 0xFF, self.rows >> 3)
-        self.bit[self.rows >> 3] |= (1 << (self.rows & 7)) - 1
-
-    cdef int absent(self, Py_ssize_t count) except -1:
-        """Add rows without a value."""
-        if self.nulls == 0:
-            self.first_null()
-        self.nulls += count
-        self.rows += count
-        return 0
-
-    def validity(self):
-        """Return the bitmap, None where no value is absent."""
-        PyByteArray_Resize(self.bits, (self.rows + 7) // 8)
-        return self.bits if self.nulls else None
-
-
-cdef class Numbers(Column):
-    """Integers of 4 or 8 bytes."""
-
-    cdef int width
-    cdef bytearray values
-    cdef char *value
-
-    def __init__(self, make, int source, int width, int ops):
-        self.make, self.source, self.width, self.ops = make, source, width, ops
-        self.bits, self.values = bytearray(), bytearray()
-
-    cdef int grow(self) except -1:
-        PyByteArray_Resize(self.values, self.room * self.width)
-        self.value = PyByteArray_AS_STRING(self.values)
-        return 0
-
-    cdef int absent(self, Py_ssize_t count) except -1:
-        memset(self.value + self.rows * self.width, 0, count * self.width)
-        return Column.absent(self, count)
-
-    cdef inline bint add(self, int64_t value, bint there) noexcept:
-        """Add a value; False where it does not fit."""
-        if not there:
-            value = 0
-        if self.width == 8:
-            (<int64_t *>self.value)[self.rows] = value
-        elif value == <int32_t>value:
-            (<int32_t *>self.value)[self.rows] = <int32_t>value
-        else:
-            return False
-        self.say(there)
-        self.rows += 1
-        return True
-
-    def finish(self):
-        """Return what `buffers` says of a column."""
-        PyByteArray_Resize(self.values, self.rows * self.width)
-        return self.nulls, self.validity(), None, self.values
-
-
-cdef class Texts(Column):
-    """Strings or bytes: offsets and data."""
-
-    cdef int part
-    cdef bint binary
-    cdef bytearray offsets, data
-    cdef int32_t *offset
-    cdef char *start
-    cdef Py_ssize_t used, space
-
-    def __init__(self, make, int source, int part, int ops):
-        self.make, self.source, self.part, self.ops = make, source, part, ops
-        self.binary = source == PAYLOAD
-        self.bits, self.offsets, self.data = bytearray(), bytearray(4), bytearray()
-
-    cdef int grow(self) except -1:
-        PyByteArray_Resize(self.offsets, 4 * (self.room + 1))
-        self.offset = <int32_t *>PyByteArray_AS_STRING(self.offsets)
-        return 0
-
-    cdef int absent(self, Py_ssize_t count) except -1:
-        cdef Py_ssize_t i
-        for i in range(self.rows + 1, self.rows + 1 + count):
-            self.offset[i] = <int32_t>self.used
-        return Column.absent(self, count)
-
-    cdef char *place(self, Py_ssize_t more) except NULL:
-        """Return where `more` bytes may be written."""
-        if self.used + more > TEXT_MAX:
-            raise Unsure
-        if self.used + more > self.space:
-            self.space = 2 * self.space + more + 64
-            PyByteArray_Resize(self.data, self.space)
-            self.start = PyByteArray_AS_STRING(self.data)
-        return self.start + self.used
-
-    cdef inline int end(self, bint there) except -1:
-        self.say(there)
-        self.rows += 1
-        self.offset[self.rows] = <int32_t>self.used
-        return 0
-
-    cdef int raw(self, const char *text, Py_ssize_t length) except -1:
-        memcpy(self.place(length + 1), text, length)
-        self.used += length
-        return self.end(True)
-
-    cdef int text(self, const unsigned char *text, Py_ssize_t length) except -1:
-        """Add text of the wire: what is not UTF-8 is replaced, as everywhere."""
-        if self.binary or is_ascii(text, length):
-            return self.raw(<const char *>text, length)
-        cdef bytes whole = PyBytes_FromStringAndSize(<const char *>text, length)
-        return self.value(whole.decode("utf-8", "replace"))
-
-    cdef int value(self, value) except -1:
-        """Add a Python value: str, bytes or None."""
-        if value is None:
-            return self.end(False)
-        cdef bytes encoded = value if self.binary else value.encode()
-        return self.raw(PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
-
-    def finish(self):
-        """Return what `buffers` says of a column."""
-        PyByteArray_Resize(self.offsets, 4 * (self.rows + 1))
-        PyByteArray_Resize(self.data, self.used)
-        return self.nulls, self.validity(), self.offsets, self.data
-
-
-# -- templates: protocol/template.py says what they are
-
-
-cdef int add_template(Texts column, const unsigned char *s, Py_ssize_t length) except -1:
-    """Add the template of a subject."""
-    cdef bint suspect = False
-    cdef Py_ssize_t i, made = 0
-    cdef char *out
-    if not is_ascii(s, length):
-        return column.value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode("utf-8", "replace"))
-    for i in range(length):
-        if digit(s[i]) or upper(s[i]):
-            suspect = True
-            break
-    if not suspect:
-        return column.raw(<const char *>s, length)
-    out = column.place(2 * length + 8)
-    if length > 6 and memcmp(s, b"_INBOX.", 7) == 0:
-        memcpy(out, b"_INBOX", 6)
-        made = 6
-        for i in range(6, length):
-            if s[i] == 46:
-                memcpy(&out[made], b".*", 2)
-                made += 2
-    elif length > 7 and memcmp(s, b"$JS.ACK.", 8) == 0:
-        made = ack_template(s, length, out)
-    elif length < 4 or memcmp(s, b"$JS.", 4) != 0:
-        made = plain_template(s, length, out)
-    if made == 0:
-        return column.value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode())
-    column.used += made
-    return column.end(True)
-
-
-# -- the walk
+"""The columns that this module makes; the caller makes those that have one value for a whole block."""
 
 
 cdef inline bint number_of(int source, const Row *row, const Record *record, int64_t *value) noexcept nogil:
@@ -309,7 +106,10 @@ cdef inline bint number_of(int source, const Row *row, const Record *record, int
 
 
 cdef class Walk:
-    """One block on its way into columns."""
+    """A walk over one block that fills columns.
+
+    odd: the frames of the table that the pure code read, as its rows.  total: rows in the columns so far.
+    """
 
     cdef bytes whole
     cdef Body body
@@ -321,7 +121,7 @@ cdef class Walk:
     cdef list odd, columns, patterns
     cdef int64_t idx, payload, mono0, wall0
     cdef int ops
-    cdef bint choosy                # about subjects
+    cdef bint by_subject        # the query asks for some subjects only
     cdef readonly Py_ssize_t total
     cdef tuple labels           # of the ops, and the same where C finds them
     cdef const char *label[OPS_ROOM]
@@ -349,11 +149,12 @@ cdef class Walk:
             raise Unsure
         self.mono0, self.wall0, self.payload = summary.mono0, summary.wall0, min(payload, FULL)
         self.ops = ALL_OPS if query is None else query.ops
-        self.choosy = query is not None and bool(query.subjects)
+        self.by_subject = query is not None and bool(query.subjects)
+        # The claim of a hostile block is bounded: no frame is shorter than the 5 bytes of +OK.
         hint = min(max(summary.frames, 0), self.body.length // 5, 1 << 16)
         for column in columns:
-            (<Column>column).reserve(hint)
-        self.patterns = [p for p in query.subjects if is_valid_subscribe(p)] if self.choosy else []
+            (<ColumnBuilder>column).reserve(hint)
+        self.patterns = [p for p in query.subjects if is_valid_subscribe(p)] if self.by_subject else []
 
     def run(self):
         """Walk all items."""
@@ -397,7 +198,7 @@ cdef class Walk:
         cdef int64_t t = record.in_t if record.has_in_t else record.out_t
         cdef int32_t count = 0
         cdef bint s2c = record.direction, whole = record.flags & ~REDACTED == 0
-        # times are relative to mono0; without any, the time is 0 of the clock itself
+        # Times are relative to mono0; without any, the time is 0 of the clock itself.
         record.wall = self.wall0 + (t if record.has_in_t or record.has_out_t else -self.mono0)
         if self.passes_over(record):
             self.idx += record.frames if whole else 1
@@ -413,11 +214,12 @@ cdef class Walk:
                 memset(row, 0, sizeof(Row))
                 at = read_message(self.p, at, end, s2c, row, True)
             if at == 0:
+                # The pure code reads the rest of this record; it says, too, where the record is damaged.
                 return self.pure_frames(self.item(start, stop), count)
             row.idx, row.nth, row.record = <int32_t>self.idx, count, self.record_count - 1
             self.step()
             count += 1
-            if self.ops >> row.op & 1 and (not self.choosy or self.wants(row)):
+            if self.ops >> row.op & 1 and (not self.by_subject or self.wants(row)):
                 self.row_count += 1
             if not whole:
                 return 0
@@ -442,7 +244,7 @@ cdef class Walk:
         return False
 
     cdef int pure_frames(self, item, Py_ssize_t done) except -1:
-        """Let the pure code read a record, but for the frames that were read already."""
+        """Let the pure code read a record, except for the `done` frames that were read already."""
         cdef Row *row
         query = self.query
         if query is not None and done == 0 and pure.passes_over(query, self.ref, item):
@@ -474,8 +276,9 @@ cdef class Walk:
         return &self.records[0]
 
     cdef int flush(self) except -1:
-        cdef Column column
+        cdef ColumnBuilder column
         cdef int i, ops = 0
+        # A column that no row of the table has a value in is filled with nulls at once.
         for i in range(self.row_count):
             ops |= 1 << self.rows[i].op
         for i in range(self.record_count):
@@ -483,17 +286,17 @@ cdef class Walk:
         for column in self.columns if self.row_count else ():
             column.reserve(self.row_count)
             if not (column.ops & ops or self.odd) or (column.source == PAYLOAD and self.payload == 0):
-                column.absent(self.row_count)
-            elif isinstance(column, Numbers):
-                self.fill_numbers(<Numbers>column)
+                column.add_nulls(self.row_count)
+            elif isinstance(column, NumberBuilder):
+                self.fill_numbers(<NumberBuilder>column)
             else:
-                self.fill_texts(<Texts>column)
+                self.fill_texts(<TextBuilder>column)
         self.total += self.row_count
         self.row_count = self.record_count = 0
         self.odd.clear()
         return 0
 
-    cdef int fill_texts(self, Texts column) except -1:
+    cdef int fill_texts(self, TextBuilder column) except -1:
         cdef int i
         cdef Row *row
         cdef Span span
@@ -501,54 +304,54 @@ cdef class Walk:
         for i in range(self.row_count):
             row = &self.rows[i]
             if row.odd:
-                column.value(column.make(self.odd[row.odd - 1], self.payload))
+                column.add_value(column.make(self.odd[row.odd - 1], self.payload))
                 continue
             if column.source == OP:
-                column.raw(self.label[row.op], strlen(self.label[row.op]))
+                column.add_bytes(self.label[row.op], strlen(self.label[row.op]))
                 continue
             if column.source == CAUSE:
                 record = &self.records[row.record]
                 if record.has_cause:
-                    column.text(&self.p[record.cause.start], record.cause.stop - record.cause.start)
+                    column.add_text(&self.p[record.cause.start], record.cause.stop - record.cause.start)
                 else:
-                    column.end(False)
+                    column.end_row(False)
                 continue
             span = row.part[column.part]
             if column.source == PAYLOAD:
                 if row.size == 0:
-                    column.end(False)
+                    column.end_row(False)
                     continue
                 if self.payload > 0 and span.stop - span.start > self.payload:
                     span.stop = span.start + <uint32_t>self.payload
-                column.raw(<const char *>&self.p[span.start], span.stop - span.start)
+                column.add_bytes(<const char *>&self.p[span.start], span.stop - span.start)
             elif column.source == NOTHING or span.stop == span.start:
-                column.end(False)
+                column.end_row(False)
             elif column.source == TEMPLATE:
-                add_template(column, &self.p[span.start], span.stop - span.start)
+                column.add_template(&self.p[span.start], span.stop - span.start)
             else:
-                column.text(&self.p[span.start], span.stop - span.start)
+                column.add_text(&self.p[span.start], span.stop - span.start)
         return 0
 
-    cdef int fill_numbers(self, Numbers column) except -1:
+    cdef int fill_numbers(self, NumberBuilder column) except -1:
         cdef int i, last = -1
         cdef int64_t value = 0
-        cdef bint there = False, shared = column.source >= T_NS and column.source <= FLAGS
+        cdef bint present = False, shared = column.source >= T_NS and column.source <= FLAGS
         cdef Row *row
         for i in range(self.row_count):
             row = &self.rows[i]
             if row.odd:
                 last = -1
                 made = column.make(self.odd[row.odd - 1], self.payload)
-                there = made is not None
-                if there and type(made) is not int:
+                present = made is not None
+                if present and type(made) is not int:
                     raise Unsure
-                value = made if there else 0
+                value = made if present else 0
             elif column.source == STATUS:
-                there = self.status(row, &value)
-            elif not shared or row.record != last:
-                there = number_of(column.source, row, &self.records[row.record], &value)
+                present = self.status(row, &value)
+            elif not shared or row.record != last:  # a value of the record is computed once
+                present = number_of(column.source, row, &self.records[row.record], &value)
                 last = row.record
-            if not column.add(value, there):
+            if not column.add(value, present):
                 raise Unsure
         return 0
 
@@ -577,7 +380,7 @@ cdef object _item(bytes raw, ref):
 
 
 def others(bytes body, ref):
-    """Return the items of a block that are no plain frames, None where the pure twin has to look at it."""
+    """Return the items of a block except plain frames, None where the pure twin has to look at it."""
     cdef Body whole
     cdef Record record
     cdef Py_ssize_t at = 0, start
@@ -601,12 +404,12 @@ def others(bytes body, ref):
 def buffers(bytes body, ref, names, payload=0, query=None):
     """Return the Arrow buffers of a block's columns, None where the pure twin has to look at it.
 
-    body: the block's, decompressed.  names: of `NAMES`.  payload: bytes of each (0 none, -1 all).
+    body: the block's, decompressed.  names: of `NAMES`.  payload: bytes of each payload (0 none, -1 all).
     Returns the number of rows and for each name (nulls, validity bitmap or None, offsets or None, data).
     """
     makers = {name: pure.FIELDS[name][1] for name in names}
     columns = [
-        Texts(makers[name], *_TEXTS[name]) if name in _TEXTS else Numbers(makers[name], *_NUMBERS[name])
+        TextBuilder(makers[name], *_TEXTS[name]) if name in _TEXTS else NumberBuilder(makers[name], *_NUMBERS[name])
         for name in names
     ]
     try:

@@ -1,9 +1,8 @@
-"""A block of a capture as one Arrow batch: the decoder behind Spark's `frames`, Parquet files and whatever
-reads Arrow.
+"""A block of a capture as one Arrow batch: the decoder behind Spark's `frames` and Parquet files.
 
 There are two decoders with the same answers: `_columns` (compiled: a walk over the block that fills Arrow
-buffers) and `columns` (pure Python: lists).  The compiled one is used where it was built; `NATSPROXY_PURE=1`
-or a machine without a C compiler chooses the other.  Both are always tested, against each other.
+buffers) and `table.columns` (pure Python: lists).  The compiled one is used where it was built;
+`NATSPROXY_PURE=1` or a machine without a C compiler chooses the other.  Tests compare the two.
 
 Needs pyarrow (the extra `spark`), neither numpy nor pandas.  Bytes that are not UTF-8 are replaced in text.
 """
@@ -39,12 +38,12 @@ TYPES: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
 }
-"""The Arrow type of each type that `columns.FIELDS` names."""
+"""The Arrow type of each type that `table.FIELDS` names."""
 TEXT_MAX: Final = 1 << 28
-"""The most text of one column of a block, bytes: what no block has that a recorder wrote.
+"""The most text of one column of a block, bytes.  No block that a recorder wrote has more.
 
-A block has at most 64 MiB, and text of the wire grows at most threefold where it is not UTF-8; but the name
-of a rule is repeated for every frame of its record.  Far below what 32-bit offsets reach.
+A block has at most 64 MiB, and text of the wire grows at most threefold where it is not UTF-8; but a hostile
+block can repeat the long name of a rule for every frame of a record.  32-bit offsets reach far beyond this.
 """
 _CONSTANT: Final = ("recorder", "segment", "block_off")
 
@@ -64,7 +63,7 @@ def batch(
 ) -> pa.RecordBatch:
     """Return the columns `names` of those frames of a block that `query` asks for.
 
-    payload: bytes of each (0 none, -1 all).  Raises CaptureError for a block that is not what it says.
+    payload: bytes of each payload (0 none, -1 all).  Raises CaptureError for a damaged block.
     """
     made = None
     if _native is not None:
@@ -85,7 +84,7 @@ def batch(
 
 
 def others(file: CaptureFile, ref: BlockRef) -> list[Item]:
-    """Return the items of a block that are no frames.  Raises CaptureError as `CaptureFile.items` does."""
+    """Return the items of a block except its frames.  Raises CaptureError as `CaptureFile.items` does."""
     found = None if _native is None else _native.others(file.body(ref), ref)
     if found is None:
         found = file.items(ref)
@@ -93,7 +92,7 @@ def others(file: CaptureFile, ref: BlockRef) -> list[Item]:
 
 
 def _array(kind: pa.DataType, rows: int, nulls: int, bits: Any, offsets: Any, data: Any) -> pa.Array:
-    """Wrap buffers as they are; bits is None where nothing is absent, offsets for numbers."""
+    """Wrap buffers without a copy.  bits: None where no value is absent.  offsets: None for numbers."""
     parts = [bits and pa.py_buffer(bits), *([pa.py_buffer(offsets)] if offsets else []), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, rows, parts, nulls)
 
@@ -118,7 +117,7 @@ def pure_batch(
     payload: int = 0,
     query: Query | None = None,
 ) -> pa.RecordBatch:
-    """Return what `batch` returns, by the pure decoder."""
+    """Return the batch that `batch` returns, made by the pure decoder."""
     found = columns(file, ref, names, payload=payload, query=query)
     fields = schema(names)
     for field in fields:

@@ -1,9 +1,8 @@
-"""A block of a capture as columns: what tables are made of, without Spark and without Arrow.
+"""A block of a capture as columns, without Spark and without Arrow.
 
-One list per column, one entry per frame; `FIELDS` is the schema.  This is the pure twin of `_columns.pyx`,
-and what it says is right; `capture/columns/arrow.py` makes batches of either.  Frames that are not whole
-(cut,
-truncated, under a payload policy) have the fields of their control line as far as it was recorded
+A column is a list with one entry per frame; `FIELDS` is the schema.  This is the pure twin of `_columns.pyx`
+and the authority where the two differ; `arrow.py` makes batches of either.  A frame that is not whole (cut,
+truncated, under a payload policy) has the fields of its control line as far as that was recorded
 (`CapturedFrame.head`).
 """
 
@@ -97,11 +96,11 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "args": ("string", _args),
     "of": ("bigint", lambda row, _: row[2].of),
 }
-"""Column name: its Spark SQL type and how it is read from a frame.
+"""Column name: its Spark SQL type, and the function that reads it from a frame.
 
 t_ns: wall clock in ns since 1970; ts: the same in microseconds.  dir: 0 c2s, 1 s2c.  (recorder, segment,
 block_off, idx) identify a row.  in_ordinal and out_ordinal: None where that leg did not see the frame.
-cause: the rule that dropped, made or changed it.  payload: as many bytes as were asked for.
+cause: the rule that dropped, made or changed the frame.  payload: as many bytes as were asked for.
 args: the argument text of INFO and CONNECT, the max of UNSUB (that of -ERR is err).  of: the in_ordinal of
 the frame that a changed frame replaces; None for what the proxy made.
 """
@@ -118,8 +117,8 @@ def columns(
 ) -> dict[str, list[Any]]:
     """Return the columns `names` of those frames of a block that `query` asks for.
 
-    payload: bytes of each (0 none, -1 all).  Records that the query rules out as a whole (by connection,
-    direction or time) are passed over by the number of frames that they claim; idx counts those too.
+    payload: bytes of each payload (0 none, -1 all).  Records that the query rules out as a whole (by
+    connection, direction or time) are skipped unread; idx counts the frames that they claim to have.
     """
     makers = [(name, FIELDS[name][1]) for name in names]
     found: dict[str, list[Any]] = {name: [] for name in names}
