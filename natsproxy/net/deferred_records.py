@@ -12,7 +12,6 @@ from collections.abc import Callable
 from natsproxy.capture.format.records import Item
 from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
-from natsproxy.wire.ops import C2S
 
 _CLIENT_LEFT = (close_reasons.CLIENT_CLOSED, close_reasons.CLIENT_LOST)
 
@@ -31,7 +30,7 @@ class DeferredRecords:
             self._record(item)
             return
         self._deferred.append(item)
-        if self._session.pipes[C2S].in_bytes:
+        if self._session.client_spoke:
             self._release()
 
     @property
@@ -45,7 +44,7 @@ class DeferredRecords:
 
     def close(self, item: Item, cause: str) -> None:
         """Record the last item of a connection, unless it ended as the connection of a probe does."""
-        if self._deferred is None or self._session.pipes[C2S].in_bytes or cause not in _CLIENT_LEFT:
+        if self._deferred is None or self._session.client_spoke or cause not in _CLIENT_LEFT:
             self(item)
             self._release()
 

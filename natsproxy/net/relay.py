@@ -100,7 +100,7 @@ class Relay:
             for action in self.session.closed(now_ns(), timeslice):
                 if isinstance(action, Record):
                     self._record(action.item)
-            if not any(pipe.unsent for pipe in self.session.pipes):
+            if not self.session.unrecorded:
                 return
             await trio.lowlevel.checkpoint()
             timeslice.begin()
@@ -132,10 +132,6 @@ class Relay:
             await passed.wait()
             nursery.cancel_scope.cancel()
 
-    @property
-    def _sent(self) -> int:
-        return sum(pipe.out_next for pipe in self.session.pipes)
-
     async def _until_over(self, passed: trio.Event) -> None:
         await self._over.wait()
         passed.set()
@@ -164,9 +160,8 @@ class Relay:
             if not (data or pipe.pending):
                 self._perform(session.eof(direction, now))
                 return
-            before = pipe.scanner.ordinal
             self._perform(session.receive(direction, data, now, timeslice))
-            over = timeslice.end_step(pipe.scanner.ordinal - before)
+            over = timeslice.end_step(pipe.handled)
             if target.backlog:
                 await self._flush(target)
             elif over:
@@ -204,7 +199,7 @@ class Relay:
     def _end_if_gone(self) -> None:
         """End the connection if a leg is gone and all of its bytes are passed on."""
         for pipe, leg in zip(self.session.pipes, self._from, strict=True):
-            if leg.gone and pipe.ended and not (pipe.pending or pipe.outbox.bytes):
+            if leg.gone and pipe.passed_on:
                 self._stop(self._end_of(pipe.direction))
 
     def _end_of(self, direction: int) -> End:
@@ -283,9 +278,9 @@ class Relay:
             if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
                 continue
             timeslice.begin()
-            before = self._sent
+            before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))
-            timeslice.end_step(self._sent - before)
+            timeslice.end_step(self.session.frames_sent - before)
             for leg in self._to:
                 if leg.backlog:
                     await self._flush(leg)

@@ -2,8 +2,8 @@
 
 A task gives way to the others when its slice is over.  Work has two prices:
 
-1. The session's own work (rules, held frames) is measured while it is done: the session asks `spent` between
-   the frames that cost Python work, and stops there.
+1. The session's own work (rules, held frames) is measured while it is done: the session asks `reached`
+   between the frames that cost Python work, and stops there.
 2. The consequences of a step (events, records, the recording filter, system calls) cost their time only after
    the session has returned.  So the number of frames of a step is bounded: a step that took longer than a
    slice sets the next bound from its price per frame, and a full step that was cheaper doubles it.
@@ -16,14 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from natsproxy.session.turn import Turn
+from natsproxy.session.work_limit import WorkLimit
 
 LENGTH = 1_000_000  # ns of one slice
 FIRST_STEP = 256  # frames of the first step
 SMALLEST_STEP = 16
 
 
-class Timeslice(Turn):
+class Timeslice(WorkLimit):
     """The time slices of one task.
 
     frames: the bound of the next step.  most_frames: returns the greatest bound, however cheap frames are.
@@ -42,7 +42,7 @@ class Timeslice(Turn):
         self._step = self.clock()
         self._end = self._step + LENGTH
 
-    def spent(self) -> bool:
+    def reached(self) -> bool:
         """Tell whether the slice is over."""
         return self.clock() >= self._end
 

@@ -53,6 +53,8 @@ Action = Send | Finish | Record | Emit | End
 class SessionSettings:
     """The part of the configuration that a session needs; sizes in bytes, times in ns.
 
+    frame_hold_limit: the largest frame that waits until it is whole; a larger one passes in pieces.
+    rule_buffer: the same, of a frame whose payload a rule wants.
     advertise: "strip", "self" or "pass", for the addresses in INFO (see `greeting.py`).  self_host,
     self_port: the address that the client dialled.  unparsed: "close" or "pass".  queue_bytes: the bytes that
     each direction may hold back before its sender is no longer read.  fence_timeout: the time that the
@@ -61,7 +63,7 @@ class SessionSettings:
     """
 
     max_control_line: int = 4096
-    hold: int = 65536
+    frame_hold_limit: int = 65536
     rule_buffer: int = 8 << 20
     advertise: str = "strip"
     self_host: str = ""

@@ -17,6 +17,7 @@ from natsproxy.session.answers import Answers
 from natsproxy.session.budget import Budget
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.phase import TRANSITIONS, Phase, PhaseEvent
+from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.subscriptions import Subscriptions
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
@@ -67,19 +68,19 @@ class ConnectionState:
         self.refusal: str | None = None
         self.speak_by: int | None = None
         self.actions: list[Action] = []
-        secrets = Secrets()  # of both directions: an answer is secret because of its request
+        context = PipeContext(settings, conn, record, budget, Secrets(), self.actions)
 
         def pipe(direction: Direction) -> DirectionPipe:
             scanner = Scanner(
                 direction,
                 _NOTHING,
                 line_limit=settings.max_control_line,
-                hold=0 if direction == C2S else settings.hold,
+                hold=0 if direction == C2S else settings.frame_hold_limit,
                 buffer_limit=settings.rule_buffer,
             )
             scanner.watch_ops = STATE_OPS[direction]
             scanner.awaited = self.answers.table
-            return DirectionPipe(scanner, settings, conn, record, budget, secrets, self.actions, direction)
+            return DirectionPipe(direction, scanner, context)
 
         self.pipes = (pipe(C2S), pipe(S2C))
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from natsproxy.capture.filter.redact import Secrets
 from natsproxy.capture.format.records import Flags
-from natsproxy.session.actions import Action, SessionSettings
-from natsproxy.session.budget import SMALL, Budget
+from natsproxy.rules.interface import Decision
+from natsproxy.session.budget import SMALL
+from natsproxy.session.direction_records import UNSENT, DirectionRecords, OpenFrame
 from natsproxy.session.outbox import Item
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
-from natsproxy.session.recording import UNSENT, OpenFrame, Recording
+from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.sender import Sender
-from natsproxy.session.turn import Turn
+from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire.frames import Body, Frame, Run
-from natsproxy.wire.ops import Direction
-from natsproxy.wire.parse import frames as parse_frames
+from natsproxy.wire.ops import Direction, Op
 from natsproxy.wire.scanner import Scanner
 
 
@@ -29,36 +28,28 @@ class DirectionPipe:
     """One direction of one session.
 
     phase: see `phase.py`.  outbox: the items that wait.  swallowing: a rule swallows frames from here on.
-    pending: a turn ended while the scanner had more.  boundary_by: the time (ns) by which a frame that keeps
-    injections back must have ended.  unsent: held frames of a connection that is gone, not yet recorded.
-    owed: bytes of answers to the sender that wait for their fences.
+    pending: a call reached its limit while the scanner had more.  handled: the frames that the last call
+    dealt with.  boundary_by: the time (ns) by which a frame that keeps injections back must have ended.
+    unsent: held frames of a connection that is gone, not yet recorded.  owed: bytes of answers to the sender
+    that wait for their fences.
     """
 
-    def __init__(
-        self,
-        scanner: Scanner,
-        settings: SessionSettings,
-        conn: int,
-        record: bool,
-        budget: Budget,
-        secrets: Secrets,
-        actions: list[Action],
-        direction: Direction,
-    ) -> None:
+    def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
         self.direction = direction
         self.scanner = scanner
         self.phase = PipePhase.FRAMED
-        self.recording = Recording(direction, scanner, conn, record, secrets, actions)
-        self._sender = Sender(direction, conn, self.recording, actions)
+        self.records = DirectionRecords(direction, scanner, context)
+        self._sender = Sender(direction, self.records, context)
         self.outbox = self._sender.outbox
         self.in_bytes = 0
         self.swallowing = False
         self.pending = False
+        self.handled = 0
         self.boundary_by: int | None = None
         self.unsent: deque[Item] = deque()
         self.owed = 0
-        self._settings = settings
-        self._budget = budget
+        self._settings = context.settings
+        self._budget = context.budget
         self._charged = 0
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
@@ -83,6 +74,11 @@ class DirectionPipe:
         return self.phase in (PipePhase.UNFRAMED, PipePhase.UNFRAMED_ENDED)
 
     @property
+    def passed_on(self) -> bool:
+        """True if the sender's stream is over, and all of its bytes that go on have gone."""
+        return self.ended and not (self.pending or self.outbox.bytes)
+
+    @property
     def out_next(self) -> int:
         """The ordinal of the next frame that goes out."""
         return self._sender.out_next
@@ -94,7 +90,7 @@ class DirectionPipe:
         if isinstance(segment, Frame):
             frames, ops = 1, 1 << segment.op
             if segment.missing:
-                self.replace(segment, (segment.raw,), first, now, cause=None)
+                self.replace(segment, (segment.raw,), first, now, None)
                 return
         else:
             frames, ops = segment.frames, segment.ops
@@ -133,9 +129,9 @@ class DirectionPipe:
 
     def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
         """Send other frames in the place of neighbouring ones, one for each."""
-        if self.recording.on or self.outbox.active:
+        if self.records.on or self.outbox.active:
             for place, (frame, raw) in enumerate(zip(frames, out, strict=True)):
-                self.replace(frame, (raw,), first + place, now, cause=cause)
+                self.replace(frame, (raw,), first + place, now, cause)
             return
         if self._frames:
             self.flush(now)
@@ -145,7 +141,7 @@ class DirectionPipe:
         """Let a run go no further (a link that swallows)."""
         self.flush(now)
         data = memoryview(run.buffer)[run.start : run.end]
-        self.recording.stayed(data, run, first, now, "swallow")
+        self.records.stayed(data, run, first, now, "swallow")
 
     def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
         """Let a frame go no further, its missing part included."""
@@ -153,7 +149,7 @@ class DirectionPipe:
         if frame.missing:
             self._open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
         else:
-            self.recording.stayed(frame.raw, frame, ordinal, now, cause)
+            self.records.stayed(frame.raw, frame, ordinal, now, cause)
 
     def replace(
         self,
@@ -161,18 +157,21 @@ class DirectionPipe:
         out: tuple[bytes, ...],
         ordinal: int,
         now: int,
-        *,
         cause: str | None,
-        until: int | None = None,
-        overtake: bool = False,
-        defer: int = 0,
+        decision: Decision | None = None,
     ) -> None:
         """Send `out` (whole frames; a head if the frame is not whole) in a frame's place, maybe later.
 
-        cause None: the frame itself, untouched.
+        cause None: the frame itself, untouched.  decision: its times (`until`, `overtake`, `defer`) hold.
         """
+        until, overtake, defer = None, False, 0
+        if decision is not None:
+            until = decision.until
+            # PING and PONG keep their place: a PONG does not say to which PING it belongs.
+            if frame.op not in (Op.PING, Op.PONG):
+                overtake, defer = decision.overtake, decision.defer
         held = until is not None or defer > 0 or self.outbox.active
-        if not (held or self.recording.on or frame.missing):
+        if not (held or self.records.on or frame.missing):
             if self._frames:
                 self.flush(now)
             self._changed += out
@@ -181,12 +180,12 @@ class DirectionPipe:
         untouched = out == (frame.raw,)
         due = now if until is None else until
         if not untouched:
-            self.recording.changes(ordinal, (frame.raw, *out))
+            self.records.changes(ordinal, (frame.raw, *out))
         if frame.missing:
-            self._begin_open(frame, out[0], ordinal, now, cause, due, held)
+            self._begin_open(frame, out[0], ordinal, now, cause, due if held else None)
             return
         if not untouched:
-            self.recording.stayed(frame.raw, frame, ordinal, now, cause or "")
+            self.records.stayed(frame.raw, frame, ordinal, now, cause or "")
         in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
         for raw in out:
             item = Item([raw], due, 1, 1 << frame.op, in_first, in_t, cause, of, overtake, defer)
@@ -202,12 +201,14 @@ class DirectionPipe:
         ordinal: int,
         now: int,
         cause: str | None,
-        due: int,
-        held: bool,
+        due: int | None,
     ) -> None:
-        """Begin a frame whose payload is still coming; head: its first bytes, as they go on."""
+        """Begin a frame whose payload is still coming.
+
+        head: its first bytes, as they go on.  due: the time (ns) until which it is held, None for not at all.
+        """
         self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
-        if held:
+        if due is not None:
             self._open.item = Item([head], due, 1, 1 << frame.op, ordinal, now, cause, open=True)
             self.outbox.put(self._open.item)
         else:
@@ -224,7 +225,7 @@ class DirectionPipe:
             self.outbox.grow(opened.item, data, last=segment.last)
         elif opened.head_out is not None:
             self._sender.write(data)
-        if self.recording.on:
+        if self.records.on:
             room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
             if self._budget.spent and len(opened.tail) + len(data) > SMALL:
                 opened.cut = True  # later bytes must not be glued to the ones that are here
@@ -233,7 +234,7 @@ class DirectionPipe:
         if segment.last:
             self._open = None
             if opened.item is None or opened.cause is not None:
-                self.recording.open_ended(opened, now)
+                self.records.open_ended(opened, now)
             if self._later:
                 self._boundary(now)
 
@@ -250,14 +251,8 @@ class DirectionPipe:
             if self.boundary_by is None:
                 self.boundary_by = now + self._settings.boundary_timeout
             return
-        for each, op in self._single(raw, ops):
+        for each, op in self.records.split(raw, ops):
             self._sender.put(Item([each], now, 1, op, None, None, cause), each, now)
-
-    def _single(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
-        """Return frames of ours one by one, with their ops: a record says how many it holds."""
-        if not self.recording.on:
-            return [(raw, ops)]
-        return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self.direction)]
 
     def _boundary(self, now: int) -> None:
         later, self._later, self.boundary_by = self._later, [], None
@@ -268,13 +263,13 @@ class DirectionPipe:
         """Pass bytes that are not framed; only their length is recorded."""
         self.flush(now)
         self._sender.put(Item([data], now, 0, 0, None, None), data, now)
-        self.recording.unframed(len(data), now)
+        self.records.unframed(len(data), now)
 
     def _cut_open(self, now: int) -> None:
         """Record a frame that came in pieces and will not end; once only, wherever it waits to be sent."""
         opened, self._open = self._open, None
         if opened is not None:
-            self.recording.open_ended(opened, now, Flags.CUT)
+            self.records.open_ended(opened, now, Flags.CUT)
             if opened.item is not None:
                 opened.item.in_first = None
 
@@ -284,27 +279,27 @@ class DirectionPipe:
         self._cut_open(now)
         if rest:
             self._sender.put(Item([rest], now, 0, 0, None, None), rest, now)
-            self.recording.cut_short(rest, self.scanner.ordinal, self.out_next, now)
+            self.records.cut_short(rest, self.scanner.ordinal, self.out_next, now)
         self.step(PipeEvent.END)
 
-    def abandon(self, now: int, turn: Turn) -> None:
-        """Record the frames of a lost connection that were read and not sent, as far as the turn lasts.
+    def abandon(self, now: int, limit: WorkLimit) -> None:
+        """Record the frames of a lost connection that were read and not sent, up to the limit.
 
-        Bytes that no turn has come to are as if they had not been read.
+        Bytes that no call has come to are as if they had not been read.
         """
         self._cut_open(now)
         if self.pending:
             self.in_bytes -= len(self.scanner.rest())
             self.pending = False
         self.unsent += self.outbox.left()
-        while self.unsent and not turn.spent():
+        while self.unsent and not limit.reached():
             item = self.unsent.popleft()
             if item.frames and item.in_first is not None:
                 data = b"".join(item.parts)
                 run = Run(data, 0, len(data), item.frames, item.ops)
-                self.recording.stayed(data, run, item.in_first, item.in_t, item.cause or UNSENT)
+                self.records.stayed(data, run, item.in_first, item.in_t, item.cause or UNSENT)
         if not (self.unsent or self.ended):
-            self.recording.left(self.scanner.rest(), self.scanner.ordinal, now)
+            self.records.left(self.scanner.rest(), self.scanner.ordinal, now)
             self.step(PipeEvent.END)
 
     @property
@@ -317,9 +312,9 @@ class DirectionPipe:
         self.flush(now)
         self._sender.finish(now)
 
-    def tick(self, now: int, turn: Turn) -> None:
-        """Send the items that are due, as far as the turn lasts."""
-        self._sender.release(now, turn)
+    def tick(self, now: int, limit: WorkLimit) -> None:
+        """Send the items that are due, up to the limit."""
+        self._sender.release(now, limit)
 
     @property
     def full(self) -> bool:
@@ -331,7 +326,7 @@ class DirectionPipe:
 
     # -- the budget
 
-    def limit(self) -> None:
+    def set_buffer_limit(self) -> None:
         """Set the bytes that the scanner may hold, before a read: fewer when the budget is spent."""
         most = self._settings.rule_buffer
         self.scanner.buffer_limit = min(SMALL, most) if self._budget.spent else most

@@ -8,7 +8,6 @@ due; the caller has the deadline.
 from __future__ import annotations
 
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import SessionSettings
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.greeting import lame_duck, rewritten
@@ -20,9 +19,8 @@ from natsproxy.wire.ops import S2C, Op
 class Draining:
     """The drain of one connection."""
 
-    def __init__(self, state: ConnectionState, settings: SessionSettings, pongs: PongQueue) -> None:
+    def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
         self._state = state
-        self._settings = settings
         self._pongs = pongs
 
     def announce(self, now: int) -> None:
@@ -34,7 +32,7 @@ class Draining:
         pipe, state = self._state.pipes[S2C], self._state
         hears = state.phase is Phase.READY and state.connect.protocol > 0
         if hears and not pipe.scanner.interest.need(Op.INFO, b""):
-            args = lame_duck(rewritten(state.last_info[len("INFO") :].strip(), self._settings))
+            args = lame_duck(rewritten(state.last_info[len("INFO") :].strip(), state.settings))
             pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
 
     def begin(self, now: int, answers: bool) -> None:

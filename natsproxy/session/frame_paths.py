@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from natsproxy.rules.interface import BatchResult, FastPathFunction
-from natsproxy.session.connection import ConnectionState
-from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
-from natsproxy.session.fences import PongQueue
 from natsproxy.session.handlers import HANDLERS, Handlers
-from natsproxy.session.phase import OVER, STOPPED
-from natsproxy.session.rule_runner import RuleRunner
-from natsproxy.session.turn import Turn
+from natsproxy.session.parts import Parts
+from natsproxy.session.phase import FIRST_STOPPED, OVER
+from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire.frames import Frame, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op
 
@@ -27,18 +24,8 @@ _OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as mu
 class FramePaths:
     """Deals with the frames of one connection that rules or the session want to see."""
 
-    def __init__(
-        self,
-        state: ConnectionState,
-        pongs: PongQueue,
-        deliveries: Deliveries,
-        runner: RuleRunner,
-        handlers: Handlers,
-    ) -> None:
-        self._state = state
-        self._pongs = pongs
-        self._deliveries = deliveries
-        self._runner = runner
+    def __init__(self, parts: Parts, handlers: Handlers) -> None:
+        self._state, self._pongs, self._deliveries, self._runner = parts
         self._handlers = handlers
 
     # -- the general path
@@ -77,12 +64,14 @@ class FramePaths:
             return None
         return self._runner.rules.fastpath[direction]
 
-    def neighbours(self, pipe: DirectionPipe, frames: list[Frame], first: int, now: int, turn: Turn) -> None:
+    def neighbours(
+        self, pipe: DirectionPipe, frames: list[Frame], first: int, now: int, limit: WorkLimit
+    ) -> None:
         """Deal with whole message frames that stand side by side; first is the ordinal of the first."""
         at = 0
         state = self._state
-        while at < len(frames) and not (state.phase is OVER or pipe.phase >= STOPPED):
-            if at and turn.spent():
+        while at < len(frames) and not (state.phase is OVER or pipe.phase >= FIRST_STOPPED):
+            if at and limit.reached():
                 break
             for result in self._batch_results(pipe, frames, at, first, now):
                 self._carry_out_batch(pipe, frames[at : result.stop], result, first + at, now)

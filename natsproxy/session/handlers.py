@@ -24,13 +24,10 @@ from natsproxy.protocol.errors import (
 from natsproxy.protocol.info import parse_info
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
-from natsproxy.session.connection import ConnectionState
-from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
-from natsproxy.session.fences import PongQueue
 from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
+from natsproxy.session.parts import Parts
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
-from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.subscriptions import unsub_max
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
@@ -50,18 +47,8 @@ def name_or_ordinal(name: str, ordinal: int) -> str:
 class Handlers:
     """The handlers of one connection."""
 
-    def __init__(
-        self,
-        state: ConnectionState,
-        pongs: PongQueue,
-        deliveries: Deliveries,
-        runner: RuleRunner,
-        key_of: KeyOf,
-    ) -> None:
-        self._state = state
-        self._pongs = pongs
-        self._deliveries = deliveries
-        self._runner = runner
+    def __init__(self, parts: Parts, key_of: KeyOf) -> None:
+        self._state, self._pongs, self._deliveries, self._runner = parts
         self._key_of = key_of
         self._held_infos: list[tuple[Frame, int]] = []
 
@@ -107,10 +94,10 @@ class Handlers:
 
     def _set_hold(self) -> None:
         # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
-        limit = self._state.info.max_payload or self._state.settings.hold
-        hold = min(self._state.settings.hold, limit) if self._state.connect.headers else 0
-        self._state.pipes[C2S].scanner.hold = hold
-        self._state.pipes[C2S].scanner.max_payload = self._state.info.max_payload
+        state = self._state
+        limit, most = state.settings.frame_hold_limit, state.info.max_payload
+        state.pipes[C2S].scanner.hold = min(limit, most or limit) if state.connect.headers else 0
+        state.pipes[C2S].scanner.max_payload = most
 
     def on_publish(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Refuse a payload that is too large for the server, in its place and at the control line.
@@ -160,7 +147,7 @@ class Handlers:
             self._state.watch_sid(frame.sid, Need.LINE)
             self._pongs.fence(now).then.append(lambda at: self._deliveries.limit(sub, maximum, counted, at))
             raw = encode.unsub(frame.sid, _NO_LIMIT)
-            pipe.replace(frame, (raw,), ordinal, now, cause="proxy")
+            pipe.replace(frame, (raw,), ordinal, now, "proxy")
             self._pongs.last = None
             return False
         if not self._state.subs.limit(frame.sid, maximum, counted=counted):
@@ -241,7 +228,7 @@ class Handlers:
             pipe.flush(now)
             pipe.pass_(frame, ordinal, now)
         else:
-            pipe.replace(frame, (encode.info(args),), ordinal, now, cause="proxy")
+            pipe.replace(frame, (encode.info(args),), ordinal, now, "proxy")
         pipe.flush(now)
 
     def on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:

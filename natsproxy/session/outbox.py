@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from natsproxy.rules.interface import LinkConditions
-from natsproxy.session.turn import ENDLESS
+from natsproxy.session.work_limit import UNLIMITED_WORK
 
 PLAIN = LinkConditions()
 OVERHEAD = 400
@@ -89,7 +89,7 @@ class Outbox:
         self.bytes += len(data)
         item.open = not last
 
-    def release(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[Item]:
+    def release(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[Item]:
         """Yield the items whose time has come, in the order in which they leave, until it is to `stop`."""
         if self.conditions.paused:
             return
@@ -140,7 +140,7 @@ class Outbox:
         """True if released bytes go through the slicer and the rate limit (`carry`)."""
         return bool(self._carry) or self.conditions.rate is not None or self.conditions.slice_size > 0
 
-    def slices(self, now: int, stop: Callable[[], bool] = ENDLESS.spent) -> Iterator[memoryview]:
+    def slices(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[memoryview]:
         """Yield the slices that the link takes now, until it is to `stop`."""
         conditions = self.conditions
         while self._carry and self._credit_at <= now and not conditions.paused and not stop():

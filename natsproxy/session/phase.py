@@ -107,5 +107,5 @@ PIPE_TRANSITIONS: Final[dict[PipePhase, dict[PipeEvent, PipePhase]]] = {
 OVER: Final = Phase.OVER
 REFUSED: Final = Phase.REFUSED
 UNFRAMED: Final = PipePhase.UNFRAMED
-STOPPED: Final = PipePhase.FINISHED
+FIRST_STOPPED: Final = PipePhase.FINISHED
 """The first phase of a direction in which bytes are no longer taken."""

@@ -170,17 +170,8 @@ class RuleRunner:
         if out is None and decision.until is None and not decision.defer:
             pipe.pass_(frame, ordinal, now)
             return
-        late = frame.op not in (Op.PING, Op.PONG)  # those keep their place: PONGs carry no name
-        pipe.replace(
-            frame,
-            out if out is not None else (frame.raw,),
-            ordinal,
-            now,
-            cause=decision.cause,
-            until=decision.until,
-            overtake=decision.overtake and late,
-            defer=decision.defer if late else 0,
-        )
+        out = out if out is not None else (frame.raw,)
+        pipe.replace(frame, out, ordinal, now, decision.cause, decision)
 
     def settle(
         self, pipe: DirectionPipe, frame: Frame, passes: bool, upstream: bytes | None, now: int

@@ -6,10 +6,11 @@ Frames go out at once, or wait in the outbox for their time; they are recorded a
 from __future__ import annotations
 
 from natsproxy.capture.format.records import Frames
-from natsproxy.session.actions import Action, Finish, Send
+from natsproxy.session.actions import Finish, Send
+from natsproxy.session.direction_records import DirectionRecords
 from natsproxy.session.outbox import Item, Outbox
-from natsproxy.session.recording import Recording
-from natsproxy.session.turn import Turn
+from natsproxy.session.pipe_context import PipeContext
+from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire.ops import Direction
 
 
@@ -19,13 +20,13 @@ class Sender:
     out_next: the ordinal of the next frame that goes out.
     """
 
-    def __init__(self, direction: Direction, conn: int, recording: Recording, actions: list[Action]) -> None:
+    def __init__(self, direction: Direction, records: DirectionRecords, context: PipeContext) -> None:
         self.outbox = Outbox()
         self.out_next = 0
         self._direction = direction
-        self._conn = conn
-        self._recording = recording
-        self._actions = actions
+        self._conn = context.conn
+        self._records = records
+        self._actions = context.actions
 
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes without a record."""
@@ -41,9 +42,9 @@ class Sender:
             return
         # No item here: this is the path of frames that no rule wants.
         self.write(data)
-        if self._recording.on:
+        if self._records.on:
             conn, direction, out_first = self._conn, self._direction, self.out_next
-            self._recording.put(Frames(conn, direction, data, frames, ops, first, now, out_first, now))
+            self._records.put(Frames(conn, direction, data, frames, ops, first, now, out_first, now))
         self.out_next += frames
 
     def put(self, item: Item, data: bytes, now: int) -> None:
@@ -56,7 +57,7 @@ class Sender:
     def send(self, item: Item, data: bytes, now: int) -> None:
         """Send an item, whose bytes are `data`, and record it."""
         self.write(data)
-        if self._recording.on and item.frames:
+        if self._records.on and item.frames:
             record = Frames(
                 conn=self._conn,
                 direction=self._direction,
@@ -70,7 +71,7 @@ class Sender:
                 cause=item.cause,
                 extra=None if item.of is None else {"of": item.of},
             )
-            self._recording.put(record)
+            self._records.put(record)
         self.out_next += item.frames
 
     def finish(self, now: int) -> None:
@@ -80,14 +81,14 @@ class Sender:
         else:
             self._actions.append(Finish(self._direction))
 
-    def release(self, now: int, turn: Turn) -> None:
-        """Send the items that are due, as far as the turn lasts."""
-        stop = self.out_next + turn.frames
-        for item in self.outbox.release(now, lambda: self.out_next >= stop or turn.spent()):
+    def release(self, now: int, limit: WorkLimit) -> None:
+        """Send the items that are due, up to the limit."""
+        stop = self.out_next + limit.frames
+        for item in self.outbox.release(now, lambda: self.out_next >= stop or limit.reached()):
             data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
             if item.finish:
                 self._actions.append(Finish(self._direction))
             elif data:
                 self.send(item, data, now)
-        for piece in self.outbox.slices(now, turn.spent):
+        for piece in self.outbox.slices(now, limit.reached):
             self._actions.append(Send(self._direction, piece))

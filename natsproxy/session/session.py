@@ -31,10 +31,12 @@ from natsproxy.session.fences import PongQueue
 from natsproxy.session.frame_paths import FramePaths
 from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import Handlers, KeyOf, name_or_ordinal
-from natsproxy.session.phase import OVER, REFUSED, STOPPED, UNFRAMED, Phase, PhaseEvent
+from natsproxy.session.parts import Parts
+from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent
 from natsproxy.session.rule_runner import RuleRunner
-from natsproxy.session.turn import ENDLESS, Turn
+from natsproxy.session.stream_ends import StreamEnds
 from natsproxy.session.unframed import UnframedStreams
+from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Body, Frame, Malformed, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
@@ -45,9 +47,10 @@ MOST = 1024  # neighbouring frames that are dealt with together
 class Session:
     """The state machine of one connection.
 
-    pipes: its two directions, c2s first.  conn, ordinal: its number, in events and records, and among the
-    accepted connections.  record: whether records are made from the start.  key_of: gives the connection its
-    key at its CONNECT.
+    pipes: its two directions, c2s first; a relay reads their `pending`, `handled`, `full`, `ended` and
+    `passed_on` itself, because a property here would cost time at each read.  conn, ordinal: its number, in
+    events and records, and among the accepted connections.  record: whether records are made from the start.
+    key_of: gives the connection its key at its CONNECT.
     """
 
     def __init__(
@@ -69,14 +72,15 @@ class Session:
         self._state = state
         self._actions = state.actions
         self._pongs = PongQueue(state)
-        self._deliveries = Deliveries(state, self._pongs)
-        self._runner = RuleRunner(state, self._pongs, self._deliveries, chain, now)
-        self._handlers = Handlers(state, self._pongs, self._deliveries, self._runner, key_of)
-        self._paths = FramePaths(state, self._pongs, self._deliveries, self._runner, self._handlers)
-        self._unframed = UnframedStreams(state, self._pongs, self._runner)
-        self._draining = Draining(state, settings, self._pongs)
-        self._checkpoint: int | None = None  # when the rules, or a closed stream, are to be looked at again
-        self._lingering: dict[Direction, int] = {}  # ends that a rule keeps back, and until when
+        deliveries = Deliveries(state, self._pongs)
+        self._runner = RuleRunner(state, self._pongs, deliveries, chain, now)
+        parts = Parts(state, self._pongs, deliveries, self._runner)
+        self._handlers = Handlers(parts, key_of)
+        self._paths = FramePaths(parts, self._handlers)
+        self._unframed = UnframedStreams(parts)
+        self._draining = Draining(state, self._pongs)
+        self._ends = StreamEnds(state)
+        self._rules_due: int | None = None  # when the rules have something to do without a frame
 
     # -- facts for the proxy
 
@@ -105,6 +109,21 @@ class Session:
         """The live subscriptions by sid."""
         return self._state.subs
 
+    @property
+    def client_spoke(self) -> bool:
+        """True if any byte has come from the client."""
+        return self.pipes[C2S].in_bytes > 0
+
+    @property
+    def frames_sent(self) -> int:
+        """The number of frames that went out, of both directions."""
+        return sum(pipe.out_next for pipe in self.pipes)
+
+    @property
+    def unrecorded(self) -> bool:
+        """True if `closed` has more records to return."""
+        return any(pipe.unsent for pipe in self.pipes)
+
     def counts(self) -> dict[str, int]:
         """Return the bytes and frames that came (see `ConnectionState.counts`)."""
         return self._state.counts()
@@ -120,7 +139,7 @@ class Session:
     def record(self, on: bool) -> None:
         """Make records from the next frame on, or stop making them."""
         for pipe in self.pipes:
-            pipe.recording.on = on
+            pipe.records.on = on
 
     def take_actions(self) -> list[Action]:
         """Take out the actions that were asked for."""
@@ -131,15 +150,19 @@ class Session:
 
     # -- bytes
 
-    def receive(self, direction: Direction, data: bytes, now: int, turn: Turn = ENDLESS) -> list[Action]:
+    def receive(
+        self, direction: Direction, data: bytes, now: int, limit: WorkLimit = UNLIMITED_WORK
+    ) -> list[Action]:
         """Take bytes of one direction; return the actions that follow, in order.
 
-        Where the turn ends first, `pipe.pending` says so: the next call, without bytes, goes on from there.
+        Where the limit is reached first, `pipe.pending` says so: the next call goes on from there, without
+        bytes.
         """
         pipe = self.pipes[direction]
         pipe.pending = False
+        pipe.handled = 0
         pipe.in_bytes += len(data)
-        if self._state.phase is OVER or pipe.phase >= STOPPED:
+        if self._state.phase is OVER or pipe.phase >= FIRST_STOPPED:
             return self.take_actions()
         if direction == C2S and pipe.in_bytes == len(data):
             other = other_protocol(data)
@@ -152,10 +175,10 @@ class Session:
         if direction == C2S and self._state.phase is REFUSED:
             self._turn_away(pipe, data, now)
             return self.take_actions()
-        pipe.limit()
+        pipe.set_buffer_limit()
         if data:
             pipe.scanner.feed(data)
-        self._scan(pipe, now, turn)
+        self._scan(pipe, now, limit)
         pipe.flush(now)
         self._runner.emit_fired()
         for each in self.pipes:
@@ -163,12 +186,12 @@ class Session:
         self._draining.end_if_answered()
         return self.take_actions()
 
-    def _scan(self, pipe: DirectionPipe, now: int, turn: Turn) -> None:
-        """Deal with the scanner's segments until it wants more bytes or the turn is over."""
+    def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
+        """Deal with the scanner's segments until it wants more bytes or the limit is reached."""
         scanner, paths, state = pipe.scanner, self._paths, self._state
-        scanner.most = turn.frames
-        first = scanner.ordinal
-        stop = first + turn.frames
+        scanner.most = limit.frames
+        begin = first = scanner.ordinal
+        stop = first + limit.frames
         while (segment := scanner.next()) is not None:
             if isinstance(segment, Run):
                 if pipe.swallowing:
@@ -182,54 +205,28 @@ class Session:
                 if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
                     paths.general(pipe, segment, first, now)
                 else:
-                    paths.neighbours(pipe, [segment, *scanner.more(MOST)], first, now, turn)
+                    paths.neighbours(pipe, [segment, *scanner.more(MOST)], first, now, limit)
             elif isinstance(segment, Body):
                 pipe.body(segment, now)
             elif isinstance(segment, Malformed):
                 self._unframed.malformed(pipe, segment, now)
             else:
                 self._unframed.opaque(pipe, segment, now)
-            if state.phase is OVER or pipe.phase >= STOPPED:
+            if state.phase is OVER or pipe.phase >= FIRST_STOPPED:
                 break
             first = scanner.ordinal
-            if (first >= stop or turn.spent()) and not pipe.unframed:
+            if (first >= stop or limit.reached()) and not pipe.unframed:
                 scanner.untake([])
                 pipe.pending = True
                 break
+        pipe.handled = scanner.ordinal - begin
 
     # -- the end of a stream
 
     def eof(self, direction: Direction, now: int) -> list[Action]:
         """Take the end of a direction's stream; return the actions that follow."""
-        pipe = self.pipes[direction]
-        if pipe.outbox.conditions.linger:
-            self._lingering[direction] = now + pipe.outbox.conditions.linger
-        else:
-            self._eof(pipe, now)
+        self._ends.take(self.pipes[direction], now)
         return self.take_actions()
-
-    def _eof(self, pipe: DirectionPipe, now: int) -> None:
-        if not pipe.ended:
-            pipe.cut(pipe.scanner.rest(), now)
-        if pipe.direction == C2S:
-            pipe.finish(now)
-        elif pipe.outbox.active:
-            pipe.finish(now)
-            self._checkpoint = now
-        else:
-            self._ended_by_peer()
-
-    def _ended_by_peer(self) -> None:
-        state = self._state
-        if state.phase is REFUSED:
-            state.end(close_reasons.REFUSED, state.refusal or "")
-        elif state.server_error:
-            # A client that closes because of it does not make it the client's doing.
-            state.end(close_reasons.SERVER_CLOSED, f"the server said {state.server_error!r}")
-        elif self.pipes[C2S].ended:
-            state.end(close_reasons.CLIENT_CLOSED)
-        else:
-            state.end(close_reasons.SERVER_CLOSED)
 
     def _turn_away(self, pipe: DirectionPipe, data: bytes, now: int) -> None:
         """Answer the first frame of a client that cannot be served with the reason for that."""
@@ -254,17 +251,15 @@ class Session:
 
     # -- time
 
-    def tick(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
-        """Do the things that are due; those that the turn leaves are still due (`next_tick`)."""
+    def tick(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
+        """Do the things that are due; those beyond the limit are still due (`next_tick`)."""
         if self.over:
             return self.take_actions()
-        for direction in [each for each, until in self._lingering.items() if until <= now]:
-            del self._lingering[direction]
-            self._eof(self.pipes[direction], now)
+        self._ends.tick(now)
         if self._state.speak_by is not None and self._state.speak_by <= now:
             self._stalled(now)
         self._runner.update_conditions(now)
-        injected, close, self._checkpoint = self._runner.rules.due(now)
+        injected, close, self._rules_due = self._runner.rules.due(now)
         self._runner.emit_fired()
         for direction, raw in injected:
             if direction == C2S or self._state.phase is Phase.READY:
@@ -273,7 +268,7 @@ class Session:
             self._runner.close(self.pipes[S2C], close.cause, close.raw, close.reset, now)
         # Held frames leave in the order of their times on both legs, as far as one call can do that.
         for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
-            pipe.tick(now, turn)
+            pipe.tick(now, limit)
             pipe.charge()
         for fence in self._pongs.ends():
             if fence.deadline <= now:
@@ -282,20 +277,21 @@ class Session:
             if pipe.boundary_by is not None and pipe.boundary_by <= now:
                 text = f"{pipe.direction.label}: a frame began and did not end in time"
                 self._state.end(close_reasons.MID_FRAME, text)
-        if self.pipes[S2C].ended and not self.pipes[S2C].outbox.active:
-            self._ended_by_peer()
+        self._ends.end_if_sent()
         self._draining.end_if_answered()  # a rule may have kept the last answer back until now
         return self.take_actions()
 
     def next_tick(self) -> int | None:
         """Return the time (ns) at which `tick` is to be called next; None for not at all."""
-        quiet = self._runner.next_due is None and self._checkpoint is None and not self._pongs.waiting
-        quiet = quiet and not self._lingering and self._state.speak_by is None
+        ends = self._ends
+        # This is asked after each read, and mostly answered here.
+        quiet = self._runner.next_due is None and self._rules_due is None and not self._pongs.waiting
+        quiet = quiet and ends.check_at is None and not ends.lingering and self._state.speak_by is None
         if self.over or (quiet and not any(pipe.outbox.bytes or pipe.boundary_by for pipe in self.pipes)):
             return None
-        times = [self._runner.next_due, self._checkpoint, self._state.speak_by]
+        times = [self._runner.next_due, self._rules_due, self._state.speak_by, ends.check_at]
         times += [pipe.outbox.next_due() for pipe in self.pipes]
-        times += self._lingering.values()
+        times += ends.lingering.values()
         times += [pipe.boundary_by for pipe in self.pipes]
         times += [fence.deadline for fence in self._pongs.ends()]
         return min((time for time in times if time is not None), default=None)
@@ -337,13 +333,13 @@ class Session:
         """Return the reply subjects of the client's requests that have no answer yet."""
         return self._draining.requests()
 
-    def closed(self, now: int, turn: Turn = ENDLESS) -> list[Action]:
+    def closed(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
         """Let the rules forget a connection that is gone; return the records of frames that were not sent.
 
-        While a pipe has something `unsent`, there is more to come.
+        While the session is `unrecorded`, there is more to come.
         """
         self._runner.rules.close(now)
         for pipe in self.pipes:
-            pipe.abandon(now, turn)
+            pipe.abandon(now, limit)
             pipe.refund()
         return self.take_actions()

@@ -7,11 +7,9 @@ no rule is a guard, the stream passes unread.
 from __future__ import annotations
 
 from natsproxy.session import close_reasons
-from natsproxy.session.connection import ConnectionState
 from natsproxy.session.direction_pipe import DirectionPipe
-from natsproxy.session.fences import PongQueue
+from natsproxy.session.parts import Parts
 from natsproxy.session.phase import PipeEvent
-from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Fault, Malformed, Opaque
 from natsproxy.wire.ops import S2C
@@ -29,10 +27,8 @@ _ANSWERS = {
 class UnframedStreams:
     """Decides on the streams of one connection that cannot be framed."""
 
-    def __init__(self, state: ConnectionState, pongs: PongQueue, runner: RuleRunner) -> None:
-        self._state = state
-        self._pongs = pongs
-        self._runner = runner
+    def __init__(self, parts: Parts) -> None:
+        self._state, self._pongs, _, self._runner = parts
 
     def malformed(self, pipe: DirectionPipe, bad: Malformed, now: int) -> None:
         """End the connection of a malformed stream, as nats-server does, or pass the stream unread."""

@@ -1,7 +1,7 @@
 """Nobody starves: what another client asks is answered while one floods frames that cost Python work.
 
 No real clock is looked at: each look of a rule or a filter at a frame makes a clock of our own go on by
-50 µs, and a turn of a millisecond has time for twenty.  What is counted is how many frames of the flood are
+50 µs, and a slice of a millisecond has time for twenty.  What is counted is how many frames of the flood are
 looked at before the other client has its PONG.
 """
 
@@ -108,7 +108,7 @@ async def looks_before_the_pong(proxy: Proxy, work: Work) -> list[int]:
     ],
     ids=["a rule", "a rule, recorded", "payloads dropped", "payloads truncated", "another subject recorded"],
 )
-async def test_a_ping_is_answered_after_a_few_turns_of_a_flood(
+async def test_a_ping_is_answered_after_a_few_slices_of_a_flood(
     rules: str, selection: Selection | None, work: Work, tmp_path: Path
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -121,6 +121,6 @@ async def test_a_ping_is_answered_after_a_few_turns_of_a_flood(
         nursery.cancel_scope.cancel()
 
     assert sum(found) > 0, "the flood was not seen at all"
-    # A filter's first step comes before its price is known.  Without turns all 20,000 frames come first.
+    # A filter's first step comes before its price is known.  Without slices all 20,000 frames come first.
     assert max(found) < FIRST_STEP + 200 * 20
     assert sorted(found)[5] < 50 * 20

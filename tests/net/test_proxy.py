@@ -27,7 +27,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action
 from natsproxy.session.session import Session
-from natsproxy.session.turn import ENDLESS, Turn
+from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import Direction, Op
 from tests.kit.captures import legs
@@ -330,11 +330,11 @@ async def test_a_bug_ends_one_connection_and_no_other(
     receive = Session.receive
 
     def failing(
-        session: Session, direction: Direction, data: bytes, now: int, turn: Turn = ENDLESS
+        session: Session, direction: Direction, data: bytes, now: int, limit: WorkLimit = UNLIMITED_WORK
     ) -> list[Action]:
         if b"BOOM" in data:
             raise ZeroDivisionError("as a bug would")
-        return receive(session, direction, data, now, turn)
+        return receive(session, direction, data, now, limit)
 
     monkeypatch.setattr(Session, "receive", failing)
     proxy = Proxy(settings_for(nats_server))

@@ -6,8 +6,8 @@ import pytest
 
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.phase import (
+    FIRST_STOPPED,
     PIPE_TRANSITIONS,
-    STOPPED,
     TRANSITIONS,
     Phase,
     PhaseEvent,
@@ -31,7 +31,7 @@ def test_every_phase_can_end_and_nothing_leaves_the_last() -> None:
         if pipe_phase >= PipePhase.ENDED:
             assert pipe_row == {}
         else:
-            assert pipe_row[PipeEvent.END] >= PipePhase.ENDED > STOPPED
+            assert pipe_row[PipeEvent.END] >= PipePhase.ENDED > FIRST_STOPPED
 
 
 def state_of(session: Session) -> ConnectionState:

@@ -242,7 +242,7 @@ class _Witness:
 
 _SETTINGS = st.builds(
     SessionSettings,
-    hold=st.sampled_from([0, 65536]),
+    frame_hold_limit=st.sampled_from([0, 65536]),
     record_frame_max=st.sampled_from([60, 8 << 20]),
     rule_buffer=st.sampled_from([64, 8 << 20]),
     unparsed=st.just("close"),
@@ -319,7 +319,7 @@ def test_frames_that_look_harmless_are_looked_at(
     rules: list[dict[str, Any]], frames: list[Directed], kept: bytes
 ) -> None:
     """A tail, a callout, and one that a rule renames: whole ones, and one that never ends."""
-    witness = _Witness([{**rule, "name": "r"} for rule in rules], SessionSettings(hold=0))
+    witness = _Witness([{**rule, "name": "r"} for rule in rules], SessionSettings(frame_hold_limit=0))
     for direction, data in [*_HELLO, *frames]:
         witness.receive(direction, data, [])
     witness.end("gone")

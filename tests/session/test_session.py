@@ -65,7 +65,7 @@ def test_a_conversation_split_anywhere_is_byte_exact(cuts: list[int], seed: int)
             for _ in range(12)
         )
     )
-    play = Playbook(hold=40)
+    play = Playbook(frame_hold_limit=40)
     play.server(INFO)
     assert play.to_client == INFO
     points = sorted({min(cut, len(sent)) for cut in cuts})
@@ -288,7 +288,7 @@ def test_denied_publish_is_answered_at_its_place() -> None:
 
 def test_large_denied_publish_is_discarded_as_it_streams() -> None:
     """A denied payload is never buffered whole and never reaches the server."""
-    play = Playbook(OneRule(deny, PUBS), hold=100).greeted()
+    play = Playbook(OneRule(deny, PUBS), frame_hold_limit=100).greeted()
     play.client(b"PUB no 1000\r\n" + b"x" * 10)
     for _ in range(99):
         play.client(b"x" * 10)
@@ -329,7 +329,7 @@ def test_rewritten_frames_are_recorded_on_both_legs() -> None:
             return Decision(out=(encode.with_line(frame, subject=b"t." + frame.subject),), cause="map")
         return None
 
-    play = Playbook(OneRule(rewrite, PUBS), hold=20).greeted()
+    play = Playbook(OneRule(rewrite, PUBS), frame_hold_limit=20).greeted()
     play.client(b"PUB a 2\r\nhi\r\nPUB b 50\r\n" + b"x" * 20).client(b"x" * 30 + b"\r\n")
 
     assert play.to_server == b"PUB t.a 2\r\nhi\r\nPUB t.b 50\r\n" + b"x" * 50 + b"\r\n"
@@ -601,7 +601,7 @@ def test_drain_does_not_wait_for_pulls() -> None:
 
 def test_nothing_of_ours_goes_out_inside_a_frame() -> None:
     """A deny while the server is in the middle of a large MSG: the -ERR waits for the frame's end."""
-    play = Playbook(OneRule(deny, PUBS), hold=10).greeted()
+    play = Playbook(OneRule(deny, PUBS), frame_hold_limit=10).greeted()
     play.client(b"PUB no 1\r\nx\r\n")
     play.server(b"MSG a 1 30\r\n" + b"y" * 20)
     play.server(b"y" * 10 + b"\r\n" + PONG)

@@ -1,4 +1,4 @@
-"""Turns: a session does as much as a turn lets it, and the rest later, with the same result."""
+"""Work limits: a call does as much as its limit lets it, later calls do the rest, with the same result."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.session.turn import Turn
+from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire.ops import C2S, Direction
 from tests.rules.engine.test_fastpath import RULES, Running, frames, rules_of
 
 MS = 1_000_000
 
 
-class Short(Turn):
-    """A turn that is over after so many questions, or frames."""
+class SmallLimit(WorkLimit):
+    """A limit that is reached after so many questions, or frames."""
 
     def __init__(self, asks: int, frames: int = 1 << 30) -> None:
         self.frames = frames
         self.left = asks
 
-    def spent(self) -> bool:
+    def reached(self) -> bool:
         self.left -= 1
         return self.left <= 0
 
 
-class InTurns(Running):
-    """The same, in turns of any length."""
+class InManyCalls(Running):
+    """The same, in calls of any length."""
 
     def __init__(self, text: str, *, record: bool, seed: int) -> None:
         self.random = random.Random(seed)
         super().__init__(text, record=record)
 
-    def turn(self) -> Short:
-        return Short(self.random.randint(0, 4), self.random.randint(1, 4))
+    def limit(self) -> SmallLimit:
+        return SmallLimit(self.random.randint(0, 4), self.random.randint(1, 4))
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
-        self.note(self.session.receive(direction, data, now, self.turn()))
+        self.note(self.session.receive(direction, data, now, self.limit()))
         while self.session.pipes[direction].pending:
-            self.note(self.session.receive(direction, b"", now, self.turn()))
+            self.note(self.session.receive(direction, b"", now, self.limit()))
 
     def tick(self, now: int) -> None:
         while (due := self.session.next_tick()) is not None and due <= now:
-            self.note(self.session.tick(now, self.turn()))
+            self.note(self.session.tick(now, self.limit()))
 
     def close(self, now: int) -> None:
-        self.note(self.session.closed(now, self.turn()))
+        self.note(self.session.closed(now, self.limit()))
         while any(pipe.unsent for pipe in self.session.pipes):
-            self.note(self.session.closed(now, self.turn()))
+            self.note(self.session.closed(now, self.limit()))
 
 
 @given(
@@ -56,11 +56,11 @@ class InTurns(Running):
     st.lists(st.lists(frames(), max_size=12), max_size=5),
     st.integers(0, 1 << 32),
 )
-def test_many_turns_have_the_result_of_one(
+def test_many_calls_have_the_result_of_one(
     names: list[str], reads: list[list[tuple[Direction, bytes]]], seed: int
 ) -> None:
     text = rules_of(names) or "rules = []"
-    once, often = Running(text, record=True), InTurns(text, record=True, seed=seed)
+    once, often = Running(text, record=True), InManyCalls(text, record=True, seed=seed)
     for now, read in enumerate(reads):
         for direction in Direction:
             data = b"".join(raw for side, raw in read if side == direction)
@@ -85,10 +85,10 @@ def test_many_turns_have_the_result_of_one(
 PUBS = b"PUB a 1\r\nx\r\n" * 1000
 
 
-def test_a_turn_ends_between_frames_that_rules_look_at() -> None:
+def test_a_call_ends_between_frames_that_rules_look_at() -> None:
     """The rule is asked about as many frames as there is time for, and the rest keeps its order."""
     run = Running('[[rules]]\nname = "r"\nkind = "corrupt"\nop = "PUB"\n')
-    run.note(run.session.receive(C2S, PUBS, 0, Short(20)))
+    run.note(run.session.receive(C2S, PUBS, 0, SmallLimit(20)))
     assert (len(run.told), run.session.pipes[C2S].pending) == (20, True)
     assert run.session.pipes[C2S].scanner.counts[0] == 20
     run.note(run.session.receive(C2S, b"", 0))
@@ -96,20 +96,20 @@ def test_a_turn_ends_between_frames_that_rules_look_at() -> None:
     assert [one.ordinal for one in run.told] == list(range(2, 1002))
 
 
-def test_a_turn_has_no_more_frames_than_it_says_even_if_nobody_looks_at_them() -> None:
+def test_a_call_deals_with_no_more_frames_than_its_limit_even_if_no_rule_wants_them() -> None:
     run = Running("rules = []", record=True)
-    run.note(run.session.receive(C2S, PUBS, 0, Short(99, frames=300)))
+    run.note(run.session.receive(C2S, PUBS, 0, SmallLimit(99, frames=300)))
     assert (len(run.sent[C2S]), run.session.pipes[C2S].pending) == (300 * 12, True)
     run.note(run.session.receive(C2S, b"", 0))
     assert run.sent[C2S] == PUBS
 
 
-def test_a_turn_ends_between_frames_whose_time_has_come() -> None:
-    """A thousand frames are due at once: they go out in several turns, in their order."""
+def test_a_call_ends_between_frames_whose_time_has_come() -> None:
+    """A thousand frames are due at once: they go out in several calls, in their order."""
     run = Running('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "10ms"\nop = "PUB"\n', fast=False)
     numbered = b"".join(b"PUB a 3\r\n%03d\r\n" % n for n in range(1000))
     run.feed(C2S, numbered)
-    run.note(run.session.tick(10 * MS, Short(50)))
+    run.note(run.session.tick(10 * MS, SmallLimit(50)))
     assert 0 < len(run.sent[C2S]) <= 50 * 14
     due = run.session.next_tick()
     assert due is not None
@@ -118,13 +118,13 @@ def test_a_turn_ends_between_frames_whose_time_has_come() -> None:
     assert run.sent[C2S] == numbered
 
 
-def test_the_end_of_a_connection_that_held_much_takes_several_turns() -> None:
+def test_the_end_of_a_connection_that_held_much_takes_several_calls() -> None:
     run = Running(
         '[[rules]]\nname = "r"\nkind = "latency"\ndelay = "1h"\nop = "PUB"\n', record=True, fast=False
     )
     run.feed(C2S, PUBS)
     run.records.clear()
-    run.note(run.session.closed(1, Short(100)))
+    run.note(run.session.closed(1, SmallLimit(100)))
     assert 0 < len(run.records) <= 100
     assert run.session.pipes[C2S].unsent
     run.note(run.session.closed(1))
@@ -132,12 +132,12 @@ def test_the_end_of_a_connection_that_held_much_takes_several_turns() -> None:
     assert not run.session.pipes[C2S].unsent
 
 
-def test_bytes_that_no_turn_has_come_to_are_not_recorded_as_a_cut_frame() -> None:
+def test_bytes_that_no_call_has_come_to_are_not_recorded_as_a_cut_frame() -> None:
     """The connection ends first: those bytes were read, and yet it is as if they had not been."""
     run = Running("rules = []", record=True)
     before = run.session.pipes[C2S].in_bytes
     run.records.clear()
-    run.note(run.session.receive(C2S, PUBS, 0, Short(99, frames=300)))
+    run.note(run.session.receive(C2S, PUBS, 0, SmallLimit(99, frames=300)))
     run.causes.clear()
     run.note(run.session.closed(1))
     assert len(run.records) == 300

@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
+from natsproxy.capture.filter.redact import SECRET_OPS, needs_look
 from natsproxy.capture.format.records import Flags, Frames, Opaque
-from natsproxy.session.actions import Action, Record
+from natsproxy.session.actions import Record
 from natsproxy.session.outbox import Item
+from natsproxy.session.pipe_context import PipeContext
 from natsproxy.wire.frames import NO_LIMIT, Frame, Run
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import Direction
+from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.scanner import Interest, Scanner
 
 UNSENT: Final = "unsent"
@@ -48,28 +50,19 @@ class OpenFrame:
     item: Item | None = None
 
 
-class Recording:
+class DirectionRecords:
     """The records of one direction.
 
-    on: whether records are wanted; callers of `put` ask first, and build none otherwise.  secrets: of the
-    connection, shared by both directions.
+    on: whether records are wanted; callers of `put` ask first, and build none otherwise.
     """
 
-    def __init__(
-        self,
-        direction: Direction,
-        scanner: Scanner,
-        conn: int,
-        on: bool,
-        secrets: Secrets,
-        actions: list[Action],
-    ) -> None:
-        self.on = on
+    def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
+        self.on = context.record
         self._direction = direction
         self._scanner = scanner
-        self._conn = conn
-        self._secrets = secrets
-        self._actions = actions
+        self._conn = context.conn
+        self._secrets = context.secrets
+        self._actions = context.actions
 
     def put(self, record: Frames) -> None:
         """Give a record to the recorder, without its secrets."""
@@ -78,6 +71,12 @@ class Recording:
             self._actions += map(Record, self._secrets.clean(record))
         else:
             self._actions.append(Record(record))
+
+    def split(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
+        """Return frames of ours one by one, with their ops, because a record says how many it holds."""
+        if not self.on:
+            return [(raw, ops)]
+        return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self._direction)]
 
     def stayed(
         self, data: bytes | memoryview, came: Run | Frame, first: int, t: int | None, cause: str
