@@ -78,13 +78,16 @@ def analyze(
 
     need_pyspark()
     from natsproxy.spark.jobs import analyze
-    from natsproxy.spark.source import paths
+    from natsproxy.spark.source import copies, paths
     from natsproxy.spark.tables import TABLES
 
     wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
     size = 0
     if not remote and not watch:
-        size = paths.check(captures)  # before the seconds that Spark takes to start
+        files = paths.begun(captures)  # before the seconds that Spark takes to start
+        size = sum(file.size for file in files)
+        if (sentence := copies.told(files)) is not None:
+            click.echo(f"Note: {sentence}", err=True)
     settings = dict(map(_setting, conf))
     spark = open_session(cores, size=size, master=master, remote=remote, log=spark_log, settings=settings)
     try:

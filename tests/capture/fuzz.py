@@ -29,7 +29,7 @@ from natsproxy.errors import CaptureError
 from tests.capture.columns.test_table import QUERIES, generated, others, pure_others, run
 from tests.kit.captures import MONO, WALL
 
-SEGMENT = Segment("fuzz.ncap", bytes(16), 0, WALL, MONO, None, None, "", {})
+SEGMENT = Segment("fuzz.ncap", bytes(16), bytes(16), 0, WALL, MONO, None, None, "", {})
 HUGE = [
     *(kind + b"\xff" * width for kind, width in [(b"\xcc", 1), (b"\xcd", 2), (b"\xce", 4), (b"\xcf", 8)]),
     b"\xd0\x80",

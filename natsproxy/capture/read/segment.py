@@ -52,6 +52,7 @@ class Segment:
 
     path: Path | str
     recorder: bytes
+    boot: bytes
     number: int
     wall: int
     mono: int
@@ -261,7 +262,7 @@ def segment_of(value: object, path: Path | str) -> Segment:
         raise UnreadableCapture(
             text + f"this version reads format {VERSION[0]}: upgrade natsproxy", path=path
         )
-    recorder, number = value.get("recorder"), value.get("segment")
+    recorder, boot, number = value.get("recorder"), value.get("boot"), value.get("segment")
     wall, mono = value.get("wall"), value.get("mono")
     if (
         not isinstance(recorder, bytes)
@@ -274,6 +275,7 @@ def segment_of(value: object, path: Path | str) -> Segment:
     return Segment(
         path,
         recorder,
+        boot if isinstance(boot, bytes) else b"",
         number,
         wall,
         mono,

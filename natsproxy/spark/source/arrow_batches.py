@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -21,7 +22,7 @@ from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError
 from natsproxy.spark.schema import ITEMS
 from natsproxy.spark.source.options import Options
-from natsproxy.spark.source.partitions import BlockPartition, Damage
+from natsproxy.spark.source.partitions import BlockPartition, Damage, Place
 from natsproxy.spark.source.paths import open_segment
 
 if TYPE_CHECKING:
@@ -49,20 +50,31 @@ def read_partition(
     with open_segment(partition.name) as file:
         for offset in partition.offsets:
             try:
-                ref = next(file.blocks(offset))
-                batch = _block_batch(file, ref, schema, options)
+                batch = _block_batch(file, offset, schema, options)
             except CaptureError as error:
-                if options.mode == "FAILFAST":
-                    raise
-                batch = _to_batch(_damage_columns(file, Damage(offset, offset, str(error)), options), schema)
+                batch = _from_copies(partition.copies.get(offset, ()), schema, options)
+                if batch is None:
+                    if options.mode == "FAILFAST":
+                        raise
+                    damage = Damage(offset, offset, str(error))
+                    batch = _to_batch(_damage_columns(file, damage, options), schema)
             yield batch
         for damage in partition.damage:
             yield _to_batch(_damage_columns(file, damage, options), schema)
 
 
-def _block_batch(file: CaptureFile, ref: BlockRef, schema: pa.Schema, options: Options) -> pa.RecordBatch:
+def _from_copies(copies: tuple[Place, ...], schema: pa.Schema, options: Options) -> pa.RecordBatch | None:
+    """Return the batch of the first copy of a block that is whole; None where none is."""
+    for name, offset in copies:
+        with suppress(CaptureError), open_segment(name) as file:
+            return _block_batch(file, offset, schema, options)
+    return None
+
+
+def _block_batch(file: CaptureFile, offset: int, schema: pa.Schema, options: Options) -> pa.RecordBatch:
     from natsproxy.capture.columns.arrow import batch
 
+    ref = next(file.blocks(offset))
     if options.what == "items":
         return _to_batch(_item_columns(file, ref), schema)
     made = batch(file, ref, schema.names, payload=options.payload, query=options.query)

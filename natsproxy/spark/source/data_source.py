@@ -25,9 +25,10 @@ from pyspark.sql.types import StructType
 
 from natsproxy.spark.schema import FRAMES, ITEMS
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
+from natsproxy.spark.source.copies import shares
 from natsproxy.spark.source.options import Options, parse
 from natsproxy.spark.source.partitions import block_partitions
-from natsproxy.spark.source.paths import readable, segments
+from natsproxy.spark.source.paths import begun
 from natsproxy.spark.source.stream import NatscapStream
 
 if TYPE_CHECKING:
@@ -64,13 +65,11 @@ class NatscapReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions whose blocks may hold wanted rows."""
+        files = begun(self._options.paths)
+        counted = shares(files)
         planned: list[InputPartition] = []
-        for place in self._options.paths:
-            names = segments(place)
-            # A lone segment is opened in any state, so that a capture without a header is an error.
-            begun = names if len(names) == 1 else readable(names)
-            for name in begun:
-                planned += block_partitions(name, self._options)
+        for file in files:
+            planned += block_partitions(file.name, self._options, share=counted.get(file.name))
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

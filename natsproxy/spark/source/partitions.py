@@ -9,7 +9,7 @@ segment is over, whole blocks behind a cut one show that it was damage too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -39,13 +39,32 @@ class FoundBlock(NamedTuple):
     ref: BlockRef | None
 
 
+Place = tuple[str, int]
+"""A block's file, and the offset of its header there."""
+
+
+class Share(NamedTuple):
+    """The part of a file that counts, where other files hold the same segment (`copies.py`).
+
+    blocks: the offsets of the blocks that are read from it, with the places of their copies.  damage: that is
+    told of.
+    """
+
+    blocks: dict[int, tuple[Place, ...]]
+    damage: frozenset[Damage]
+
+
 @dataclass(frozen=True)
 class BlockPartition(InputPartition):
-    """The blocks of one task: a segment, the offsets of the blocks' headers, and the damage between them."""
+    """The blocks of one task: a segment, the offsets of the blocks' headers, and the damage between them.
+
+    copies: the places of the same blocks in other files, by their offsets in this one.
+    """
 
     name: str
     offsets: tuple[int, ...]
     damage: tuple[Damage, ...] = ()
+    copies: dict[int, tuple[Place, ...]] = field(default_factory=dict)
 
 
 def walk(file: CaptureFile, offset: int, *, over: bool) -> Iterator[FoundBlock | Damage]:
@@ -88,32 +107,44 @@ def _is_whole(file: CaptureFile, block: Block) -> bool:
 
 
 def block_partitions(
-    name: str, options: Options, start: int = START, end: int | None = None
+    name: str, options: Options, start: int = START, end: int | None = None, share: Share | None = None
 ) -> Iterator[BlockPartition]:
     """Yield the partitions of a segment between two offsets; without `end`, to its last whole block.
 
-    Raises CaptureError for a file that is no capture, and for damage with mode FAILFAST.
+    share: the part of it that counts; all without.  Raises CaptureError for a file that is no capture, and
+    for damage with mode FAILFAST.
     """
+    copies = {} if share is None else share.blocks
     with open_segment(name, PLAN_BUFFER) as file:
         offsets: list[int] = []
         damage: list[Damage] = []
         size = 0
-        for found in _blocks_between(file, start, end):
+        for found in blocks_between(file, start, end):
             if isinstance(found, Damage):
+                if share is not None and found not in share.damage:
+                    continue
                 if options.mode == "FAILFAST":
                     raise CaptureError(found.reason, path=None if name in found.reason else name)
                 damage.append(found)
-            elif options.query.wants_block(found):
+            elif options.query.wants_block(found) and (share is None or found.block.offset in copies):
                 offsets.append(found.block.offset)
                 size += found.block.end - found.block.offset
             if size >= options.partition_bytes:
-                yield BlockPartition(name, tuple(offsets), tuple(damage))
+                yield _partition(name, offsets, damage, copies)
                 offsets, damage, size = [], [], 0
     if offsets or damage:
-        yield BlockPartition(name, tuple(offsets), tuple(damage))
+        yield _partition(name, offsets, damage, copies)
 
 
-def _blocks_between(file: CaptureFile, start: int, end: int | None) -> Iterator[BlockRef | Damage]:
+def _partition(
+    name: str, offsets: list[int], damage: list[Damage], copies: dict[int, tuple[Place, ...]]
+) -> BlockPartition:
+    others = {offset: copies[offset] for offset in offsets if copies.get(offset)}
+    return BlockPartition(name, tuple(offsets), tuple(damage), others)
+
+
+def blocks_between(file: CaptureFile, start: int, end: int | None) -> Iterator[BlockRef | Damage]:
+    """Yield the records blocks and the damage between two offsets; without `end`, to the last whole block."""
     # An end lies inside a segment that was still growing when a stream planned its batch.
     indexed = file.indexed() if end is None else None
     if indexed is not None:

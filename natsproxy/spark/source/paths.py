@@ -14,9 +14,9 @@ from __future__ import annotations
 import fnmatch
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote
 
 from natsproxy.capture.read.reader import open_capture, segment_order
@@ -83,33 +83,37 @@ def open_segment(place: str, buffer: int = READ_BUFFER) -> CaptureFile:
         raise CaptureError(f"cannot read it: {_reason(error)}", path=place) from None
 
 
-def check(places: Iterable[str]) -> int:
-    """Open every segment of all places once, before any work, and return their size (bytes).
+class SegmentFile(NamedTuple):
+    """A segment file: the segment that it holds (recorder, boot, number), and its size in bytes."""
+
+    name: str
+    segment: tuple[str, str, int]
+    size: int
+
+
+def begun(places: Iterable[str]) -> list[SegmentFile]:
+    """Open every segment of all places once; return those that have begun, each file once.
 
     Raises CaptureError where there is no file, for a file that is no capture or of a newer version, and
-    without permission.  A last segment whose header is not written yet is passed over, unless it is the only
-    one.
+    without permission.  A segment whose header is not written yet is passed over, unless its place has no
+    other.
     """
-    total = 0
+    found: dict[str, SegmentFile] = {}
     for place in places:
-        names = segments(place)
-        begun = list(readable(names))
-        if not begun:
-            open_segment(names[0]).__exit__()
-        for name in begun:
-            with open_segment(name, PLAN_BUFFER) as file:
-                total += file.size()
-    return total
-
-
-def readable(names: Iterable[str]) -> Iterator[str]:
-    """Yield the segments whose headers are written.  Raises CaptureError for an unreadable one."""
-    for name in names:
-        try:
-            with open_segment(name, PLAN_BUFFER):
-                yield name
-        except TruncatedCapture:
-            continue  # created, its header is not written yet
+        unwritten: TruncatedCapture | None = None
+        any_begun = False
+        for name in segments(place):
+            try:
+                with open_segment(name, PLAN_BUFFER) as file:
+                    header = file.segment
+                    identity = header.recorder.hex(), header.boot.hex(), header.number
+                    found[name] = SegmentFile(name, identity, file.size())
+                    any_begun = True
+            except TruncatedCapture as error:
+                unwritten = error
+        if unwritten is not None and not any_begun:
+            raise unwritten
+    return list(found.values())
 
 
 def _resolve(place: str) -> tuple[FileSystem, str, str]:

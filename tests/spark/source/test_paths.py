@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from natsproxy.spark.source.data_source import NatscapReader
 from natsproxy.spark.source.options import parse
-from natsproxy.spark.source.paths import check, listing, segments
+from natsproxy.spark.source.paths import begun, listing, segments
 from natsproxy.spark.source.stream import NatscapStream
 
 pytestmark = pytest.mark.spark
@@ -110,17 +110,18 @@ def test_errors_name_the_address(bucket: Path, place: str, sentence: str) -> Non
     (bucket / "empty").mkdir()
     (bucket / "other.ncap").write_bytes(b"something else entirely")
     with pytest.raises(CaptureError) as error:
-        check([place])
+        begun([place])
     assert str(error.value).startswith(sentence)
 
 
 def test_a_last_segment_that_has_not_begun_is_passed_over(tmp_path: Path) -> None:
     """Unless there is nothing else."""
-    make(tmp_path / "a", b"a", [[1]])
+    made = make(tmp_path / "a", b"a", [[1]])
     (tmp_path / "a" / f"{'61' * 16}-1.ncap").write_bytes(b"")
-    assert check([str(tmp_path / "a")]) == sum(path.stat().st_size for path in (tmp_path / "a").iterdir())
+    found = begun([str(tmp_path / "a")])
+    assert [file.size for file in found] == [path.stat().st_size for path in made]
     assert len(segments(str(tmp_path / "a"))) == 2
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x-0.ncap").write_bytes(b"")
     with pytest.raises(CaptureError, match=r"x-0\.ncap: the file ends before its first block"):
-        check([str(tmp_path / "b")])
+        begun([str(tmp_path / "b")])
