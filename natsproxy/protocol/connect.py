@@ -1,11 +1,11 @@
-"""CONNECT: what a client says of itself, read as nats-server reads it.
+"""CONNECT: the options of a client, read as nats-server reads them.
 
 The server decodes the JSON over the options it has: keys in any letter case, last duplicate wins, absent and
-`null` members change nothing.  So a second CONNECT is merged over the first, and what was never said keeps
-the server's defaults: verbose, pedantic and echo are *true*.  A wrong type, bytes after the object or no
-object at all make the server close without an -ERR.
+`null` members change nothing.  So a second CONNECT is merged over the first, and an option that was never
+given keeps the server's default: verbose, pedantic and echo are *true*.  A wrong type, bytes after the object
+or no object at all make the server close without an -ERR.
 
-`Connect` holds no secret: `credentials` says which kinds were given.
+`Connect` holds no secret: `credentials` lists the kinds that were given, not their values.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from natsproxy.protocol.redaction import CONNECT_SECRETS, SEED, SEED_WITHHELD, r
 class Connect:
     """The options of a connection; the defaults are those before any CONNECT (`server/client.go`).
 
-    credentials: which of `user`, `pass`, `auth_token`, `nkey`, `jwt`, `sig`, `proxy_sig` are not empty.
-    remote: it is a leafnode's or a route's CONNECT (`import`, `export` or `remote_account` were given).
+    credentials: the names among `_CREDENTIALS` whose values are not empty.
+    remote: the CONNECT of a leafnode or a route (`import`, `export` or `remote_account` were given).
     """
 
     verbose: bool = True
@@ -69,11 +69,12 @@ _FIELDS: Final = {**_KEPT, **dict.fromkeys(_CREDENTIALS, str), **_REMOTE}
 def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
     """Read the arguments of a CONNECT over `base`, the options that the connection has.
 
-    Raises ValueError with a clause where the server closes without a word.
+    Raises ValueError with a clause where the server closes without an -ERR.
     """
     found = gojson.fill(args, _FIELDS)
     kept: dict[str, Any] = {name: _shown(value) for name, value in found.items() if name in _KEPT}
     given: dict[str, bool] = {name: bool(found[name]) for name in _CREDENTIALS if name in found}
+    # The merge of the server: an empty string takes a credential back, an absent member keeps it.
     credentials = {name for name in base.credentials if given.get(name, True)}
     credentials |= {name for name, present in given.items() if present}
     remote = base.remote or any(found.get(name) for name in _REMOTE)
@@ -81,12 +82,12 @@ def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value without seeds: names and users reach logs and events."""
+    """Return a value without nkey seeds, since names and users reach logs and events."""
     return SEED.sub(SEED_WITHHELD, value) if isinstance(value, str) else value
 
 
 def redact_connect(args: bytes) -> bytes:
-    """Return the arguments of a CONNECT as they may be written down: secrets withheld, all else as it was.
+    """Return the arguments of a CONNECT with its secrets withheld and every other byte kept.
 
     A CONNECT that does not parse is withheld whole, since nobody knows where its secrets are.
     """

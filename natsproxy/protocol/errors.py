@@ -1,16 +1,16 @@
 r"""The -ERR catalogue: every text that nats-server sends to a client connection, one row each.
 
-A row says what the text is, whether the server closes after it, and what the two official clients do when
-they get it (`GO`, `PY` below).  Constructors make the texts byte for byte; `classify` takes one apart again.
+A row has the text, says whether the server closes after it, and names the reaction of two official clients
+(`go`, `py`).  Constructors make the texts byte for byte; `classify` takes one apart again.
 
 Quoting is Go's `%q`: `"` and `\` escaped, `\a \b \f \n \r \t \v`, other control bytes and bytes that are not
-UTF-8 as `\xNN`, unprintable characters as `\uNNNN`, printable UTF-8 as it is.  So the text is not always the
-bytes of the subject: clients that compare (nats.go) compare with the quoted form.  What is printable is a
-matter of the Unicode version: a character newer than the interpreter's table is quoted `\uNNNN` here, and
-stays as it is there.
+UTF-8 as `\xNN`, unprintable characters as `\uNNNN`, printable UTF-8 unchanged.  So the text is not always the
+bytes of the subject: clients that compare (nats.go) compare with the quoted form.  The set of printable
+characters depends on the Unicode version: a character newer than the interpreter's table is quoted `\uNNNN`
+here, and the server sends it unquoted.
 
-nats.go and nats.py lower-case the text before they compare, and treat everything that they do not know as
-fatal: an invented text makes a client give up for good.
+nats.go and nats.py lower-case the text before they compare, and an unknown text is fatal to them: an invented
+-ERR makes a client give up for good.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ErrorKind:
     """One row of the catalogue.
 
     name: a short stable name (captures, Spark).  text: the exact text, or its constant start where
-    subjects follow.  closes: the server closes after it.  go, py: what nats.go 1.53 and nats.py 2.16 do.
-    sent: False for a text that the server logs but that never reaches the peer.
+    subjects follow.  closes: the server closes after it.  go, py: the reaction of nats.go 1.53 and nats.py
+    2.16.  sent: False for a text that the server logs but that never reaches the peer.
     """
 
     name: str
@@ -60,6 +60,7 @@ MAX_CONNECTIONS: Final = ErrorKind("max_connections", "maximum connections excee
 MAX_ACCOUNT_CONNECTIONS: Final = ErrorKind(
     "max_account_connections", "maximum account active connections exceeded", True, go=_R
 )
+# The server keeps the connection; nats.py closes it for good all the same.
 MAX_SUBSCRIPTIONS: Final = ErrorKind("max_subscriptions", "maximum subscriptions exceeded", False, go=_P)
 MAX_PAYLOAD: Final = ErrorKind("max_payload", "Maximum Payload Violation", True)
 MAX_CONTROL_LINE: Final = ErrorKind("max_control_line", "maximum control line exceeded", True)
@@ -67,6 +68,7 @@ INVALID_PROTOCOL: Final = ErrorKind("invalid_protocol", "invalid client protocol
 NO_RESPONDERS_HEADERS: Final = ErrorKind(
     "no_responders_headers", "no responders requires headers support", True
 )
+# For pedantic clients only, and the server delivers the message nevertheless.
 INVALID_PUBLISH_SUBJECT: Final = ErrorKind("invalid_publish_subject", "Invalid Publish Subject", False)
 INVALID_SUBJECT: Final = ErrorKind("invalid_subject", "Invalid Subject", False)
 PUBLISH_REPLY_DENIED: Final = ErrorKind(
@@ -88,6 +90,7 @@ ACCOUNT_REGISTRATION: Final = ErrorKind("account_registration", "Failed Account 
 ROUTE_PORT: Final = ErrorKind("route_port", "attempted to connect to route port", True)
 LEAFNODE_PORT: Final = ErrorKind("leafnode_port", "attempted to connect to leaf node port", True)
 GATEWAY_PORT: Final = ErrorKind("gateway_port", "attempted to connect to gateway port", True)
+# Never sent: the server closes without a flush, and the peer sees a plain end of the stream.
 TLS_REQUIRED: Final = ErrorKind("tls_required", "Secure Connection - TLS Required", True, sent=False)
 OTHER: Final = ErrorKind("other", "", False)
 """A text that is not in the catalogue: both clients close for good."""
@@ -122,6 +125,7 @@ CATALOGUE: Final[tuple[ErrorKind, ...]] = (
     TLS_REQUIRED,
 )
 
+# The three permission texts go on with a subject: `_PERMISSION` reads those.
 _FIXED: Final = {kind.text.lower(): kind for kind in CATALOGUE if not kind.text.startswith("Permissions")}
 _STRING: Final = r'"((?:[^"\\]|\\.)*)"'
 _PERMISSION: Final = re.compile(
@@ -132,7 +136,7 @@ _PERMISSION: Final = re.compile(
 
 
 class ServerError(NamedTuple):
-    """An -ERR text, taken apart.
+    """The parts of an -ERR text.
 
     subject, queue, sid: the bytes that the text quotes, quoting undone; `b""` where it names none.
     """
@@ -154,7 +158,7 @@ def err_text(args: bytes) -> str:
 
 
 def classify(text: str) -> ServerError:
-    """Return the row of the catalogue that a text is (letter case does not count) and what it quotes."""
+    """Return the catalogue row of a text, in any letter case, and the names that the text quotes."""
     kind = _FIXED.get(text.lower())
     if kind is not None:
         return ServerError(kind)
@@ -220,7 +224,7 @@ def _quote_char(char: str) -> str:
     code = ord(char)
     if code in _SHORT:
         return _SHORT[code]
-    if 0xDC80 <= code <= 0xDCFF:
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as "surrogateescape" decodes it
         return f"\\x{code - 0xDC00:02x}"
     if code < 0x20 or code == 0x7F:
         return f"\\x{code:02x}"
@@ -242,4 +246,5 @@ def _unescape(found: re.Match[str]) -> str:
     if char is not None:
         return chr(_UNSHORT[char]) if char in _UNSHORT else char
     code = int(short or long, 16)
+    # Half a surrogate pair, or a number beyond Unicode: Go reads U+FFFD, and Python could not encode it.
     return chr(code) if code < 0xD800 or 0xDFFF < code < 0x110000 else "\ufffd"

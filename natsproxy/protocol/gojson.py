@@ -1,10 +1,13 @@
-"""JSON as nats-server reads and writes it: Go's `encoding/json`, with the bytes at hand.
+"""JSON as nats-server reads and writes it: Go's `encoding/json`, on bytes.
 
-Reading: keys match whatever their letter case, the last duplicate wins, `null` leaves a field as it was, a
-wrong type is an error, so are bytes after the value; invalid UTF-8 inside strings is taken.
-Writing: no blanks, and `<`, `>`, `&`, U+2028 and U+2029 as `\\u003c` and so on.
+Reading: keys match in any letter case, the last duplicate wins, `null` leaves a field unchanged; a wrong type
+is an error, and so are bytes after the value; invalid UTF-8 inside strings is accepted.
+Writing: no blanks, and `<`, `>`, `&`, U+2028 and U+2029 are escaped (`\\u003c` and so on).
 
-Text is bytes decoded with "surrogateescape", so what is not touched goes back to the very same bytes.
+Text is bytes decoded with "surrogateescape", so untouched text encodes to the very same bytes again.
+
+Edits of JSON (`info.rewrite_info`, `redaction`, the API bodies of `rules/rewriting`) need places in the text,
+which `json` does not give: `lex` and `members` find them, in text that `json` has already accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 _ESCAPES: Final = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 )
+# The only two characters outside ASCII that fold to ASCII letters; Go's decoder knows them.
 _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
+# Lone halves of surrogate pairs, those of "surrogateescape" included.
 _HALVES: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
@@ -28,18 +33,19 @@ def fold(key: str) -> str:
 
 
 def to_text(raw: bytes) -> str:
-    """Decode bytes so that `to_bytes` gives them back whatever they are."""
+    """Decode any bytes so that `to_bytes` returns the same bytes."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def to_bytes(text: str) -> bytes:
-    """Encode text that `to_text` made (a lone surrogate of other origin becomes `?`)."""
+    """Encode text that `to_text` made; a lone surrogate of any other origin becomes `?`."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace")
 
 
+# Python's decoder takes NaN and Infinity, which Go refuses.
 def _reject(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
@@ -49,7 +55,7 @@ _PAIRS: Final = json.JSONDecoder(parse_constant=_reject, object_pairs_hook=tuple
 
 
 def loads(raw: bytes) -> Any:
-    """Read one JSON value.  Raises ValueError where Go does (and where it nests too deeply for us)."""
+    """Read one JSON value.  Raises ValueError where Go does, and where Python's parser nests too deeply."""
     return _decode(_VALUES, raw)
 
 
@@ -67,7 +73,7 @@ def load_pairs(raw: bytes) -> tuple[tuple[str, Any], ...] | None:
 def _decode(decoder: json.JSONDecoder, raw: bytes) -> Any:
     try:
         return decoder.decode(to_text(raw))
-    except RecursionError:
+    except RecursionError:  # hostile input: Go's limit is 10,000 levels, Python's is lower
         raise ValueError("JSON that nests too deeply") from None
 
 
@@ -79,8 +85,8 @@ def dumps(value: Any) -> bytes:
 def fill(raw: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
     """Return the members of the object `raw` that are in `fields` (name to type), as Go fills a struct.
 
-    Absent and `null` members are absent.  Types: bool, int, str, list (of strings), dict (any object).  In
-    their texts what is no Unicode (invalid UTF-8, half a surrogate pair) is U+FFFD, as in Go's.
+    Absent and `null` members are absent.  Types: bool, int, str, list (of strings), dict (any object).  Text
+    that is not Unicode (invalid UTF-8, half a surrogate pair) becomes U+FFFD, as in Go.
     Raises ValueError for JSON that does not parse and for a wrong type.
     """
     found: dict[str, Any] = {}
@@ -106,11 +112,11 @@ def _fits(value: Any, wanted: type) -> bool:
         return isinstance(value, tuple)
     if wanted is list:
         return isinstance(value, list) and all(item is None or isinstance(item, str) for item in value)
-    return type(value) is wanted
+    return type(value) is wanted  # not isinstance: True is no number to Go
 
 
 class Token(NamedTuple):
-    """A lexical token of JSON text and where it stands."""
+    """A lexical token of JSON text, from `start` to `end`."""
 
     text: str
     start: int
@@ -126,7 +132,7 @@ def lex(text: str) -> Iterator[Token]:
 class Member(NamedTuple):
     """A member of an object in JSON text.
 
-    key: folded.  start: where the key stands.  value, end: where the value stands.
+    key: folded.  start: the place of the key.  value, end: the begin and the end of the value.
     depth: 1 for members of the outermost object.
     """
 

@@ -1,13 +1,16 @@
-"""Header blocks of HPUB and HMSG: read them, look a header up, change one and keep every other byte.
+"""Header blocks of HPUB and HMSG: reading, the server's look-up, and edits that keep every other byte.
 
     NATS/1.0[ <code>[ <description>]] CRLF  { <name>:[ws]<value> CRLF }  CRLF
 
-nats-server forwards a block unread (only its length counts), so any bytes may come.  `parse` takes what
-clients take: LF alone as line end, a missing blank line, a line without a colon, a missing version line; and
-says in `odd` what was not as the grammar has it.  The server's own look-up is stricter and a function of its
-own: `get` finds the name byte for byte, after CRLF and right before `:`, skips spaces (not TABs) and takes
-the first.
+nats-server forwards a block unread (only its length counts), so any bytes may come.  Three readers differ:
 
+1. `parse` is as lenient as the clients: it takes LF alone as a line end, a missing blank line, a line without
+   a colon, a missing version line.  `odd` lists the deviations from the grammar.
+2. `get` is the server's look-up: the name byte for byte, after CRLF and right before `:`; spaces (not TABs)
+   are skipped, and the first one counts.
+3. `trace_span` is the server's look-up of `Nats-Trace-Dest` alone, which has rules of its own.
+
+A rule that guards the server must read as the server does (2, 3); a report for people reads as clients do.
 Edits work on the bytes: `set_header` and `remove_header` touch the lines of that name and nothing else.
 """
 
@@ -25,11 +28,11 @@ _NAME: Final = re.compile(rb"[!-9;-~]+")
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """A header block that was read.
+    """The contents of a header block.
 
     code: the status ("503") or `b""`.  description: the text behind it.
     pairs: name and value in wire order, case kept, blanks around the value removed.
-    odd: what was not as the grammar has it, one clause each; empty for a proper block.
+    odd: the deviations from the grammar, one clause each; empty for a proper block.
     """
 
     code: bytes
@@ -39,7 +42,7 @@ class Headers:
 
     @property
     def status(self) -> int | None:
-        """The status code as a number, None without one (or with one that is not a number)."""
+        """The status code as a number; None without one, and for one that is not a number."""
         return int(self.code) if self.code.isdigit() else None
 
     def first(self, name: bytes) -> bytes | None:
@@ -55,7 +58,7 @@ NO_HEADERS: Final = Headers(b"", b"", ())
 
 
 def parse(block: bytes) -> Headers:
-    """Read a header block.  Never fails: what is odd is said in `odd`."""
+    """Read a header block.  Never fails: `odd` lists the deviations."""
     if not block:
         return NO_HEADERS
     odd: list[str] = []
@@ -76,7 +79,7 @@ def parse(block: bytes) -> Headers:
 
 
 def _lines(block: bytes, odd: list[str]) -> tuple[list[bytes], bool]:
-    """Split a block into its lines up to the blank one; and tell whether there was one."""
+    """Split a block into its lines up to the blank one, and tell whether there was a blank one."""
     lines: list[bytes] = []
     position = 0
     while position < len(block):
@@ -110,7 +113,7 @@ def _status(lines: list[bytes], odd: list[str]) -> tuple[bytes, bytes]:
     if rest and rest[:1] not in (b" ", b"\t"):
         odd.append("no blank after NATS/1.0")
     fields = rest.strip(BLANKS)
-    code, description = fields[:3], fields[3:].strip(BLANKS)
+    code, description = fields[:3], fields[3:].strip(BLANKS)  # nats.go takes the first three bytes, too
     if code and not (code.isdigit() and len(code) == 3):
         odd.append("a status that is not three digits")
     return code, description
@@ -127,7 +130,7 @@ def get(block: bytes, name: bytes) -> bytes | None:
 
 
 def span(block: bytes, name: bytes) -> tuple[int, int] | None:
-    """Return where the value stands that nats-server would see for `name` (see `get`), None without one."""
+    """Return the begin and the end of the value that `get` returns, None without one."""
     at = block.find(CRLF + name + b":")
     if at < 0:
         return None
@@ -142,10 +145,10 @@ TRACE_DEST: Final = b"Nats-Trace-Dest"
 
 
 def trace_span(block: bytes) -> tuple[int, int] | None:
-    """Return where the subject stands to which nats-server publishes what it traces, None for none.
+    """Return the begin and the end of the subject that nats-server publishes its traces to, None without one.
 
-    The server reads this header otherwise than its others (`server/msgtrace.go`): only behind a bare version
-    line; a name is all up to the next colon; values that are empty without their blanks do not count.
+    The server (since 2.11) reads this header by other rules than the rest (`server/msgtrace.go`): only behind
+    a bare version line; a name is everything up to the next colon; a value of blanks alone does not count.
     """
     at = len(VERSION_LINE + CRLF)
     if TRACE_DEST not in block or not block.startswith(VERSION_LINE + CRLF):
@@ -191,7 +194,7 @@ def _line(name: bytes, value: bytes) -> bytes:
 
 
 def _spans(block: bytes, name: bytes) -> list[tuple[int, int]]:
-    """Return where the lines of `name` stand, line ends included.  The version line is never one of them."""
+    """Return the places of the lines of `name`, line ends included; the version line is never one."""
     spans: list[tuple[int, int]] = []
     position = block.find(b"\n") + 1 if block.startswith(VERSION_LINE) else 0
     while 0 <= position < len(block):
@@ -207,7 +210,7 @@ def _spans(block: bytes, name: bytes) -> list[tuple[int, int]]:
 
 def remove_header(block: bytes, name: bytes) -> bytes:
     """Return `block` without the lines of `name` (case counts); every other byte is kept."""
-    for start, stop in reversed(_spans(block, name)):
+    for start, stop in reversed(_spans(block, name)):  # from the end, so that the earlier places stay true
         block = block[:start] + block[stop:]
     return block
 
@@ -215,8 +218,8 @@ def remove_header(block: bytes, name: bytes) -> bytes:
 def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
     """Return `block` with `name` set to `value`, every other byte kept.
 
-    The first line of that name is replaced and further ones go; without one, a line is added at the end.  An
-    empty block (a frame without headers) becomes a whole one.  Raises ValueError as `build` does.
+    The first line of that name is replaced and further ones are removed; without one, a line is added at the
+    end.  An empty block (a frame without headers) becomes a whole one.  Raises ValueError as `build` does.
     """
     line = _line(name, value)
     if not block:
@@ -227,6 +230,7 @@ def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
             block = block[:start] + block[stop:]
         start, stop = spans[0]
         return block[:start] + line + block[stop:]
+    # The new line stands before the blank one: nothing behind the blank line is a header.
     for ending in (b"\r\n\r\n", b"\n\n"):
         if block.endswith(ending):
             keep = len(block) - len(ending) // 2

@@ -1,13 +1,13 @@
 """Identifiers that differ from run to run: inboxes, nuids, generated consumer names, ack subjects.
 
-Recognising them is by shape, since nothing on the wire says what a token is:
+Nothing on the wire says that a token is generated, so its shape decides:
 
-- a nuid is 22 base62 characters; to be one, a token must look random: digits beside letters of both cases,
-  without digits many changes of case, without small letters (nats.js 2 has none) digits in several places
-  (so `OrderProcessorServiceXY` is none; about 1 nuid in 50 is missed).
-- clients put more around a nuid (`EXTENDED`): four hexadecimal digits behind it make a request token of
-  nats-py, `_` and a number an ordered consumer's name, which nats.js begins with `oc_`.
-- a generated consumer name is 8 base62 characters of mixed kind, or a nuid, with or without what clients add.
+- a nuid is 22 base62 characters that look random: digits beside letters of both cases; without digits, many
+  changes of case; without small letters (nats.js 2 uses none), digits in several places.  So the word
+  `OrderProcessorServiceX` is none, and about 1 nuid in 50 is missed.
+- clients put more around a nuid (`EXTENDED`): nats-py puts four hexadecimal digits behind it in a request
+  token; an ordered consumer's name ends in `_` and a number, and with nats.js begins with `oc_`.
+- a generated consumer name is 8 base62 characters of mixed kinds, or a nuid, with or without those additions.
 - an inbox is `_INBOX.<nuid>[.<token>]`, or the same after any other prefix: a nuid that ends a subject, or is
   followed by one token or by `*`, outside of the server's own `$` subjects.
 """
@@ -33,12 +33,13 @@ def is_nuid(token: bytes) -> bool:
     if token == token.lower():
         return False
     if token == token.upper():
-        return len(_DIGITS_BEFORE_LETTER.findall(token)) > 1
+        return len(_DIGITS_BEFORE_LETTER.findall(token)) > 1  # not one number in a word of capitals
+    # 1 nuid in 48 has no digit; CamelCase of 22 letters changes case less often than a random string.
     return any(0x30 <= byte <= 0x39 for byte in token) or len(_CASE_CHANGE.findall(token)) > 7
 
 
 def split_nuid(token: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Return a token as what stands before its nuid, the nuid, and what stands behind; None without one."""
+    """Split a token into the bytes before its nuid, the nuid, and the bytes behind it; None without one."""
     found = _EXTENDED.fullmatch(token)
     if found is None or not is_nuid(found[2]):
         return None
@@ -48,7 +49,8 @@ def split_nuid(token: bytes) -> tuple[bytes, bytes, bytes] | None:
 def is_generated_consumer(token: bytes) -> bool:
     """Tell whether a token, known to be a consumer's name, looks generated rather than chosen.
 
-    Eight base62 characters count when they mix digits and letters or change case inside.
+    Eight base62 characters count when they mix digits and letters or change case inside.  A word with a
+    number behind it (`orders42`) was chosen by a person.
     """
     if len(token) == 8:
         if _BASE62.fullmatch(token) is None or token.isdigit():
@@ -70,7 +72,7 @@ class Inbox(NamedTuple):
 def find_inbox(subject: bytes, prefixes: tuple[bytes, ...] = (INBOX,)) -> Inbox | None:
     """Take an inbox subject apart; None for any other.
 
-    prefixes: known ones, behind which any id counts; behind another prefix it must be a nuid (evidence).
+    prefixes: known inbox prefixes, which any id may follow; behind another prefix the id must be a nuid.
     """
     for prefix in prefixes:
         if subject.startswith(prefix + b"."):

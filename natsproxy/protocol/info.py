@@ -1,8 +1,7 @@
-"""INFO: what a server says of itself, and how to change what a client gets to see of it.
+"""INFO: the facts that a server announces, and edits of the copy that a client gets.
 
-The bytes are kept: an INFO that nothing changes goes on as it came, and a changed one differs in the members
-that were named and nowhere else (order, spacing and Go's `\\u003c` escapes stay).  nats-server writes
-`INFO {...} \\r\\n`, with one blank before the line end; `info_frame` does so too.
+The bytes are kept: an INFO without changes is forwarded byte for byte, and a changed one differs in the named
+members only (order, spacing and Go's `\\u003c` escapes stay).
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from natsproxy.protocol import gojson
 from natsproxy.protocol.redaction import INFO_SECRETS, redact_object
 
 GOSSIP: Final = ("connect_urls", "ws_connect_urls")
-"""The members that would lead a client around a proxy."""
+"""The members that would lead a client around a proxy: addresses that it dials when it reconnects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
     """The members of an INFO that the proxy reads; absent ones are empty, zero or False.
 
-    nonce: there is one.  other_port: why this is not a client port ("route", "leafnode", "gateway"), or "".
+    nonce: the INFO has one.  other_port: the kind of port where it is not one for clients ("route",
+    "leafnode", "gateway"), or "".
     """
 
     server_id: str = ""
@@ -78,6 +78,7 @@ _FIELDS: Final[dict[str, type]] = {
     "remote_account": str,
     "nonce": str,
 }
+# No client port sends these members; the first one found names the port.
 _OTHER_PORTS: Final = {
     "gateway": "gateway",
     "gateway_urls": "gateway",
@@ -102,7 +103,7 @@ def parse_info(args: bytes) -> Info:
     found["nonce"] = bool(found.get("nonce"))
     keys = {gojson.fold(key) for key, _ in gojson.load_pairs(args) or ()}
     other = next((port for key, port in _OTHER_PORTS.items() if key in keys), "")
-    if not other and found.get("proto", 0) > 1:
+    if not other and found.get("proto", 0) > 1:  # clients are served with proto 1
         other = "route"
     return Info(**found, other_port=other)
 
@@ -111,8 +112,8 @@ def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str,
     """Return the arguments of an INFO without the members `remove` and with those of `set`.
 
     Names are lower case; members match in any letter case.  A member of `set` is replaced where it stands
-    (duplicates of it go) or added at the end; one that has its value already is left as it is.  `args` itself
-    comes back when nothing changes.  Raises ValueError when `args` is not a JSON object.
+    (its duplicates are removed) or added at the end; a member that has its value already keeps its bytes.
+    Returns `args` itself when nothing changes.  Raises ValueError when `args` is not a JSON object.
     """
     if gojson.load_pairs(args) is None:
         raise ValueError("an INFO of null")
@@ -124,6 +125,7 @@ def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str,
     changed = False
     for member in top:
         name = member.key
+        # A reader takes the last duplicate, so that is the one to replace.
         if name in remove or (name in wanted and member is not last[name]):
             changed = True
         elif name not in wanted:
@@ -146,7 +148,7 @@ def _written(value: Any) -> str:
 
 
 def redact_info(args: bytes) -> bytes:
-    """Return the arguments of an INFO as they may be written down: the nonce withheld, all else as it was.
+    """Return the arguments of an INFO with the nonce withheld and every other byte kept.
 
     An INFO that does not parse is withheld whole.
     """

@@ -1,7 +1,9 @@
 """JetStream over the client protocol: the meaning of the subjects, bodies and statuses of its frames.
 
-Everything is recognised from one frame alone; what needs history (a publish ack is a body on the reply inbox
-of an earlier PUB) belongs to the session.  One table for each: API subjects, ack payloads, statuses.
+Each function looks at one frame alone.  A meaning that needs history (a publish ack is a body on the reply
+inbox of an earlier PUB) belongs to the session.  There is one table each for API subjects, ack payloads and
+statuses.  Names follow nats-server 2.15; an unknown API verb is None rather than an error, since each
+version adds some.
 """
 
 from __future__ import annotations
@@ -50,14 +52,17 @@ _API: Final[dict[bytes, tuple[str, ...]]] = {
 }
 _LONGEST_VERB: Final = max(verb.count(b".") + 1 for verb in _API)
 _OPTIONAL: Final = {b"DIRECT.GET": 1, b"CONSUMER.CREATE": 1}
-"""Verbs whose later names may be absent: how many must be there."""
+"""The number of names that must be there, for verbs whose later names may be absent.
+
+`CONSUMER.CREATE.<stream>` is the form before 2.9, `DIRECT.GET.<stream>.<subject>` gets the last message.
+"""
 
 
 class ApiCall(NamedTuple):
     """An API subject taken apart.
 
-    verb: "STREAM.CREATE" and so on.  filter: what remains of CONSUMER.CREATE and DIRECT.GET subjects, several
-    tokens perhaps.  domain: of `$JS.<domain>.API.`.  start: the token at which the names begin.
+    verb: "STREAM.CREATE" and so on.  filter: the last tokens of CONSUMER.CREATE and DIRECT.GET subjects.
+    domain: of `$JS.<domain>.API.`.  start: the index of the token at which the names begin.
     """
 
     verb: bytes
@@ -84,7 +89,7 @@ def api_verb_at(tokens: list[bytes]) -> int | None:
 def parse_api(subject: bytes, prefixes: tuple[bytes, ...] = ()) -> ApiCall | None:
     """Take an API subject apart; None for any other.
 
-    prefixes: what importing accounts use in place of `$JS.API`, without the final dot.
+    prefixes: the subjects that importing accounts use in place of `$JS.API`, without the final dot.
     """
     for prefix in prefixes:
         if subject.startswith(prefix + b"."):
@@ -100,6 +105,7 @@ def parse_api(subject: bytes, prefixes: tuple[bytes, ...] = ()) -> ApiCall | Non
 
 
 def _parse_verb(tokens: list[bytes], at: int, domain: bytes) -> ApiCall | None:
+    # The longest verb first: CONSUMER.DURABLE.CREATE before any shorter one that begins alike.
     for length in range(min(_LONGEST_VERB, len(tokens) - at), 0, -1):
         verb = b".".join(tokens[at : at + length])
         names = _API.get(verb)
@@ -108,7 +114,7 @@ def _parse_verb(tokens: list[bytes], at: int, domain: bytes) -> ApiCall | None:
         start = at + length
         given = tokens[start:]
         found = dict(zip(names, given, strict=False))
-        if names[-1:] == ("filter",):
+        if names[-1:] == ("filter",):  # a filter is a subject: it takes all tokens that are left
             found["filter"] = b".".join(given[len(names) - 1 :])
             whole = len(given) >= _OPTIONAL[verb]
         else:
@@ -121,8 +127,8 @@ def _parse_verb(tokens: list[bytes], at: int, domain: bytes) -> ApiCall | None:
 class AckSubject(NamedTuple):
     """The reply subject of a delivered message (`$JS.ACK...`), v1 with 9 tokens or v2 with 11 and more.
 
-    delivered: 1 at the first delivery.  timestamp: when the message was stored, ns since 1970 by the server's
-    clock.  pending: matching messages not yet delivered then.  domain, account: v2 only (`b""` for `_`).
+    delivered: 1 at the first delivery.  timestamp: the time of storage, ns since 1970 by the server's clock.
+    pending: matching messages not yet delivered then.  domain, account: v2 only (`b""` for `_`).
     """
 
     stream: bytes
@@ -137,11 +143,12 @@ class AckSubject(NamedTuple):
 
 
 def parse_ack(subject: bytes) -> AckSubject | None:
-    """Take an ack subject apart; None for any other, and for one with tokens that are no numbers."""
+    """Take an ack subject apart; None for any other subject, and where a number is none."""
     if not subject.startswith(b"$JS.ACK."):
         return None
     tokens = subject.split(b".")
     at = ack_names_at(len(tokens))
+    # Below 20 digits: any client may publish to $JS.ACK, and Python's integers have no bound.
     if at is None or not all(token.isdigit() and len(token) < 20 for token in tokens[at + 2 : at + 7]):
         return None
     delivered, stream_seq, consumer_seq, timestamp, pending = (
@@ -154,7 +161,7 @@ def parse_ack(subject: bytes) -> AckSubject | None:
 
 
 def ack_names_at(count: int) -> int | None:
-    """Return which token of an ack subject with `count` tokens is the stream; the consumer follows it."""
+    """Return the index of the stream's token in an ack subject of `count` tokens; the consumer is next."""
     return 2 if count == 9 else 4 if count >= 11 else None
 
 
@@ -167,7 +174,7 @@ class AckKind(Enum):
     TERM = "term"
     NEXT = "next"
     NONE = "none"
-    """Not an ack (the server answers it all the same)."""
+    """Not an ack; the server answers it all the same."""
 
 
 _ACK_EXACT: Final = {
@@ -176,11 +183,12 @@ _ACK_EXACT: Final = {
     b"+OK": AckKind.ACK,
     b"+WPI": AckKind.PROGRESS,
 }
+# These may have arguments: a delay behind -NAK, a reason behind +TERM, a pull request behind +NXT.
 _ACK_PREFIX: Final = {b"-NAK": AckKind.NAK, b"+NXT": AckKind.NEXT, b"+TER": AckKind.TERM}
 
 
 def ack_kind(body: bytes) -> AckKind:
-    """Return what an ack payload asks for; `body` is without header block."""
+    """Return the request in an ack payload.  body: the payload without its header block."""
     kind = _ACK_EXACT.get(body)
     if kind is None:
         kind = _ACK_PREFIX.get(body[:4], AckKind.NONE)
@@ -224,7 +232,7 @@ _STATUS: Final = {
 
 
 def status_kind(code: bytes, description: bytes = b"") -> StatusKind:
-    """Return what a status means; the two kinds of 100 are told apart by their description, as clients do."""
+    """Return the meaning of a status; the description tells the two kinds of 100 apart, as in clients."""
     if code == b"100":
         if description.startswith(b"Idle"):
             return StatusKind.HEARTBEAT
@@ -234,7 +242,7 @@ def status_kind(code: bytes, description: bytes = b"") -> StatusKind:
 
 
 class ApiError(NamedTuple):
-    """The error of an API response or a publish ack.  err_code: 0 where there is none."""
+    """The error of an API response or a publish ack.  err_code: the server's own number, 0 without one."""
 
     code: int
     err_code: int
@@ -243,7 +251,7 @@ class ApiError(NamedTuple):
 
 def api_error(body: bytes) -> ApiError | None:
     """Return the error in a JSON body, None without one and for a body that is no JSON object."""
-    return _error(_object(body)) if b'"error"' in body else None
+    return _error(_object(body)) if b'"error"' in body else None  # most bodies need no parser
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """Subject mapping as nats-server does it: from a source pattern to a destination.
 
-The grammar of destinations is in `mapping_tokens`.  A mapping is applied once, to the subject of a publish:
-one with an empty token is not mapped; in one with wildcard tokens `*` passes under `*` and `>` alone, and `>`
-under `>`.
+The grammar of destinations is in `mapping_tokens`.  A mapping is applied once, to the subject of a publish.
+A subject with an empty token is not mapped.  A subject with wildcard tokens is mapped where the source
+covers it: `*` under `*` and `>`, and `>` under `>`.
+
+A `SubjectTransform` is one source and one destination, a `Mapping` a source with weighted destinations.  A
+transform that loses nothing can be undone (`inverse`), which the way back from the server needs.
 """
 
 from __future__ import annotations
@@ -11,7 +14,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.mapping_tokens import NUMBER, Draw, MapToken, Source, compile_token, no_dice, show
+from natsproxy.protocol.mapping_tokens import (
+    NUMBER,
+    Draw,
+    MapToken,
+    Source,
+    compile_token,
+    refuse_to_draw,
+    show,
+)
 from natsproxy.protocol.subjects import (
     STAR,
     TAIL,
@@ -26,8 +37,8 @@ from natsproxy.protocol.subjects import (
 class SubjectTransform:
     """One source pattern and one destination.  Immutable.
 
-    invertible: None when each destination comes from one source subject that can be told from it, else the
-    reason why not, a clause.  Raises ConfigError for what the server's configuration refuses.
+    invertible: None when the source subject follows from the destination; else the reason against, a clause.
+    Raises ConfigError where the server's configuration refuses the mapping.
     """
 
     def __init__(self, source: bytes, destination: bytes) -> None:
@@ -49,7 +60,7 @@ class SubjectTransform:
         return f"SubjectTransform({self.source!r}, {self.destination!r})"
 
     def _find_prefixes(self) -> tuple[bytes, bytes] | None:
-        """Return the two prefixes of a mapping that only exchanges them: the common case has a short cut."""
+        """Return both prefixes of a mapping such as `a.>` to `b.>`: the common case needs no tokens."""
         tokens = [*self._source.tokens[:-1], *(token.text for token in self._tokens)]
         if not self._source.tail or any(token[:1] == STAR for token in tokens):
             return None
@@ -63,10 +74,10 @@ class SubjectTransform:
             return not has_empty_token(subject) and is_subset(subject, self.source)
         return bool(self._matches(subject))
 
-    def apply(self, subject: bytes, draw: Draw = no_dice) -> bytes | None:
-        """Return what the subject of a publish is mapped to, None where the source does not match.
+    def apply(self, subject: bytes, draw: Draw = refuse_to_draw) -> bytes | None:
+        """Return the destination of a publish's subject, None where the source does not match.
 
-        draw: the dice of `random`; ConfigError if they are needed and were not given.
+        draw: the source of randomness of `random`.  Raises ConfigError where it is needed and was not given.
         """
         if self._prefixes is not None:
             old, new = self._prefixes
@@ -78,14 +89,14 @@ class SubjectTransform:
         return subject if self._identity else self._build(subject, draw)
 
     def apply_pattern(self, pattern: bytes) -> bytes | None:
-        """Return what a subscription becomes, wildcards carried over; None where it is not wholly covered.
+        """Return the destination of a subscription, wildcards carried over; None unless wholly covered.
 
         Only an invertible mapping has an answer for wildcards.  `collide(source, pattern)` tells whether the
         subscription is covered in part.
         """
         if self.invertible is not None or not is_subset(pattern, self.source):
             return None
-        return self._build(pattern, no_dice)
+        return self._build(pattern, refuse_to_draw)
 
     def _build(self, subject: bytes, draw: Draw) -> bytes:
         tokens = subject.split(b".")
@@ -114,18 +125,19 @@ class SubjectTransform:
 
 
 def _as_server_reads(source: bytes) -> bytes:
-    """Return the source as the server matches it: a token that starts with `*` matches any."""
+    """Return the source as the server matches it: it takes any token that starts with `*` for `*`."""
     if b"*" not in source or not has_wildcard(source):
         return source
     return b".".join(STAR if token[:1] == STAR else token for token in source.split(b"."))
 
 
-def _check_subject(subject: bytes, what: str) -> None:
+def _check_subject(subject: bytes, part: str) -> None:
     if not is_valid_strict(subject):
-        raise ConfigError(f"the {what} of a mapping, {show(subject)}, is not a valid subject")
+        raise ConfigError(f"the {part} of a mapping, {show(subject)}, is not a valid subject")
 
 
 def _check_destination(written: list[bytes], source: Source, destination: bytes) -> None:
+    # A function may hold blanks and dots between its braces, so a letter stands for it here.
     _check_subject(b".".join(token if token[:2] != b"{{" else b"x" for token in written), "destination")
     if STAR in written:
         raise ConfigError(f"the destination {show(destination)} must name wildcards by $1, not by *")
@@ -164,8 +176,9 @@ class Destination(NamedTuple):
 class Mapping:
     """A source and its weighted destinations.
 
-    Weights are percents.  What they leave over stays on the source subject, unless the source is one of the
-    destinations: then, as on the server, it is lost (mapped to the empty subject, which matches nothing).
+    Weights are percents.  The rest of the subjects stay unmapped, unless the source itself is one of the
+    destinations: then, as on the server, the rest is lost (mapped to the empty subject, which matches
+    nothing).
     """
 
     def __init__(self, source: bytes, destinations: bytes | Sequence[Destination]) -> None:
@@ -188,16 +201,16 @@ class Mapping:
         """The one transform of a mapping without chance, else None."""
         return self.choices[0][0] if len(self.choices) == 1 and self.choices[0][1] == 100 else None
 
-    def apply(self, subject: bytes, draw: Draw = no_dice) -> bytes | None:
-        """Return what a subject is mapped to: None for no match, `b""` for lost."""
+    def apply(self, subject: bytes, draw: Draw = refuse_to_draw) -> bytes | None:
+        """Return the destination of a subject: None for no match, `b""` for a subject that is lost."""
         first = self.choices[0][0]
         if len(self.choices) == 1 and self.choices[0][1] == 100:
             return first.apply(subject, draw)
         if not first.matches(subject):
             return None
-        thrown = draw(100)
+        percent = draw(100)
         for transform, weight in self.choices:
-            if thrown < weight:
+            if percent < weight:
                 return transform.apply(subject, draw)
-            thrown -= weight
+            percent -= weight
         return subject if self._stays else b""

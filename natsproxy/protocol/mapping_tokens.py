@@ -12,8 +12,11 @@ source ends in one).  n counts the `*` of the source from 1; an n of 0 or less i
     slicefromleft(i, n), slicefromright(i, n)     pieces of n bytes, the rest last (first)
     left(i, n), right(i, n)             the first (last) n bytes
 
-Cuts that do not fit (0, negative, not shorter than the token) leave the token whole.  Function names take
-either letter case at their humps only, as on the server.  Everything counts bytes.
+Cuts that do not fit (0, negative, not shorter than the token) leave the token whole.  A function name takes
+either letter case where its words begin (`splitFromLeft`), and lower case elsewhere, as on the server.  All
+positions and sizes are bytes.
+
+Each token is compiled once, to a function from the subject's tokens to bytes: nothing is parsed per message.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from natsproxy.protocol.subjects import STAR, TAIL
 Draw = Callable[[int], int]
 """A source of randomness: called with n, it returns 0 to n-1."""
 Part = Callable[[list[bytes], Draw], bytes]
-"""Makes a destination token (or several) from the tokens of a subject."""
+"""A function from the tokens of a subject to one destination token, or several."""
 
 NUMBER: Final = re.compile(rb"[+-]?[0-9]+")
 _CALL: Final = re.compile(rb"\{\{\s*([A-Za-z]+)\s*\((.*)\)\s*\}\}", re.DOTALL)
@@ -44,9 +47,9 @@ def fnv1a(data: bytes) -> int:
     return value
 
 
-def no_dice(limit: int) -> int:
-    """Stand in for dice where none were given: raises ConfigError."""
-    raise ConfigError(f"this mapping draws a random number below {limit}, and no dice were given")
+def refuse_to_draw(limit: int) -> int:
+    """Stand in for a source of randomness that was not given: raises ConfigError."""
+    raise ConfigError(f"this mapping draws a random number below {limit}, but randomness is not allowed here")
 
 
 def split_pieces(token: bytes, delimiter: bytes) -> bytes:
@@ -96,23 +99,23 @@ class Source:
         self.tail = self.tokens[-1] == TAIL
 
     def position(self, number: int, token: bytes) -> int:
-        """Return which token of a subject `*` number `number` stands for."""
+        """Return the index of the subject's token that `*` number `number` stands for."""
         if number > len(self.wildcards) or not self.wildcards:
             raise ConfigError(
                 f"{show(token)} names wildcard {number}, but {show(self.pattern)} has {len(self.wildcards)}"
             )
-        return self.wildcards[number - 1] if number > 0 else 0
+        return self.wildcards[number - 1] if number > 0 else 0  # as the server does, for 0 and less
 
 
 def show(token: bytes) -> str:
-    """Return bytes as an error quotes them."""
+    """Return bytes in the form that errors quote."""
     return repr(token.decode("utf-8", "backslashreplace"))
 
 
 class MapToken(NamedTuple):
     """A destination token, compiled.
 
-    wildcard: which source token it copies, None if it does anything else.
+    wildcard: the index of the source token that it copies, None if it does anything else.
     """
 
     text: bytes
@@ -122,9 +125,10 @@ class MapToken(NamedTuple):
 
 
 def compile_token(token: bytes, source: Source) -> MapToken:
-    """Compile a destination token (any but `>`).  Raises ConfigError as the server's configuration does."""
+    """Compile a destination token (any but `>`).  Raises ConfigError where the server refuses the token."""
     if token[:1] == b"$" and NUMBER.fullmatch(token, 1):
         return _copy(token, source, int(token[1:]))
+    # Anything that is not wholly in braces is a literal: the server takes `x{{y}}` as it is.
     if not (len(token) > 4 and token.startswith(b"{{") and token.endswith(b"}}")):
         return MapToken(token, True, lambda _tokens, _draw: token)
     call = _CALL.fullmatch(token)

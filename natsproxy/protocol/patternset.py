@@ -1,8 +1,8 @@
-"""A set of subject patterns, each with a value: which of them match a subject, asked once for all of them.
+"""A set of subject patterns with values: one look-up finds all patterns that match a subject.
 
-Literal patterns are one dictionary look-up; patterns with wildcards are a tree of tokens that is walked with
-a frontier of nodes, so the price depends on the subject and on the wildcards that fit it, not on how many
-patterns there are.  Matching is the server's (see `subjects`).  Immutable, to be shared by connections.
+Literal patterns are one dictionary look-up.  Patterns with wildcards are a tree of tokens; a look-up walks it
+with a frontier of nodes.  So its cost depends on the subject and on the wildcards that fit it, not on the
+number of patterns.  Matching is the server's (see `subjects`).  Immutable, so connections share it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Node(Generic[T]):
-    """A token position of the tree.  here: patterns that end on it.  tail: patterns that go on with `>`."""
+    """A token position of the tree.  here: patterns that end on it.  tail: patterns that end in `>` next."""
 
     __slots__ = ("here", "literals", "star", "tail")
 
@@ -31,7 +31,7 @@ class _Node(Generic[T]):
 class PatternSet(Generic[T]):
     """Patterns and their values; a pattern may occur more than once.
 
-    patterns: what it was made from, in that order.
+    patterns: the pairs that it was made from, in that order.
     Raises ConfigError for a pattern that the server would not take.
     """
 
@@ -95,7 +95,7 @@ def _walk(root: _Node[T], subject: bytes) -> list[tuple[int, T]]:
     for token in subject.split(b"."):
         following: list[_Node[T]] = []
         for node in frontier:
-            if node.tail:
+            if node.tail:  # `>` stands for at least one token: there is one here
                 found += node.tail
             child = node.literals.get(token)
             if child is not None:

@@ -1,21 +1,22 @@
-"""Permissions in nats-server's words, decided as nats-server decides them.
+"""Permissions in nats-server's words, with nats-server's decisions.
 
     {"publish": {"allow": ["a.>"], "deny": "a.secret"},
      "subscribe": ["b.*", "c.> workers"],
      "allow_responses": {"max": 5, "expires": "1m"}}
 
 1. Allow first (no allow list: everything), then deny; deny wins.
-2. A pattern is matched against the subject as the server's table does, wildcards in the subject being
-   ordinary tokens: allow `foo.*` admits `SUB foo.>`, deny `foo.*` refuses it (see `subjects`).
-3. A SUB may be wider than a deny entry: it is taken, and the denied messages are filtered where they would be
-   delivered.  That filter is armed by the first wildcard or queue SUB that collides with a deny entry, and
-   then holds for all subscriptions of the connection, also when that SUB is gone, and for all messages by
-   the subject that they bear: what JetStream delivers bears the stream's, not the one that routed it.
-4. `"subject queue"` speaks of queue subscriptions only.  In an allow list such entries, where some match
-   the subject, decide alone for a queue SUB: another queue is refused though a plain entry admits it.  In a
-   deny list plain entries catch every SUB, and entries with a queue the SUBs of that queue besides.
-5. `allow_responses`: the reply subject of a delivered message may be published to, `max` times within
-   `expires`, whatever allow and deny say.  It implies an empty allow list where there is none.
+2. A pattern is matched by the server's table, which takes wildcards in the tested subject for ordinary
+   tokens: allow `foo.*` admits `SUB foo.>`, deny `foo.*` refuses it (see `subjects`).
+3. A SUB may be wider than a deny entry: it is accepted, and the denied messages are filtered at delivery.
+   The first wildcard or queue SUB that collides with a deny entry arms that filter.  From then on it holds
+   for all subscriptions of the connection, also after the end of that SUB.  It looks at the subject in the
+   MSG line: for JetStream deliveries that is the stream's subject, not the one that routed the message.
+4. An entry `"subject queue"` is about queue subscriptions only.  In an allow list the entries with a queue
+   that match the subject decide alone for a queue SUB: another queue is refused, even where a plain entry
+   admits it.  In a deny list a plain entry catches every SUB, and an entry with a queue the SUBs of that
+   queue.
+5. `allow_responses`: a client may publish to the reply subject of a message that it was sent, `max` times
+   within `expires`, against allow and deny.  It implies an empty allow list where there is none.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, has_wildcard, is_subset, is_valid_strict
 from natsproxy.units import SECOND, parse_duration
 
+# The server's configuration takes each of these names for the same key.
 ALIASES: Final = {
     "pub": "publish",
     "import": "publish",
@@ -47,14 +49,14 @@ DEFAULT_EXPIRES: Final = 120 * SECOND
 
 
 class SubDecision(NamedTuple):
-    """allowed: the SUB is taken.  filter_needed: and it arms the delivery filter."""
+    """A decision on a SUB.  allowed: the server accepts it.  filter_needed: it arms the delivery filter."""
 
     allowed: bool
     filter_needed: bool = False
 
 
 class Entry(NamedTuple):
-    """One entry of a list: a pattern, and the queue that it speaks of (`b""`: all subscriptions)."""
+    """One entry of a list: a pattern, and the queue that it is about (`b""`: all subscriptions)."""
 
     pattern: bytes
     queue: bytes = b""
@@ -62,7 +64,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResponseRule:
-    """The right to publish a reply: how often, and for how long.
+    """The right to publish replies.
 
     max: times, negative for no limit.  expires: nanoseconds, negative for ever.
     """
@@ -82,14 +84,14 @@ class _List:
         self.queued = PatternSet((entry.pattern, entry.queue) for entry in entries if entry.queue)
 
     def admits(self, subject: bytes, queue: bytes) -> bool:
-        """Tell whether an allow list admits a SUB: entries with a queue decide alone where some match."""
+        """Tell whether an allow list admits a SUB; entries with a queue decide alone where one matches."""
         queues = self.queued.find(subject) if queue else ()
         if queues:
             return any(_queue_matches(queue, pattern) for pattern in queues)
         return self.plain.matches(subject)
 
     def catches(self, subject: bytes, queue: bytes | None) -> bool:
-        """Tell whether a deny list catches a SUB or a delivery: any entry will do; None is in any queue."""
+        """Tell whether a deny list catches a SUB or a delivery.  queue: None where it is not known."""
         queues = self.queued.find(subject) if queue != b"" else ()
         return self.plain.matches(subject) or any(
             queue is None or _queue_matches(queue, pattern) for pattern in queues
@@ -137,7 +139,7 @@ class Permissions:
         return tuple(entry.pattern for entry in self._subscribe_deny.entries)
 
     def can_publish(self, subject: bytes) -> bool:
-        """Tell whether allow and deny admit a PUB; `ResponsePermissions` may admit it all the same."""
+        """Tell whether allow and deny admit a PUB; an open reply may admit it otherwise."""
         if self._publish_allow is not None and not self._publish_allow.plain.matches(subject):
             return False
         return not self._publish_deny.plain.matches(subject)
@@ -148,24 +150,24 @@ class Permissions:
             return SubDecision(False)
         if self._subscribe_deny.catches(subject, queue):
             return SubDecision(False)
-        if not queue and not has_wildcard(subject):
+        if not queue and not has_wildcard(subject):  # a literal plain SUB never arms the filter
             return SubDecision(True)
         return SubDecision(True, any(collide(e.pattern, subject) for e in self._subscribe_deny.entries))
 
     def delivery_denied(self, subject: bytes, queue: bytes | None = b"") -> bool:
         """Tell whether an armed filter keeps a message from a subscription.
 
-        subject: the one that the message bears, not the one subscribed to.  queue: `b""` for a plain
-        subscription, None where it is not known: then any entry will do.
+        subject: the one in the MSG line, not the one subscribed to.  queue: `b""` for a plain subscription,
+        None where it is not known: then an entry of any queue denies.
         """
         return self._subscribe_deny.catches(subject, queue)
 
 
 class ResponsePermissions:
-    """The permissions of one connection now: `Permissions` and the replies that it owes.
+    """The permissions of one connection: `Permissions`, and the replies that it may still publish.
 
-    limit: how many open replies are kept; beyond it the oldest is forgotten (the server's own table grows).
-    Times are nanoseconds of one clock.
+    limit: the most open replies; beyond it the oldest is forgotten.  (The server's table grows without bound;
+    ours must not, since a peer chooses its size.)  Times are nanoseconds of one clock.
     """
 
     def __init__(self, permissions: Permissions, *, limit: int = 65_536) -> None:
@@ -177,13 +179,13 @@ class ResponsePermissions:
         return len(self._open)
 
     def can_publish(self, subject: bytes, now: int) -> bool:
-        """Decide on a PUB, and count it when an open reply is what admits it."""
+        """Decide on a PUB, and count it when only an open reply admits it."""
         return self._permissions.can_publish(subject) or self.use(subject, now)
 
     def delivered(self, reply: bytes, now: int) -> None:
         """Note that a message with this reply subject went to the client.
 
-        As on the server a reply that is still open is used once by this, and not opened anew.
+        As on the server, the test whether the reply is publishable already counts as one use of an open one.
         """
         if self._permissions.responses is None or not reply or self.can_publish(reply, now):
             return
@@ -196,7 +198,7 @@ class ResponsePermissions:
         if rule is None or entry is None:
             return False
         since, used = entry[0], entry[1] + 1
-        late = 0 <= rule.expires < now - since
+        late = 0 <= rule.expires < now - since  # negative: it never expires
         if late or used == rule.max:
             del self._open[subject]
         else:

@@ -1,8 +1,8 @@
-"""Secrets out: JSON texts as they may reach a disk or a log.  (URLs: `addresses.py`.)
+"""Redaction of secrets in JSON, before it reaches a disk or a log.  (`addresses.py` masks URLs.)
 
-A secret is withheld by the name of its key, whatever its letter case, at any depth, in every duplicate; and
-an nkey seed wherever it stands in a string.  All other bytes are kept.  The marker says why, and the result
-is still JSON.  Not a setting: captures and logs always get the redacted form.
+A secret is withheld by the name of its key, in any letter case, at any depth, in every duplicate.  An nkey
+seed is withheld in any string.  All other bytes are kept.  The marker says why, and the result is still JSON.
+This is no setting: captures and logs always get the redacted form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _NOTHING: Final = frozenset({'""', "null"})
 def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
     """Return a JSON object with the values of `secrets` (lower-case keys) and all seeds withheld.
 
-    An empty string and `null` stay: they are no secret.  None when `raw` is not an object or `null`.
+    An empty string and `null` stay: they are no secret.  Returns None where `raw` is neither an object nor
+    `null`; the caller then withholds all of it.
     """
     try:
         gojson.load_pairs(raw)
@@ -44,6 +45,8 @@ def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
         for token in gojson.lex(text)
         if token.text[0] == '"' and SEED.search(json.loads(token.text))
     ]
+    # Whole spans of the text are replaced, from the end, so a value that is an object goes as one piece and
+    # no decoding and encoding touches the rest.
     for start, end, marker in reversed(_outermost(cuts)):
         text = text[:start] + marker + text[end:]
     return gojson.to_bytes(text)

@@ -1,16 +1,16 @@
-"""Subjects: their tokens, which ones the server takes, which pattern matches which.
+"""Subjects: tokens, validity and matching, by nats-server's rules.
 
-Everything is bytes: nats-server reads subjects as bytes and takes any of them but blanks and line ends.
+Subjects are bytes: nats-server takes any byte in them except blanks and line ends.
 
-What nats-server does, and so do we (`server/sublist.go`)
+The rules of `server/sublist.go`, which hold here too:
 1. Tokens are split on `.` alone.  A token is a wildcard only when it is exactly `*` or `>`; `foo*` and `>x`
    are ordinary tokens.
 2. A subject with an empty token (`foo.`, `foo..bar`) matches nothing, not even `>`.
 3. `*` stands for one token, `>` for one or more at the end.
 4. A wildcard in the *tested* subject is an ordinary token.  So the pattern `foo.*` matches the subject
    `foo.>`: permissions have this quirk, and `matches` has it too.
-5. `is_subset` and `collide` compare patterns.  Both look at the first byte of some tokens only: `*foo` in a
-   pattern counts as `*` there: the server's own slip, kept, because decisions must be the server's.
+5. `is_subset` and `collide` compare patterns.  Both look at the first byte of some tokens only, so `*foo` in
+   a pattern counts as `*`.  That is a slip of the server's, kept because decisions must equal the server's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def has_wildcard(subject: bytes) -> bool:
 def is_valid_publish(subject: bytes) -> bool:
     """Tell whether a pedantic PUB of this subject gets no `Invalid Publish Subject`.
 
-    No empty token and no lone `*` or `>`.  A plain PUB is not checked at all.
+    It has no empty token and no lone `*` or `>`.  The server does not check other PUBs at all.
     """
     return not has_empty_token(subject) and not has_wildcard(subject)
 
@@ -61,7 +61,7 @@ def is_valid_subscribe(subject: bytes) -> bool:
 def is_valid_strict(subject: bytes) -> bool:
     """Tell whether the server takes this subject in its configuration and its JetStream API.
 
-    As `is_valid_subscribe`, and no blank, form feed or line end inside.
+    The rule of `is_valid_subscribe`, and no blank, form feed or line end inside.
     """
     return is_valid_subscribe(subject) and BLANKS_IN_TOKENS.search(subject) is None
 
@@ -70,6 +70,7 @@ def _never(subject: bytes) -> bool:
     return False
 
 
+# Bounded: a client chooses its subscriptions, and each would stay in memory for ever.
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: bytes) -> Callable[[bytes], object]:
     """Return a predicate over subjects, truthy where `pattern` matches.
@@ -105,7 +106,7 @@ def is_subset(subject: bytes, pattern: bytes) -> bool:
         token = tested[index]
         if not token or token == TAIL or (token == STAR and want != STAR):
             return False
-        if want[0] != 0x2A and token != want:
+        if want[0] != 0x2A and token != want:  # rule 5: one byte decides
             return False
     return len(tested) == len(wanted)
 
@@ -122,7 +123,7 @@ def collide(first: bytes, second: bytes) -> bool:
         return is_subset(first, second)
     if not right_wild:
         return is_subset(second, first)
-    if len(left) != len(right):
+    if len(left) != len(right):  # only a `>` at the end of the shorter one can bridge that
         shorter = left if len(left) < len(right) else right
         if TAIL not in shorter:
             return False

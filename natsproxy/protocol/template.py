@@ -1,21 +1,17 @@
-"""The subject template: a subject with its variable tokens turned into `*`, so that counting stays bounded.
+"""The subject template: a subject with its variable tokens turned into `*`, so that counts stay bounded.
 
-The rule (one implementation for captures, replay reports and Spark), token by token:
+One rule serves captures, replay reports and Spark (`capture/columns/_subjects.pxd` has it in C).  A token
+becomes `*` where it is
 
-1. a number (digits only), a hexadecimal id (8 characters or more of one letter case, digits and letters
-   both), a UUID, a nuid, one with what clients put around it (`identifiers.EXTENDED`): `*`.
-2. three digits in a row anywhere (`order12345`, `20240102T0930`): `*`.
-3. behind a separator (any ASCII character that is neither letter nor digit) and up to the next one or to the
-   token's end: digits (`device-17`, `user_42`, `-5`), or a hexadecimal id as in 1 of 4 characters or more
-   (`pod-7f9c4d-web`): `*`.  `v1`, `s3`, `http2`, `test-e2e` and `orders-v2` are words and stay.
-4. everything behind `_INBOX.`, and a token right behind a nuid: `*`.
-5. JetStream's own subjects: a stream stays, and so do the domain and the words of the API; of an ack or of
-   flow control all but these and the consumer is `*`.
-6. where a consumer's name is expected (the JetStream API, its acks, flow control, advisories) a generated
-   one is `*` too; elsewhere eight mixed characters are taken for a word and stay.
+1. a number with or without a sign, a UUID, a hexadecimal id (8 characters or more of one letter case, digits
+   and letters both), or a nuid, also with the additions of clients (`identifiers.EXTENDED`);
+2. behind `_INBOX.`, or right behind a nuid;
+3. in `$JS.ACK` or `$JS.FC`, except stream, consumer and domain;
+4. a generated name in the place of a consumer's (the JetStream API, acks, flow control, advisories).  In
+   other places eight mixed characters are taken for a word and stay.
 
-A token that is `*` or `>` already stays, so a template is its own template.  Bytes in, bytes out; a subject
-of lower-case words is returned as the same object.
+The tokens `*` and `>` stay, so a template is its own template.  Bytes in, bytes out; a subject of lower-case
+words is returned as the same object.
 """
 
 from __future__ import annotations
@@ -28,8 +24,9 @@ from natsproxy.protocol.identifiers import is_generated_consumer, split_nuid
 from natsproxy.protocol.jetstream import ack_names_at, parse_api
 
 _SUSPECT: Final = re.compile(rb"[0-9A-Z]")
-"""Nothing is variable without a digit or a capital letter."""
+"""Nothing is variable without a digit or a capital letter: this test spares most subjects the rest."""
 _CACHED_LENGTH: Final = 200
+"""Longer subjects are not cached: the cache is bounded in entries, and a peer chooses their length."""
 _HEX: Final = rb"(?:(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{%d,}|(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{%d,})"
 _VARIABLE: Final = re.compile(
     rb"[0-9]{3}"
@@ -41,7 +38,7 @@ _VARIABLE: Final = re.compile(
 
 
 def template(subject: bytes) -> bytes:
-    """Return the template of a subject (see the rule above)."""
+    """Return the template of a subject, by the rule above."""
     if _SUSPECT.search(subject) is None:
         return subject
     if subject.startswith(b"_INBOX."):

@@ -146,10 +146,10 @@ def test_frame() -> None:
 @pytest.mark.server
 def test_quoting_equals_a_real_servers() -> None:
     """Denied publishes of odd subjects get the very text that `publish_denied` makes."""
-    dice = random.Random(3)
-    odd = [bytes(dice.choices(range(256), k=dice.randint(1, 12))) for _ in range(300)]
+    rng = random.Random(3)
+    odd = [bytes(rng.choices(range(256), k=rng.randint(1, 12))) for _ in range(300)]
     known = [char for char in map(chr, range(0x80, 0xD800)) if unicodedata.category(char) != "Cn"]
-    odd += [char.encode() for char in dice.sample(known, 300)]
+    odd += [char.encode() for char in rng.sample(known, 300)]
     odd += [raw for raw, _ in QUOTED] + [b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbf\xbd", b"\xc0\x80"]
     subjects = [raw for raw in odd if raw and not set(raw) & set(b" \t\r\n")]
     config = 'authorization { users: [{user: u, password: x, permissions: {publish: {deny: ">"}}}] }'

@@ -21,15 +21,15 @@ BASE62 = string.digits + string.ascii_letters
 
 def test_almost_every_nuid_is_known() -> None:
     """Of random nuids one in fifty at most is missed."""
-    dice = random.Random(1)
-    made = ["".join(dice.choices(BASE62, k=22)).encode() for _ in range(2000)]
+    rng = random.Random(1)
+    made = ["".join(rng.choices(BASE62, k=22)).encode() for _ in range(2000)]
     assert sum(map(is_nuid, made)) > 1960
 
 
 def test_nuids_without_small_letters_are_known() -> None:
     """The digits of nats.js 2 are 36."""
-    dice = random.Random(1)
-    made = ["".join(dice.choices(BASE62[:10] + string.ascii_uppercase, k=22)).encode() for _ in range(2000)]
+    rng = random.Random(1)
+    made = ["".join(rng.choices(BASE62[:10] + string.ascii_uppercase, k=22)).encode() for _ in range(2000)]
     assert sum(map(is_nuid, made)) > 1960
 
 

@@ -64,22 +64,22 @@ def test_apply(source: str, destination: str, subject: str, expected: str | None
     assert made == (None if expected is None else expected.encode())
 
 
-def test_random_uses_the_dice_it_is_given() -> None:
-    """`random` asks the injected dice, and without dice it is an error."""
+def test_random_uses_the_given_source() -> None:
+    """`random` asks the given source of randomness, and without one it is an error."""
     transform = SubjectTransform(b"m.*", b"r.{{random(6)}}.$1")
     assert transform.apply(b"m.a", lambda limit: limit - 1) == b"r.5.a"
-    with pytest.raises(ConfigError, match="no dice"):
+    with pytest.raises(ConfigError, match="randomness is not allowed"):
         transform.apply(b"m.a")
 
 
 def test_weights() -> None:
-    """Weights share out the throws; the rest stays on the source, or is lost where the source is listed."""
+    """Weights share out the subjects; the rest stays on the source, or is lost where the source is listed."""
 
-    def dice(thrown: int) -> Callable[[int], int]:
-        return lambda _: thrown
+    def draws(percent: int) -> Callable[[int], int]:
+        return lambda _: percent
 
     mapping = Mapping(b"a.*", [Destination(b"b.$1", 30), Destination(b"c.$1", 20)])
-    made = [mapping.apply(b"a.x", dice(thrown)) for thrown in (0, 29, 30, 49, 50, 99)]
+    made = [mapping.apply(b"a.x", draws(percent)) for percent in (0, 29, 30, 49, 50, 99)]
     assert made == [b"b.x", b"b.x", b"c.x", b"c.x", b"a.x", b"a.x"]
     lossy = Mapping(b"a", [Destination(b"a", 0), Destination(b"b", 50)])
     assert lossy.apply(b"a", lambda _: 99) == b""
@@ -190,12 +190,12 @@ VALUES = ["a", "ab", "abc-de", "--x--y-", "1234567890", "é€", "Order_7", "-",
 @pytest.mark.server
 def test_every_function_equals_a_real_servers() -> None:
     """Generated mappings and subjects come out on the same subject as on a real server."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     table: dict[str, str] = {}
     for index in range(300):
-        made = [dice.choice(FUNCTIONS) for _ in range(dice.randint(1, 3))]
-        made = [token % dice.randint(-1, 6) if "%d" in token else token for token in made]
-        tail = dice.random() < 0.3
+        made = [rng.choice(FUNCTIONS) for _ in range(rng.randint(1, 3))]
+        made = [token % rng.randint(-1, 6) if "%d" in token else token for token in made]
+        tail = rng.random() < 0.3
         table[f"s{index}.*.k.*{'.>' if tail else ''}"] = (
             f"d{index}." + ".".join(made) + (".>" if tail else "")
         )
@@ -203,8 +203,8 @@ def test_every_function_equals_a_real_servers() -> None:
     subjects = []
     for index, source in enumerate(table):
         for _ in range(4):
-            rest = f".{dice.choice(VALUES)}.t" if source.endswith(">") else ""
-            subjects.append((index, f"s{index}.{dice.choice(VALUES)}.k.{dice.choice(VALUES)}{rest}".encode()))
+            rest = f".{rng.choice(VALUES)}.t" if source.endswith(">") else ""
+            subjects.append((index, f"s{index}.{rng.choice(VALUES)}.k.{rng.choice(VALUES)}{rest}".encode()))
     with (
         NatsServer(f"mappings: {json.dumps(table, ensure_ascii=False)}") as server,
         Client(server.port) as client,

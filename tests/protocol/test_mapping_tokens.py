@@ -8,7 +8,7 @@ import pytest
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.mapping import SubjectTransform
-from natsproxy.protocol.mapping_tokens import Source, compile_token, fnv1a, no_dice
+from natsproxy.protocol.mapping_tokens import Source, compile_token, fnv1a, refuse_to_draw
 
 
 @pytest.mark.parametrize(("data", "value"), [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)])
@@ -36,10 +36,10 @@ def test_a_token(token: bytes, made: bytes, wildcard: int | None) -> None:
     assert compiled.wildcard == wildcard
 
 
-def test_no_dice() -> None:
-    """Chance without dice is an error, not a guess."""
-    with pytest.raises(ConfigError, match="no dice were given"):
-        no_dice(3)
+def test_refuse_to_draw() -> None:
+    """Randomness without a source is an error, not a guess."""
+    with pytest.raises(ConfigError, match="randomness is not allowed"):
+        refuse_to_draw(3)
 
 
 @pytest.mark.parametrize(

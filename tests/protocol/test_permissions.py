@@ -197,23 +197,21 @@ QUEUE_NAMES = ["q", "g.x", "h"]
 QUEUE_PATTERNS = [*QUEUE_NAMES, "g.*", "*"]
 
 
-def a_pattern(dice: random.Random) -> str:
-    tokens = dice.choices(WORDS, k=dice.randint(1, 3))
+def a_pattern(rng: random.Random) -> str:
+    tokens = rng.choices(WORDS, k=rng.randint(1, 3))
     while ">" in tokens[:-1]:
         tokens.pop()
     return ".".join(tokens)
 
 
-def a_map(dice: random.Random) -> dict[str, Any]:
+def a_map(rng: random.Random) -> dict[str, Any]:
     def entries(queues: bool) -> list[str]:
-        made = [a_pattern(dice) for _ in range(dice.randint(0, 3))]
-        return [
-            m + (f" {dice.choice(QUEUE_PATTERNS)}" if queues and dice.random() < 0.4 else "") for m in made
-        ]
+        made = [a_pattern(rng) for _ in range(rng.randint(0, 3))]
+        return [m + (f" {rng.choice(QUEUE_PATTERNS)}" if queues and rng.random() < 0.4 else "") for m in made]
 
     sides = {"publish": False, "subscribe": True}
     table: dict[str, Any] = {
-        side: {key: entries(queues) for key in ("allow", "deny") if dice.random() < 0.7}
+        side: {key: entries(queues) for key in ("allow", "deny") if rng.random() < 0.7}
         for side, queues in sides.items()
     }
     return table
@@ -238,10 +236,10 @@ def check_publish(client: Client, permissions: Permissions) -> None:
     assert denied(answer) == [(subject, b"") for subject in subjects if not permissions.can_publish(subject)]
 
 
-def check_subscribe(client: Client, admin: Client, permissions: Permissions, dice: random.Random) -> None:
-    wanted = [(a_pattern(dice).encode(), b"") for _ in range(3)]
-    wanted += [(a_pattern(dice).encode(), queue.encode()) for queue in QUEUE_NAMES]
-    dice.shuffle(wanted)
+def check_subscribe(client: Client, admin: Client, permissions: Permissions, rng: random.Random) -> None:
+    wanted = [(a_pattern(rng).encode(), b"") for _ in range(3)]
+    wanted += [(a_pattern(rng).encode(), queue.encode()) for queue in QUEUE_NAMES]
+    rng.shuffle(wanted)
     lines = [b"SUB %s %s %d\r\n" % (*sub, sid) for sid, sub in enumerate(wanted)]
     decisions = [permissions.can_subscribe(*sub) for sub in wanted]
     answer = client.exchange(b"".join(lines))
@@ -265,15 +263,15 @@ def check_subscribe(client: Client, admin: Client, permissions: Permissions, dic
 @pytest.mark.server
 def test_decisions_equal_a_real_servers() -> None:
     """200 generated maps: the same PUBs and SUBs are denied, the same messages are delivered."""
-    dice = random.Random(20)
-    maps = [a_map(dice) for _ in range(200)]
+    rng = random.Random(20)
+    maps = [a_map(rng) for _ in range(200)]
     users = [{"user": f"u{index}", "password": "x", "permissions": table} for index, table in enumerate(maps)]
     users.append({"user": "admin", "password": "x", "permissions": {"publish": ">"}})
     with NatsServer(with_users(users)) as server, log_in(server.port, "admin") as admin:
         for index, table in enumerate(maps):
             with log_in(server.port, f"u{index}") as client:
                 check_publish(client, parse_permissions(table))
-                check_subscribe(client, admin, parse_permissions(table), dice)
+                check_subscribe(client, admin, parse_permissions(table), rng)
 
 
 @pytest.mark.server
