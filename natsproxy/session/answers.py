@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.rules.interface import Subscription
+from natsproxy.wire.scanner import byte_table
 
 
 class Answers:
@@ -24,7 +25,7 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self.table: dict[bytes, None] = {}
+        self.table = byte_table()
         self.then_end: tuple[str, str] | None = None
         self._version = -1
         self._heard: PatternSet[None] = PatternSet(())

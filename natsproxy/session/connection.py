@@ -21,7 +21,7 @@ from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.subscriptions import Subscriptions
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
-from natsproxy.wire.scanner import Interest, Scanner
+from natsproxy.wire.scanner import Interest, Scanner, byte_table
 
 STATE_OPS: Final = (
     op_mask(Op.CONNECT, Op.PING, Op.SUB, Op.UNSUB),
@@ -60,7 +60,7 @@ class ConnectionState:
         self.connect = Connect()
         self.info = Info()
         self.subs = Subscriptions()
-        self.tallies: dict[bytes, int] = {}
+        self.tallies = byte_table()
         self.answers = Answers()
         self.last_info = b""
         self.last_connect = b""

@@ -23,6 +23,7 @@ from natsproxy.session.resubscribe import Resubscriber
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, OPS, S2C, Op
+from natsproxy.wire.scanner import byte_table
 
 
 class RuleRunner:
@@ -79,7 +80,7 @@ class RuleRunner:
             )
             pipe.swallowing = pipe.outbox.conditions.swallow
             if pipe.direction == S2C:
-                pipe.scanner.tallies = {} if pipe.swallowing else self._state.tallies
+                pipe.scanner.tallies = byte_table() if pipe.swallowing else self._state.tallies
             if pipe.outbox.conditions.finish and pipe.phase < PipePhase.FINISHED:
                 pipe.step(PipeEvent.FINISH)
                 pipe.finish(now)

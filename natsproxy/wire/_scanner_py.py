@@ -8,6 +8,8 @@ wants one, and returns the frames before it as a run.  `_input_py.py` keeps unfi
 from __future__ import annotations
 
 import re
+from collections.abc import MutableMapping
+from typing import ClassVar
 
 from natsproxy.wire import awaited
 from natsproxy.wire._input_py import Input
@@ -37,7 +39,12 @@ _SYSTEM = b"$SYS."
 
 
 class Scanner(Input):
-    """The scanner of one direction of one connection."""
+    """The scanner of one direction of one connection.
+
+    Table: makes the tables that it reads for each frame; the compiled twin has its own.
+    """
+
+    Table: ClassVar[type[MutableMapping[bytes, int]]] = dict
 
     def __init__(
         self,
@@ -52,12 +59,12 @@ class Scanner(Input):
         self.direction = direction
         self.interest = interest
         self.watch_ops = 0
-        self.watch_sids: dict[bytes, Need] = {}
-        self.watch_subjects: dict[bytes, Need] = {}
+        self.watch_sids = self.Table()
+        self.watch_subjects = self.Table()
         self.max_payload = 0
         self.counts = [0] * len(OPS)
-        self.tallies: dict[bytes, int] = {}
-        self.awaited: dict[bytes, None] | None = None
+        self.tallies = self.Table()
+        self.awaited: MutableMapping[bytes, int] | None = None
         self.most = NO_LIMIT
         self.odd = False
         self.ordinal = 0
@@ -212,7 +219,7 @@ class Scanner(Input):
             at = end
         return at
 
-    def _watched(self, op: Op, subject: bytes, sid: bytes) -> Need:
+    def _watched(self, op: Op, subject: bytes, sid: bytes) -> int:
         if self.watch_ops >> op & 1:
             return Need.LINE
         need = self.watch_subjects.get(subject, Need.NONE) if self.watch_subjects else Need.NONE
@@ -261,7 +268,7 @@ class Scanner(Input):
             awaited.update(self.awaited, self.direction, subject, frame.reply)
         return frame, bool(need) or missing > 0
 
-    def _extent(self, start: int, line_end: int, head: int, size: int, need: Need) -> tuple[int, int, bool]:
+    def _extent(self, start: int, line_end: int, head: int, size: int, need: int) -> tuple[int, int, bool]:
         """Return where the frame's bytes end, how many are missing, and whether too few are here."""
         if 0 < self.max_payload < size:
             return line_end, size + 2, need > Need.LINE
@@ -270,7 +277,8 @@ class Scanner(Input):
             return end, 0, False
         if end <= length + len(self._ahead) - self._ahead_at:
             raise NeedBytes(end - start)
-        required = {Need.HEADERS: line_end + head, Need.PAYLOAD: end}.get(need, line_end)
+        ends: dict[int, int] = {Need.HEADERS: line_end + head, Need.PAYLOAD: end}
+        required = ends.get(need, line_end)
         if end - start <= self.hold or (required > length and required - start <= self.buffer_limit):
             raise NeedBytes((end if end - start <= self.hold else required) - start)
         # Never end inside the terminator: Body checks it.

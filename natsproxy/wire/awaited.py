@@ -1,6 +1,6 @@
 """The table of awaited answers: the reply subjects of a client's requests that nothing has come on yet.
 
-The scanners of both directions of a connection share one table, a dict whose order is that of the requests.
+The scanners of both directions of a connection share one table, whose order is that of the requests.
 The c2s scanner notes the reply subject of a PUB or HPUB; the s2c scanner removes a subject when a MSG or HMSG
 arrives on it, the server's own 503 included.  Both do so as they pass over a frame, wanted or not: the table
 never makes anybody want a frame.
@@ -15,6 +15,7 @@ messages come on other subjects than its reply; a JetStream domain or an import 
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from itertools import islice
 from typing import Final
 
@@ -30,7 +31,9 @@ PULL: Final = b".CONSUMER.MSG.NEXT."
 ACK: Final = b"$JS.ACK."
 
 
-def update(awaited: dict[bytes, None], direction: Direction, subject: bytes, reply: bytes | None) -> None:
+def update(
+    awaited: MutableMapping[bytes, int], direction: Direction, subject: bytes, reply: bytes | None
+) -> None:
     """Bring the table up to date with a message frame."""
     if direction == S2C:
         awaited.pop(subject, None)
@@ -38,17 +41,17 @@ def update(awaited: dict[bytes, None], direction: Direction, subject: bytes, rep
         note(awaited, subject, reply)
 
 
-def note(awaited: dict[bytes, None], subject: bytes, reply: bytes) -> None:
+def note(awaited: MutableMapping[bytes, int], subject: bytes, reply: bytes) -> None:
     """Note the reply subject of a request, unless it is a pull or an acknowledgement."""
-    # `_scanner.pyx` has these lines in C.
+    # `_walk.pxd` has these lines in C.
     if len(reply) > LONGEST or subject.startswith(ACK) or PULL in subject:
         return
     if len(awaited) >= MOST and reply not in awaited:
         forget(awaited)
-    awaited[reply] = None
+    awaited[reply] = 0
 
 
-def forget(awaited: dict[bytes, None]) -> None:
+def forget(awaited: MutableMapping[bytes, int]) -> None:
     """Forget the oldest entries of a full table."""
     for reply in tuple(islice(awaited, FORGOTTEN)):
         del awaited[reply]

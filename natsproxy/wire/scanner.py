@@ -37,6 +37,7 @@ Rules of the scanner
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Protocol
 
 from natsproxy.wire.frames import Frame, Need, Segment
@@ -66,7 +67,7 @@ class ScannerLike(Protocol):
     `next()`; lower limits of bytes are in force from the next `feed`.
     counts: frames so far, by op (a list with an entry for each op), counted once their control line is
     complete.  tallies: the same by sid (s2c), for the sids that are in it; 503s without a reply do not count.
-    awaited: the reply subjects of requests without an answer (`wire/awaited.py`), one dict that the scanners
+    awaited: the reply subjects of requests without an answer (`wire/awaited.py`), one table that the scanners
     of both directions share; None: nobody keeps them.
     most: how many frames one run, or one call of `more`, holds at most.
     odd: whether there was a frame that a recorder must look at: on a subject of the system (`$SYS.`), or a
@@ -77,14 +78,14 @@ class ScannerLike(Protocol):
 
     interest: InterestLike
     watch_ops: int
-    watch_sids: dict[bytes, Need]
-    watch_subjects: dict[bytes, Need]
+    watch_sids: MutableMapping[bytes, int]
+    watch_subjects: MutableMapping[bytes, int]
     hold: int
     buffer_limit: int
     max_payload: int
     counts: list[int]
-    tallies: dict[bytes, int]
-    awaited: dict[bytes, None] | None
+    tallies: MutableMapping[bytes, int]
+    awaited: MutableMapping[bytes, int] | None
     most: int
     odd: bool
     ordinal: int
@@ -143,7 +144,8 @@ COMPILED = False
 
 if not TYPE_CHECKING and os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
     try:
-        from natsproxy.wire._scanner import Interest, Scanner
+        from natsproxy.wire._interest import Interest
+        from natsproxy.wire._scanner import Scanner
 
         COMPILED = True
     except ImportError:  # not built: the pure twin serves
@@ -153,4 +155,13 @@ else:
     from natsproxy.wire._interest_py import Interest
     from natsproxy.wire._scanner_py import Scanner
 
-__all__ = ["COMPILED", "Interest", "InterestLike", "Scanner", "ScannerLike"]
+
+def byte_table() -> MutableMapping[bytes, int]:
+    """Return an empty table for a scanner's `watch_sids`, `watch_subjects`, `tallies` or `awaited`.
+
+    The compiled scanner takes no dict there: it reads the table without the interpreter lock.
+    """
+    return Scanner.Table()
+
+
+__all__ = ["COMPILED", "Interest", "InterestLike", "Scanner", "ScannerLike", "byte_table"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import pytest
@@ -31,12 +31,17 @@ def test_the_compiled_op_numbers_are_those_of_the_table() -> None:
     assert {name: Op[name].value for name in numbers} == numbers
 
 
+def test_the_compiled_bounds_of_awaited_answers_are_those_of_the_module() -> None:
+    compiled = pytest.importorskip("natsproxy.wire._scanner").AWAITED
+    assert compiled == (awaited.MOST, awaited.FORGOTTEN, awaited.LONGEST)
+
+
 def scan(
     twin: str,
     direction: Direction,
     pieces: Iterable[bytes],
     clauses: tuple[Clause, ...] = (),
-    table: dict[bytes, None] | None = None,
+    table: MutableMapping[bytes, int] | None = None,
     **options: Any,
 ) -> tuple[Any, list[Segment]]:
     """Feed pieces to a fresh scanner; return it and all its segments."""
@@ -227,7 +232,7 @@ def test_reply_subjects_are_awaited_until_something_comes_on_them(
     received = b"MSG r.2 1 r.6" + empty + b"MSG r.11 1" + empty + b"hmsg r.7 1" + head + b"+OK\r\n"
     for step in (len(sent), 7, 1):
         pair = [scanner_type(direction, interest(clauses)) for direction in (C2S, S2C)]
-        table: dict[bytes, None] = {}
+        table = pair[0].Table()
         pair[0].awaited = pair[1].awaited = table
         segments = []
         for scanner, data, left in zip(
@@ -246,7 +251,7 @@ def test_reply_subjects_are_awaited_until_something_comes_on_them(
 @twins
 def test_a_full_table_of_awaited_answers_forgets_the_oldest(twin: str) -> None:
     scanner = TWINS[twin][1](C2S, TWINS[twin][0]())
-    table: dict[bytes, None] = {}
+    table = scanner.Table()
     scanner.awaited = table
     data = b"".join(b"PUB a r.%d 0\r\n\r\n" % n for n in range(5 * awaited.MOST))
     scanner.feed(data)
@@ -374,7 +379,8 @@ def test_twins_agree_on_any_bytes_however_cut(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_input_py, "_LARGE", rng.choice([0, 10, 16384]))
         for twin in TWINS:
-            table = dict.fromkeys(known)
+            table = TWINS[twin][1].Table()
+            table.update(dict.fromkeys(known, 0))
             scanner, segments = scan(twin, direction, parts, clauses, table, **options)
             if not any(isinstance(s, Malformed) for s in segments):
                 assert covered(segments) + scanner.rest() == bytes(data)

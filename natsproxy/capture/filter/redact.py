@@ -15,7 +15,7 @@ Theory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, Final
 
 from natsproxy.capture.format.records import Flags, Frames
@@ -25,7 +25,7 @@ from natsproxy.wire.frames import NO_LIMIT, Body, Frame, Need, Run
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import MESSAGE_OPS, OPS, Direction, Op, op_mask
 from natsproxy.wire.parse import head
-from natsproxy.wire.scanner import Interest, Scanner
+from natsproxy.wire.scanner import Interest, Scanner, byte_table
 
 SECRET_OPS: Final = op_mask(Op.CONNECT, Op.INFO)
 CALLOUT: Final = b"$SYS.REQ.USER.AUTH"
@@ -55,7 +55,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self.alert = False
-        self._answers: dict[bytes, Need] = {}  # subjects that callouts are answered on
+        self._answers = byte_table()  # subjects that callouts are answered on
         self._changed: dict[tuple[Direction, int], None] = {}  # frames that are secret in another form
 
     def changed(self, direction: Direction, ordinal: int, forms: Iterable[bytes]) -> None:
@@ -181,7 +181,7 @@ def _marker(length: int) -> bytes:
     return b'"[withheld: %d bytes]"' % length
 
 
-def _remember(known: dict[Any, Any], key: object, value: object) -> None:
+def _remember(known: MutableMapping[Any, Any], key: object, value: object) -> None:
     known[key] = value
     if len(known) > _MOST:
         del known[next(iter(known))]

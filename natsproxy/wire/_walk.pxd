@@ -1,0 +1,197 @@
+# cython: language_level=3
+"""The walk over ordinary message frames, without the interpreter lock.
+
+`message_at` reads one control line, `is_wanted` asks whether anybody wants its frame, and `pass_messages` goes
+over frames until somebody does.  Whatever is no ordinary message (`_line.pxd`) ends the walk: the scanner's
+general path alone knows the whole grammar.
+"""
+
+from libc.stdint cimport uint32_t
+from libc.string cimport memcmp, memset
+
+from natsproxy.wire._interest cimport Wants, need_of
+from natsproxy.wire._line cimport HMSG, HPUB, OK, OPS_ROOM, Line, message_op, number, read_line
+from natsproxy.wire._table cimport Entry, Table, table_find, table_oldest, table_put, table_remove
+
+cdef enum:
+    AWAITED_MOST = 1024         # as in `awaited.py`; a test compares the two
+    AWAITED_FORGOTTEN = 128
+    AWAITED_LONGEST = 256
+
+cdef enum Stop:
+    AT_END              # nothing is left
+    AT_LIMIT            # as many frames as were asked for
+    AT_WANTED           # somebody wants the frame here, which is whole; it is counted in `counted` only
+    AT_OPEN             # nobody wants the frame here, and its end is not there yet
+    AT_OTHER            # anything else: an unfinished line, another op, bytes that are no frame
+
+
+cdef struct Watch:
+    # What is wanted of one direction.  Tables may be NULL.
+    bint s2c
+    Py_ssize_t limit            # bytes of a control line
+    uint32_t ops
+    const Wants *wants          # by op
+    const Table *sids           # s2c only, as are tallies
+    const Table *subjects
+    Table *tallies
+    Table *awaited
+
+
+cdef struct Message:
+    int op
+    int first_size              # the index of its first number among the tokens of the line
+    bint has_reply
+    Py_ssize_t end              # of the whole frame
+    Py_ssize_t size             # of the payload, headers included
+    Py_ssize_t head             # of the headers
+    Line line
+
+
+cdef struct Passed:
+    Stop stop
+    Py_ssize_t at               # where the walk stopped
+    Py_ssize_t frames
+    uint32_t ops
+    bint odd                    # a frame on a subject of the system (`$SYS.`) was passed
+    Py_ssize_t[OPS_ROOM] counted
+    Message message             # the frame at `at`, at AT_WANTED and AT_OPEN
+
+
+cdef inline bint message_at(const unsigned char *p, Py_ssize_t at, Py_ssize_t length, const Watch *watch, Message *message) noexcept nogil:
+    """Read the control line of an ordinary message frame; False where there is none, or not all of it."""
+    cdef int found = message_op(p, at, length, watch.s2c), fields
+    cdef Line *line = &message.line
+    if found < 0:
+        return False
+    message.op = found & 31
+    read_line(p, at + (found >> 5), length, watch.limit, line)
+    # The tokens: subject, sid (s2c), then reply perhaps, then one size or two.
+    message.first_size = line.count - (2 if message.op == HPUB or message.op == HMSG else 1)
+    fields = message.first_size - (2 if watch.s2c else 1)
+    if line.end == 0 or fields < 0 or fields > 1:
+        return False
+    message.has_reply = fields == 1
+    message.size = number(p, line.start[line.count - 1], line.stop[line.count - 1])
+    message.head = 0
+    if message.op == HPUB or message.op == HMSG:
+        message.head = number(p, line.start[message.first_size], line.stop[message.first_size])
+    message.end = line.end + message.size + 2
+    return message.size >= 0 and message.head >= 0 and message.head <= message.size
+
+
+cdef inline bint is_wanted(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
+    """True if anybody wants to see a frame."""
+    cdef const Line *line = &message.line
+    return (
+        watch.ops >> message.op & 1
+        or need_of(&watch.wants[message.op], &p[line.start[0]], line.stop[0] - line.start[0]) != 0
+        or (
+            watch.s2c and watch.sids != NULL and watch.sids.count
+            and table_find(watch.sids, &p[line.start[1]], line.stop[1] - line.start[1]) != NULL
+        )
+        or (
+            watch.subjects != NULL and watch.subjects.count
+            and table_find(watch.subjects, &p[line.start[0]], line.stop[0] - line.start[0]) != NULL
+        )
+    )
+
+
+cdef inline void _note(Table *awaited, const unsigned char *subject, Py_ssize_t length, const unsigned char *reply, Py_ssize_t size) noexcept nogil:
+    """Note the reply subject of a request: `awaited.note`."""
+    cdef Py_ssize_t i
+    if size > AWAITED_LONGEST or (length >= 8 and memcmp(subject, b"$JS.ACK.", 8) == 0):
+        return
+    for i in range(length - 18):
+        if subject[i] == 46 and memcmp(&subject[i], b".CONSUMER.MSG.NEXT.", 19) == 0:
+            return
+    if awaited.count >= AWAITED_MOST and table_find(awaited, reply, size) == NULL:
+        for i in range(AWAITED_FORGOTTEN):
+            table_remove(awaited, table_oldest(awaited))
+    table_put(awaited, reply, size, 0)  # without memory it is not awaited, as a forgotten one
+
+
+cdef inline void account(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
+    """Count a delivery where its sid is counted, and keep the awaited answers up to date."""
+    cdef const Line *line = &message.line
+    cdef Entry *entry
+    cdef int reply = message.first_size - 1
+    if watch.s2c and watch.tallies != NULL and watch.tallies.count:
+        # The server's 503 without a reply is no delivery.
+        if not (
+            message.op == HMSG and not message.has_reply and message.head >= 12
+            and memcmp(&p[line.end + 8], b" 503", 4) == 0
+        ):
+            entry = table_find(watch.tallies, &p[line.start[1]], line.stop[1] - line.start[1])
+            if entry != NULL:
+                entry.value += 1
+    if watch.awaited == NULL:
+        return
+    if watch.s2c:
+        if watch.awaited.count:
+            entry = table_find(watch.awaited, &p[line.start[0]], line.stop[0] - line.start[0])
+            if entry != NULL:
+                table_remove(watch.awaited, entry)
+    elif message.has_reply:
+        _note(
+            watch.awaited,
+            &p[line.start[0]], line.stop[0] - line.start[0],
+            &p[line.start[reply]], line.stop[reply] - line.start[reply],
+        )
+
+
+cdef inline bint is_system(const unsigned char *p, const Message *message) noexcept nogil:
+    """True for a subject of the system, which a recorder must look at."""
+    cdef Py_ssize_t start = message.line.start[0]
+    return message.line.stop[0] - start >= 5 and memcmp(&p[start], b"$SYS.", 5) == 0
+
+
+cdef inline bint passes_ok(const unsigned char *p, Py_ssize_t at, Py_ssize_t length, const Watch *watch) noexcept nogil:
+    """True for a plain +OK that nobody wants."""
+    return (
+        watch.s2c and length - at >= 5 and memcmp(&p[at], b"+OK\r\n", 5) == 0
+        and not watch.ops >> OK & 1 and watch.wants[OK].count == 0
+    )
+
+
+cdef inline void pass_messages(const unsigned char *p, Py_ssize_t at, Py_ssize_t length, Py_ssize_t most, const Watch *watch, Passed *passed) noexcept nogil:
+    """Pass over whole frames that nobody wants, `most` at most."""
+    cdef Message *message = &passed.message
+    memset(passed.counted, 0, sizeof(passed.counted))
+    passed.frames = 0
+    passed.ops = 0
+    passed.odd = False
+    passed.stop = AT_END
+    while at < length:
+        if passed.frames == most:
+            passed.stop = AT_LIMIT
+            break
+        if p[at] == 43 and passes_ok(p, at, length, watch):
+            passed.counted[OK] += 1
+            passed.ops |= 1 << OK
+            passed.frames += 1
+            at += 5
+            continue
+        passed.stop = AT_OTHER
+        if not message_at(p, at, length, watch, message):
+            break
+        if message.end <= length and (p[message.end - 2] != 13 or p[message.end - 1] != 10):
+            break
+        if is_wanted(p, watch, message):
+            if message.end <= length:
+                passed.odd |= is_system(p, message)
+                account(p, watch, message)
+                passed.counted[message.op] += 1
+                passed.stop = AT_WANTED
+            break
+        if message.end > length:
+            passed.stop = AT_OPEN
+            break
+        passed.odd |= is_system(p, message)
+        account(p, watch, message)
+        passed.counted[message.op] += 1
+        passed.ops |= 1 << message.op
+        passed.frames += 1
+        at = message.end
+        passed.stop = AT_END
+    passed.at = at
