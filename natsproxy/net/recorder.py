@@ -24,14 +24,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from natsproxy.capture.filter.recording_filter import RecordingFilter
-from natsproxy.capture.format.records import Frames, Gap, Item, Preamble
+from natsproxy.capture.format.records import Gap, Item, Preamble
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
@@ -48,26 +47,6 @@ SLOW: Final = "the disk did not keep up"
 _SLOWDOWN_MARGIN: Final = 4 * BLOCK_SIZE  # beyond half of the queue; from there `gap` holds traffic up
 _SLOWDOWN_SHARE: Final = 0.3  # of the time, for which `gap` may hold traffic up
 _SLOWDOWN_CREDIT: Final = 100_000_000  # ns for which it may at once
-
-
-@dataclass(slots=True)
-class _Outage:
-    """An outage of a capture: its reason and begin (ns), and the records missed in it, from t0 to t1 (ns)."""
-
-    reason: str
-    since: int
-    frames: int = 0
-    bytes: int = 0
-    t0: int | None = None
-    t1: int = 0
-
-    def miss(self, item: Item) -> None:
-        """Count a record that is dropped."""
-        self.t0 = item.t if self.t0 is None else self.t0
-        self.t1 = item.t
-        if isinstance(item, Frames):
-            self.frames += item.frames
-            self.bytes += len(item.data)
 
 
 class Recorder:
@@ -103,18 +82,17 @@ class Recorder:
             on_failure=self._on_failure,
             on_room=self._resume,
         )
-        self._builder = BlockBuilder()
+        self.builder = BlockBuilder()
         self._filter = RecordingFilter(settings.selection)
         self.most_frames = FILTERED_FRAMES if self._filter.cuts else NO_LIMIT
-        self._began = 0
+        self._timed = False  # the task knows when the block that is being built is due
         self._segment_began = now_ns()
         self._wake = trio.Event()
         self._rotate = False
         self._full = False
-        self._dropping = False  # records are counted and not kept
         self._held_until: int | None = None
         self._credit, self._credit_at = _SLOWDOWN_CREDIT, now_ns()
-        self._outage: _Outage | None = None
+        self._outage: tuple[str, int] | None = None  # its reason and begin (ns)
         self._closing = False
         self._writer.open_segment()
 
@@ -137,16 +115,18 @@ class Recorder:
             self._put(kept)
 
     def _put(self, item: Item) -> None:
-        if self._dropping:
-            assert self._outage is not None
-            self._outage.miss(item)
-            return
-        builder = self._builder
-        if not builder.begun:
-            self._began = now_ns()
-            builder.begin(self._began, time.time_ns())
-            self._wake.set()
+        builder = self.builder
+        if not (builder.begun or builder.dropping):
+            builder.begin(now_ns(), time.time_ns())
         builder.add(item)
+        self.added()
+
+    def added(self) -> None:
+        """See to the block after records were added to it; whoever adds some without `put` calls this."""
+        builder = self.builder
+        if builder.begun and not self._timed:
+            self._timed = True
+            self._wake.set()
         if builder.size >= BLOCK_SIZE:
             self._seal()
         waiting = self.waiting
@@ -158,10 +138,11 @@ class Recorder:
     @property
     def waiting(self) -> int:
         """The number of bytes that are not written yet."""
-        return self._thread.waiting + self._builder.size
+        return self._thread.waiting + self.builder.size
 
     def _seal(self) -> None:
-        self._thread.write(self._builder.seal())
+        self._timed = False
+        self._thread.write(self.builder.seal())
         if self._due_to_rotate():
             self._wake.set()
 
@@ -169,10 +150,10 @@ class Recorder:
 
     def _overflow(self) -> None:
         self._full = True
-        if self._builder.begun:
+        if self.builder.begun:
             self._seal()
         if self.settings.overflow == "gap":
-            self._dropping = True
+            self.builder.drop()
             self._begin_outage(SLOW, "traffic goes on unrecorded")
         elif self.settings.overflow == "close":
             self._refuse(SLOW)
@@ -212,26 +193,21 @@ class Recorder:
     def _begin_outage(self, reason: str, meanwhile: str) -> None:
         if self._outage is None:
             now = now_ns()
-            self._outage = _Outage(reason, now)
+            self._outage = reason, now
             self._emit(Notice(now, None, "error", f"the capture stands still, {meanwhile}: {reason}"))
 
     def _resume(self) -> None:
-        self._full = self._dropping = False
+        self._full = False
+        missed = self.builder.keep()
         self._stop_holding()
         outage, self._outage = self._outage, None
         if outage is None:
             return
-        if outage.t0 is not None:
-            info = {
-                "reason": outage.reason,
-                "bytes": outage.bytes,
-                "frames": outage.frames,
-                "t0": outage.t0,
-                "t1": outage.t1,
-            }
-            self._put(Gap(None, outage.t1, info))
-        gap = GapEvent(now_ns(), None, outage.reason, outage.bytes, outage.frames, outage.since)
-        self._emit(gap)
+        reason, since = outage
+        if missed is not None:
+            self._put(Gap(None, missed.t1, {"reason": reason, **missed._asdict()}))
+        _, _, frames, size = missed or (0, 0, 0, 0)
+        self._emit(GapEvent(now_ns(), None, reason, size, frames, since))
 
     def _stop_holding(self) -> None:
         """Let traffic pass; the time that it was held up under `gap` is taken from the credit."""
@@ -260,7 +236,7 @@ class Recorder:
         while not self._closing:
             await self._until_due()
             now = now_ns()
-            if self._builder.begun and now >= self._began + self.settings.flush:
+            if self.builder.begun and now >= self.builder.mono0 + self.settings.flush:
                 self._seal()
             if self._held_until is not None and now >= self._held_until:
                 if self.settings.overflow == "gap":
@@ -270,9 +246,9 @@ class Recorder:
             if self._rotate or self._due_to_rotate():
                 self._rotate = False
                 self._next_segment()
-        if self._dropping:
+        if self.builder.dropping:
             self._resume()
-        if self._builder.begun:
+        if self.builder.begun:
             self._seal()
         self._thread.end()
 
@@ -282,8 +258,8 @@ class Recorder:
             return
         self._wake = trio.Event()
         times = [self._held_until] if self._held_until is not None else []
-        if self._builder.begun:
-            times.append(self._began + self.settings.flush)
+        if self.builder.begun:
+            times.append(self.builder.mono0 + self.settings.flush)
         with trio.move_on_at(min(times) / 1e9 if times else float("inf")):
             await self._wake.wait()
 
@@ -296,7 +272,7 @@ class Recorder:
         return bool(interval) and now_ns() - self._segment_began >= interval
 
     def _next_segment(self) -> None:
-        if self._builder.begun:
+        if self.builder.begun:
             self._seal()
         self._segment_began = now_ns()
         self._thread.begin_segment(self._info())

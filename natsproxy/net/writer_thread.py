@@ -114,27 +114,27 @@ class WriterThread:
             else:
                 self.failure = None
                 break
-        if isinstance(job, SealedBlock):
-            self._bytes_written += job.length
-        elif job is not None:
+        if isinstance(job, SegmentInfo):
             self._segments_begun += 1
+        elif job is not None:
+            self._bytes_written += job.length
         if self._notify and self.failure is None and self.waiting <= self._low:
             self._notify_now()
         return job is not None
 
     def _attempt(self, job: SealedBlock | SegmentInfo | None) -> None:
-        if isinstance(job, SealedBlock):
-            self._writer.write(job)
-        elif job is not None:
+        if isinstance(job, SegmentInfo):
             self._writer.open_segment(job)
+        elif job is not None:
+            self._writer.write(job)
         else:
             self._writer.close()
 
     def _give_up(self, job: SealedBlock | SegmentInfo | None) -> None:
-        if isinstance(job, SealedBlock):
-            self.lost_frames += job.frames
-        elif job is None:
+        if job is None:
             self._writer.abandon()
+        elif not isinstance(job, SegmentInfo):
+            self.lost_frames += job.frames
 
     def _notify_now(self) -> None:
         self._notify = False

@@ -127,7 +127,7 @@ class CaptureWriter:
             self.open_segment(replace(self.info, wall=block.summary[1], mono=block.summary[0]))
         flags = 0
         # In one piece: each call that releases the interpreter lock costs a wait for it afterwards.
-        body = b"".join(block.buffers)
+        body = block.buffers[0] if len(block.buffers) == 1 else b"".join(block.buffers)
         if self._compress is not None:
             body = self._compress(body)
             flags = ZSTD

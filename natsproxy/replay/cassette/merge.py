@@ -52,6 +52,8 @@ def merge(path: Path, additions: Sequence[Addition]) -> int:
         _Merge(path, additions).write(writer)
         writer.close()
         replace(fresh, path)
+    except OverflowError:
+        raise CaptureError("a time or a number in it is beyond what a clock shows", path=path) from None
     finally:
         writer.close()
         fresh.unlink(missing_ok=True)

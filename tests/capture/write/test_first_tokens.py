@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.capture.format.records import Flags, Frames, Item, Note
 from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.write import first_tokens
-from natsproxy.capture.write.first_tokens import MOST, FirstTokens
+from natsproxy.capture.write.builder import COMPILED, BlockBuilder
+from natsproxy.capture.write.first_tokens import MOST
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.kit.captures import Scribe, write
 
-compiled = pytest.mark.skipif(first_tokens._native is None, reason="not built: tokens are not looked at")
+compiled = pytest.mark.skipif(not COMPILED, reason="not built: tokens are not looked at")
 CASES: list[tuple[Direction, bytes, int, list[bytes]]] = [
     (C2S, b"PUB a.b 1\r\nx\r\npub c 0\r\n\r\nPING\r\n", 0, [b"a", b"c"]),
     (C2S, b"SUB orders.* q 1\r\nUNSUB 1\r\n", 0, [b"orders"]),
@@ -24,26 +25,43 @@ CASES: list[tuple[Direction, bytes, int, list[bytes]]] = [
     (S2C, b"HMSG h.h 1 12 12\r\nNATS/1.0\r\n\r\n\r\n", 0, [b"h"]),
     (C2S, b'CONNECT {"verbose":false}\r\nPUB \t after 0\r\n\r\n', 0, [b"after"]),
     (C2S, b"PUB cut.short 100\r\nabc", Flags.TRUNCATED, [b"cut"]),
+    (C2S, b"PUB drop.ped 0\r\n", Flags.PAYLOAD, [b"drop"]),
+    (S2C, b"hmsg kept.part 1 r 12 20\r\nNATS/1.0\r\n\r\nabc", Flags.PAYLOAD, [b"kept"]),
     (C2S, b"PU", Flags.CUT, []),
     (C2S, b"PUB .odd 0\r\n\r\n", 0, [b""]),
 ]
 
 
+def tokens(*items: Item) -> list[bytes] | None:
+    """Return the first tokens in the summary of a block."""
+    builder = BlockBuilder()
+    builder.begin(0, 0)
+    for item in items:
+        builder.add(item)
+    found: list[bytes] | None = builder.seal().summary[9]
+    return found
+
+
 @compiled
 @pytest.mark.parametrize(("direction", "data", "flags", "expected"), CASES)
 def test_first_tokens(direction: Direction, data: bytes, flags: int, expected: list[bytes]) -> None:
-    found = FirstTokens()
-    found.add(Frames(1, direction, memoryview(bytearray(data)), 1, 0, 0, 0, 0, 0, None, flags))
-    assert found.summary() == expected
+    record = Frames(1, direction, memoryview(bytearray(data)), 1, 0, 0, 0, 0, 0, None, flags)
+    deep: list[Any] = []
+    for _ in range(100):
+        deep = [deep]
+    odd = record._replace(extra={"deep": {"x": {"y": deep}}})
+    assert tokens(record) == tokens(odd) == tokens(Note(0, {"deep": deep}), record, odd) == expected
 
 
 @compiled
 @pytest.mark.parametrize("subjects", [[b"x" * (MOST + 1)], [b"s%d" % n for n in range(MOST + 1)]])
 def test_too_many_or_too_long_is_not_known(subjects: list[bytes]) -> None:
-    found = FirstTokens()
-    for subject in subjects:
-        found.add(Frames(1, C2S, b"PUB %s.z 0\r\n\r\n" % subject, 1, 0, 0, 0, 0, 0))
-    assert found.summary() is None
+    pubs = [b"PUB %s.z 0\r\n\r\n" % subject for subject in subjects]
+    connect = b"CONNECT {}\r\n"  # the pure parser reads a record that has one
+    runs = [Frames(1, C2S, pub, 1, 0, 0, 0, 0, 0) for pub in pubs]
+    assert tokens(*runs) is None
+    assert tokens(*(run._replace(data=connect + pub) for run, pub in zip(runs, pubs, strict=True))) is None
+    assert tokens(*runs[1:]) == sorted(b"s%d" % n for n in range(1, len(runs)))
 
 
 @compiled

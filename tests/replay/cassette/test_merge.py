@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from natsproxy.capture.format.records import Close, Frames, Open
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.write import _builder_py
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
 from natsproxy.replay.cassette.merge import beside, merge
 from natsproxy.replay.conversation.steps import Step, events
@@ -66,6 +68,21 @@ def test_a_client_that_nobody_was_becomes_a_connection_without_secrets(tmp_path:
     items = [item for _, item in open_capture(path).items() if getattr(item, "conn", 0) == 2]
     assert [type(item) for item in items] == [Open, Frames, Frames, Close]
     assert b"hidden" not in path.read_bytes()
+
+
+def test_times_that_no_clock_shows_are_an_error(tmp_path: Path) -> None:
+    """They can be read from a file, and written to none."""
+    path = tmp_path / "x.ncap"
+    writer, builder = CaptureWriter(path, SegmentInfo(b"r" * 16, bytes(16), 0, 0)), _builder_py.BlockBuilder()
+    writer.open_segment()
+    builder.begin((1 << 64) - 1, 0)
+    builder.add(Open(1, 1 << 64, {}))
+    writer.write(builder.seal())
+    writer.close()
+    before = path.read_bytes()
+    with pytest.raises(CaptureError, match="beyond"):
+        merge(path, [Addition(1, C2S, b"PUB new 0\r\n\r\n", -1, 1 << 64)])
+    assert path.read_bytes() == before
 
 
 def test_a_capture_without_items_takes_additions(tmp_path: Path) -> None:

@@ -1,0 +1,363 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Blocks built in C: the compiled twin of `_builder_py.py`, which makes the same bytes.
+
+A block's body is one piece of memory.  Runs are written into it without the interpreter lock; every other item
+is packed by msgpack and copied.  Sealing hands the memory to a `SealedBlock`; the writer's thread makes the
+rest of the summary from it (`_first_tokens.pxd`), and its memory is used again for a later block.
+
+Nothing here holds a lock: a builder belongs to the loop's thread, and the list of free memory is touched under
+the interpreter lock only.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+from natsproxy.capture.write._first_tokens cimport Tokens, Walk, begin_walk, walk
+
+import msgpack
+
+from natsproxy.capture.format.records import Frames, encode
+from natsproxy.capture.write._builder_py import BLOCK_SIZE, Missed, frames_head, packer
+from natsproxy.capture.write.first_tokens import MOST, parsed
+
+cdef enum:
+    HEAD = 64                   # the most bytes before the data of a run's record
+    SIZE_MAX = 0x7FFFFFFF       # of the data of one record
+    MARGIN = 1 << 18            # beyond the size at which a block is sealed: its last record
+    FREE_MOST = 4               # pieces of memory that wait to be used again
+
+cdef Py_ssize_t FULL = BLOCK_SIZE
+cdef Py_ssize_t ROOM = BLOCK_SIZE + MARGIN
+cdef unsigned char *free_memory[FREE_MOST]
+cdef int free_count = 0
+cdef unsigned char[1] NOTHING
+cdef object _Frames = Frames
+
+
+cdef unsigned char *take_memory():
+    """Return memory of `ROOM` bytes that is free, NULL if there is none."""
+    global free_count
+    if free_count == 0:
+        return NULL
+    free_count -= 1
+    return free_memory[free_count]
+
+
+cdef void give_memory(unsigned char *data, Py_ssize_t room):
+    global free_count
+    if room == ROOM and free_count < FREE_MOST:
+        free_memory[free_count] = data
+        free_count += 1
+    else:
+        free(data)
+
+
+cdef inline Py_ssize_t put_big(unsigned char *p, unsigned char kind, uint64_t value, int width) noexcept nogil:
+    cdef int i
+    p[0] = kind
+    for i in range(width):
+        p[width - i] = <unsigned char>(value >> 8 * i)
+    return 1 + width
+
+
+cdef inline Py_ssize_t put_unsigned(unsigned char *p, uint64_t value) noexcept nogil:
+    """Write a number as msgpack does, in the shortest form; return the bytes that it takes."""
+    if value < 0x80:
+        p[0] = <unsigned char>value
+        return 1
+    if value <= 0xFF:
+        return put_big(p, 0xCC, value, 1)
+    if value <= 0xFFFF:
+        return put_big(p, 0xCD, value, 2)
+    if value <= 0xFFFFFFFFu:
+        return put_big(p, 0xCE, value, 4)
+    return put_big(p, 0xCF, value, 8)
+
+
+cdef inline Py_ssize_t put_signed(unsigned char *p, int64_t value) noexcept nogil:
+    if value >= 0:
+        return put_unsigned(p, <uint64_t>value)
+    if value >= -0x20:
+        p[0] = <unsigned char>value
+        return 1
+    if value >= -0x80:
+        return put_big(p, 0xD0, <uint64_t>value, 1)
+    if value >= -0x8000:
+        return put_big(p, 0xD1, <uint64_t>value, 2)
+    if value >= -0x80000000LL:
+        return put_big(p, 0xD2, <uint64_t>value, 4)
+    return put_big(p, 0xD3, <uint64_t>value, 8)
+
+
+cdef class SealedBlock:
+    """A block that is ready to be written; its summary is made when it is first asked for."""
+
+    cdef unsigned char *data
+    cdef Py_ssize_t room
+    cdef readonly Py_ssize_t length, frames
+    cdef list facts
+    cdef bint looked
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            give_memory(self.data, self.room)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data if self.length else NOTHING, self.length, True, flags)
+
+    @property
+    def buffers(self):
+        """The body, in one piece."""
+        return [memoryview(self)]
+
+    @property
+    def summary(self):
+        """The summary of the block as `recordings/FORMAT.md` has it."""
+        if not self.looked:
+            self.facts.append(self._tokens())
+            self.looked = True
+        return self.facts
+
+    cdef object _tokens(self):
+        """Return the sorted first tokens; None where they are too many or too long."""
+        cdef Walk state
+        cdef set found = set()
+        begin_walk(&state, self.data, self.length)
+        while True:
+            with nogil:
+                walk(&state)
+            if state.tokens.lost:
+                return None
+            if state.item == self.length:
+                break
+            found |= self._by_python(&state)
+        for i in range(state.tokens.count):
+            found.add(PyBytes_FromStringAndSize(<const char *>state.tokens.text[i], state.tokens.size[i]))
+        return sorted(found) if len(found) <= MOST and all(len(token) <= MOST for token in found) else None
+
+    cdef object _by_python(self, Walk *state):
+        """Return the tokens of an item that C does not read, by the pure parser."""
+        cdef bytes raw
+        if state.plain:
+            raw = PyBytes_FromStringAndSize(
+                <const char *>self.data + state.record.data.start, state.record.data.stop - state.record.data.start
+            )
+            return parsed(raw, state.record.direction, state.record.flags)
+        raw = PyBytes_FromStringAndSize(<const char *>self.data + state.item, state.at - state.item)
+        fields = msgpack.unpackb(raw, raw=False, strict_map_key=False, unicode_errors="replace")
+        return parsed(fields[10], fields[2], fields[3]) if fields[0] == 0 else set()
+
+
+cdef class BlockBuilder:
+    """Gathers items; times in ns, sizes in bytes."""
+
+    def __cinit__(self):
+        self.odd_conns = set()
+        self.pack = packer()
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            give_memory(self.data, self.room)
+
+    def begin(self, int64_t mono, int64_t wall):
+        """Start a block at this moment of both clocks."""
+        self.mono0, self.wall0, self.begun = mono, wall, True
+
+    def drop(self):
+        """Count items from now on, and keep none."""
+        self.dropping = True
+
+    def keep(self):
+        """Keep items again; return what was missed, None if that is nothing."""
+        missed = Missed(self.missed_first, self.missed_last, self.missed_frames, self.missed_bytes)
+        nothing = self.missed == 0
+        self.dropping = False
+        self.missed = self.missed_frames = 0
+        self.missed_bytes = 0
+        return None if nothing else missed
+
+    def add(self, item):
+        """Add an item; `begin` was called."""
+        if type(item) is _Frames:
+            if self._add_run_of(<tuple>item):
+                return
+            if self.dropping:
+                self._miss(item.t, item.frames, len(item.data))
+            else:
+                self._add_frames(item)
+            return
+        if self.dropping:
+            self._miss(item.t, 0, 0)
+            return
+        cdef int64_t rel = item.t - self.mono0
+        self._append(self.pack(encode(item, self.mono0)))
+        self._seen(rel)
+        self._seen_any_conn(getattr(item, "conn", None))
+
+    cdef bint full(self) noexcept nogil:
+        return self.size >= FULL
+
+    cdef bint add_run(
+        self, uint64_t conn, int direction, const unsigned char *data, Py_ssize_t size, Py_ssize_t frames,
+        uint32_t ops, uint64_t in_first, int64_t t, uint64_t out_first
+    ) noexcept nogil:
+        cdef timespec wall
+        cdef unsigned char *p
+        if self.dropping:
+            self._miss(t, frames, size)
+            return True
+        if size > SIZE_MAX or not self._make_room(HEAD + size):
+            return False
+        if not self.begun:
+            clock_gettime(CLOCK_REALTIME, &wall)
+            self.mono0, self.wall0 = t, wall.tv_sec * <int64_t>1000000000 + wall.tv_nsec
+            self.begun = True
+        p = self.data + self.size
+        p[0], p[1] = 0x9B, 0
+        p += 2
+        p += put_unsigned(p, conn)
+        p[0], p[1] = <unsigned char>direction, 0
+        p += 2
+        p += put_unsigned(p, <uint64_t>frames)
+        p += put_unsigned(p, in_first)
+        p += put_signed(p, t - self.mono0)
+        p += put_unsigned(p, out_first)
+        p += put_signed(p, t - self.mono0)
+        p[0] = 0xC0
+        p += 1
+        p += put_big(p, 0xC6, <uint64_t>size, 4)
+        memcpy(p, data, size)
+        self.size = p + size - self.data
+        self.frames += frames
+        self.ops |= ops
+        self._seen(t - self.mono0)
+        self._seen_conn(conn)
+        return True
+
+    cdef bint _make_room(self, Py_ssize_t more) noexcept nogil:
+        cdef Py_ssize_t room = max(ROOM, self.size + more)
+        cdef unsigned char *grown
+        if self.data != NULL and self.size + more <= self.room:
+            return True
+        grown = <unsigned char *>(malloc(room) if self.data == NULL else realloc(self.data, room))
+        if grown == NULL:
+            return False
+        self.data, self.room = grown, room
+        return True
+
+    cdef void _seen(self, int64_t t) noexcept nogil:
+        if self.items == 0 or t < self.first:
+            self.first = t
+        if self.items == 0 or t > self.last:
+            self.last = t
+        self.items += 1
+
+    cdef void _seen_conn(self, uint64_t conn) noexcept nogil:
+        cdef int i
+        if self.conn_count and self.conns[self.last_conn] == conn:
+            return
+        for i in range(self.conn_count):
+            if self.conns[i] == conn:
+                self.last_conn = i
+                return
+        if self.conn_count <= CONNS:
+            self.conns[self.conn_count] = conn
+            self.last_conn = self.conn_count
+            self.conn_count += 1
+
+    cdef void _miss(self, int64_t t, Py_ssize_t frames, Py_ssize_t size) noexcept nogil:
+        if self.missed == 0:
+            self.missed_first = t
+        self.missed += 1
+        self.missed_last = t
+        self.missed_frames += frames
+        self.missed_bytes += size
+
+    def seal(self):
+        """Return the block and start anew."""
+        cdef SealedBlock block = SealedBlock.__new__(SealedBlock)
+        conns = self.odd_conns.union(self.conns[i] for i in range(self.conn_count))
+        block.facts = [
+            self.mono0,
+            self.wall0,
+            self.first,
+            self.last,
+            self.items,
+            self.frames,
+            self.ops,
+            self.size,
+            sorted(conns) if len(conns) <= CONNS else None,
+        ]
+        block.data, block.room, block.length, block.frames = self.data, self.room, self.size, self.frames
+        self.data, self.room = take_memory(), ROOM
+        self.first = self.last = 0
+        self.size = self.items = self.frames = self.ops = self.conn_count = self.last_conn = 0
+        self.odd_conns = set()
+        self.begun = False
+        return block
+
+    cdef bint _add_run_of(self, tuple item) except -1:
+        """Add a record that is a run, untouched and on its way at once; False for any other."""
+        cdef uint64_t conn, in_first, out_first
+        cdef Py_ssize_t frames
+        cdef uint32_t ops
+        cdef int64_t t
+        cdef int direction
+        cdef Py_buffer data
+        cdef bint added
+        _, _, _, _, _, first, came, first_out, left, cause, flags, extra = item
+        if flags or cause is not None or extra is not None or first is None or first_out is None or came != left:
+            return False
+        try:
+            conn, direction, frames, ops = item[0], item[1], item[3], item[4]
+            in_first, t, out_first = first, came, first_out
+        except OverflowError:
+            return False
+        if frames < 0 or direction >> 1:
+            return False
+        PyObject_GetBuffer(item[2], &data, PyBUF_SIMPLE)
+        added = self.add_run(conn, direction, <const unsigned char *>data.buf, data.len, frames, ops, in_first, t, out_first)
+        PyBuffer_Release(&data)
+        if not added:
+            raise MemoryError
+        return True
+
+    cdef int _add_frames(self, item) except -1:
+        cdef Py_ssize_t frames = item.frames
+        cdef uint32_t ops = item.ops
+        cdef int64_t rel = item.t - self.mono0
+        self._append(frames_head(self.pack, item, self.mono0))
+        self._append(item.data)
+        if item.extra is not None:
+            self._append(self.pack(item.extra))
+        self.frames += frames
+        self.ops |= ops
+        self._seen(rel)
+        self._seen_any_conn(item.conn)
+        return 0
+
+    cdef int _append(self, data) except -1:
+        cdef Py_buffer view
+        cdef bint room
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        room = self._make_room(view.len)
+        if room:
+            memcpy(self.data + self.size, view.buf, view.len)
+            self.size += view.len
+        PyBuffer_Release(&view)
+        if not room:
+            raise MemoryError
+        return 0
+
+    cdef int _seen_any_conn(self, conn) except -1:
+        if conn is None:
+            return 0
+        if 0 <= conn < 1 << 64:
+            self._seen_conn(conn)
+        elif len(self.odd_conns) <= CONNS:
+            self.odd_conns.add(conn)
+        return 0
