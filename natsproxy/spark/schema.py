@@ -50,7 +50,7 @@ TABLES: Final[dict[str, str]] = {
         "from_proxy boolean, cause string"
     ),
     "requests": (
-        "reply string, recorder string, requester bigint, responder_recorder string, responder bigint, "
+        "reply string, recorder string, requester bigint, responder bigint, "
         "subject string, template string, requests bigint, deliveries bigint, replies bigint, status int, "
         "err_code int, outcome string, t1 bigint, t2 bigint, t3 bigint, t4 bigint, last_ns bigint, "
         "latency_ns bigint, service_ns bigint"

@@ -157,11 +157,19 @@ def _requests(s: Conversation) -> None:
 
 
 def _reused(s: Conversation) -> None:
-    """One reply subject three times (the second is not answered), and pulls on an inbox of their own."""
+    """One reply subject three times (the second is not answered), one in a row, and pulls on an inbox."""
     for t, answered in ((300, True), (310, False), (320, True)):
         s.send(t, ASKER, pub(b"svc.again r.again", b"q"))
         if answered:
             s.receive(t + 4, ASKER, msg(b"r.again", b"9", b"a"))
+    for t in (360, 361, 362):
+        s.send(t, ASKER, pub(b"svc.piped r.piped", b"q"))
+    for t in (363, 364, 365):
+        s.receive(t, FIRST, msg(b"svc.piped", b"1", b"q", b"r.piped"))
+    for t in (366, 368, 370):
+        s.send(t, FIRST, pub(b"r.piped", b"a"))
+    for t in (371, 373, 375):
+        s.receive(t, ASKER, msg(b"r.piped", b"9", b"a"))
     for t in (330, 340, 350):
         s.send(t, WORKER, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C r.pull", b"1"))
     s.receive(355, WORKER, status(b"r.pull", b"404 No Messages"))

@@ -134,7 +134,7 @@ def latencies(spark: SparkSession, out: str | Path, top: int = 20) -> list[dict[
             .agg(
                 F.sum("requests").alias("requests"),
                 F.sum("replies").alias("replies"),
-                F.sum(F.when(F.col("status") == 503, 1).otherwise(0)).alias("no_responders"),
+                F.count_if(F.expr("outcome = 'no responders'")).alias("no_responders"),
                 *(
                     F.expr(ms.format(q)).alias(name)
                     for name, q in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0))

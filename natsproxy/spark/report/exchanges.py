@@ -82,7 +82,6 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
         "reply",
         "recorder",
         "requester",
-        "responder_recorder",
         "responder",
         "status",
         "t1",
@@ -96,7 +95,7 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
         {
             **{name: (row[name] or "")[:TEXT] for name in ("subject", "template")},
             "requester": who(row["recorder"], row["requester"]),
-            "responder": who(row["responder_recorder"], row["responder"]),
+            "responder": who(row["recorder"], row["responder"]),
             "status": row["status"],
             **{leg: axis.ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")},
             "latency": row["latency_ns"] / 1e6,
@@ -107,23 +106,25 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
                     "conn": who(leg.pop("recorder"), leg.pop("conn_id")),
                     **leg,
                 }
-                for leg in legs.get((row["reply"], row["t1"]), ())
+                for leg in legs.get((row["recorder"], row["reply"], row["t1"]), ())
             ],
         }
         for row in listed
     ]
 
 
-def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, int], Rows]:
-    """Return the first frames of each slow request, by its reply subject and time."""
+def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, str, int], Rows]:
+    """Return the first frames of each slow request, by its recorder, reply subject and time."""
     if frames is None:
         return {}
-    keys = slow.select(F.col("reply").alias("k"), F.col("t1").alias("start"), F.col("t4").alias("end"))
-    order = Window.partitionBy("k", "start").orderBy("at_ns", "dir")
+    keys = slow.select(
+        "recorder", F.col("reply").alias("k"), F.col("t1").alias("start"), F.col("t4").alias("end")
+    )
+    order = Window.partitionBy("recorder", "k", "start").orderBy("at_ns", "dir")
     legs = (
         clients_side(frames)
         .withColumn("k", F.explode(F.array_compact(F.array("reply", "subject"))))
-        .join(F.broadcast(keys), "k")
+        .join(F.broadcast(keys), ["recorder", "k"])
         .where("at_ns BETWEEN start AND end")
         .select(
             "k",
@@ -142,7 +143,7 @@ def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, int], 
         .withColumn("place", F.row_number().over(order))
         .where(F.col("place") <= _FRAMES)
     )
-    found: dict[tuple[str, int], Rows] = {}
+    found: dict[tuple[str, str, int], Rows] = {}
     for row in sorted(rows(legs), key=lambda row: row.pop("place")):
-        found.setdefault((row.pop("k"), row.pop("start")), []).append(row)
+        found.setdefault((row["recorder"], row.pop("k"), row.pop("start")), []).append(row)
     return found

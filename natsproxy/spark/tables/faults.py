@@ -80,6 +80,6 @@ def _answered(fired: DataFrame, frames: DataFrame, exchanges: DataFrame) -> Data
     # The frames are narrowed to those that a rule acted on before anything is shuffled.
     hit = frames.where("subject IS NOT NULL").join(fired.select(*place), place, "left_semi")
     hit = hit.select(*place, F.coalesce("reply", "subject").alias("k"))
-    alone = exchanges.where("NOT shared").select("k", "t4", "outcome")
-    rows = fired.join(hit, place, "left").join(alone, "k", "left")
+    alone = exchanges.where("NOT shared").select("recorder", "k", "t4", "outcome")
+    rows = fired.join(hit, place, "left").join(alone, ["recorder", "k"], "left")
     return rows.withColumn("reply_ns", F.expr("if(t4 >= t_ns, t4 - t_ns, NULL)"))

@@ -40,9 +40,9 @@ def js_acks(frames: DataFrame) -> DataFrame:
         .withColumn("k", F.expr("if(dir = 1, reply, subject)"))
         .where(F.col("k").startswith(ACK))
         .withColumn("answer_code", F.expr(f"CASE WHEN dir = 1 OR {_WPI} THEN NULL ELSE {_ANSWER} END"))
-        .withColumn("peer", peer())
+        .withColumns({"peer": peer(), "scope": F.xxhash64("recorder")})
     )
-    grouped = rows.groupBy("k").agg(
+    grouped = rows.groupBy("scope", "k").agg(
         F.min(when("dir = 1", "at_ns")).alias("delivered_ns"),
         F.min(when("answer_code IS NOT NULL", "at_ns")).alias("settled_ns"),
         F.expr("min_by(answer_code, if(answer_code IS NOT NULL, at_ns, NULL))").alias("answer_code"),

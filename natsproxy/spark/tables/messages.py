@@ -67,7 +67,7 @@ def headers(frames: DataFrame) -> DataFrame:
 
 
 def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per message that the server got: the number of its copies, their delay and spread.
+    """Return one row per message that the server got: its copies to clients of this recorder, their times.
 
     Messages have no identity on the wire: they are told apart by subject, reply, headers, size and the first
     bytes of the payload that `frames` keeps.  Where several are equal they share a row (`published` > 1),
@@ -79,7 +79,8 @@ def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
     rows = rows.where(~(F.coalesce("reply", F.lit("")).startswith(ACK) | F.col("subject").startswith(ACK)))
     same = F.xxhash64(F.coalesce("reply", F.lit("")), "headers", "size", "payload")
     mine = f"dir = 0 AND {own}"
-    grouped = rows.groupBy("subject", "template", same.alias("same")).agg(
+    scope = F.xxhash64("recorder").alias("scope")
+    grouped = rows.groupBy(scope, "subject", "template", same.alias("same")).agg(
         F.max(when(mine, peer())).alias("publisher_id"),
         F.min(when(mine, "at_ns")).alias("published_ns"),
         F.expr("count_if(dir = 0)").alias("sent"),

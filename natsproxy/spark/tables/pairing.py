@@ -2,12 +2,17 @@
 
 The four legs of an exchange share a key: 1 the request arrives (its reply subject), 2 it is delivered to a
 responder, 3 the reply arrives (its subject), 4 it is delivered to the requester.  A frame with a reply
-subject is a leg of two exchanges: the one that it opens, and the one that it may answer.
+subject is a leg of two exchanges: the one that it opens, and the one that it may answer.  Legs pair within
+their recorder: two proxies in a row record the same exchange, each with its own four times.
 
-The requests of a reply subject that is used again are numbered by time (`turn`): a reply belongs to the
-latest request before it.  Pull requests (`CONSUMER.MSG.NEXT` on one inbox for ever) are answered by
-deliveries on other subjects, and more than `TURNS_MAX` requests on one reply subject would make one task sort
-them all: both stay one row per reply subject, with counts and without latency.
+The requests of a reply subject that is used again are numbered by time (`turn`).  Where a leg is there as
+often as the request, and never earlier than its own, they pair first in, first out: a client may send several
+requests before the first reply comes.  Otherwise each belongs to the latest request before it.  Pull requests
+(`CONSUMER.MSG.NEXT` on one inbox for ever) are answered by deliveries on other subjects, and more than
+`TURNS_MAX` requests on one reply subject would make one task sort them all: both stay one row per reply
+subject, with counts and without latency.
+
+A 503 says that nobody was there to reply: it is no reply, and no latency.
 
 The columns of requests, JetStream calls and publish acks are aggregated here at once, so that these tables
 are mere selections of one result, which a caller that wants several of them keeps.
@@ -23,6 +28,9 @@ from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, when, 
 TURNS_MAX = 100_000
 """The number of requests on one reply subject up to which they are told apart."""
 _PULL = r"subject LIKE '$JS.%API.CONSUMER.MSG.NEXT.%'"
+_REPLY = "leg = 4 AND NOT (status <=> 503)"
+_KEY = ("scope", "k")
+"""The key of an exchange: its recorder, as a number, and its reply subject."""
 _SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
 """The exchanges of which a message is a leg: 1, the one that it opens; 3, the one that it may answer."""
 _FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
@@ -49,7 +57,7 @@ def request_messages(frames: DataFrame) -> DataFrame:
 
 
 def legs(frames: DataFrame) -> DataFrame:
-    """Return one row per message and exchange: `k`, `leg`; body is the text of a payload that is JSON."""
+    """Return one row per message and exchange: `scope`, `k`, `leg`; body is the text of a JSON payload."""
     rows = (
         clients_side(frames)
         .where(MESSAGE)
@@ -60,6 +68,7 @@ def legs(frames: DataFrame) -> DataFrame:
             "subject",
             "reply",
             "status",
+            F.xxhash64("recorder").alias("scope"),
             peer().alias("peer"),
             F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
             F.expr("if(startswith(payload, X'7B'), CAST(payload AS string), NULL)").alias("body"),
@@ -74,17 +83,19 @@ def _aggregates(own: str) -> list[Column]:
     """Return the aggregates of an exchange, in numbers only; own: an SQL condition on requests that count."""
     return [
         F.min(when(f"leg = 1 AND {own}", "at_ns")).alias("t1"),
-        *(F.min(when(f"leg = {leg}", "at_ns")).alias(f"t{leg}") for leg in (2, 3, 4)),
-        F.max(when("leg = 4", "at_ns")).alias("last_ns"),
+        *(F.min(when(f"leg = {leg}", "at_ns")).alias(f"t{leg}") for leg in (2, 3)),
+        F.min(when(_REPLY, "at_ns")).alias("t4"),
+        F.max(when(_REPLY, "at_ns")).alias("last_ns"),
         F.max(when(f"leg = 1 AND {own}", "peer")).alias("requester_id"),
         F.expr("min_by(peer, if(leg = 2, at_ns, NULL))").alias("reached_id"),
         F.expr("min_by(peer, if(leg = 3, at_ns, NULL))").alias("answered_id"),
         F.max(when(f"leg = 1 AND {own}", F.xxhash64("subject"))).alias("subject_id"),
-        F.expr("min_by(status, if(leg = 4, at_ns, NULL))").alias("status"),
+        F.expr(f"min_by(status, if({_REPLY}, at_ns, NULL))").alias("reply_status"),
+        F.expr("count_if(leg = 4 AND status = 503)").alias("nobody"),
         F.expr(f"count_if(leg = 1 AND {_PULL})").alias("pulls"),
         F.expr(f"count_if(leg = 1 AND {own})").alias("requests"),
         F.expr("count_if(leg = 2)").alias("deliveries"),
-        F.expr("count_if(leg = 4)").alias("replies"),
+        F.expr(f"count_if({_REPLY})").alias("replies"),
         F.expr("count_if(leg = 1 AND for_jetstream)").alias("marked"),
         _from_reply(_ERRED, _number("err_code", "int")).alias("err_code"),
         _from_reply(_ERRED, F.xxhash64(F.expr(_ERROR))).alias("error_id"),
@@ -96,16 +107,16 @@ def _aggregates(own: str) -> list[Column]:
 
 
 def paired(frames: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per request (`k`, `turn`), in numbers only: see `base`.
+    """Return one row per request (`scope`, `k`, `turn`), in numbers only: see `base`.
 
     shared: other requests have the same reply subject.  own: an SQL condition on requests that count; the
     others are only told apart from them.
     """
     whole = _aggregates(own)
-    counts = {"uses": "leg = 1", "own_deliveries": f"leg = 2 AND {own}", "own_replies": f"leg = 4 AND {own}"}
+    counts = {"uses": "leg = 1", "own_deliveries": f"leg = 2 AND {own}", "own_replies": f"{_REPLY} AND {own}"}
     once = (
         legs(frames)
-        .groupBy("k")
+        .groupBy(*_KEY)
         .agg(*whole, *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items()))
     )
     single = once.where(f"uses = 1 OR pulls > 0 OR uses > {TURNS_MAX}")
@@ -114,7 +125,7 @@ def paired(frames: DataFrame, own: str = "true") -> DataFrame:
         {name: F.expr(f"if(uses > 1, own_{name}, {name})") for name in ("deliveries", "replies")}
     ).drop("own_deliveries", "own_replies")
     single = single.withColumns({"turn": F.expr("1L"), "shared": F.expr("uses > 1")}).drop("uses")
-    again = _turns(frames).groupBy("k", "turn").agg(*whole).withColumn("shared", F.lit(True))
+    again = _turns(frames).groupBy(*_KEY, "turn").agg(*whole).withColumn("shared", F.lit(True))
     return single.unionByName(again).where("requests > 0")
 
 
@@ -122,16 +133,21 @@ def _turns(frames: DataFrame) -> DataFrame:
     """Return the legs of reply subjects that several requests use, each with the number of its request."""
     uses = (
         request_messages(frames)
-        .groupBy(F.col("reply").alias("k"))
+        .groupBy(F.xxhash64("recorder").alias("scope"), F.col("reply").alias("k"))
         .agg(F.count("*").alias("uses"), F.expr(f"count_if({_PULL})").alias("pulls"))
     )
-    reused = uses.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select("k")
-    order = Window.partitionBy("k").orderBy("at_ns", "leg", "in_ordinal")
-    return (
-        legs(frames)
-        .join(F.broadcast(reused), "k", "left_semi")
-        .withColumn("turn", F.sum(F.expr("if(leg = 1, 1, 0)")).over(order))
+    reused = uses.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select(*_KEY, "uses")
+    exchange, leg = Window.partitionBy(*_KEY), Window.partitionBy(*_KEY, "leg")
+    rows = legs(frames).join(F.broadcast(reused), [*_KEY])
+    rows = rows.withColumns(
+        {
+            "asked": F.sum(F.expr("if(leg = 1, 1, 0)")).over(exchange.orderBy("at_ns", "leg", "in_ordinal")),
+            "nth": F.row_number().over(leg.orderBy("at_ns", "in_ordinal")),
+            "times": F.count("*").over(leg),
+        }
     )
+    in_order = (F.col("times") == F.col("uses")) & (F.min(F.col("asked") - F.col("nth")).over(leg) >= 0)
+    return rows.withColumn("turn", F.when(in_order, F.col("nth")).otherwise(F.col("asked")))
 
 
 def timed(frames: DataFrame, own: str = "true") -> DataFrame:
@@ -145,9 +161,10 @@ def timed(frames: DataFrame, own: str = "true") -> DataFrame:
     ).withColumns(
         {
             "outcome": F.expr(
-                "CASE WHEN pulls > 0 THEN 'pull' WHEN replies = 0 THEN 'no reply' "
-                "WHEN status = 503 THEN 'no responders' ELSE 'replied' END"
+                "CASE WHEN pulls > 0 THEN 'pull' WHEN replies > 0 THEN 'replied' "
+                "WHEN nobody > 0 THEN 'no responders' ELSE 'no reply' END"
             ),
+            "status": F.expr("if(replies = 0 AND nobody > 0, 503, reply_status)"),
             "latency_ns": when(f"{alone} AND t4 >= t1", "t4 - t1"),
             "service_ns": when(f"{alone} AND t3 >= t2", "t3 - t2"),
         }
@@ -170,5 +187,5 @@ def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
         found = with_text(found, texts.withColumnRenamed("text", name), number, name, few=True)
     found = with_peer(found, frames, "requester_id", "recorder", "requester")
     found = found.withColumn("responder_id", F.coalesce("answered_id", "reached_id"))
-    found = with_peer(found, frames, "responder_id", "responder_recorder", "responder")
+    found = with_peer(found, frames, "responder_id", "its_recorder", "responder")
     return found.withColumn("reply", F.col("k"))

@@ -18,9 +18,10 @@ def requests(exchanges: DataFrame) -> DataFrame:
     """Return one row per request: requester, first responder, the times of its four legs, latencies.
 
     t1 to t4: the first time of each leg, as the clients saw it; last_ns: the last reply (scatter-gather).
-    requests: 1, more only for pulls and beyond `TURNS_MAX`.  deliveries: to responders.  latency_ns is the
-    requester's (t4 - t1), service_ns the responder's (t3 - t2).  outcome: replied, no responders (503), no
-    reply (timed out, or still open when the capture ended), pull.  err_code: JetStream's, in the reply.
+    requests: 1, more only for pulls and beyond `TURNS_MAX`.  deliveries: to responders of this recorder.
+    latency_ns is the requester's (t4 - t1), service_ns the responder's (t3 - t2).  replies: without 503s.
+    outcome: replied, no responders (a 503 and no reply), no reply (timed out, or still open when the capture
+    ended), pull.  status: of the first reply, or 503.  err_code: JetStream's, in the reply.
     """
     return shaped("requests", exchanges)
 
@@ -60,8 +61,8 @@ def pub_acks(exchanges: DataFrame) -> DataFrame:
                 "duplicate": when("acked", "duplicated = 1"),
                 "outcome": F.expr(
                     "CASE WHEN err_code IS NOT NULL THEN 'error' WHEN duplicated = 1 THEN 'duplicate' "
-                    "WHEN acked THEN 'ack' WHEN replies = 0 THEN 'no ack' "
-                    "WHEN status = 503 THEN 'no responders' ELSE 'other' END"
+                    "WHEN acked THEN 'ack' WHEN replies > 0 THEN 'other' "
+                    "WHEN nobody > 0 THEN 'no responders' ELSE 'no ack' END"
                 ),
             }
         ),

@@ -20,6 +20,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
 
 Rows = Counter[tuple[Any, ...]]
+ACK = b"$JS.ACK."
 
 
 class SideFrame(NamedTuple):
@@ -93,19 +94,27 @@ def errors(frames: list[SideFrame]) -> Rows:
 
 def requests(frames: list[SideFrame]) -> Rows:
     """Rows: reply, subject, requester, t1, t4, replies; without pull requests."""
-    open_: dict[bytes, list[Any]] = {}
-    done = []
+    asked: dict[tuple[Path, bytes], list[list[Any]]] = defaultdict(list)
+    answers: dict[tuple[Path, bytes], list[SideFrame]] = defaultdict(list)
     for each in filter(lambda each: each.message, frames):
-        frame, asked = each.frame, each.seen.direction is C2S and each.frame.reply
-        if not asked:
-            if each.seen.direction is not C2S and frame.subject in open_:
-                row = open_[frame.subject]
-                row[4], row[5] = row[4] or each.at, row[5] + 1
-        elif not frame.reply.startswith(b"$JS.ACK.") and b".CONSUMER.MSG.NEXT." not in frame.subject:
-            row = [frame.reply.decode(), frame.subject.decode(), each.seen.conn, each.at, None, 0]
-            open_[frame.reply] = row
-            done.append(row)
-    return Counter(map(tuple, done))
+        frame, key = each.frame, (each.capture, each.frame.reply)
+        if each.seen.direction is not C2S:
+            answers[each.capture, frame.subject].append(each)
+        elif frame.reply and not frame.reply.startswith(ACK) and b".CONSUMER.MSG.NEXT." not in frame.subject:
+            asked[key].append(
+                [frame.reply.decode(), frame.subject.decode(), each.seen.conn, each.at, None, 0]
+            )
+    for key, rows in asked.items():
+        came = answers[key]
+        in_order = len(came) == len(rows) and all(
+            row[3] <= one.at for row, one in zip(rows, came, strict=True)
+        )
+        for place, one in enumerate(came):
+            earlier = [row for row in rows if row[3] <= one.at]
+            row = rows[place] if in_order else earlier[-1] if earlier else None
+            if row is not None and blocks.parse(one.frame.headers).status != 503:
+                row[4:] = [row[4] or one.at, row[5] + 1]
+    return Counter(tuple(row) for rows in asked.values() for row in rows)
 
 
 def js_acks(frames: list[SideFrame]) -> Rows:

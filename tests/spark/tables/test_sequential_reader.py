@@ -107,7 +107,8 @@ def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
 
     found = []
     code = (
-        "import sys; from natsproxy.spark import jobs; from natsproxy.spark.session import local_session\n"
+        "import sys; from natsproxy.spark.jobs import analyze as jobs\n"
+        "from natsproxy.spark.session import local_session\n"
         "out, cores, size, *captures = sys.argv[1:]; read = jobs.read\n"
         "jobs.read = lambda *args, **more: read(*args, partitionBytes=size, **more)\n"
         "jobs.analyze(local_session(int(cores)), captures, out)\n"
