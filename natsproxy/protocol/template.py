@@ -1,17 +1,23 @@
 """The subject template: a subject with its variable tokens turned into `*`, so that counts stay bounded.
 
 One rule serves captures, replay reports and Spark (`capture/columns/_subjects.pxd` has it in C).  A token
-becomes `*` where it is
+becomes `*` where
 
-1. a number with or without a sign, a UUID, a hexadecimal id (8 characters or more of one letter case, digits
-   and letters both), or a nuid, also with the additions of clients (`identifiers.EXTENDED`);
-2. behind `_INBOX.`, or right behind a nuid;
-3. in `$JS.ACK` or `$JS.FC`, except stream, consumer and domain;
-4. a generated name in the place of a consumer's (the JetStream API, acks, flow control, advisories).  In
+1. it is a number (digits only), a UUID, a hexadecimal id (8 characters or more of one letter case, digits and
+   letters both), or a nuid, also with the additions of clients (`identifiers.EXTENDED`);
+2. it holds three digits in a row (`order12345`, `20240102T0930`);
+3. it holds a part of digits only (`device-17`, `user_42`, `-5`) or a hexadecimal id of 4 characters or more
+   (`pod-7f9c4d-web`) behind a separator: any ASCII character that is neither letter nor digit.  The part ends
+   at the next separator or with the token.  So `v1`, `s3`, `http2`, `test-e2e` and `orders-v2` stay;
+4. it stands behind `_INBOX.`, or right behind a nuid;
+5. it stands in an ack or in flow control of JetStream (`$JS.ACK`, `$JS.FC`), except stream, consumer and
+   domain;
+6. it is a generated name in the place of a consumer's (the JetStream API, acks, flow control, advisories).  In
    other places eight mixed characters are taken for a word and stay.
 
-The tokens `*` and `>` stay, so a template is its own template.  Bytes in, bytes out; a subject of lower-case
-words is returned as the same object.
+In JetStream's own subjects the stream, the domain and the words of the API always stay.  The tokens `*` and
+`>` stay, so a template is its own template.  Bytes in, bytes out; a subject of lower-case words is returned
+as the same object.
 """
 
 from __future__ import annotations

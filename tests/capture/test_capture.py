@@ -61,7 +61,7 @@ _ITEMS = st.one_of(
 
 
 @given(st.lists(_ITEMS, max_size=12), st.sampled_from(["none", "zstd"]), st.integers(1, 5))
-def test_what_is_written_is_read(
+def test_written_items_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, wanted: list[Item], compression: str, per_block: int
 ) -> None:
     """Every kind of item, any block size, compressed or not."""
@@ -126,7 +126,7 @@ def test_every_truncation_reads_to_the_last_whole_block(small: Path, tmp_path: P
         assert verify(mended).whole
 
 
-def test_recover_goes_on_behind_the_damage(small: Path, tmp_path: Path) -> None:
+def test_recover_continues_behind_the_damage(small: Path, tmp_path: Path) -> None:
     """One bad block costs one block."""
     raw = bytearray(small.read_bytes())
     raw[raw.index(b"PUB a.3")] ^= 0xFF
@@ -159,7 +159,7 @@ def test_hostile_lengths_are_refused_before_anything_is_allocated(small: Path, t
             items(evil)
 
 
-def test_what_a_reader_does_not_know_is_skipped(small: Path, tmp_path: Path) -> None:
+def test_unknown_kinds_and_fields_are_skipped(small: Path, tmp_path: Path) -> None:
     """Unknown kinds of blocks and items, trailing fields; an unknown major is refused by name."""
     raw = small.read_bytes()
     place = raw.index(b"NBLK", len(MAGIC) + 4)
@@ -318,7 +318,7 @@ def test_an_existing_capture_is_never_overwritten(tmp_path: Path) -> None:
     assert paths == ["x.ncap", "x-1.ncap", "x-2.ncap"]
 
 
-def test_items_that_are_not_what_they_say() -> None:
+def test_malformed_items_are_errors() -> None:
     """Types are checked before use."""
     wrong: list[Any] = [[0], [0, "x"], [1, 1, None, {}], [True], [], "x", [2, 1, 1, 5, {}]]
     for bad in wrong:

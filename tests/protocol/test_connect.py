@@ -50,13 +50,13 @@ def test_a_second_connect_is_merged_over_the_first() -> None:
         b'{"import":[]}',
     ],
 )
-def test_what_the_server_closes_on(args: bytes) -> None:
+def test_malformed_connects_are_errors(args: bytes) -> None:
     """Bad JSON, a wrong type and trailing junk are errors."""
     with pytest.raises(ValueError, match=r"."):
         parse_connect(args)
 
 
-def test_leafnode_connect_is_told() -> None:
+def test_a_leafnode_connect_is_recognised() -> None:
     """A leafnode's CONNECT is known by its fields."""
     assert parse_connect(b'{"remote_account":"A"}').remote
     assert parse_connect(b'{"import":{"allow":["x"]}}').remote
@@ -140,7 +140,7 @@ JSON_CASES = [
 
 @pytest.mark.server
 @pytest.mark.parametrize("args", JSON_CASES)
-def test_what_parses_is_what_the_server_takes(server: int, args: bytes) -> None:
+def test_parsing_accepts_exactly_the_connects_of_the_server(server: int, args: bytes) -> None:
     """A CONNECT is an error here exactly when the server closes on it."""
     with Client(server) as client:
         try:

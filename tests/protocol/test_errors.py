@@ -88,7 +88,7 @@ def test_permission_texts(made: str, text: str, kind: errors.ErrorKind) -> None:
 
 
 @given(st.binary(max_size=12), st.binary(max_size=12), st.binary(max_size=4))
-def test_classify_extracts_what_was_quoted(subject: bytes, queue: bytes, sid: bytes) -> None:
+def test_classify_extracts_the_quoted_names(subject: bytes, queue: bytes, sid: bytes) -> None:
     """Subject, queue and sid come back whatever their bytes, over the wire form too."""
     text = errors.subscription_revoked(subject, sid, queue)
     args = errors.err_frame(text)[len(b"-ERR ") :]
@@ -108,7 +108,7 @@ def test_fixed_texts_classify_in_any_case(kind: errors.ErrorKind) -> None:
 @pytest.mark.parametrize(
     "text", ["Parser Error", "", "Permissions Violation", 'Permissions Violation for Publish to "']
 )
-def test_what_no_server_sends_is_other(text: str) -> None:
+def test_an_unknown_text_is_other(text: str) -> None:
     """A text outside the catalogue is `other`, and fatal to both clients."""
     assert errors.classify(text).kind is errors.OTHER
     assert errors.OTHER.go is errors.OTHER.py is errors.Reaction.CLOSE

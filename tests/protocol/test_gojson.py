@@ -35,7 +35,7 @@ VALUES = st.recursive(
         b'{"a":"\n"}',
     ],
 )
-def test_what_go_refuses(raw: bytes) -> None:
+def test_json_that_go_refuses_is_refused(raw: bytes) -> None:
     """Anything but one object, blanks around it allowed, is an error."""
     with pytest.raises(ValueError, match=r"."):
         gojson.load_pairs(raw)
@@ -103,7 +103,7 @@ def test_members_have_the_right_spans(value: object, indent: int | None) -> None
     assert found[-1].depth == 1
 
 
-def test_what_is_no_unicode_is_replaced_as_in_go() -> None:
+def test_invalid_unicode_is_replaced_as_in_go() -> None:
     raw = rb'{"a":"\ud800x\udfff","b":["\udc00"],"c":"' + b"\xff\xc3\xa9" + rb'","d":"\ud83d\ude00"}'
     found = gojson.fill(raw, {"a": str, "b": list, "c": str, "d": str})
     assert found == {"a": "\ufffdx\ufffd", "b": ["\ufffd"], "c": "\ufffdé", "d": "\U0001f600"}

@@ -56,7 +56,7 @@ def test_status_line(line: bytes, code: bytes, description: bytes, status: int |
         (b"\r\n", (), "no NATS/1.0 line"),
     ],
 )
-def test_what_peers_accept_is_read_and_named(
+def test_lenient_parsing_lists_the_deviations(
     block: bytes, pairs: tuple[tuple[bytes, bytes], ...], odd: str
 ) -> None:
     """A block that is not as the grammar has it is still read, and says how."""
@@ -87,7 +87,7 @@ def test_build_then_parse(pairs: list[tuple[bytes, bytes]]) -> None:
 @pytest.mark.parametrize(
     "pair", [(b"", b""), (b"a b", b""), (b"a:b", b""), (b"\xc3", b""), (b"a", b"x\r\ny: 1")]
 )
-def test_build_refuses_what_would_break_the_block(pair: tuple[bytes, bytes]) -> None:
+def test_build_refuses_bytes_that_would_break_the_block(pair: tuple[bytes, bytes]) -> None:
     """No name or value can smuggle a line in."""
     with pytest.raises(ValueError, match="header"):
         headers.build([pair])
@@ -102,7 +102,7 @@ LOOKUP = b"NATS/1.0\r\nNats-Msg-Id:   one\r\nNats-Msg-Id: two\r\nTab:\tx\r\nEmpt
     ("name", "value"),
     [(b"Nats-Msg-Id", b"one"), (b"nats-msg-id", None), (b"Tab", b"\tx"), (b"Empty", b""), (b"Msg-Id", None)],
 )
-def test_get_sees_what_the_server_sees(name: bytes, value: bytes | None) -> None:
+def test_get_finds_the_value_that_the_server_finds(name: bytes, value: bytes | None) -> None:
     """Exact bytes, first occurrence, spaces skipped and TABs not."""
     assert headers.get(LOOKUP, name) == value
 

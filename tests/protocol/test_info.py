@@ -36,7 +36,7 @@ def test_parse() -> None:
         (b'{"gateway":"A"}', "gateway"),
     ],
 )
-def test_other_ports_are_told(args: bytes, port: str) -> None:
+def test_other_ports_are_recognised(args: bytes, port: str) -> None:
     """An INFO of a route, leafnode or gateway port is known by its members."""
     assert parse_info(args).other_port == port
 
@@ -77,14 +77,16 @@ MEMBERS = st.dictionaries(
 
 
 @given(MEMBERS, st.sets(st.sampled_from("abcdef")), MEMBERS)
-def test_rewrite_means_what_it_says(old: dict[str, object], remove: set[str], new: dict[str, object]) -> None:
+def test_rewrite_changes_only_the_named_members(
+    old: dict[str, object], remove: set[str], new: dict[str, object]
+) -> None:
     """The result is the old object without `remove`, with `new` in place."""
     new = {key: value for key, value in new.items() if key not in remove}
     result = json.loads(rewrite_info(json.dumps(old).encode(), remove=remove, set=new))
     assert result == {key: value for key, value in {**old, **new}.items() if key not in remove}
 
 
-def test_rewrite_refuses_what_is_no_object() -> None:
+def test_rewrite_refuses_a_text_that_is_no_object() -> None:
     """There is nothing to rewrite in null or in bad JSON."""
     for args in (b"null", b"{"):
         with pytest.raises(ValueError, match=r"."):

@@ -108,7 +108,7 @@ def test_bad_weights(weights: list[int]) -> None:
         ("a.*", "*b.$1", "would match any"),
     ],
 )
-def test_what_cannot_be_undone_says_why(source: str, destination: str, reason: str) -> None:
+def test_a_mapping_that_cannot_be_undone_gives_the_reason(source: str, destination: str, reason: str) -> None:
     """A mapping without an inverse names the reason."""
     transform = SubjectTransform(source.encode(), destination.encode())
     assert reason in (transform.invertible or "")

@@ -26,7 +26,7 @@ def test_equals_the_patterns_one_by_one(patterns: list[bytes], subject: bytes) -
 
 
 @pytest.mark.parametrize("pattern", [b"", b"a..b", b"a.>.b", b"a."])
-def test_refuses_what_the_server_refuses(pattern: bytes) -> None:
+def test_destinations_that_the_server_refuses_are_refused(pattern: bytes) -> None:
     """A pattern that could never match is an error, not a silent nothing."""
     with pytest.raises(ConfigError, match="not a valid subject pattern"):
         PatternSet([(pattern, 1)])

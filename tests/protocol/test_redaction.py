@@ -30,7 +30,7 @@ def test_redact_object(raw: bytes, expected: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b'"x"', b"[1]", b"{", b"", b'{"x":1} y'])
-def test_what_is_no_object_is_not_redacted_by_halves(raw: bytes) -> None:
+def test_a_text_that_is_no_object_is_not_redacted_in_part(raw: bytes) -> None:
     """The caller withholds what does not parse."""
     assert redaction.redact_object(raw, frozenset({"x"})) is None
 

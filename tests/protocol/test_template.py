@@ -106,7 +106,7 @@ def is_number_or_id(part: str, least: int) -> bool:
 
 
 @given(st.lists(PART, min_size=1, max_size=4), st.sampled_from("-_:+=/*"))
-def test_tokens_are_variable_as_the_rule_says(parts: list[str], separator: str) -> None:
+def test_variable_tokens_become_stars(parts: list[str], separator: str) -> None:
     """Three digits in a row, a number or a longer id alone, a number or an id behind a separator."""
     token = separator.join(parts)
     in_a_row = any(token[at : at + 3].isdigit() for at in range(len(token) - 2))

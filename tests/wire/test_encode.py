@@ -33,7 +33,7 @@ def test_only_the_line_changes() -> None:
     assert encode.with_line(sub, subject=b"b") == b"SUB b q 1\r\n"
 
 
-def test_sizes_are_mended() -> None:
+def test_sizes_are_corrected() -> None:
     """Another payload, other numbers; headers make an HMSG."""
     (frame,) = frames(b"MSG a 1 2\r\nhi\r\n", S2C)
     changed = encode.with_payload(frame, headers=b"NATS/1.0\r\n\r\n", body=b"longer")
@@ -43,7 +43,7 @@ def test_sizes_are_mended() -> None:
 
 
 @pytest.mark.parametrize("data", [b"PUB a 2\r\nh", b"NOPE\r\n", b"PUB a\r\n"])
-def test_a_buffer_that_is_not_whole_frames_says_where(data: bytes) -> None:
+def test_a_buffer_of_partial_frames_is_an_error_with_its_offset(data: bytes) -> None:
     """ProtocolError with the offset, for captures and tests."""
     with pytest.raises(ProtocolError) as raised:
         list(frames(b"PING\r\n" + data, C2S))

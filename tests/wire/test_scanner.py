@@ -179,7 +179,7 @@ def test_needs_are_met(twin: str) -> None:
 
 @twins
 @pytest.mark.parametrize("clauses", [(), ALL])
-def test_what_the_receiver_does_not_take_is_not_held(twin: str, clauses: tuple[Clause, ...]) -> None:
+def test_unwanted_payloads_are_not_held(twin: str, clauses: tuple[Clause, ...]) -> None:
     interest, scanner_type = TWINS[twin]
     scanner = scanner_type(C2S, interest(clauses))
     scanner.max_payload = 10
@@ -193,7 +193,7 @@ def test_what_the_receiver_does_not_take_is_not_held(twin: str, clauses: tuple[C
 
 
 @twins
-def test_what_comes_on_a_sid_is_counted_wanted_or_not(twin: str) -> None:
+def test_deliveries_on_a_sid_are_counted_wanted_or_not(twin: str) -> None:
     """Tallies hold the message frames of their sids, but for the core's own 503."""
     interest, scanner_type = TWINS[twin]
     nobody, status = b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 408 Gone\r\n\r\n"
@@ -216,9 +216,7 @@ def test_what_comes_on_a_sid_is_counted_wanted_or_not(twin: str) -> None:
 
 @twins
 @pytest.mark.parametrize("clauses", [(), ALL])
-def test_reply_subjects_are_awaited_until_something_comes_on_them(
-    twin: str, clauses: tuple[Clause, ...]
-) -> None:
+def test_reply_subjects_are_awaited_until_the_first_message(twin: str, clauses: tuple[Clause, ...]) -> None:
     """Runs stay runs; pulls, acknowledgements and endless subjects are left out."""
     interest, scanner_type = TWINS[twin]
     empty, head = b" 0\r\n\r\n", b" 12 12\r\nNATS/1.0\r\n\r\n\r\n"

@@ -15,7 +15,7 @@ from natsproxy.wire.ops import Op
 
 
 def jsonl(reader: CaptureReader, out: IO[bytes], query: Query) -> int:
-    """Write the frames that `query` asks for as lines of JSON; return how many there were."""
+    """Write the frames that `query` asks for as lines of JSON; return their number."""
     count = 0
     for one in read_frames(reader, query):
         out.write(json_line(one).encode() + b"\n")
@@ -24,7 +24,10 @@ def jsonl(reader: CaptureReader, out: IO[bytes], query: Query) -> int:
 
 
 def json_line(one: CapturedFrame) -> str:
-    """Return a frame as a JSON object; payloads that are not UTF-8 come as hex, those cut short not."""
+    """Return a frame as a JSON object.
+
+    A payload that is not UTF-8 is given as hex; a payload that was not recorded whole is left out.
+    """
     frame = one.head
     row: dict[str, Any] = {
         "time": iso(one.wall),

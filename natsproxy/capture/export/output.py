@@ -1,7 +1,7 @@
-"""The output file of an export: it appears under its name when it is whole, and not before.
+"""The output file of an export, which appears under its name only when it is whole.
 
-The export is written beside that name under a name of its own, synced and renamed, so a crash or a full disk
-leaves no half of a file, and an export that fails leaves the file that was there.
+The export is written to a partial file in the same folder, synced and renamed.  So a crash or a full disk
+leaves no half of a file, and an export that fails leaves the older file untouched.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from natsproxy.errors import CaptureError
 
 @contextmanager
 def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterator[IO[bytes]]:
-    """Give a file to write, which becomes `path` when the block ends without an error.
+    """Open a file for writing, which becomes `path` when the `with` block ends without an error.
 
     Raises CaptureError for a name that is taken (unless `force`) or that is part of the capture itself, and
-    for what the disk refuses.
+    where the disk refuses.
     """
     if path.exists() and not force:
         raise CaptureError("it exists already: give another name, or --force to overwrite it", path=path)
@@ -32,7 +32,7 @@ def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterato
         with _created(partial) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # before the rename: else a crash may leave the name with an empty file
         partial.replace(path)
     except OSError as error:
         raise CaptureError(f"cannot write it: {error.strerror or error}", path=path) from None

@@ -1,7 +1,7 @@
-"""Captures as Parquet: the table `frames` of Spark in one file.
+"""Captures as Parquet: Spark's table `frames` in one file.
 
 Memory does not grow with the capture: one block and one row group.  pyarrow (the extra `spark`) is imported
-only when an export begins, so that the command line works without it.
+only when an export begins, so the command line works without it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NO_ARROW: Final = "Parquet needs pyarrow: pip install 'natsproxy[spark]'"
 
 
 def parquet(reader: CaptureReader, out: IO[bytes], query: Query, payload: int = -1) -> int:
-    """Write the frames that `query` asks for as Spark's table `frames`; return how many there were.
+    """Write the frames that `query` asks for as Spark's table `frames`; return their number.
 
-    payload: bytes of each (0 none, -1 all).  Raises CaptureError where pyarrow is not installed.
+    payload: bytes of each payload (0 none, -1 all).  Raises CaptureError where pyarrow is not installed.
     """
     try:
         from natsproxy.capture.export.parquet_file import FramesFile

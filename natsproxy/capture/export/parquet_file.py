@@ -1,4 +1,4 @@
-"""Frames as a file of Parquet: what `capture export --parquet` writes, and each task of `analyze`.
+"""A Parquet file of frames, for `capture export --parquet` and for each task of `analyze`.
 
 Needs pyarrow (the extra `spark`).
 """
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 GROUP_ROWS: Final = 1 << 18
 GROUP_BYTES: Final = 64 << 20
-"""A row group is written when it has so many rows, or so many bytes in memory: that is what a file takes."""
+"""The rows, and the bytes, at which a row group is written; they bound the memory of an open file."""
 
 _RISING: Final = ("idx", "t_ns", "ts", "in_ordinal", "out_ordinal")
-"""Numbers that rise from row to row: their differences are what is stored."""
+"""Numbers that rise from row to row: Parquet stores their differences, which are small."""
 _VARIED: Final = ("subject", "reply", "headers", "payload", "args", "err")
-"""Texts with many values: a dictionary of them is made in vain, and given up when it is full."""
+"""Texts with many values: Parquet would build a dictionary of them and give it up when it is full."""
 
 
 class FramesFile:
     """A file of frames that is being written; a context manager, which ends the file.
 
-    out: a path, or an open file, which stays open.  rows: how many frames there are in it.  Raises OSError
-    for what the disk refuses.
+    out: a path, or an open file, which stays open.  rows: frames written so far.  Raises OSError where the
+    disk refuses.
     """
 
     def __init__(self, out: Path | IO[bytes]) -> None:
@@ -47,7 +47,7 @@ class FramesFile:
         self._size = self._waiting = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add all columns of some frames (`arrow.batch`)."""
+        """Add frames, with all columns (`arrow.batch`)."""
         self.rows += batch.num_rows
         self._group.append(batch)
         self._waiting += batch.num_rows

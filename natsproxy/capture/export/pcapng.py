@@ -1,16 +1,17 @@
-"""Captures as pcapng, which Wireshark and its kin read: one leg, one packet per frame.
+"""Captures as pcapng, the format of Wireshark: one leg, one packet per frame.
 
 A packet tool knows one wire, so one leg is written: the client's (as clients saw it) or the server's.  A
-frame is there if that leg saw it, at the time at which it did; what the proxy did with it is the packet's
-comment.  TCP around it is made up (`tcp.py`).
+frame is written if that leg saw it, with the time at which that leg saw it; its comment says how the proxy
+treated it.  The TCP connection around the frames is made up (`tcp.py`).
 
-A capture has its records in the order in which they were decided, not in that of either leg: a delayed frame
-is recorded when it leaves.  So steps wait in a heap, bounded in number and bytes, and leave it by (time,
-arrivals before departures, ordinal); that is the order of the bytes, unless a frame was held so long that
-more than the heap takes went by.  The clock of this order is the monotonic one; packets are stamped with the
-wall clock.
+Order.  A capture has its records in the order in which the proxy decided on them: a delayed frame is recorded
+when it leaves.  A leg has another order, so each frame becomes a `LegEvent`, and events wait in a heap that
+is sorted by (time, arrivals before departures, ordinal).  The heap is bounded in number and in bytes; when it
+is full, its first event is written.  So the order is right unless more than the heap holds passed by while a
+frame was delayed.  Events are sorted by the monotonic clock, and packets are stamped with the wall clock.
 
-The file format is draft-ietf-opsawg-pcapng: section header, one interface (Ethernet, nanoseconds), packets.
+The file format is draft-ietf-opsawg-pcapng: a section header, one interface (Ethernet, nanoseconds), then
+enhanced packet blocks.  Everything is little-endian and padded to four bytes.
 """
 
 from __future__ import annotations
@@ -31,16 +32,26 @@ from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction
 Leg = Literal["client", "server"]
 HELD: Final = 1 << 16
 HELD_BYTES: Final = 32 << 20
-"""The most steps that wait for their turn, and the most bytes of their data."""
-_OPEN, _ARRIVAL, _DEPARTURE, _CLOSE = range(4)
-_LAST = 1 << 64  # behind all ordinals
+"""The most events that wait in the heap, and the most bytes of their data."""
+_OPEN, _ARRIVAL, _DEPARTURE, _CLOSE = range(4)  # the order of events of one time
+_LAST = 1 << 64  # the ordinal of opaque bytes: they follow all frames of their direction
 _COMMENT_MAX = 1_000  # characters
+# Block types, and codes of options: draft-ietf-opsawg-pcapng, sections 4.1 to 4.3.
+_SECTION, _INTERFACE, _ENHANCED_PACKET = 0x0A0D0D0A, 1, 6
+_COMMENT, _USER_APPLICATION, _INTERFACE_NAME, _TIME_RESOLUTION = 1, 4, 2, 9
+_NANOSECONDS = b"\x09"  # 10**-9
+_ETHERNET = 1  # the link type
+_BYTE_ORDER = 0x1A2B3C4D  # a reader tells the byte order from it
 _RESETS: Final[dict[str, Direction]] = {"client-lost": C2S, "server-lost": S2C, "killed": S2C}
-"""Connections that ended by RST, by cause, and whose it was; all others end by FIN."""
+"""The causes of ends by RST, with the direction of that RST; connections of other causes end by FIN."""
 
 
-class Step(NamedTuple):
-    """Something of one connection, in the order in which the leg saw it; t: monotonic ns, wall: Unix ns."""
+class LegEvent(NamedTuple):
+    """A frame, the opening or the end of a connection as the leg saw it; its fields sort in that order.
+
+    t: monotonic ns.  number: the order of the capture, where all before is equal.  wall: Unix ns.
+    length: the true length of the data in bytes; for an end, whether it is an RST.
+    """
 
     t: int
     rank: int
@@ -55,35 +66,40 @@ class Step(NamedTuple):
 
 
 def pcapng(reader: CaptureReader, out: IO[bytes], query: Query, leg: Leg = "client") -> int:
-    """Write the packets of one leg; return how many frames are in them."""
+    """Write the packets of one leg; return the number of frames in them."""
     out.write(_section() + _interface(f"{leg} leg"))
     exporter = _Exporter(query, leg)
     for ref, item in reader.items():
-        for step in exporter.take(ref, item):
-            out.writelines(exporter.blocks(step))
-    for step in exporter.rest():
-        out.writelines(exporter.blocks(step))
+        for event in exporter.take(ref, item):
+            out.writelines(exporter.blocks(event))
+    for event in exporter.rest():
+        out.writelines(exporter.blocks(event))
     return exporter.frames
 
 
 class _Exporter:
-    """The connections of one recorder at a time, and the steps that wait."""
+    """Turns items into events, and events into blocks, for one recorder at a time.
+
+    frames: the number of frames written.
+    """
 
     def __init__(self, query: Query, leg: Leg) -> None:
         self._query = query
         self._arrivals = C2S if leg == "client" else S2C
-        self._choosy = query.ops != ALL_OPS or bool(query.subjects)
-        self._heap: list[Step] = []
+        # A query for some frames leaves out connections without such frames, and opaque bytes.
+        self._by_frame = query.ops != ALL_OPS or bool(query.subjects)
+        self._heap: list[LegEvent] = []
         self._bytes = self._number = self.frames = 0
         self._recorder = b""
         self._names: dict[int, tuple[str, str]] = {}
         self._open: dict[int, Conversation] = {}
-        self._said = ""
+        self._gaps = ""  # the comment about gaps, for the next event
 
-    # -- from the capture to steps
+    # -- from the capture to events
 
-    def take(self, ref: BlockRef, item: Item) -> Iterator[Step]:
-        """Take an item; yield the steps that are due."""
+    def take(self, ref: BlockRef, item: Item) -> Iterator[LegEvent]:
+        """Take an item; yield the events that the heap has no room for."""
+        # Two recorders have two monotonic clocks: their events cannot be sorted together.
         if ref.segment.recorder != self._recorder:
             yield from self.rest()
             self._recorder = ref.segment.recorder
@@ -97,38 +113,39 @@ class _Exporter:
         while len(self._heap) > HELD or self._bytes > HELD_BYTES:
             yield self._next()
 
-    def rest(self) -> Iterator[Step]:
-        """Yield all steps; no connection goes on after them."""
+    def rest(self) -> Iterator[LegEvent]:
+        """Yield all waiting events, and forget the connections."""
         while self._heap:
             yield self._next()
         self._names.clear()
         self._open.clear()
 
-    def _next(self) -> Step:
-        step = heapq.heappop(self._heap)
-        self._bytes -= len(step.data)
-        return step
+    def _next(self) -> LegEvent:
+        event = heapq.heappop(self._heap)
+        self._bytes -= len(event.data)
+        return event
 
     def _wants(self, ref: BlockRef, item: Item) -> bool:
         query, conn, wall = self._query, getattr(item, "conn", None), ref.wall(item.t)
         if query.conns and conn is not None and conn not in query.conns:
             return False
         late = query.end is not None and wall > query.end
+        # Openings before the time of the query count: later packets need the addresses in them.
         return isinstance(item, Open | Preamble) or not (late or (query.start or wall) > wall)
 
     def _frame(self, one: CapturedFrame, item: Frames) -> None:
-        came = one.direction == self._arrivals
-        ordinal = one.in_ordinal if came else one.out_ordinal
-        if ordinal is None:
+        arrives = one.direction == self._arrivals
+        ordinal = one.in_ordinal if arrives else one.out_ordinal
+        if ordinal is None:  # this leg did not see it
             return
-        late = 0 if came else one.delay
+        delay = 0 if arrives else one.delay
         length = _true_length(one, item)
-        rank = _ARRIVAL if came else _DEPARTURE
+        rank = _ARRIVAL if arrives else _DEPARTURE
         self._push(
-            one.t + late,
+            one.t + delay,
             rank,
             ordinal,
-            one.wall + late,
+            one.wall + delay,
             one.conn,
             one.direction,
             one.data,
@@ -139,26 +156,28 @@ class _Exporter:
     def _other(self, ref: BlockRef, item: Item) -> None:
         wall = ref.wall(item.t)
         if isinstance(item, Open | Preamble):
-            if item.conn in self._names:
+            if item.conn in self._names:  # a preamble repeats it in each segment
                 return
             info = item.info if isinstance(item, Open) else item.info.get("open")
-            info = info if isinstance(info, dict) else {}
+            info = info if isinstance(info, dict) else {}  # a capture may hold anything
             self._names[item.conn] = str(info.get("client", "")), str(info.get("upstream", ""))
             in_time = (self._query.start or wall) <= wall <= (self._query.end or wall)
-            if in_time and not self._choosy:
+            if in_time and not self._by_frame:
                 self._push(item.t, _OPEN, 0, wall, item.conn)
         elif isinstance(item, Close):
             text = ": ".join(filter(None, (item.cause, str(item.info.get("detail") or ""))))
             first = _RESETS.get(item.cause, C2S if item.cause == "client-closed" else S2C)
             self._push(item.t, _CLOSE, 0, wall, item.conn, first, length=item.cause in _RESETS, comment=text)
         elif (
-            isinstance(item, Opaque) and not self._choosy and self._query.direction in (None, item.direction)
+            isinstance(item, Opaque)
+            and not self._by_frame
+            and self._query.direction in (None, item.direction)
         ):
             rank = _ARRIVAL if item.direction == self._arrivals else _DEPARTURE
             self._push(item.t, rank, _LAST, wall, item.conn, item.direction, length=item.length)
         elif isinstance(item, Gap):
             lost = f"{item.info.get('frames')} frames were not recorded: {item.info.get('reason')}"
-            self._said = "; ".join(filter(None, (self._said, lost)))[-_COMMENT_MAX:]
+            self._gaps = "; ".join(filter(None, (self._gaps, lost)))[-_COMMENT_MAX:]
 
     def _push(
         self,
@@ -172,43 +191,43 @@ class _Exporter:
         length: int = 0,
         comment: str = "",
     ) -> None:
-        if self._said:
-            comment, self._said = "; ".join(filter(None, (comment, self._said))), ""
+        if self._gaps:
+            comment, self._gaps = "; ".join(filter(None, (comment, self._gaps))), ""
         self._number += 1
         self._bytes += len(data)
-        step = Step(t, rank, ordinal, self._number, wall, conn, direction, data, length, comment)
-        heapq.heappush(self._heap, step)
+        event = LegEvent(t, rank, ordinal, self._number, wall, conn, direction, data, length, comment)
+        heapq.heappush(self._heap, event)
 
-    # -- from steps to blocks
+    # -- from events to blocks
 
-    def blocks(self, step: Step) -> Iterator[bytes]:
-        """Yield the packet blocks of a step; its comment is on the first."""
-        if step.rank == _CLOSE:
-            self._names.pop(step.conn, None)
-            ended = self._open.pop(step.conn, None)
+    def blocks(self, event: LegEvent) -> Iterator[bytes]:
+        """Yield the packet blocks of an event; its comment is on the first."""
+        if event.rank == _CLOSE:
+            self._names.pop(event.conn, None)
+            ended = self._open.pop(event.conn, None)
             if ended is not None:
-                yield from _packets(ended.close(step.direction, reset=bool(step.length)), step)
+                yield from _packets(ended.close(event.direction, reset=bool(event.length)), event)
             return
-        conversation = self._open.get(step.conn)
+        conversation = self._open.get(event.conn)
         if conversation is None:
-            client, server = self._names.get(step.conn, ("", ""))
-            conversation = Conversation(*endpoints(client, server, step.conn), step.number)
-            self._open[step.conn] = conversation
-            text = f"connection {step.conn}: {client or 'unknown'} to {server or 'unknown'}"
-            yield from _packets(conversation.open(), step._replace(comment=text))
-        if step.rank != _OPEN:
-            self.frames += step.ordinal != _LAST
-            yield from _packets(conversation.send(step.direction, step.data, step.length), step)
+            client, server = self._names.get(event.conn, ("", ""))
+            conversation = Conversation(*endpoints(client, server, event.conn), event.number)
+            self._open[event.conn] = conversation
+            text = f"connection {event.conn}: {client or 'unknown'} to {server or 'unknown'}"
+            yield from _packets(conversation.open(), event._replace(comment=text))
+        if event.rank != _OPEN:
+            self.frames += event.ordinal != _LAST
+            yield from _packets(conversation.send(event.direction, event.data, event.length), event)
 
 
 def _true_length(one: CapturedFrame, item: Frames) -> int:
-    """Return how long a frame was on the wire, where the record has less of it."""
+    """Return the length of a frame on the wire, of which the record may have less."""
     size = len(one.data)
     if not one.flags:
         return size
     if one.flags & Flags.TRUNCATED:
-        told = (item.extra or {}).get("size")
-        return max(size, told) if type(told) is int else size
+        recorded = (item.extra or {}).get("size")
+        return max(size, recorded) if type(recorded) is int else size
     begun = one.head if one.flags & Flags.PAYLOAD else None
     return size if begun is None else max(size, begun.line_end - begun.start + begun.size + 2)
 
@@ -216,31 +235,35 @@ def _true_length(one: CapturedFrame, item: Frames) -> int:
 # -- the file format
 
 
-def _packets(packets: Iterator[Packet], step: Step) -> Iterator[bytes]:
-    comment = step.comment
+def _packets(packets: Iterator[Packet], event: LegEvent) -> Iterator[bytes]:
+    comment = event.comment
+    # 0: the first (and only) interface; the stamp goes in two halves, high first.
     for packet in packets:
-        stamp = min(max(step.wall, 0), (1 << 64) - 1)
+        stamp = min(max(event.wall, 0), (1 << 64) - 1)
         head = struct.pack("<IIIII", 0, stamp >> 32, stamp & 0xFFFFFFFF, len(packet.data), packet.length)
-        yield _block(6, head + _padded(packet.data) + _options((1, comment[:_COMMENT_MAX].encode())))
+        options = _options((_COMMENT, comment[:_COMMENT_MAX].encode()))
+        yield _block(_ENHANCED_PACKET, head + _padded(packet.data) + options)
         comment = ""
 
 
 def _block(kind: int, body: bytes) -> bytes:
-    length = struct.pack("<I", len(body) + 12)
+    length = struct.pack("<I", len(body) + 12)  # it stands at both ends, so readers can go backwards
     return struct.pack("<I", kind) + length + body + length
 
 
 def _section() -> bytes:
-    head = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
-    return _block(0x0A0D0D0A, head + _options((4, f"natsproxy {__version__}".encode())))
+    head = struct.pack("<IHHq", _BYTE_ORDER, 1, 0, -1)  # version 1.0; the section's length is not known
+    return _block(_SECTION, head + _options((_USER_APPLICATION, f"natsproxy {__version__}".encode())))
 
 
 def _interface(name: str) -> bytes:
-    return _block(1, struct.pack("<HHI", 1, 0, 0) + _options((2, name.encode()), (9, b"\x09")))
+    head = struct.pack("<HHI", _ETHERNET, 0, 0)  # 0: packets have no greatest length
+    options = _options((_INTERFACE_NAME, name.encode()), (_TIME_RESOLUTION, _NANOSECONDS))
+    return _block(_INTERFACE, head + options)
 
 
 def _options(*pairs: tuple[int, bytes]) -> bytes:
-    """Return the options that are not empty, and their end; nothing for none."""
+    """Return the options that are not empty and the end mark; nothing where all are empty."""
     raw = b"".join(struct.pack("<HH", code, len(text)) + _padded(text) for code, text in pairs if text)
     return raw + bytes(4) if raw else b""
 

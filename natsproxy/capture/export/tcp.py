@@ -1,14 +1,15 @@
-"""A connection of a capture as TCP packets that were never sent: what packet tools need to show it.
+"""A connection of a capture as TCP packets that were never sent, for tools that show packets.
 
-A capture has what was said, not how it travelled.  So a `Conversation` makes up the rest: Ethernet, IP and
-TCP headers, a handshake, one segment per piece of data, an acknowledgement whenever enough is unconfirmed,
-and an end by FIN or RST.  The addresses are those of the client and of the upstream.  Sequence numbers
-count the true bytes.  Data whose length is known but not its content (payloads that were not kept, traffic
-that was not framed) is a packet that was cut when it was captured, as far as one packet goes; what goes
-beyond is missing in the sequence.
+A capture has frames but no packets.  So a `Conversation` makes these up: Ethernet, IP and TCP headers, a
+handshake, one segment per piece of data, an acknowledgement whenever enough is unconfirmed, and an end by FIN
+or RST.  The addresses are those of the client and of the upstream.  Sequence numbers count the true bytes.
+Where the length of data is known but not its content (payloads that were not kept, traffic that was not
+framed), the first packet of it says that it was cut when it was captured; the bytes beyond that packet are a
+gap in the sequence numbers, as if the tool had lost packets.
 
-Checksums are right.  A sum of 16-bit words in ones' complement is the number that the bytes are, modulo
-65,535: so one division computes it.  The facts are those of RFC 791, 8200, 9293, 1071 and 7323.
+Checksums are right.  The ones' complement sum of 16-bit words equals the whole bytes as one big number modulo
+65,535, because 65,536 is 1 modulo 65,535: so one division computes it (RFC 1071).  The headers follow RFC
+791, 8200, 9293 and 7323.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from natsproxy.addresses import NATS_PORT, split_host_port
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 SEGMENT: Final = 1 << 15
-"""The most data in one packet, bytes."""
+"""The most data in one packet, bytes: below the 65,535 of an IPv4 packet."""
 ACK_AFTER: Final = 1 << 16
 """The most bytes that may be unconfirmed."""
 
@@ -36,7 +37,7 @@ _WRAP = 0xFFFFFFFF
 
 
 class Packet(NamedTuple):
-    """The bytes of a packet as far as they are known, and how long it was."""
+    """The known bytes of a packet, and its true length."""
 
     data: bytes
     length: int
@@ -52,8 +53,8 @@ class Endpoint(NamedTuple):
 def endpoints(client: str, server: str, conn: int) -> tuple[Endpoint, Endpoint]:
     """Return the two ends of a connection, of one address family, from `host:port` as captures have them.
 
-    A client that is not known, and a server that is a name, get addresses that are set aside for
-    benchmarks (198.18.0.0/15) and for documentation (192.0.2.0/24).
+    An unknown client and a server with a name get made-up addresses, from the networks that are set aside
+    for benchmarks (198.18.0.0/15) and for documentation (192.0.2.0/24): no real host has them.
     """
     host, port = split_host_port(client)
     near, near_port = _address(host), port
@@ -98,7 +99,8 @@ class _Side:
         if self._six:
             return self._ethernet + struct.pack(">IHBB", 6 << 28, size, 6, 64) + self._pair
         length = size + 20
-        fixed = 0x4500 + length + 0x4000 + 0x4006 + self._sum - 6  # don't fragment; 64 hops, TCP
+        # Version 4 with 5 words of header; the length; don't fragment; 64 hops and TCP; both addresses.
+        fixed = 0x4500 + length + 0x4000 + 0x4006 + self._sum - 6
         checksum = 0xFFFF - fixed % 0xFFFF
         return (
             self._ethernet + struct.pack(">HHHHHH", 0x4500, length, 0, 0x4000, 0x4006, checksum) + self._pair
@@ -111,7 +113,7 @@ class _Side:
 
 
 class Conversation:
-    """One TCP connection.  number: what tells its sequence numbers from those of others."""
+    """One TCP connection.  number: the seed of its sequence numbers, unlike that of any other connection."""
 
     def __init__(self, client: Endpoint, server: Endpoint, number: int) -> None:
         start = zlib.crc32(number.to_bytes(16, "big", signed=True))
@@ -140,7 +142,7 @@ class Conversation:
             yield self._packet(direction.opposite, _ACK)
 
     def close(self, first: Direction, *, reset: bool) -> Iterator[Packet]:
-        """Yield the end, begun by the sender of a direction: RST, or FIN from both."""
+        """Yield the end, begun by the sender of direction `first`: RST, or FIN from both."""
         if reset:
             yield self._packet(first, _RST | _ACK)
             return
@@ -152,14 +154,14 @@ class Conversation:
     def _packet(
         self, direction: Direction, flags: int, options: bytes = b"", data: bytes = b"", hidden: int = 0
     ) -> Packet:
-        """Return a packet; hidden: bytes that follow the data and are not there."""
+        """Return a packet.  hidden: the number of bytes behind the data that are not known."""
         side, other = self._sides[direction], self._sides[direction.opposite]
         number = other.sent & _WRAP if flags & _ACK else 0
         other.confirmed = other.sent
         head = 5 + len(options) // 4 << 4
         size = _TCP.size + len(options) + len(data) + hidden
         fields = [*side.ports, side.sent & _WRAP, number, head, flags, _WINDOW, 0, 0]
-        if not hidden:
+        if not hidden:  # nobody can compute the checksum of bytes that are missing; readers see a cut packet
             fields[7] = side.checksum(_TCP.pack(*fields) + options + data)
         raw = side.headers(size) + _TCP.pack(*fields) + options + data
         return Packet(raw, len(raw) + hidden)

@@ -1,11 +1,12 @@
-"""The user's selection of the traffic to record.  (Secrets never come here: `redact.py`.)
+"""The user's selection of the traffic to record.  (`redact.py` has removed the secrets before.)
 
-A record of many frames is cut only where something is to be left out: one scan with an interest in just
-those frames finds them, and what lies between stays one slice.  Ordinals keep their numbers, so a reader
-sees where frames were left out; the segment header says why (`Selection.described`).
+A record of many frames is split only where a frame is left out or changed: one scan, with an interest in just
+those frames, finds them, and the frames between them stay one slice.  Ordinals keep their numbers, so a
+reader sees where frames were left out; the segment header says why (`Selection.described`).
 
-Opens, ends, firings and greetings (INFO, CONNECT) of all connections are kept.  Frames without a
-subject are kept for the connections that are selected, SUBs where they overlap with a selected subject.
+Opens, ends, firings and greetings (INFO, CONNECT) of all connections are kept: a reader needs them to make
+sense of the rest.  Of the selected connections all frames without a subject are kept, and the SUBs that
+overlap with a selected subject.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ACTIONS = ("keep", "hash", "truncate", "drop")
 class PayloadPolicy:
     """The policy for payloads on one subject pattern; headers are always kept.
 
-    action: "keep", "hash" (its SHA-256), "truncate" (its first `keep` bytes) or "drop".
+    action: "keep", "hash" (keep the SHA-256), "truncate" (keep the first `keep` bytes) or "drop".
     """
 
     pattern: bytes
@@ -47,8 +48,8 @@ class PayloadPolicy:
     @classmethod
     def parse(cls, text: str) -> PayloadPolicy:
         """Read `SUBJECT=keep|hash|drop|truncate:BYTES`.  Raises ConfigError."""
-        subject, equals, what = text.rpartition("=")
-        action, _, size = what.partition(":")
+        subject, equals, written = text.rpartition("=")  # the last one: subjects may hold a "="
+        action, _, size = written.partition(":")
         if not equals or not is_valid_subscribe(subject.encode()):
             raise ConfigError(f"{text!r} is not SUBJECT=ACTION, as in orders.>=hash")
         if action not in _ACTIONS or (action == "truncate") != size.isdigit():
@@ -78,7 +79,7 @@ class Selection:
                 raise ConfigError(f"{subject.decode(errors='replace')!r} is not a valid subject pattern")
 
     def described(self) -> dict[str, Any]:
-        """Return it as the segment header has it."""
+        """Return the selection in the form of the segment header."""
         return {
             "connections": list(self.connections),
             "subjects": [subject.decode() for subject in self.subjects],
@@ -89,39 +90,43 @@ class Selection:
         """Tell whether a connection is selected."""
         known = {"name": connect.name, "user": connect.user, "address": address}
         for pattern in self.connections:
-            what, colon, rest = pattern.partition(":")
-            if not (colon and what in known):
-                what, rest = "name", pattern
-            if fnmatchcase(known[what], rest):
+            field, colon, rest = pattern.partition(":")
+            if not (colon and field in known):  # a name may hold a ":"
+                field, rest = "name", pattern
+            if fnmatchcase(known[field], rest):
                 return True
         return not self.connections
 
 
 class RecordingFilter:
-    """Sifts the items of one capture, in order.  It keeps state for the connections that are open only."""
+    """Applies a selection to the items of one capture, in order.
+
+    cuts: it may look at each frame of a record.  State is kept for open connections only.
+    """
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self._unwanted: set[int] = set()
+        self._unwanted: set[int] = set()  # connections that the selection leaves out
         self._addresses: dict[int, str] = {}
         self._policies: PatternSet[PayloadPolicy] = PatternSet((p.pattern, p) for p in selection.payloads)
         self._subjects: PatternSet[None] = PatternSet((subject, None) for subject in selection.subjects)
         clauses = []
         if selection.subjects:
+            # The scanner hands over the messages outside the selection; those inside stay in runs.
             clauses.append(Clause(MESSAGES | Op.SUB.bit, Need.LINE, None, selection.subjects))
         cut = tuple(policy.pattern for policy in selection.payloads if policy.action != "keep")
         if cut:
             clauses.append(Clause(MESSAGES, Need.LINE, cut))
         self._interest = Interest(tuple(clauses))
-        self.cuts = bool(clauses)  # it may look at each frame of a record
+        self.cuts = bool(clauses)
         self._everything = not (clauses or selection.connections)
 
     def passes(self, item: Item) -> bool:
-        """True if `sift` would return just this item and learn nothing from it: the hot path."""
+        """Tell whether `apply` would yield just this item and learn nothing from it: the hot path."""
         return self._everything and isinstance(item, Frames)
 
     def apply(self, item: Item) -> Iterator[Item]:
-        """Yield what is to be written of an item."""
+        """Yield the parts of an item that are to be written."""
         if isinstance(item, Frames):
             yield from self._frames(item)
             return
@@ -135,7 +140,7 @@ class RecordingFilter:
         yield item
 
     def _resume(self, item: Preamble) -> None:
-        """Learn from a preamble what was said before the capture began."""
+        """Learn from a preamble the address and the CONNECT of a connection that was open already."""
         self._addresses[item.conn] = str(item.info.get("open", {}).get("client", ""))
         for frame in frames(item.info.get("connect", b""), C2S):
             self._connect(item.conn, frame.args)
@@ -143,7 +148,7 @@ class RecordingFilter:
     def _connect(self, conn: int, args: bytes) -> None:
         try:
             connect = parse_connect(args)
-        except ValueError:  # the server refuses it, the connection ends: nothing to select by
+        except ValueError:  # the server closes such a connection: there is nothing to select by
             return
         if self._selection.wants(connect, self._addresses.get(conn, "")):
             self._unwanted.discard(conn)
@@ -152,6 +157,7 @@ class RecordingFilter:
 
     def _frames(self, record: Frames) -> Iterator[Frames]:
         if record.ops & Op.CONNECT.bit and record.direction == C2S:
+            # `redact` has split such records: a CONNECT is alone in its own.
             self._connect(record.conn, next(frames(bytes(record.data), C2S)).args)
         if record.ops & _GREETING:
             yield record
@@ -159,7 +165,7 @@ class RecordingFilter:
             yield from self._cut(record)
 
     def _cut(self, record: Frames) -> Iterator[Frames]:
-        if record.flags & ~Flags.REDACTED:
+        if record.flags & ~Flags.REDACTED:  # one frame that is not whole
             begun = head(bytes(record.data), record.direction)
             one = record if begun is None else self._one(record, begun)
             if one is not None:
@@ -174,7 +180,7 @@ class RecordingFilter:
                 yield kept
 
     def _one(self, record: Frames, frame: Frame) -> Frames | None:
-        """Return what is to be written of the record of one frame."""
+        """Return the record of one frame as it is to be written; None where it is left out."""
         if frame.op == Op.SUB:
             overlap = any(collide(frame.subject, subject) for subject in self._selection.subjects)
             return record if overlap or not self._selection.subjects else None
@@ -183,13 +189,15 @@ class RecordingFilter:
         if self._selection.subjects and not self._subjects.matches(frame.subject):
             return None
         policy = self._policies.first(frame.subject)
+        # A payload that `redact` withheld stays so: no policy brings it back.
         if policy is None or policy.action == "keep" or record.flags & Flags.PAYLOAD:
             return record
         return _by_policy(record, frame, policy)
 
 
 def _by_policy(record: Frames, frame: Frame, policy: PayloadPolicy) -> Frames:
-    """Return the record of `frame` with what the policy leaves of its payload."""
+    """Return the record of `frame` with the part of its payload that the policy keeps."""
+    # A payload that is not whole has no hash: it falls through, and its bytes are dropped.
     if policy.action == "hash" and not frame.missing:
         return without_payload(record, frame, "hash", sha256=hashlib.sha256(frame.body).digest())
     if policy.action != "truncate":

@@ -1,16 +1,16 @@
-"""Secrets never reach a disk: they are taken out of records as a session makes these.
+"""Secrets never reach a disk: each record loses them as a session makes it.
 
 Theory
 1. Every record of a connection goes through its `Secrets`, captures and taps alike.  This is not a setting.
 2. CONNECT and INFO are redacted by key (`protocol/redaction.py`), or withheld whole where they do not parse.
-   Bytes behind PING, PONG and +OK mean nothing to a server and anything to a client: they are withheld.
-3. Payloads of auth callout are withheld: what is asked on `$SYS.REQ.USER.AUTH`, whoever asks, what is
-   answered, and both under whatever subject a rule gives them on the other leg.
-4. A record that a connection's end cut says nothing of its ops, so it is read by its bytes: what may be the
-   beginning of a CONNECT or an INFO is withheld, and so is all that cannot be framed.  What is kept is what
-   is known to be no secret, not the other way round.
-5. Looking costs a pass over the frames of a record.  `needs_look` tells where it can be saved: the scanner
-   has seen every frame already, and says whether there was one of those.
+   Bytes behind PING, PONG and +OK are withheld: a server ignores them, and a client may put anything there.
+3. Payloads of auth callout are withheld: the requests on `$SYS.REQ.USER.AUTH`, from any sender, their
+   answers, and both under any subject that a rule gives them on the other leg.
+4. A record that the end of a connection cut has no op mask, so its bytes are read: the possible beginning of
+   a CONNECT or an INFO is withheld, and so are bytes that cannot be framed.  Only bytes that are known to be
+   no secret are kept, not the other way round.
+5. Looking costs a pass over the frames of a record.  `needs_look` tells where it can be saved: the session's
+   scanner has seen every frame already, and the op mask says whether a secret op was among them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TOKENS: Final = tuple(
 class Secrets:
     """The secrets of one connection: `clean` takes them out of its records.
 
-    alert: whether frames that look harmless may be secret, for what was seen before.
+    alert: True once frames that look harmless may be secret, because of frames seen before.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,9 @@ class Secrets:
         self._changed: dict[tuple[Direction, int], None] = {}  # frames that are secret in another form
 
     def changed(self, direction: Direction, ordinal: int, forms: Iterable[bytes]) -> None:
-        """Learn that a frame goes on in other forms: if one of them is secret, all are."""
+        """Learn that a frame is forwarded in other forms: if one of them is secret, all are."""
         raws = list(forms)
+        # Nearly every rewrite ends here, by a search in the first bytes: parsing costs far more.
         if not self.alert and all(raw.find(_SYSTEM, 0, _LINE) < 0 for raw in raws):
             return
         found = [frame for raw in raws if (frame := head(raw, direction)) is not None]
@@ -71,8 +72,8 @@ class Secrets:
             self.alert = True
 
     def clean(self, record: Frames) -> Iterator[Frames]:
-        """Yield a record as it may be written down, in parts where payloads are withheld."""
-        if not record.ops:  # the connection ended in a frame: nobody knows of which op
+        """Yield a record without its secrets, in parts where payloads are withheld."""
+        if not record.ops:  # the connection ended inside a frame, so the op is unknown
             yield self._cut_off(record)
             return
         number = record.in_first if record.in_first is not None else (record.extra or {}).get("of")
@@ -122,7 +123,7 @@ class Secrets:
 def redact_frames(data: bytes, direction: Direction, secret: Callable[[Frame], bool] | None = None) -> bytes:
     """Return frames, the last of which may be cut, without their secrets.
 
-    secret: whether a message frame's payload is one; then it is withheld with all that comes behind it.
+    secret: tells whether the payload of a message frame is one; then it is withheld with all bytes behind it.
     Bytes that are no frame, or may become a CONNECT or an INFO, are withheld too.
     """
     kept: list[bytes] = []
@@ -164,7 +165,7 @@ def _with_args(frame: Frame, args: bytes) -> bytes:
 
 
 def _unfinished(rest: bytes, direction: Direction) -> bytes:
-    """Return what is known to be no secret of a control line that has not ended."""
+    """Return the part of an unfinished control line that is known to be no secret."""
     if any(spec.token.startswith(rest.upper()) for spec in _TOKENS[direction]):
         return rest  # nothing but letters of an op
     for spec in _TOKENS[direction]:
@@ -183,7 +184,7 @@ def _marker(length: int) -> bytes:
 
 def _remember(known: MutableMapping[Any, Any], key: object, value: object) -> None:
     known[key] = value
-    if len(known) > _MOST:
+    if len(known) > _MOST:  # bounded: a peer chooses how many there are; the oldest goes
         del known[next(iter(known))]
 
 
@@ -191,7 +192,7 @@ def _remember(known: MutableMapping[Any, Any], key: object, value: object) -> No
 
 
 def needs_look(record: Frames) -> bool:
-    """Tell whether a record may hold secrets whatever the scanner has said."""
+    """Tell whether a record may hold secrets that the scanner did not report."""
     return bool(record.flags or record.ops & SECRET_OPS or not record.ops)
 
 
@@ -200,9 +201,9 @@ def _scanner(direction: Direction, interest: Interest) -> Scanner:
 
 
 def pieces(record: Frames, scanner: Scanner) -> Iterator[tuple[Frames, Frame | None]]:
-    """Yield a record of whole frames in parts: runs, and on its own each frame that the scanner wants.
+    """Yield a record of whole frames in parts: runs, and by itself each frame that the scanner wants.
 
-    What cannot be framed comes as a length.
+    Bytes that cannot be framed come as a record of their length.
     """
     data = bytes(record.data)
     scanner.feed(data)
@@ -241,7 +242,7 @@ def _numbered(record: Frames, first: int) -> Frames:
 
 
 def without_payload(record: Frames, frame: Frame, policy: str, kept: bytes = b"", **facts: object) -> Frames:
-    """Return the record of `frame` with no more of its payload than `kept`, and the policy that said so."""
+    """Return the record of `frame` with no more of its payload than `kept`, and the name of the policy."""
     extra: dict[str, Any] = {**(record.extra or {}), "policy": policy, **facts}
     data = frame.line + frame.headers + kept
     return record._replace(data=data, flags=record.flags | Flags.PAYLOAD, extra=extra)

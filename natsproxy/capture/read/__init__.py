@@ -1,6 +1,6 @@
 """Segment files to blocks, items and frames.
 
-In flow files, whole, growing or damaged, and hostile ones: limits are checked before memory is taken.  Out
-flow items (`reader.py`) and frames with their ordinals and times (`frames.py`).  `segment.py` reads the
-blocks of one file; `recover.py` makes a whole file of a damaged one.  Read `reader.py` first.
+In flow files: whole, growing, damaged or hostile, so limits are checked before memory is taken.  Out flow
+items (`reader.py`) and frames with their ordinals and times (`frames.py`).  `segment.py` reads the blocks of
+one file; `recover.py` makes a whole file of a damaged one.  Read `reader.py` first.
 """

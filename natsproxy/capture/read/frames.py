@@ -1,7 +1,8 @@
-"""The frames of a capture, one `CapturedFrame` each: listings, exports and tables start from them.
+"""The frames of a capture, one `CapturedFrame` each, for listings, exports and tables.
 
-`read_frames` yields those that a `Query` asks for: blocks whose summary rules them out are not opened, and
-records of other connections are not parsed.  `frames_of` takes one record apart.
+`read_frames` yields the frames that a `Query` asks for.  It asks three times, cheapest first: a block's
+summary (`wants_block`) spares reading the block, a record's connection and direction (`wants_record`) spare
+parsing the record, and `wants` decides on the frame.  `frames_of` takes one record apart.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class CapturedFrame(NamedTuple):
 
     t: monotonic ns of its arrival (departure for a frame that the proxy made); wall: the same in Unix ns.
     in_ordinal, out_ordinal: its number on each leg, None where that leg did not see it.  delay: ns between
-    arrival and departure.  cause: the rule that dropped, made or changed it, None for none.  of: the ordinal
-    of the frame that it replaces.  frame: None for a frame that is not whole (`flags` say why); `head` has
-    the fields of its control line.
+    arrival and departure.  cause: the rule that dropped, made or changed it, None without one.  of: the
+    ordinal of the frame that it replaces.  frame: None for a frame that is not whole (`flags` say why);
+    `head` has the fields of its control line.
     """
 
     conn: int
@@ -59,7 +60,7 @@ def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
     delay = (item.out_t - item.in_t) if item.in_t is not None and item.out_t is not None else 0
     of = (item.extra or {}).get("of")
     common = (item.conn, item.direction, item.t, ref.wall(item.t))
-    if item.flags & ~Flags.REDACTED:
+    if item.flags & ~Flags.REDACTED:  # such a record is one frame, and its bytes are not whole
         yield CapturedFrame(
             *common, item.in_first, item.out_first, delay, item.cause, item.flags, of, None, data
         )
@@ -67,9 +68,9 @@ def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
     count = 0
     try:
         for frame in parse_frames(data, item.direction):
-            came = None if item.in_first is None else item.in_first + count
-            went = None if item.out_first is None else item.out_first + count
-            yield CapturedFrame(*common, came, went, delay, item.cause, item.flags, of, frame, frame.raw)
+            arrived = None if item.in_first is None else item.in_first + count
+            left = None if item.out_first is None else item.out_first + count
+            yield CapturedFrame(*common, arrived, left, delay, item.cause, item.flags, of, frame, frame.raw)
             count += 1
     except ProtocolError as error:
         raise CaptureError(f"a record that does not parse: {error}", path=ref.segment.path) from None
@@ -93,13 +94,13 @@ class Query:
     subjects: tuple[bytes, ...] = ()
 
     def wants_block(self, ref: BlockRef) -> bool:
-        """Tell from a block's summary whether it may hold such frames."""
+        """Tell from a block's summary whether the block may hold frames of the query."""
         s = ref.summary
         if self.start is not None and s.wall0 + s.t_last < self.start:
             return False
         if self.end is not None and s.wall0 + s.t_first > self.end:
             return False
-        # No ops at all: only records of a cut frame, whose op was not known when it was recorded.
+        # Without any op the block holds only cut frames, whose op was not known when they were recorded.
         if self.ops != ALL_OPS and s.ops and not s.ops & self.ops:
             return False
         if self.conns and s.conns is not None and self.conns.isdisjoint(s.conns):
@@ -109,13 +110,13 @@ class Query:
         return any(_may_begin(pattern, s.tokens) for pattern in self.subjects)
 
     def wants_record(self, item: Frames) -> bool:
-        """Tell from a record's connection and direction whether it may hold such frames."""
+        """Tell from a record's connection and direction whether it may hold frames of the query."""
         if self.conns and item.conn not in self.conns:
             return False
         return self.direction is None or item.direction == self.direction
 
     def wants(self, one: CapturedFrame) -> bool:
-        """Tell whether a frame is such a one."""
+        """Tell whether the query asks for a frame."""
         if self.conns and one.conn not in self.conns:
             return False
         if self.direction is not None and one.direction != self.direction:
@@ -158,7 +159,7 @@ _NOT_WHOLE: Final = {
 
 
 def remarks(one: CapturedFrame) -> list[str]:
-    """Return the proxy's treatment of a frame as short texts; none for a frame that passed at once."""
+    """Return the proxy's treatment of a frame as short texts; none for a frame that passed unchanged."""
     found = []
     if one.cause:
         found.append(one.cause if one.out_ordinal is None or one.in_ordinal is None else f"by {one.cause}")

@@ -1,8 +1,8 @@
-"""Reading captures: a file, a folder of segments or a glob, and while they grow.
+"""Reading of captures: a file, a folder of segments or a glob, also while they grow.
 
 `open_capture` finds the segments; `CaptureReader.blocks()` walks headers and summaries only, `items()`
-decodes.  A capture without an index, or one that is still being written, is read to its last whole block.
-Memory follows the block, never the file.
+decodes the bodies too.  A capture without an index, or one that is still being written, is read to its last
+whole block.  Memory follows the size of a block, never that of the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CaptureReader:
         self.paths = paths
 
     def segments(self) -> Iterator[Segment]:
-        """Yield what each segment's header says."""
+        """Yield the header of each segment."""
         for path in self.paths:
             with CaptureFile(path) as file:
                 yield file.segment
@@ -39,7 +39,7 @@ class CaptureReader:
                 yield from file.blocks()
 
     def items(self, keep: Keep | None = None) -> Iterator[tuple[BlockRef, records.Item]]:
-        """Yield all items with their block, block by block; `keep` says which blocks are worth decoding."""
+        """Yield all items with their block, block by block; `keep` selects the blocks."""
         for path in self.paths:
             with CaptureFile(path) as file:
                 for ref in file.blocks():
@@ -48,7 +48,7 @@ class CaptureReader:
                             yield ref, item
 
     def tail(self) -> tuple[Path, int] | None:
-        """Return where the capture is cut short (file, end of its last whole block), None if whole."""
+        """Return the file that is cut short and the end of its last whole block, None if all is whole."""
         for path in self.paths:
             with CaptureFile(path) as file:
                 offset = len(MAGIC)
@@ -64,8 +64,8 @@ class CaptureReader:
 def open_capture(path: Path | str) -> CaptureReader:
     """Return a reader of a file, a folder of segments, or a glob.
 
-    Raises UnreadableCapture if there is none, or if it is of a version that this one cannot read, and
-    CaptureError if its first file is no capture.
+    Raises UnreadableCapture if there is none, or if its format is newer than this reader, and CaptureError
+    if its first file is no capture.
     """
     where = Path(path)
     if where.is_dir():
@@ -79,7 +79,7 @@ def open_capture(path: Path | str) -> CaptureReader:
         if not paths:
             raise UnreadableCapture("no such file or folder", path=where)
     reader = CaptureReader(paths)
-    with CaptureFile(paths[0]):
+    with CaptureFile(paths[0]):  # for its errors: they belong here, not into the first loop over items
         pass
     return reader
 
@@ -95,14 +95,14 @@ def segment_order(paths: Iterator[Path]) -> list[Path]:
 
 
 class Follower:
-    """A growing capture: `poll` returns what came since, across rotation.  No clock: the caller waits."""
+    """A growing capture: each `poll` yields the new items, across rotation.  The caller does the waiting."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
         self._offsets: dict[Path, int] = {}
 
     def poll(self) -> Iterator[tuple[BlockRef, records.Item]]:
-        """Yield the items of the blocks that are whole now and were not before."""
+        """Yield the items of the blocks that became whole since the last poll."""
         paths = segment_order(self._path.glob("*.ncap")) if self._path.is_dir() else [self._path]
         for path in paths:
             try:
@@ -112,4 +112,4 @@ class Follower:
             with file:
                 for ref in file.blocks(self._offsets.get(path, len(MAGIC))):
                     yield from ((ref, item) for item in file.items(ref))
-                    self._offsets[path] = ref.block.end
+                    self._offsets[path] = ref.block.end  # after its items: an error lets them come again

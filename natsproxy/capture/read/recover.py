@@ -1,8 +1,8 @@
-"""Mending a capture: every whole block that can be found, in a new file with a new index.
+"""Recovery of a damaged capture: all whole blocks, in a new file with a new index.
 
-The blocks of a damaged file are found by walking; where the walk breaks off, the next sync mark whose block
-has the right checksum is where it goes on.  The file is mapped, and what was looked at is let go again:
-memory does not grow with it.
+The blocks are found by walking from header to header.  Where the walk breaks off, it goes on at the next sync
+mark whose block has the right checksum: a sync mark alone may be a part of somebody's payload.  The file is
+mapped, and its pages are given back after the walk: memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ _WINDOW = 16 << 20  # bytes of the file that stay in memory
 
 @dataclass(slots=True)
 class Recovery:
-    """The result: blocks and frames kept, bytes that belong to no whole block, whether it was closed."""
+    """The result: the items kept, and the damage.
+
+    lost: bytes that belong to no whole block.  closed: the file ends with its index.  segment: it has a
+    segment header.
+    """
 
     blocks: int = 0
     items: int = 0
@@ -49,12 +53,12 @@ class Recovery:
 
     @property
     def whole(self) -> bool:
-        """True where nothing was missing."""
+        """True where nothing is missing."""
         return self.closed and self.segment and not self.lost
 
 
 def scan(data: mmap.mmap | bytes, path: Path | None = None) -> Iterator[Block | int]:
-    """Yield the whole blocks of a damaged file in order, and the number of bytes passed over between them."""
+    """Yield the whole blocks of a damaged file in order, and the number of lost bytes between them."""
     offset = len(MAGIC) if data[: len(MAGIC)] == MAGIC else 0
     while offset < len(data):
         block = _whole_block(data, offset, path)
@@ -86,14 +90,14 @@ def _whole_block(data: mmap.mmap | bytes, offset: int, path: Path | None) -> Blo
 
 
 def verify(path: Path) -> Recovery:
-    """Return what is whole in a capture file, without writing anything."""
+    """Count the whole blocks of a capture file and its damage, without writing anything."""
     return _walk(path, None)
 
 
 def recover(source: Path, target: Path) -> Recovery:
     """Write the whole blocks of `source` to `target`, with an index.
 
-    The target is there when it is whole, and not at all without a segment header: then nothing can be saved.
+    The target appears when it is whole.  Without a segment header it does not appear: nothing can be saved.
     Raises CaptureError where the source cannot be read or is of a newer format, or the target not written.
     """
     if target.exists():
@@ -154,7 +158,7 @@ def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
 
 
 def _let_go(data: mmap.mmap, start: int, end: int) -> int:
-    """Take the pages between two offsets out of this process; return where the next begin."""
+    """Take the pages between two offsets out of this process; return the offset of the first page kept."""
     end -= end % mmap.PAGESIZE
     if hasattr(mmap, "MADV_DONTNEED"):
         data.madvise(mmap.MADV_DONTNEED, start, end - start)

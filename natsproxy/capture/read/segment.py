@@ -1,10 +1,10 @@
 """One segment of a capture: its header, its blocks, its items.
 
-A segment need not be a local file: `CaptureFile` also takes an open, seekable one, and the name by which
-errors call it.  Closed segments are planned by their index (`indexed`): two small reads, wherever it is.
+A segment need not be a local file: `CaptureFile` also takes an open, seekable one, with a name for errors.
+The index of a closed segment (`indexed`) gives all its blocks for two small reads, also from a remote store.
 
 Captures are hostile input.  Every length is checked before anything is allocated, msgpack is decoded without
-extension types, nothing is executed, and all that can go wrong is a CaptureError that names file and offset.
+extension types, nothing is executed, and every failure is a CaptureError that names file and offset.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from natsproxy.capture.format.blocks import (
 )
 from natsproxy.errors import CaptureError, TruncatedCapture, UnreadableCapture
 
-_STEP = 1 << 20
+_STEP = 1 << 20  # bytes of a damaged file that are searched at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class BlockRef:
 class CaptureFile:
     """One segment, open for reading; a context manager.
 
-    file: an open, seekable file for what is not a local path (it is closed with this); `path` is then what it
-    is called.  Raises CaptureError for what cannot be read or is no capture.
+    file: an open, seekable file where the segment is no local path; it is closed with this, and `path` is its
+    name in errors.  Raises CaptureError for a file that cannot be read or is no capture.
     """
 
     def __init__(self, path: Path | str, file: IO[bytes] | None = None) -> None:
@@ -127,7 +127,7 @@ class CaptureFile:
         raw = self._pull(offset, HEADER.size)
         if len(raw) < HEADER.size:
             return None
-        if raw[:4] == b"NEND":
+        if raw[:4] == b"NEND":  # the footer
             return None
         block = parse_header(raw, offset, self.path)
         return block if block.end <= self.size() else None
@@ -137,10 +137,10 @@ class CaptureFile:
         return os.fstat(self._file.fileno()).st_size if self._fixed is None else self._fixed
 
     def indexed(self) -> list[BlockRef] | None:
-        """Return the records blocks as the index of a closed segment has them; None where there is none.
+        """Return the records blocks that the index of a closed segment lists; None without an index.
 
-        Offset, `end` and summary of each are right; flags and checksum are in the block's own header, from
-        where `blocks(offset)` reads them.
+        Offset, `end` and summary of each are right; flags and checksum are in the block's own header, and
+        `blocks(offset)` reads them from there.
         """
         size = self.size()
         raw = self._pull(max(0, size - FOOTER.size), FOOTER.size)
@@ -164,14 +164,15 @@ class CaptureFile:
         if block.kind == Kind.RECORDS and not block.flags & ~ZSTD:
             raw = self._pull(block.offset + HEADER.size, block.summary_size)
             return BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
-        self.read(block)  # what is passed over is at least what it was when it was written
+        self.read(block)  # for its checksum: a block that is skipped must at least be undamaged
         return None
 
     def resume(self, offset: int) -> int | None:
-        """Return where the first whole block at or after `offset` begins; None if there is none.
+        """Return the offset of the first whole block at or after `offset`; None if there is none.
 
-        Its checksum is right, as `recover` asks too.
+        Its checksum is right: a sync mark alone may be a part of somebody's payload.
         """
+        # The steps overlap by a sync mark less a byte, so a mark on their border is found.
         while raw := self._pull(offset, _STEP + len(SYNC) - 1):
             place = raw.find(SYNC)
             while place >= 0:
@@ -211,7 +212,7 @@ class CaptureFile:
 def decode_items(
     body: bytes, mono0: int, path: Path | str | None = None, offset: int | None = None
 ) -> Iterator[records.Item]:
-    """Yield the items of a block's body.  Raises CaptureError for what is no item."""
+    """Yield the items of a block's body.  Raises CaptureError where the body is damaged."""
     unpacker = msgpack.Unpacker(
         raw=False,
         strict_map_key=False,
@@ -236,9 +237,10 @@ def decode_items(
 
 
 def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | None:
-    """Return the blocks of an index whose own block begins at `end`; None for what is no index."""
+    """Return the blocks of an index whose own block begins at `end`; None for a damaged index."""
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) >= 3 for row in rows):
         return None
+    # Rising offsets before the index: a hostile index cannot send a reader in circles or beyond the file.
     offsets = [row[0] for row in rows]
     if not all(type(at) is int for at in offsets) or any(a >= b for a, b in pairwise([0, *offsets, end])):
         return None
@@ -293,6 +295,7 @@ def _decompress(body: bytes, size: int, path: Path | str, offset: int) -> bytes:
         text = "it is compressed: reading it needs the zstandard package (pip install 'natsproxy[zstd]')"
         raise CaptureError(text, path=path) from None
     try:
+        # The frame's own claim is checked first: a small block may unpack to gigabytes.
         frame = zstandard.get_frame_parameters(body)
         if frame.content_size > BODY_MAX or frame.content_size != size:
             raise CaptureError("a compressed block of another size than it says", path=path, offset=offset)

@@ -1,9 +1,14 @@
 """Blocks to files: one segment after another, each closed with its index.
 
-Plain synchronous file work, meant for a thread: its calls (checksum, compression, writev, fsync) release the
-interpreter lock.  A block is written whole or not at all: after a short write or a full disk the file is cut
-back to its last whole block and CaptureError says so.  The same block may be tried again: it goes to the same
-file once a full disk has room, and to a new segment where the file has been removed or cannot be used.
+This is synchronous file work, meant for a thread: its calls (checksum, compression, writev, fsync) release
+the interpreter lock.  A block is written whole or not at all: after a short write or a full disk the file is
+cut back to its last whole block, and CaptureError is raised.  The caller may try the same block again: it
+goes to the same file once a full disk has room, and to a new segment where the file was removed or cannot be
+used.
+
+A file goes through these states: no file (`_fd` is -1); open; open and torn (a part of a block stands behind
+the last whole one, and is cut off before the next write); open and broken (nothing more can be written to
+it: the next write begins a new segment); closed with its index, or abandoned without one.
 """
 
 from __future__ import annotations
@@ -23,8 +28,8 @@ from natsproxy.capture.format.blocks import END, FOOTER, MAGIC, VERSION, ZSTD, K
 from natsproxy.capture.write.builder import SealedBlock
 from natsproxy.errors import CaptureError
 
-_IOV_MAX = 1000
-_NAMES = 10_000  # of captures beside each other
+_IOV_MAX = 1000  # below the kernel's 1,024
+_NAMES = 10_000  # names that are tried for a capture beside others
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,15 @@ class CaptureWriter:
         self.size = 0
         self.file: Path | None = None
         self._fd = -1
-        self._torn = False  # behind the last whole block there is a piece of one
-        self._broken = False  # no more can be written to this file
+        self._torn = False
+        self._broken = False
         self._index: list[list[Any]] = []
         self._items = self._frames = 0
         self._walls: tuple[int, int] | None = None
         self._compress = _compressor(compression)
 
     def open_segment(self, info: SegmentInfo | None = None) -> Path:
-        """Begin the next segment; the one before it is closed."""
+        """Close the present segment, and begin the next one."""
         self.close()
         self.info = info or self.info
         if not self.single:
@@ -88,7 +93,8 @@ class CaptureWriter:
         return self.file
 
     def _create(self) -> tuple[Path, int]:
-        """Create the segment's file; a file that is there is never touched: the next free name is taken."""
+        """Create the segment's file under the next free name; an existing file is never touched."""
+        # O_EXCL: two recorders that start at once on one path get two names, not one file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         for number in range(self.segment, self.segment + _NAMES):
             file = self.path / f"{self.info.recorder.hex()}-{self.segment}.ncap"
@@ -141,7 +147,7 @@ class CaptureWriter:
         self._walls = (begin, max(wall + last, self._walls[1] if self._walls else 0))
 
     def _unusable(self) -> bool:
-        """Return whether what is written to the file would be lost: it was removed, or has failed."""
+        """Tell whether a write would be lost: the file was removed, or a write to it failed for good."""
         return self._broken or not os.fstat(self._fd).st_nlink
 
     def _block(self, kind: Kind, flags: int, summary: bytes, body: Parts) -> None:
@@ -157,7 +163,7 @@ class CaptureWriter:
                 written += self._writev([memoryview(part) for part in parts[at : at + _IOV_MAX] if len(part)])
         except OSError as error:
             self._torn = True
-            self._broken = error.errno not in (ENOSPC, EDQUOT)
+            self._broken = error.errno not in (ENOSPC, EDQUOT)  # a full disk may have room again
             with suppress(OSError):  # it is tried again before the next write
                 self._cut_back()
             raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
@@ -182,7 +188,7 @@ class CaptureWriter:
     def close(self) -> None:
         """Write index and footer, sync and close; idempotent.  Without them the file stays readable.
 
-        Raises CaptureError; then it may be tried again, or left as it is by `abandon`.
+        Raises CaptureError; then the caller tries again, or calls `abandon`.
         """
         if self._fd < 0:
             return
@@ -197,24 +203,25 @@ class CaptureWriter:
         try:
             os.fsync(self._fd)
         except OSError as error:
+            # The kernel reports a failed write-back once and then forgets it: another fsync would lie.
             self.size, self._torn, self._broken = size, True, True
             raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
         self._release()
 
     def abandon(self) -> None:
-        """Close the file as it is; one without any block is removed, and its number used again."""
+        """Close the file without an index; a file without blocks is removed, and its number used again."""
         if self._fd < 0:
             return
         if not self._index and self.file is not None:
             self.segment -= 1
-            with suppress(OSError):  # it may be gone already
+            with suppress(OSError):  # it may be gone already, and another file may have its name
                 if os.path.samestat(self.file.stat(), os.fstat(self._fd)):
                     self.file.unlink()
         self._release()
 
     def _release(self) -> None:
         fd, self._fd = self._fd, -1
-        with suppress(OSError):  # it is synced, or its failure has been said
+        with suppress(OSError):  # it is synced, or its failure was raised already
             os.close(fd)
 
 

@@ -224,7 +224,7 @@ def test_golden_captures_have_the_rows_of_a_sequential_reader(path: Path, payloa
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_both_decoders_agree_on_whatever_is_recorded(tmp_path: Path, seed: int, compression: str) -> None:
+def test_both_decoders_agree_on_any_record(tmp_path: Path, seed: int, compression: str) -> None:
     """Runs, control frames, odd spelling, cut and truncated frames, payload policies, causes, not UTF-8."""
     path = write(tmp_path / "a.ncap", generated(seed), per_block=25, compression=compression)
     for payload in (0, 5, -1):
@@ -423,7 +423,7 @@ def test_ordinary_captures_are_decoded_by_compiled_code(tmp_path: Path) -> None:
             assert _columns.buffers(file.body(ref), ref, sorted(_columns.NAMES), -1, Query()) is not None
 
 
-def test_the_builder_s_blocks_hold_what_was_added(tmp_path: Path) -> None:
+def test_the_builder_s_blocks_hold_the_added_items(tmp_path: Path) -> None:
     """The body of a block is what the compiled decoder expects of the recorder."""
     builder = BlockBuilder()
     builder.begin(MONO, WALL)

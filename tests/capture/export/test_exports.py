@@ -106,7 +106,7 @@ class TestParquet:
         assert table.num_rows == 0
         assert "subject" in table.column_names
 
-    def test_without_pyarrow_it_says_what_to_install(
+    def test_without_pyarrow_the_error_names_the_extra(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In a sentence."""

@@ -207,7 +207,7 @@ def test_frames_are_where_the_leg_saw_them(tmp_path: Path, seed: int, leg: Leg) 
     assert {one.comment for one in found} >= {"r, not passed" if leg == "client" else "r, made here"}
 
 
-def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it a stream is still one: nothing is lost, only the order is that of the record."""
     path = write(tmp_path / "a.ncap", conversation(1))
     (whole,) = streams(packets(path))
@@ -350,7 +350,7 @@ def test_recorders_do_not_share_connections(tmp_path: Path) -> None:
     assert streams(packets(tmp_path)) == [(b"PING\r\n", b"")] * 2
 
 
-def test_a_gap_is_said_at_the_next_packet(tmp_path: Path) -> None:
+def test_a_gap_is_a_comment_on_the_next_packet(tmp_path: Path) -> None:
     """With how much was lost."""
     gap = Gap(None, MONO, {"frames": 7, "reason": "the disk did not keep up"})
     found = packets(write(tmp_path / "a.ncap", [OPEN, gap, frame(b"PING\r\n")]))

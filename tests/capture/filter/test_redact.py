@@ -91,7 +91,7 @@ def test_bytes_behind_an_op_that_takes_none(raw: bytes, left: bytes) -> None:
         (S2C, b'WHAT {"nonce":"s3cr3t"', b'"[withheld: 22 bytes]"'),
     ],
 )
-def test_a_cut_record_keeps_what_is_known_to_be_no_secret(
+def test_a_cut_record_keeps_only_bytes_that_are_no_secret(
     direction: Direction, data: bytes, left: bytes
 ) -> None:
     """It has no op: its bytes alone say what it may be."""
@@ -110,7 +110,7 @@ def test_whole_frames_that_do_not_frame_are_withheld() -> None:
     assert rest.flags == Flags.TRUNCATED | Flags.REDACTED
 
 
-def test_a_callout_is_withheld_for_who_asks_and_who_answers() -> None:
+def test_a_callout_is_withheld_on_both_sides() -> None:
     """Request and answer, with headers and without, whatever inbox; and nothing else."""
     pub = b"PUB x 1\r\no\r\n"
     asks = cleaned(
@@ -162,7 +162,7 @@ def test_a_callout_that_is_not_whole_is_withheld(flag: Flags) -> None:
     assert SECRET not in text(cleaned(Secrets(), behind))
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_for_secrets_is_bounded() -> None:
     """Subjects are hostile: the oldest answers are given up."""
     secrets = Secrets()
     for number in range(5_000):

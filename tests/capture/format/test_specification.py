@@ -41,7 +41,7 @@ def test_the_page_names_the_version() -> None:
     assert PAGE.startswith("# The capture format, version {}.{}\n".format(*blocks.VERSION))
 
 
-def test_header_and_footer_are_laid_out_as_the_page_says() -> None:
+def test_header_and_footer_have_the_documented_layout() -> None:
     for heading, layout in (("header field", blocks.HEADER), ("footer field", blocks.FOOTER)):
         sizes = [int(row[2]) for row in table(heading)]
         offsets = [int(row[1]) for row in table(heading)]

@@ -85,7 +85,7 @@ def test_another_segment_where_a_file_is_no_more(trouble: str, tmp_path: Path, d
     assert conns(sorted(folder.iterdir())[-1]) == [1]
 
 
-def test_what_has_no_block_is_removed_and_nothing_else(tmp_path: Path, disk: Disk) -> None:
+def test_only_a_file_without_blocks_is_removed(tmp_path: Path, disk: Disk) -> None:
     """Another's file that has taken the name meanwhile stays."""
     path = tmp_path / "x.ncap"
     writer = CaptureWriter(path, SegmentInfo(b"r" * 16, bytes(16), WALL, MONO))

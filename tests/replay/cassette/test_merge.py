@@ -54,7 +54,7 @@ def test_the_end_of_a_connection_comes_behind_its_additions(tmp_path: Path) -> N
     assert items[-2].data == b"PUB late 0\r\n\r\n"
 
 
-def test_a_client_that_nobody_was_becomes_a_connection_without_secrets(tmp_path: Path) -> None:
+def test_a_new_client_becomes_a_connection_without_secrets(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", CONVERSATION)
     connect = b'CONNECT {"name":"n","auth_token":"hidden"}\r\n'
     merge(
@@ -107,7 +107,7 @@ def test_a_failed_merge_leaves_the_capture_alone(tmp_path: Path) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(places=st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 5)), max_size=8))
-def test_the_old_frames_stay_in_order_whatever_is_added(
+def test_old_frames_keep_their_order_when_new_ones_are_added(
     places: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = write(tmp_path_factory.mktemp("m") / "x.ncap", [*CONVERSATION, *hello(2, "b")])

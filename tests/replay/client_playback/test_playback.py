@@ -182,7 +182,7 @@ def test_frames_recorded_after_an_end_wait_for_it() -> None:
     assert play.sent[2].startswith(b"PUB a")
 
 
-def test_a_lost_connection_is_missing_and_stops_nobody() -> None:
+def test_a_lost_connection_is_reported_and_stops_no_other() -> None:
     play = Play(
         [
             *hello(1, "a"),

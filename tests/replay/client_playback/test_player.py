@@ -63,7 +63,7 @@ async def _scripted(answers: bytes, capture: Path) -> ClientPlayback:
     return machine
 
 
-async def test_a_server_that_stops_speaking_nats_is_reported(tmp_path: Path) -> None:
+async def test_bytes_of_the_server_that_are_not_nats_are_reported(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"SUB a 1\r\nPUB a 0\r\n\r\n")])
     machine = await _scripted(b"INFO {}\r\nPONG\r\nMSG a\r\n", capture)
     assert "bytes that are not NATS (s2c byte" in str(machine.missing[0])

@@ -31,7 +31,7 @@ def test_the_same_conversation_with_other_identifiers_is_the_same(tmp_path: Path
     assert ask.recorded.percentile(0.5) == MS
 
 
-def test_consumers_that_the_server_named_are_one_whatever_their_names(tmp_path: Path) -> None:
+def test_generated_consumer_names_count_as_one(tmp_path: Path) -> None:
     captures = []
     for name in (b"Consumer", b"G0xHKKDJ"):
         answer = (
@@ -45,7 +45,7 @@ def test_consumers_that_the_server_named_are_one_whatever_their_names(tmp_path: 
     assert compare(captures[0], captures[1]).same
 
 
-def test_another_answer_is_shown_beside_the_recorded_one(tmp_path: Path) -> None:
+def test_another_answer_is_shown_beside_the_recorded_answer(tmp_path: Path) -> None:
     a = write(tmp_path / "a.ncap", conversation(N1, b"42"))
     b = write(tmp_path / "b.ncap", conversation(N2, b"43"))
     report = compare(a, b)

@@ -28,7 +28,7 @@ def surplus(entries: list[tuple[str, int]], limit: int) -> tuple[list[Surplus], 
 
 
 @given(WORDS)
-def test_it_is_the_difference_of_two_multisets_whatever_the_order(entries: list[tuple[str, int]]) -> None:
+def test_the_order_of_the_elements_does_not_matter(entries: list[tuple[str, int]]) -> None:
     ahead = Counter({word: 0 for word, _ in entries})
     for word, side in entries:
         ahead[word] += -1 if side else 1

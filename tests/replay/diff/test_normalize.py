@@ -112,7 +112,7 @@ def test_errors_belong_to_the_subject_that_they_name(data: str, group: str, stat
 
 
 @pytest.mark.parametrize("body", ['{"error":1,"err_code":2}', '["err_code":', '{"a":"\\"err_code\\":"}'])
-def test_an_applications_own_words_are_no_error(body: str) -> None:
+def test_an_application_message_about_an_error_is_none(body: str) -> None:
     found = normalized(msg("a", body))
     assert found is not None
     assert not found.failed

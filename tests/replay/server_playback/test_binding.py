@@ -39,6 +39,6 @@ def test_the_name_counts_first_then_the_best_fit_then_the_earliest() -> None:
     assert bound("a", b"PUB nothing 0\r\n\r\n") == 1
 
 
-def test_a_name_that_nobody_had_needs_something_that_fits() -> None:
+def test_an_unknown_client_name_needs_a_matching_conversation() -> None:
     assert bound("c", b"PUB three 0\r\n\r\n") == 3
     assert bound("c", b"PUB nothing 0\r\n\r\n") is None

@@ -54,7 +54,7 @@ def test_a_new_subscription_gets_a_sid_that_the_recording_does_not_use() -> None
     assert [a.data for a in additions(played)] == [b"SUB more q 2\r\n", b"UNSUB 2 3\r\n"]
 
 
-def test_a_client_that_nobody_was_is_added_from_its_connect_to_its_end() -> None:
+def test_a_new_client_is_added_from_its_connect_to_its_end() -> None:
     played = machine([*hello(1, "a"), (1, ">", b"SUB a 1\r\n")])
     played.opened(1, ("127.0.0.1", 1))
     say(played, 1, connect("stranger") + b"PUB x 0\r\n\r\n", 1)
