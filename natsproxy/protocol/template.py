@@ -12,8 +12,8 @@ becomes `*` where
 4. it stands behind `_INBOX.`, or right behind a nuid;
 5. it stands in an ack or in flow control of JetStream (`$JS.ACK`, `$JS.FC`), except stream, consumer and
    domain;
-6. it is a generated name in the place of a consumer's (the JetStream API, acks, flow control, advisories).  In
-   other places eight mixed characters are taken for a word and stay.
+6. it is a generated name in the place of a consumer's (the JetStream API, acks, flow control, advisories).
+   In other places eight mixed characters are taken for a word and stay.
 
 In JetStream's own subjects the stream, the domain and the words of the API always stay.  The tokens `*` and
 `>` stay, so a template is its own template.  Bytes in, bytes out; a subject of lower-case words is returned
