@@ -42,6 +42,19 @@ def test_parquet_with_so_much_of_each_payload(tmp_path: Path) -> None:
         assert max(bodies) > 2
 
 
+def test_json_lines_join_with_parquet(tmp_path: Path) -> None:
+    """By recorder, connection, direction and ordinals, and with the same time to the nanosecond."""
+    pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'natsproxy[spark]'")
+    assert run("export", CAPTURE, "--parquet", tmp_path / "out").exit_code == 0
+    names = ("recorder", "t_ns", "conn_id", "dir", "in_ordinal", "out_ordinal")
+    table = [tuple(row[name] for name in names) for row in pq.read_table(tmp_path / "out").to_pylist()]
+    lines = [json.loads(line) for line in run("export", CAPTURE, "--jsonl", "-").stdout.splitlines()]
+    keys = ("recorder", "t_ns", "conn", "direction", "in", "out")
+    found = [tuple(line[key] for key in keys) for line in lines]
+    assert [(*row[:3], ("c2s", "s2c")[row[3]], *row[4:]) for row in table] == found
+    assert len(set(found)) == len(found) > 0
+
+
 def test_packets_of_either_leg(tmp_path: Path) -> None:
     """The client's unless the server's is asked for: INFO differs."""
     legs = [

@@ -27,10 +27,14 @@ def json_line(one: CapturedFrame) -> str:
     """Return a frame as a JSON object.
 
     A payload that is not UTF-8 is given as hex; a payload that was not recorded whole is left out.
+    `recorder`, `t_ns`, `conn`, `direction`, `in` and `out` are as the columns of `capture/columns/table.py`,
+    so that lines join with rows of tables; `time` is `t_ns` for people.
     """
     frame = one.head
     row: dict[str, Any] = {
+        "recorder": one.recorder.hex(),
         "time": iso(one.wall),
+        "t_ns": one.wall,
         "conn": one.conn,
         "direction": one.direction.label,
         "in": one.in_ordinal,

@@ -29,7 +29,7 @@ class CapturedFrame(NamedTuple):
     in_ordinal, out_ordinal: its number on each leg, None where that leg did not see it.  delay: ns between
     arrival and departure.  cause: the rule that dropped, made or changed it, None without one.  of: the
     ordinal of the frame that it replaces.  frame: None for a frame that is not whole (`flags` say why);
-    `head` has the fields of its control line.
+    `head` has the fields of its control line.  recorder: the id of the one that wrote it.
     """
 
     conn: int
@@ -44,6 +44,7 @@ class CapturedFrame(NamedTuple):
     of: int | None
     frame: Frame | None
     data: bytes
+    recorder: bytes
 
     @property
     def head(self) -> Frame | None:
@@ -60,9 +61,10 @@ def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
     delay = (item.out_t - item.in_t) if item.in_t is not None and item.out_t is not None else 0
     of = (item.extra or {}).get("of")
     common = (item.conn, item.direction, item.t, ref.wall(item.t))
+    recorder = ref.segment.recorder
     if item.flags & ~Flags.REDACTED:  # such a record is one frame, and its bytes are not whole
         yield CapturedFrame(
-            *common, item.in_first, item.out_first, delay, item.cause, item.flags, of, None, data
+            *common, item.in_first, item.out_first, delay, item.cause, item.flags, of, None, data, recorder
         )
         return
     count = 0
@@ -70,7 +72,9 @@ def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
         for frame in parse_frames(data, item.direction):
             arrived = None if item.in_first is None else item.in_first + count
             left = None if item.out_first is None else item.out_first + count
-            yield CapturedFrame(*common, arrived, left, delay, item.cause, item.flags, of, frame, frame.raw)
+            yield CapturedFrame(
+                *common, arrived, left, delay, item.cause, item.flags, of, frame, frame.raw, recorder
+            )
             count += 1
     except ProtocolError as error:
         raise CaptureError(f"a record that does not parse: {error}", path=ref.segment.path) from None
