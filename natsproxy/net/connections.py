@@ -127,10 +127,10 @@ class Connections:
         client, conn, peer, local, opened = accepted
         upstream = str(self._settings.upstream)
         self._emit(Opened(opened, conn, peer, upstream, str(local), conn))
-        info = {"client": peer, "upstream": upstream, "ordinal": conn}
-        record(records.Open(conn, opened, info))
         recording = self._recording
         relay = Relay(session, client, server, self._emit, record, recording.most_frames, recording.admission)
+        info = {"client": peer, "upstream": upstream, "ordinal": conn, "upstream_local": relay.upstream_local}
+        record(records.Open(conn, opened, info))
         self.relays[conn] = relay
         if self.chain is not chain:  # it was swapped during the dial
             relay.swap(self.chain)

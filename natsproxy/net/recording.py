@@ -146,7 +146,7 @@ class Recording:
     def _preambles(self) -> Iterator[records.Preamble]:
         for conn, relay in self._relays.items():
             if not self._deferred[conn].deferring:
-                yield records.Preamble(conn, now_ns(), relay.session.snapshot())
+                yield records.Preamble(conn, now_ns(), relay.snapshot())
 
     def refusal(self) -> End | None:
         """Return the end of a connection that cannot be recorded now; None where it can, or need not be."""

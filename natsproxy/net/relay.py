@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import trio
 
@@ -35,7 +36,8 @@ class Relay:
     """Runs one session between two legs.
 
     emit, record: take the events and the records of the session.  most_frames: returns the frames of one
-    record at most.  admission: tells when the recorder lets no traffic pass.
+    record at most.  admission: tells when the recorder lets no traffic pass.  upstream_local: the address of
+    the server leg's own end.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Relay:
         self.opened = now_ns()
         self.last_activity = self.opened
         self.end: End | None = None
+        self.upstream_local = str(server.local)
         self._client = client
         self._server = server
         # Both are indexed by direction.
@@ -66,6 +69,12 @@ class Relay:
         self._retick = trio.Event()
         self._unblocked = trio.Event()
         self._over = trio.Event()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the connection, without secrets, for a preamble of a capture."""
+        state = self.session.snapshot()
+        state["open"]["upstream_local"] = self.upstream_local
+        return state
 
     async def run(self, greeting: bytes = b"") -> End:
         """Relay until the connection ends, and return its end.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -257,3 +257,29 @@ async def test_a_probe_leaves_nothing_in_the_capture(nats_server: NatsServer, tm
     assert kinds[1][-1] == kinds[2][-1] == "Close"
     (info, *_) = [item for item in items if isinstance(item, Frames) and item.conn == 2]
     assert bytes(info.data).startswith(b"INFO")
+
+
+@pytest.mark.server
+async def test_both_ends_of_the_server_leg_are_recorded_alike(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Of two proxies in a row one records as `upstream_local` what the other records as `client`."""
+    near, far = tmp_path / "near.ncap", tmp_path / "far.ncap"
+    async with before(nats_server.port) as (behind, _), before(behind.listen[0].port) as (front, _):
+        behind.start_recording(RecordSettings(far))
+        async with AsyncExitStack() as streams:
+            for early in (True, False):
+                if not early:
+                    front.start_recording(RecordSettings(near))
+                stream = await trio.open_tcp_stream("127.0.0.1", front.listen[0].port)
+                await streams.enter_async_context(stream)
+                await stream.receive_some()
+                await stream.send_all(b"PING\r\n")
+                await stream.receive_some()
+            await front.stop_recording()
+            await behind.stop_recording()
+    clients = [item.info["client"] for _, item in open_capture(far).items() if isinstance(item, Open)]
+    opened = [item.info for _, item in open_capture(near).items() if isinstance(item, Open)]
+    before_it = [item.info["open"] for _, item in open_capture(near).items() if isinstance(item, Preamble)]
+    assert [info["upstream_local"] for info in (*before_it, *opened)] == clients
+    assert len(clients) == 2

@@ -19,7 +19,7 @@ from natsproxy.errors import CaptureError
 MAGIC: Final = b"\x89NCAP\r\n\x1a"
 SYNC: Final = b"NBLK"
 END: Final = b"NEND"
-VERSION: Final = (1, 0)
+VERSION: Final = (1, 1)
 HEADER: Final = struct.Struct("<4sBBHII")
 FOOTER: Final = struct.Struct("<4sIQ")
 BODY_MAX: Final = 64 << 20
