@@ -137,7 +137,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         listen=tuple(o["listen"]),
         upstream=o["upstream"],
         advertise=o["advertise"],
-        upstream_hold=o["hold"],
+        upstream_hold=o["upstream_hold"],
         connect_timeout=o["connect_timeout"],
         auth_timeout=o["auth_timeout"],
         keepalive=o["keepalive"],

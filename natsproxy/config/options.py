@@ -117,7 +117,7 @@ OPTIONS: Final = (
         metavar="strip|self|pass",
     ),
     Option(
-        "hold",
+        "upstream-hold",
         duration,
         "0s",
         "The longest wait of a new client while the upstream is down.",

@@ -47,7 +47,7 @@ class RecordSettings:
 class ProxySettings:
     """The settings of a proxy; `config/options.py` describes each under its option's name.
 
-    Their names there differ in: upstream_hold (`hold`), queue_bytes (`queue`).
+    One name differs: queue_bytes is the option `queue`.
     """
 
     listen: tuple[Address, ...] = (_LISTEN,)

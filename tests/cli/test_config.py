@@ -43,7 +43,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
         ),
         ("upstream = [1]\n", ":1: upstream takes one value"),
         ('upstream = "nats://u:secret@x:1"\n', "clients bring their own"),
-        ("hold = -1\n", ":1: hold must be a duration"),
+        ("upstream-hold = -1\n", ":1: upstream-hold must be a duration"),
         ('[record]\npath = "x.ncap"\nflsh = "1s"\n', ":3: there is no setting 'record-flsh'; did you mean"),
         ('[record]\npayload = [">=burn"]\n', ":2: record-payload '>=burn': the action is keep"),
         ('upstream = "x:1"\n[[rules]]\nname = "a"\nkind = "dorp"\n', ":4: rule 'a'"),
