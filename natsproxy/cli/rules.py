@@ -6,12 +6,12 @@ import difflib
 import json
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
+from natsproxy.addresses import Address, parse_address
 from natsproxy.capture.format.records import Firing, Note
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.exits import CouldNotRun, FoundWrong
@@ -84,11 +84,14 @@ def check(file: Path, as_json: bool) -> None:
 
 
 def _ip(_: click.Context, __: click.Parameter, value: str) -> str:
-    for text in (value, value.rpartition(":")[0]):
-        with suppress(ValueError):
-            shown = ip_address(text.strip("[]"))
-            return value if text != value else f"[{shown}]:0" if shown.version == 6 else f"{shown}:0"
-    raise click.BadParameter(f"{value!r} is not an IP address, with or without a port ([::1]:4222)")
+    """Return an IP address, with or without a port, in the form that a connection has it."""
+    bare_ipv6 = value.count(":") > 1 and not value.startswith("[")
+    try:
+        address = parse_address(f"[{value}]" if bare_ipv6 else value, port=0)
+        return str(Address(str(ip_address(address.host)), address.port))
+    except ValueError:
+        text = f"{value!r} is not an IP address, with or without a port ([::1]:4222)"
+        raise click.BadParameter(text) from None
 
 
 @rules.command()

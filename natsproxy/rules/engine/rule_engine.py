@@ -15,7 +15,7 @@ from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame, subscr
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.engine.decision_builder import DecisionBuilder
 from natsproxy.rules.engine.fastpath import FastPath
-from natsproxy.rules.engine.link_conditions import LinkRules
+from natsproxy.rules.engine.link_rules import LinkRules
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import ConnectionRules, Decision, FastPathFunction, LinkConditions, View
 from natsproxy.rules.model.gate import Count

@@ -64,7 +64,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class StartCondition:
-    """Pass the frame; a link rule has come into force with it (see `rules/engine/link_conditions.py`)."""
+    """Pass the frame; a link rule has come into force with it (see `rules/engine/link_rules.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
