@@ -75,7 +75,7 @@ def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         "natsproxy.spark.session.open_session", lambda *_, **__: pytest.fail("Spark was started")
     )
-    make, said = BAD[case]
+    make, expected = BAD[case]
     named = make(tmp_path / "bad.ncap")
     good = write(tmp_path / "good.ncap", [])
     done = CliRunner().invoke(
@@ -83,28 +83,28 @@ def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytes
     )
     assert done.exit_code == 2
     assert str(named) in done.output
-    assert said in done.output
+    assert expected in done.output
     assert len(done.output.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--tables", "frames,nope"], "there is no table 'nope': there are frames, requests,"),
         (["--conf", "memory"], "--conf memory: must be NAME=VALUE"),
         (["--master", "local[1]", "--remote", "sc://there"], "either a master or a Connect server, not both"),
     ],
 )
-def test_options_that_make_no_sense(options: list[str], said: str, tmp_path: Path) -> None:
+def test_options_that_make_no_sense(options: list[str], expected: str, tmp_path: Path) -> None:
     """One sentence."""
     good = write(tmp_path / "good.ncap", [])
     done = CliRunner().invoke(main, ["analyze", str(good), "--out", str(tmp_path / "out"), *options])
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
-    assert said in done.output
+    assert expected in done.output
 
 
-def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one sentence."""
     monkeypatch.setattr("natsproxy.spark.session.find_spec", lambda name: None)
     done = CliRunner().invoke(main, ["analyze", "x", "--out", str(tmp_path / "out")])

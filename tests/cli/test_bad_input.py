@@ -92,9 +92,9 @@ def test_a_capture_that_is_none(command: list[str], bad: str, tmp_path: Path) ->
             "TARGET": str(tmp_path / "target"),
         }
         done = run(*(places.get(word, word.replace("PORT", port)) for word in command))
-    said = [line for line in done.output.splitlines() if line.strip()]
+    lines = [line for line in done.output.splitlines() if line.strip()]
     assert done.exit_code != 0
-    assert any("bad.ncap" in line for line in said), said
+    assert any("bad.ncap" in line for line in lines), lines
 
 
 def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_url_that_is_none(url: str, tmp_path: Path) -> None:
 
 
 def test_a_proxy_needs_a_server_that_is_not_itself() -> None:
-    for words, says in (
+    for words, expected in (
         (["run"], "--upstream"),
         (["run", "--listen", ":14222", "--upstream", "nats://localhost:14222"], "natsproxy's own address"),
         (
@@ -140,7 +140,7 @@ def test_a_proxy_needs_a_server_that_is_not_itself() -> None:
     ):
         done = run(*words)
         assert done.exit_code == 2
-        assert says in done.output
+        assert expected in done.output
 
 
 def test_a_subject_that_nobody_can_subscribe_to(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_verify_tells_damaged_from_not_closed(tmp_path: Path) -> None:
     index = raw.rindex(SYNC)
     (tmp_path / "open.ncap").write_bytes(raw[:index])
     flipped(tmp_path / "flipped.ncap")
-    for name, state, says in (
+    for name, state, expected in (
         ("whole", "whole", ""),
         ("open", "not closed", "still being written, or its writer was killed"),
         ("flipped", "damaged", "natsproxy capture recover"),
@@ -209,14 +209,14 @@ def test_verify_tells_damaged_from_not_closed(tmp_path: Path) -> None:
         path = str(tmp_path / f"{name}.ncap")
         done = run("capture", "verify", path)
         assert (done.exit_code, f"{path}: {state}; " in done.stdout) == (0 if state == "whole" else 1, True)
-        assert says in done.stderr
+        assert expected in done.stderr
         facts = json.loads(run("capture", "verify", path, "--json").stdout)
         (segment,) = facts["segments"]
         assert (facts["whole"], segment["state"]) == (state == "whole", state)
         assert (segment["lost_bytes"] > 0) is (state == "damaged")
 
 
-def test_what_was_saved_is_told_to_a_script(tmp_path: Path) -> None:
+def test_recover_reports_its_result_as_json(tmp_path: Path) -> None:
     whole(tmp_path / "x.ncap")
     done = run("capture", "recover", str(tmp_path / "x.ncap"), str(tmp_path / "y.ncap"), "--json")
     facts = json.loads(done.stdout)

@@ -23,7 +23,7 @@ def capture(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["{x}", "--mode", "once", "--", "true"], 2, "--mode stands after CAPTURE, where COMMAND begins"),
         (["{x}", "--", "/no/such/program"], 2, "cannot run /no/such/program"),
@@ -35,10 +35,10 @@ def capture(tmp_path: Path) -> Path:
         (["{x}", "--", "true"], 0, ""),
     ],
 )
-def test_exit_codes_and_sentences(arguments: list[str], code: int, said: str, capture: Path) -> None:
+def test_exit_codes_and_sentences(arguments: list[str], code: int, expected: str, capture: Path) -> None:
     done = CliRunner().invoke(main, ["cassette", "run", *(a.format(x=capture) for a in arguments)])
     assert done.exit_code == code
-    assert said in done.output
+    assert expected in done.output
 
 
 @pytest.mark.server
@@ -103,7 +103,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_never_recorded_reaches_a_program_as_an_error_that_says_so(capture: Path) -> None:
+async def test_an_unrecorded_request_is_an_error_in_the_program(capture: Path) -> None:
     """And its connection stays."""
     command = [NATSPROXY, "cassette", "run", str(capture), "--", sys.executable, "-c", ASKS]
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)

@@ -35,7 +35,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         (
             'upstream = "nats://x:1"\nlisen = "a:1"\n',
@@ -57,7 +57,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
         ('listen = "4222"\n', ":1: listen must be HOST:PORT, such as 127.0.0.1:4222"),
     ],
 )
-def test_mistakes_are_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+def test_mistakes_are_one_sentence(tmp_path: Path, text: str, expected: str) -> None:
     """File, line, key and the nearest valid one."""
     path = tmp_path / "bad.toml"
     path.write_text(text)
@@ -65,7 +65,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, text: str, says: str) -> None
     done = CliRunner().invoke(main, ["run", "--config", str(path)])
 
     assert done.exit_code == 2
-    assert says in done.output
+    assert expected in done.output
     assert str(path) in done.output
 
 
@@ -162,7 +162,7 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     assert "none.toml" in done.output
 
 
-def test_a_variable_that_is_no_option_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_no_option_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROXY_UPSTRAEM", "nats://127.0.0.1:1")
     done = CliRunner().invoke(main, ["config", "--upstream", "nats://127.0.0.1:2"])
     assert done.exit_code == 0

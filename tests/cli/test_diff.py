@@ -38,7 +38,7 @@ def test_a_difference_is_1_and_shown(tmp_path: Path) -> None:
     assert "1 of 1 subjects differ" in done.output
 
 
-def test_what_one_side_alone_has_is_shown_as_that(tmp_path: Path) -> None:
+def test_frames_of_one_side_only_are_shown_as_such(tmp_path: Path) -> None:
     ours, theirs = pair(tmp_path, b"SUB a 1\r\n", b"PUB b 1\r\ny\r\n")
     done = diff(ours, theirs)
     assert "a: only recorded" in done.output
@@ -51,13 +51,13 @@ def test_json_is_one_object(tmp_path: Path) -> None:
     assert json.loads(diff(*both, "--json", "--ignore", "json:/ts").output)["same"] is True
 
 
-def test_what_cannot_run_is_2(tmp_path: Path) -> None:
+def test_a_missing_file_is_2(tmp_path: Path) -> None:
     done = diff(tmp_path / "no.ncap", tmp_path / "no.ncap")
     assert done.exit_code == 2
     assert "no such file" in done.output
 
 
-def test_gaps_are_said(tmp_path: Path) -> None:
+def test_gaps_are_reported(tmp_path: Path) -> None:
     ours, theirs = write(tmp_path / "a.ncap", hello(1, "a")), tmp_path / "b.ncap"
     writer, builder = CaptureWriter(theirs, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0)), BlockBuilder()
     builder.begin(0, 0)

@@ -126,7 +126,7 @@ def test_each_command_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "output"),
     [
         (KeyboardInterrupt(), Exit.STOPPED, ""),
         (Stopped("stopped at once"), Exit.STOPPED, "Error: stopped at once\n"),
@@ -144,7 +144,7 @@ def test_each_command_is_in_the_table() -> None:
         (BaseExceptionGroup("", [KeyboardInterrupt(), ConfigError("a")]), Exit.STOPPED, ""),
     ],
 )
-def test_whatever_ends_a_command(error: BaseException, code: int, said: str) -> None:
+def test_every_end_of_a_command_has_its_exit_code(error: BaseException, code: int, output: str) -> None:
     """One sentence or none, and the code that the table has."""
 
     @click.group(cls=GuardedGroup)
@@ -155,7 +155,7 @@ def test_whatever_ends_a_command(error: BaseException, code: int, said: str) -> 
         raise error
 
     done = CliRunner().invoke(group, ["fails"])
-    assert (done.exit_code, done.output) == (code, said)
+    assert (done.exit_code, done.output) == (code, output)
 
 
 @pytest.mark.parametrize("bug", [KeyError("x"), ExceptionGroup("", [ConfigError("a"), KeyError("x")])])
@@ -188,19 +188,19 @@ def test_a_follower_ends_well(number: int, tmp_path: Path) -> None:
         assert process.stdout is not None
         assert "INFO" in process.stdout.readline()
         process.send_signal(number)
-        _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (Exit.OK, "")
+        _, output = process.communicate(timeout=20)
+    assert (process.returncode, output) == (Exit.OK, "")
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_what_is_not_done_is_broken_off(number: int, tmp_path: Path) -> None:
+def test_a_signal_interrupts_unfinished_work(number: int, tmp_path: Path) -> None:
     command = [*NATSPROXY, "capture", "cat", str(long_capture(tmp_path / "x.ncap"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()  # the rest does not fit into the pipe
         process.send_signal(number)
-        _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (Exit.STOPPED, "")
+        _, output = process.communicate(timeout=20)
+    assert (process.returncode, output) == (Exit.STOPPED, "")
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -267,5 +267,5 @@ def test_a_full_disk_behind_the_output(line: str, tmp_path: Path) -> None:
             timeout=20,
             env=os.environ,
         )
-    said = "Error: standard output: No space left on device\n"
-    assert (done.returncode, done.stderr) == (Exit.COULD_NOT_RUN, said)
+    output = "Error: standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (Exit.COULD_NOT_RUN, output)

@@ -69,7 +69,7 @@ def test_packets_of_either_leg(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         ([CAPTURE], 2, "name one output"),
         ([CAPTURE, "--jsonl", "a", "--parquet", "b"], 2, "name one output"),
@@ -82,12 +82,12 @@ def test_packets_of_either_leg(tmp_path: Path) -> None:
         ([CAPTURE, "--jsonl", CAPTURE, "--force"], 2, "this is the capture itself"),
     ],
 )
-def test_mistakes_are_one_sentence(arguments: list[object], code: int, said: str) -> None:
+def test_mistakes_are_one_sentence(arguments: list[object], code: int, expected: str) -> None:
     """And change nothing."""
     before = CAPTURE.read_bytes()
     result = run("export", *arguments)
     assert result.exit_code == code
-    assert said in result.stderr
+    assert expected in result.stderr
     assert "Traceback" not in result.output
     assert CAPTURE.read_bytes() == before
 

@@ -62,7 +62,7 @@ def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected"),
     [
         (["captur"], "there is no command 'captur'; did you mean 'capture'?"),
         (["cat", "x.ncap"], "there is no command 'cat'; did you mean 'capture cat'?"),
@@ -79,10 +79,10 @@ def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
         (["config", "--seed", "1", "--seed", "1"], "--seed is given 2 times, but takes one value"),
     ],
 )
-def test_a_name_that_is_nearly_right(words: list[str], says: str) -> None:
+def test_a_name_that_is_nearly_right(words: list[str], expected: str) -> None:
     done = run(*words)
     assert done.exit_code == 2
-    assert says in done.output
+    assert expected in done.output
 
 
 def test_an_option_that_may_be_repeated() -> None:
@@ -102,7 +102,7 @@ def test_other_waiting_times_are_refused(text: str, tmp_path: Path) -> None:
     assert "must be a duration" in done.output
 
 
-def test_an_empty_capture_is_said_to_be_empty(tmp_path: Path) -> None:
+def test_an_empty_capture_is_reported_as_empty(tmp_path: Path) -> None:
     done = run("capture", "info", str(write(tmp_path / "x.ncap", [])))
     assert done.output.splitlines() == [f"{tmp_path / 'x.ncap'}  1 segment, closed", "the capture is empty"]
 
@@ -245,7 +245,7 @@ def test_help_and_completion_load_no_command() -> None:
         assert "replay" in done.stdout
 
 
-def test_what_help_says_of_a_command_is_what_the_command_says() -> None:
+def test_every_command_has_a_line_in_the_help() -> None:
     """In other words perhaps, where one line is to hold it; a new command needs its line."""
     assert main.list_commands(click.Context(main)) == list(COMMANDS)
     for name, (_, text) in COMMANDS.items():

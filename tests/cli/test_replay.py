@@ -49,7 +49,7 @@ def test_addresses_are_read_as_clients_read_them(text: str, address: Address) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("http://x", "must be nats://HOST:PORT, not 'http://x': http:// is not supported yet"),
         ("a:b:c", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not 'a:b:c'"),
@@ -57,10 +57,10 @@ def test_addresses_are_read_as_clients_read_them(text: str, address: Address) ->
         ("u:secret@host:99999", "must have a port up to 65535, not 99999"),
     ],
 )
-def test_other_addresses_are_refused(text: str, says: str) -> None:
+def test_other_addresses_are_refused(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_address(text, "--to")
-    assert str(caught.value) == f"--to {says}"
+    assert str(caught.value) == f"--to {expected}"
 
 
 def test_a_dry_run_looks_only(capture: Path) -> None:
@@ -89,14 +89,14 @@ BAD: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), BAD)
-def test_what_cannot_run_is_one_sentence_and_exit_code_2(
-    arguments: list[str], said: str, capture: Path
+@pytest.mark.parametrize(("arguments", "expected"), BAD)
+def test_bad_arguments_are_one_sentence_and_exit_code_2(
+    arguments: list[str], expected: str, capture: Path
 ) -> None:
     words = {"x": str(capture), "py": __file__}
     done = run("replay", *(argument.format(**words) for argument in arguments))
     assert done.exit_code == 2
-    assert said in done.output
+    assert expected in done.output
     assert "Traceback" not in done.output
 
 
@@ -186,8 +186,8 @@ async def test_two_replays_to_fresh_servers_differ_in_nothing_that_counts(tmp_pa
                 [NATSPROXY, "replay", *words, str(path)], capture_stdout=True, check=False
             )
         assert done.returncode == 0
-    said = [[e.frame.raw for e in events(path) if isinstance(e, Step)] for path in observed]
-    assert said[0] != said[1]  # time stamps, server ids: the bytes differ
+    raws = [[e.frame.raw for e in events(path) if isinstance(e, Step)] for path in observed]
+    assert raws[0] != raws[1]  # time stamps, server ids: the bytes differ
     report = run("capture", "diff", *observed, "--json")
     assert (report.exit_code, json.loads(report.output)["same"]) == (0, True)
 
@@ -217,9 +217,9 @@ async def test_unrecorded_input_is_recorded_into_the_capture(tmp_path: Path) -> 
             port = int((await _first_line(process)).rsplit(":", 1)[1])
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 4\r\nPUB x 2\r\nhi\r\n')
-                said = b""
-                while not said.endswith(b"MSG x 4 2\r\nhi\r\n"):
-                    said += await stream.receive_some()
+                received = b""
+                while not received.endswith(b"MSG x 4 2\r\nhi\r\n"):
+                    received += await stream.receive_some()
             process.send_signal(signal.SIGTERM)
             assert "5 frames were added" in await _first_line(process)
             assert await trio.to_thread.run_sync(process.wait) == 0
@@ -227,7 +227,7 @@ async def test_unrecorded_input_is_recorded_into_the_capture(tmp_path: Path) -> 
     assert bodies.count(b"hi") == 2
 
 
-async def _play_along(arguments: list[str], said: bytes, until: bytes) -> tuple[int, bytes]:
+async def _play_along(arguments: list[str], sent: bytes, until: bytes) -> tuple[int, bytes]:
     """Play a capture to one client that says something; return exit code and output."""
     process = subprocess.Popen(  # noqa: ASYNC220
         [NATSPROXY, "replay", "to-client", *arguments, "--listen", "127.0.0.1:0"],
@@ -238,10 +238,10 @@ async def _play_along(arguments: list[str], said: bytes, until: bytes) -> tuple[
     with process, trio.fail_after(20):
         port = int((await _first_line(process)).rsplit(":", 1)[1])
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(said)
-            heard = b""
-            while until not in heard:
-                heard += await stream.receive_some()
+            await stream.send_all(sent)
+            received = b""
+            while until not in received:
+                received += await stream.receive_some()
         out, _ = await trio.to_thread.run_sync(process.communicate)
         return process.returncode, out
 
@@ -256,8 +256,8 @@ async def test_a_played_server_reports_as_a_comparison_does(
     lines = [(1, ">", b"SUB x 1\r\nPUB x 2\r\nhi\r\n"), (1, "<", b"MSG x 1 2\r\nhi\r\n")]
     capture, observed = write(tmp_path / "x.ncap", [*hello(1, "a"), *lines]), tmp_path / "o.ncap"
     options = [str(capture), "--report", "--json", "--record", str(observed), "--timeout", "0.2"]
-    said = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 7\r\nPUB x 2\r\n%b\r\n' % body
-    code, out = await _play_along(options, said, until)
+    sent = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 7\r\nPUB x 2\r\n%b\r\n' % body
+    code, out = await _play_along(options, sent, until)
     facts = json.loads(out)
     assert code == (0 if field is None else 1)
     assert facts["same"] is (field is None)

@@ -53,7 +53,7 @@ def test_check_names_every_rule(file: str) -> None:
     assert "3 rules, no mistake found" in result.output
 
 
-def test_check_says_one_sentence_and_fails(tmp_path: Path) -> None:
+def test_check_prints_one_sentence_and_fails(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(TEXT.replace("0.5", "1.2"))
     result = run("check", str(path))
@@ -63,13 +63,13 @@ def test_check_says_one_sentence_and_fails(tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     result = run("check", str(tmp_path / "none.toml"))
     assert result.exit_code == 2
     assert "No such file" in result.output
 
 
-def test_explain_says_which_rule_which_gate_what_result(file: str) -> None:
+def test_explain_names_rule_gate_and_result(file: str) -> None:
     result = run("explain", file, "--op", "PUB", "--subject", "orders.eu.1")
     assert result.exit_code == 0
     assert "* slow (latency): hold for 250 ms (constant)\n    with probability 0.5" in result.output
@@ -89,7 +89,7 @@ def test_explain_gives_the_destinations(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("arguments", "expected"),
     [
         ([], "PUB needs a subject: --subject orders.new"),
         (["--op", "SUB", "--subject", "a.>.b"], "SUB cannot have the subject 'a.>.b'"),
@@ -100,18 +100,18 @@ def test_explain_gives_the_destinations(file: str) -> None:
         (["--op", "UNSUB", "--subject", "a"], "UNSUB has no subject"),
     ],
 )
-def test_a_frame_that_there_is_not(asked: list[str], says: str, file: str) -> None:
-    result = run("explain", file, *asked)
+def test_explain_refuses_a_frame_that_cannot_exist(arguments: list[str], expected: str, file: str) -> None:
+    result = run("explain", file, *arguments)
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert f"Error: no such frame exists: {says}" in result.output
+    assert f"Error: no such frame exists: {expected}" in result.output
 
 
 def test_rules_from_standard_input() -> None:
     """For both commands that read a file of rules; not text is a sentence."""
     runner = CliRunner()
     assert runner.invoke(main, ["rules", "check", "-"], input=TEXT).exit_code == 0
-    asked = runner.invoke(main, ["rules", "explain", "-", "--subject", "admin.x"], input=TEXT)
-    assert "* no admin (deny)" in asked.output
+    explained = runner.invoke(main, ["rules", "explain", "-", "--subject", "admin.x"], input=TEXT)
+    assert "* no admin (deny)" in explained.output
     wrong = runner.invoke(main, ["rules", "check", "-"], input=TEXT.replace("0.5", "1.2"))
     assert (wrong.exit_code, "Error: standard input:6: rule 'slow'" in wrong.output) == (1, True)
     done = runner.invoke(main, ["rules", "check", "-"], input=b"\xff")
@@ -125,21 +125,21 @@ def test_check_for_a_script(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ('[rules]\nname = "a"\n', "each rule begins with [[rules]], in two pairs of brackets"),
         ('upstream = "x:1"\n', "there is no key 'upstream' here: a rules file holds [[rules]] tables only"),
     ],
 )
-def test_a_file_that_holds_something_else(text: str, says: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_something_else(text: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
     result = run("check", str(path))
     assert result.exit_code == 1
-    assert f"{path}: {says}" in result.output
+    assert f"{path}: {expected}" in result.output
 
 
-def test_explain_says_when_nothing_acts(file: str) -> None:
+def test_explain_reports_that_no_rule_acts(file: str) -> None:
     assert "No rule acts on PUB other" in run("explain", file, "--subject", "other").output
 
 
@@ -167,7 +167,7 @@ def test_explain_for_an_address(address: str, acts: bool, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("address", ["nonsense", "", "10.0.0.0/8", "localhost:1"])
-def test_explain_for_what_is_no_address(address: str, file: str) -> None:
+def test_explain_refuses_a_bad_address(address: str, file: str) -> None:
     result = run("explain", file, "--subject", "x", "--address", address)
     assert (result.exit_code, f"{address!r} is not an IP address" in result.output) == (2, True)
 
@@ -176,7 +176,7 @@ def test_a_kind_that_is_nearly_right() -> None:
     assert "there is no kind 'Latncy'; did you mean 'latency'?" in run("list", "Latncy").output
 
 
-def test_an_unknown_kind_is_said() -> None:
+def test_an_unknown_kind_is_reported() -> None:
     result = run("list", "nothing")
     assert result.exit_code == 2
     assert "there is no kind 'nothing'" in result.output

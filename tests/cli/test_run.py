@@ -26,11 +26,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def until(said: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+def until(read: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
     """Poll until something is true of a running process."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        if found := said():
+        if found := read():
             return found
         assert process.poll() is None, "it has ended"
         time.sleep(0.01)
@@ -56,10 +56,10 @@ def denied(port: int, subject: bytes) -> bool:
     """Return True if a publish is answered with an error."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
         sock.sendall(b'CONNECT {"verbose":false}\r\nPUB %s 1\r\nx\r\nPING\r\n' % subject)
-        heard = b""
-        while b"PONG" not in heard:
-            heard += sock.recv(4096)
-        return b"-ERR" in heard
+        received = b""
+        while b"PONG" not in received:
+            received += sock.recv(4096)
+        return b"-ERR" in received
 
 
 @pytest.mark.server
@@ -93,7 +93,9 @@ def test_hup_reloads_rules_and_opens_the_log_anew(nats_server: NatsServer, tmp_p
 
 @pytest.mark.server
 @pytest.mark.parametrize("inline", [False, True])
-def test_rules_go_only_where_the_file_says_so(nats_server: NatsServer, tmp_path: Path, inline: bool) -> None:
+def test_only_an_explicit_empty_list_removes_all_rules(
+    nats_server: NatsServer, tmp_path: Path, inline: bool
+) -> None:
     """An emptied, truncated or missing file changes nothing; of what is taken away the log has the names."""
     log, config, rules = tmp_path / "log", tmp_path / "natsproxy.toml", tmp_path / "rules.toml"
     head = f'listen = "127.0.0.1:0"\nupstream = "{nats_server.url}"\n[log]\nformat = "json"\nfile = "{log}"\n'
@@ -106,27 +108,27 @@ def test_rules_go_only_where_the_file_says_so(nats_server: NatsServer, tmp_path:
         seen = len(lines(log))
         process.send_signal(signal.SIGHUP)
         events = ("reloaded", "the rules stay as they were")
-        said: list[dict[str, Any]] = until(
+        line: list[dict[str, Any]] = until(
             lambda: [one for one in lines(log)[seen:] if one["event"] in events], process
         )
-        return said[-1]
+        return line[-1]
 
     with running(config, *([] if inline else ["--rules", str(rules)])) as process:
         listening = until(lambda: lines(log), process)[0]
         port = int(listening["listen"][0].rpartition(":")[2])
         for text in ("", "# nothing\n", both[:-3]):
             file.write_text(text)
-            said = after_a_reload()
-            assert (said["event"], said["level"]) == ("the rules stay as they were", "error")
-            assert str(file) in said["reason"]
+            line = after_a_reload()
+            assert (line["event"], line["level"]) == ("the rules stay as they were", "error")
+            assert str(file) in line["reason"]
             assert denied(port, b"a")
             assert denied(port, b"b")
         file.unlink()
         assert "No such file" in after_a_reload()["reason"]
 
         file.write_text(RULE.format(name="two", subject="c"))
-        said = after_a_reload()
-        assert (said["event"], said["level"], said["rules_gone"]) == ("reloaded", "warning", ["one"])
+        line = after_a_reload()
+        assert (line["event"], line["level"], line["rules_gone"]) == ("reloaded", "warning", ["one"])
         assert (denied(port, b"a"), denied(port, b"c")) == (False, True)
         file.write_text("rules = []\n")
         assert after_a_reload()["rules_gone"] == ["two"]

@@ -50,8 +50,8 @@ def end_a_proxy(rng: random.Random, *, connected: bool) -> None:
                 twice(proxy.process, rng)
         else:
             twice(proxy.process, rng)
-        said = proxy.log.read_text()
-        assert all(line.startswith("{") for line in said.splitlines()), said
+        log = proxy.log.read_text()
+        assert all(line.startswith("{") for line in log.splitlines()), log
 
 
 @pytest.mark.parametrize("connected", [False, True])
@@ -69,10 +69,10 @@ def test_two_signals_end_a_proxy_each_time(seed: int) -> None:
         end_a_proxy(rng, connected=True)
 
 
-def begin(*words: str, said: IO[str], options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def begin(*words: str, stderr: IO[str], options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """Start a command with its standard error in a file."""
     command = [sys.executable, *options, "-m", "natsproxy", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def until(process: subprocess.Popen[str], path: Path, text: str) -> None:
@@ -88,14 +88,14 @@ def until(process: subprocess.Popen[str], path: Path, text: str) -> None:
 def test_two_signals_end_what_plays(command: str, tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"SUB a 1\r\n")])
     err = tmp_path / "err"
-    with socket.create_server(("127.0.0.1", 0)) as silent, err.open("w") as said:
+    with socket.create_server(("127.0.0.1", 0)) as silent, err.open("w") as stderr:
         target = f"127.0.0.1:{silent.getsockname()[1]}"
         more = {
             "replay to-client": ["--listen", "127.0.0.1:0"],
             "replay to-server": ["--to", f"nats://{target}", "--timeout", "60"],
             "cassette run": ["--", "sh", "-c", "echo playing >&2; exec sleep 60"],
         }[command]
-        with begin(*command.split(), str(capture), *more, said=said) as process:
+        with begin(*command.split(), str(capture), *more, stderr=stderr) as process:
             if command == "replay to-server":
                 with closing(silent.accept()[0]):
                     twice(process, random.Random(command))
@@ -108,7 +108,7 @@ def test_two_signals_end_what_plays(command: str, tmp_path: Path) -> None:
 def test_a_signal_while_modules_are_loaded(tmp_path: Path) -> None:
     """It is no traceback."""
     err = tmp_path / "err"
-    with err.open("w") as said, begin("--help", said=said, options=("-X", "importtime")) as process:
+    with err.open("w") as stderr, begin("--help", stderr=stderr, options=("-X", "importtime")) as process:
         until(process, err, "natsproxy.errors\n")
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE) in ENDS
@@ -119,7 +119,7 @@ def test_a_signal_while_modules_are_loaded(tmp_path: Path) -> None:
 def test_signals_when_all_is_done(number: int, tmp_path: Path) -> None:
     """From the last line of output to the end of the process."""
     err = tmp_path / "err"
-    with err.open("w") as said, begin("--version", said=said) as process:
+    with err.open("w") as stderr, begin("--version", stderr=stderr) as process:
         assert process.stdout is not None
         process.stdout.readline()
         while process.poll() is None:

@@ -17,10 +17,10 @@ from tests.kit.captures import write
 
 @pytest.mark.parametrize("action", ["hash", "drop", "truncate:3"])
 def test_op_subject_and_size_are_there(action: str, tmp_path: Path) -> None:
-    sieve = RecordingFilter(Selection(payloads=(PayloadPolicy.parse(f">={action}"),)))
+    recording_filter = RecordingFilter(Selection(payloads=(PayloadPolicy.parse(f">={action}"),)))
     raw = b"HPUB orders.eu reply.x 18 30\r\nNATS/1.0\r\nA: b\r\n\r\nhello, world\r\n"
     whole = Frames(1, C2S, raw, 1, Op.HPUB.bit, 0, 1, 0, 1)
-    path = write(tmp_path / "x.ncap", sieve.apply(whole))
+    path = write(tmp_path / "x.ncap", recording_filter.apply(whole))
 
     line = CliRunner().invoke(main, ["capture", "cat", str(path)], color=False).output
     row = json.loads(CliRunner().invoke(main, ["capture", "cat", str(path), "--json"]).output)

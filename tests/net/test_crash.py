@@ -174,8 +174,8 @@ def test_a_capture_outlives_a_full_disk(nats_server: NatsServer, small_disk: Pat
         url = f"nats://127.0.0.1:{proxy.port}"
         other.write_bytes(bytes(4_000_000))
         asyncio.run(publish(url, 100))
-        said = proxy.wait_for(lambda line: "the capture stands still" in line["event"])
-        assert "No space left on device" in said["event"]
+        line = proxy.wait_for(lambda line: "the capture stands still" in line["event"])
+        assert "No space left on device" in line["event"]
         asyncio.run(publish(url, 50))
         other.unlink()
         over = proxy.wait_for(lambda line: line["event"] == "the capture goes on")

@@ -41,7 +41,7 @@ async def before(port: int) -> AsyncIterator[tuple[Proxy, trio.MemoryReceiveChan
         nursery.cancel_scope.cancel()
 
 
-async def hear(stream: trio.SocketStream, *, until: bytes = b"") -> bytes:
+async def read(stream: trio.SocketStream, *, until: bytes = b"") -> bytes:
     """Return what a peer says, to its end or to a text."""
     received = b""
     with suppress(trio.BrokenResourceError):
@@ -60,7 +60,7 @@ async def offend(port: int, offence: list[bytes], hello: bytes) -> bytes:
 
     async def listen() -> None:
         nonlocal received
-        received = await hear(stream)
+        received = await read(stream)
 
     async with stream, trio.open_nursery() as nursery:
         nursery.start_soon(listen)
@@ -87,7 +87,7 @@ OFFENCES = {
 
 @pytest.mark.server
 @pytest.mark.parametrize("offence", OFFENCES)
-async def test_a_client_hears_why_the_server_closes(offence: str) -> None:
+async def test_a_client_gets_the_error_with_which_the_server_closes(offence: str) -> None:
     """Though the client is still sending, as on its own."""
     pieces, hello, expected = OFFENCES[offence]
     with NatsServer("authorization { user: u, password: right }") as server:
@@ -114,7 +114,7 @@ async def pair() -> AsyncIterator[
         server = await listener.accept()
         async with client, server:
             await server.send_all(INFO)
-            await hear(client, until=b"\r\n")
+            await read(client, until=b"\r\n")
             yield client, server, ends
 
 
@@ -126,7 +126,7 @@ async def test_the_record_names_who_was_lost(who: str, sends: str) -> None:
             goes, stays = (client, server) if who == close_reasons.CLIENT_LOST else (server, client)
             frame = {client: b"PUB a 1\r\nx\r\n", server: b"MSG a 1 1\r\nx\r\n"}
             await client.send_all(HELLO)
-            await hear(server, until=HELLO)
+            await read(server, until=HELLO)
             if sends == "the one who goes":
                 await goes.send_all(frame[goes] * 1_000)
             elif sends == "the one who stays":
@@ -135,19 +135,19 @@ async def test_the_record_names_who_was_lost(who: str, sends: str) -> None:
             with suppress(trio.BrokenResourceError):
                 if sends == "the one who stays":
                     await stays.send_all(frame[stays] * 1_000)
-            await hear(stays)
+            await read(stays)
             await stays.aclose()
             assert (await ends.receive()).cause == who
 
 
-async def test_the_last_words_of_a_client_reach_the_server() -> None:
+async def test_the_last_frames_of_a_client_reach_the_server() -> None:
     """Though deliveries are on their way to it: unread, they make an RST of its close."""
     rng = random.Random(1)
     sent = b"PUB a 5\r\nhello\r\n" * 100
     for _ in range(TIMES):
         async with pair() as (client, server, ends), trio.open_nursery() as nursery:
             await client.send_all(HELLO)
-            await hear(server, until=HELLO)
+            await read(server, until=HELLO)
 
             async def flood(server: trio.SocketStream = server) -> None:
                 with suppress(trio.BrokenResourceError):
@@ -159,7 +159,7 @@ async def test_the_last_words_of_a_client_reach_the_server() -> None:
                 await trio.lowlevel.checkpoint()
             await client.send_all(sent)
             await client.aclose()
-            assert await hear(server, until=sent) == sent
+            assert await read(server, until=sent) == sent
             nursery.cancel_scope.cancel()
             assert (await ends.receive()).cause in (close_reasons.CLIENT_LOST, close_reasons.CLIENT_CLOSED)
 
@@ -183,27 +183,27 @@ async def test_a_leg_that_takes_no_more_is_still_read() -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("sent", "hears"),
+    ("sent", "announced"),
     [
         (b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n', True),
         (b'CONNECT {"verbose":false,"protocol":0}\r\nPING\r\n', False),
         (b'CONNECT {"verbose":true,"protocol":1}\r\n', False),
     ],
 )
-async def test_a_drain_tells_clients_that_can_hear_it(
-    sent: bytes, hears: bool, nats_server: NatsServer
+async def test_a_drain_announces_lame_duck_mode_to_clients_that_take_it(
+    sent: bytes, announced: bool, nats_server: NatsServer
 ) -> None:
     """As a server in lame-duck mode: those past their first PONG, that take INFO at any time."""
     async with before(nats_server.port) as (proxy, ends):
         async with await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port) as client:
-            await hear(client, until=b"\r\n")
+            await read(client, until=b"\r\n")
             await client.send_all(sent)
-            await hear(client, until=b"PONG\r\n" if b"PING" in sent else b"+OK\r\n")
+            await read(client, until=b"PONG\r\n" if b"PING" in sent else b"+OK\r\n")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(proxy.drain)
-                received = await hear(client)
+                received = await read(client)
                 await client.aclose()
-        assert (b'"ldm":true' in received, received.count(b"INFO ")) == (hears, int(hears))
+        assert (b'"ldm":true' in received, received.count(b"INFO ")) == (announced, int(announced))
         assert (await ends.receive()).cause == close_reasons.DRAINED
 
 
@@ -231,7 +231,7 @@ async def test_a_drain_ends_connections_in_steps(monkeypatch: pytest.MonkeyPatch
             clients.append(await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port))
             servers.append(await listener.accept())
             await servers[-1].send_all(INFO)
-            await hear(clients[-1], until=b"\r\n")
+            await read(clients[-1], until=b"\r\n")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(proxy.drain, 60)
             while len(drained) < count:

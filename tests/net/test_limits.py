@@ -63,12 +63,12 @@ async def ordinary(url: str) -> None:
         received: list[bytes] = []
         every = asyncio.Event()
 
-        async def hear(message: object) -> None:
+        async def on_message(message: object) -> None:
             received.append(message.data)  # type: ignore[attr-defined]
             if len(received) == 300:
                 every.set()
 
-        await nc.subscribe("fine", cb=hear)
+        await nc.subscribe("fine", cb=on_message)
         for number in range(300):
             await nc.publish("fine", b"%d" % number)
         await asyncio.wait_for(every.wait(), 20)

@@ -67,13 +67,13 @@ async def conversation(url: str) -> None:
     nc = await nats.connect(url, name="conversation")
     received: list[bytes] = []
 
-    async def hear(message: Any) -> None:
+    async def on_message(message: Any) -> None:
         received.append(message.data)
 
     async def answer(message: Any) -> None:
         await message.respond(b"re:" + message.data)
 
-    await nc.subscribe("a.*", cb=hear)
+    await nc.subscribe("a.*", cb=on_message)
     await nc.subscribe("service", queue="q", cb=answer)
     for number in range(200):
         await nc.publish("a.b", b"%d" % number)

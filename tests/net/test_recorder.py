@@ -44,7 +44,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @dataclass
-class Running:
+class RunningProxy:
     """A proxy that records, before a tee before a real server; `events` has its events."""
 
     proxy: Proxy
@@ -109,7 +109,7 @@ async def ask(stream: trio.SocketStream, data: bytes) -> bool:
 
 
 @asynccontextmanager
-async def running(server: NatsServer, path: Path, **record: Any) -> AsyncIterator[Running]:
+async def running(server: NatsServer, path: Path, **record: Any) -> AsyncIterator[RunningProxy]:
     """Run a proxy that records; it is drained at the end of the block."""
     settings = RecordSettings(path, **{"queue": QUEUE, "flush": 5 * MS, **record})
     tee = Tee("127.0.0.1", server.port)
@@ -118,7 +118,7 @@ async def running(server: NatsServer, path: Path, **record: Any) -> AsyncIterato
         proxy = Proxy(
             ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port), record=settings)
         )
-        run = Running(proxy, tee, path)
+        run = RunningProxy(proxy, tee, path)
         proxy.subscribe(run.events.append)
         await nursery.start(proxy.serve)
         yield run
@@ -140,7 +140,7 @@ def listed(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir())
 
 
-def arrived(run: Running) -> int:
+def arrived(run: RunningProxy) -> int:
     """Return the number of frames that the proxy received, by its events at the ends of connections."""
     return sum(one.c2s_frames + one.s2c_frames for one in run.events if isinstance(one, Closed))
 

@@ -50,9 +50,9 @@ ENDS: list[tuple[str, bytes, Callable[[trio.SocketStream], None]]] = [
 
 
 @pytest.mark.server
-@pytest.mark.parametrize(("why", "said", "end"), ENDS)
+@pytest.mark.parametrize(("why", "sent", "end"), ENDS)
 async def test_a_password_is_nowhere(
-    why: str, said: bytes, end: Callable[[trio.SocketStream], None], tmp_path: Path
+    why: str, sent: bytes, end: Callable[[trio.SocketStream], None], tmp_path: Path
 ) -> None:
     """Neither in the blocks of the capture, nor in its exports, nor in the log."""
     path, lines = tmp_path / "x.ncap", tmp_path / "log"
@@ -75,9 +75,9 @@ async def test_a_password_is_nowhere(
                 (address,) = await nursery.start(proxy.serve)
                 stream = await trio.open_tcp_stream(address.host, address.port)
                 assert (await stream.receive_some(5)).startswith(b"INFO")
-                await stream.send_all(said)
+                await stream.send_all(sent)
                 with trio.fail_after(10):
-                    await _arrived(proxy, len(said))
+                    await _arrived(proxy, len(sent))
                     end(stream)
                     if why != "shutdown":
                         await gone.wait()

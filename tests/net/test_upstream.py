@@ -36,7 +36,7 @@ WITH_TLS = f'tls {{ cert_file: "{TLS / "cert.pem"}", key_file: "{TLS / "key.pem"
 FIRST = WITH_TLS % "handshake_first: true"
 
 
-class Moody:
+class UnreliableServer:
     """A server that greets, sends nothing or hangs up, as the test wants."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def warnings(events: list[Event]) -> list[str]:
 
 async def test_an_outage_is_reported_once_and_when_it_is_over(nursery: trio.Nursery) -> None:
     """Silence, a hang-up, and nobody there: each reason is named, however many clients it meets."""
-    server = Moody()
+    server = UnreliableServer()
     (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
     port = listener.socket.getsockname()[1]
     async with before(port) as (proxy, events):
@@ -119,7 +119,7 @@ async def test_an_outage_is_reported_once_and_when_it_is_over(nursery: trio.Nurs
 
 async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -> None:
     """A load balancer that accepts for a server that is gone does not end the wait; rules may change."""
-    server = Moody()
+    server = UnreliableServer()
     server.mood = "hangs up"
     (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
     async with before(listener.socket.getsockname()[1], hold=60_000 * MS) as (proxy, events):
@@ -143,13 +143,13 @@ async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "expected"),
     [
         (FIRST, "speaks TLS from the first byte (handshake_first), natsproxy does not yet"),
         (WITH_TLS % "", "the server requires TLS, which natsproxy does not speak yet"),
     ],
 )
-async def test_a_server_that_wants_tls_is_named(config: str, says: str) -> None:
+async def test_a_server_that_wants_tls_is_named(config: str, expected: str) -> None:
     """To the operator; and to the client, if it has the server's INFO to answer to."""
     with NatsServer(config) as server:
         async with before(server.port) as (proxy, events):
@@ -161,7 +161,7 @@ async def test_a_server_that_wants_tls_is_named(config: str, says: str) -> None:
                 await trio.to_thread.run_sync(lambda: asyncio.run(connected(proxy, name="app")))
             (text,) = warnings(events)
             assert f"127.0.0.1:{server.port}" in text
-            assert says in text
+            assert expected in text
 
 
 async def connected(proxy: Proxy, **options: Any) -> None:
@@ -206,7 +206,7 @@ async def test_the_servers_own_time_out_is_passed_on() -> None:
 
 
 @pytest.mark.server
-async def test_a_client_that_says_nothing_is_timed_out(nats_server: NatsServer) -> None:
+async def test_a_silent_client_is_timed_out(nats_server: NatsServer) -> None:
     """Also where the server has no users and would keep it; one that speaks stays."""
     async with before(nats_server.port, auth_timeout=100 * MS) as (proxy, events):
         (address,) = proxy.listen

@@ -60,14 +60,14 @@ def exact_rules(capture: Path) -> str:
 
 def test_the_same_frames_are_lost_again(nats_server: NatsServer, tmp_path: Path) -> None:
     capture = tmp_path / "chaos.ncap"
-    seen, heard = run(nats_server, LOSSY, 5, capture)
+    seen, received = run(nats_server, LOSSY, 5, capture)
     assert MESSAGES * 0.9 < len(seen) < MESSAGES - 5
-    assert len(seen) * 0.9 < len(heard) < len(seen) - 5
+    assert len(seen) * 0.9 < len(received) < len(seen) - 5
     text = exact_rules(capture)
-    assert f"# {MESSAGES - len(heard)} firings recorded; to repeat them: --seed 5" in text
+    assert f"# {MESSAGES - len(received)} firings recorded; to repeat them: --seed 5" in text
     exact = tomllib.loads(text)["rules"]
     assert [sorted(table) for table in exact] == [["kind", "name", "only", "op", "subject"]] * 2
-    assert run(nats_server, exact, seed=99) == (seen, heard)
+    assert run(nats_server, exact, seed=99) == (seen, received)
     assert run(nats_server, [], seed=5)[0] != seen
 
 

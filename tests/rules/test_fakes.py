@@ -28,23 +28,23 @@ async def under(server: NatsServer, file: str, program: Program) -> list[Firing]
 async def attempt(url: str) -> list[bytes]:
     """Greet as a client does; return the operations that came back before the end."""
     host, port = url.removeprefix("nats://").split(":")
-    heard = b""
+    received = b""
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
     except ConnectionResetError:
         return [b"RST"]
     try:
-        heard += await asyncio.wait_for(reader.readline(), 5)
+        received += await asyncio.wait_for(reader.readline(), 5)
         writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
-        heard += await asyncio.wait_for(reader.read(), 5)
+        received += await asyncio.wait_for(reader.read(), 5)
     except ConnectionError:
-        heard += b"RST\r\n"
+        received += b"RST\r\n"
     writer.close()
-    return [line.split(b" ")[0] for line in heard.splitlines()]
+    return [line.split(b" ")[0] for line in received.splitlines()]
 
 
 @pytest.mark.parametrize(
-    ("file", "heard"),
+    ("file", "received"),
     [
         ("refuse", [b"RST"]),
         ("close-before-info", []),
@@ -55,10 +55,10 @@ async def attempt(url: str) -> list[bytes]:
     ],
 )
 async def test_a_connection_ends_early_and_nats_py_tries_again(
-    nats_server: NatsServer, file: str, heard: list[bytes]
+    nats_server: NatsServer, file: str, received: list[bytes]
 ) -> None:
     async def program(url: str) -> None:
-        assert await attempt(url) == heard
+        assert await attempt(url) == received
         nc = await nats.connect(url, reconnect_time_wait=0.01, connect_timeout=2)
         try:
             echo = await nc.subscribe("echo")
@@ -92,11 +92,11 @@ async def test_nats_py_notices_that_heartbeats_are_missing(nats_server: NatsServ
         try:
             made = await nc.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.BEATS.*")
             await js.publish("beats.1", b"x")
-            heard = await js.subscribe("beats.>", ordered_consumer=True, idle_heartbeat=0.2)
-            assert (await heard.next_msg(5)).data == b"x"
+            subscription = await js.subscribe("beats.>", ordered_consumer=True, idle_heartbeat=0.2)
+            assert (await subscription.next_msg(5)).data == b"x"
             first, second = await made.next_msg(5), await made.next_msg(5)
             assert first.data != second.data
-            await heard.unsubscribe()
+            await subscription.unsubscribe()
         finally:
             await js.delete_stream("BEATS")
             await nc.close()
@@ -150,7 +150,7 @@ async def test_a_publish_ack_comes_late(nats_server: NatsServer) -> None:
     assert firing.delay == 600_000_000
 
 
-async def test_a_pull_request_is_told_that_its_consumer_is_gone(nats_server: NatsServer) -> None:
+async def test_a_pull_request_gets_the_status_of_a_deleted_consumer(nats_server: NatsServer) -> None:
     """nats-py takes a 409 for a passing trouble: the fetch times out, the next one gets the message."""
 
     async def program(url: str) -> None:
@@ -172,17 +172,17 @@ async def test_a_pull_request_is_told_that_its_consumer_is_gone(nats_server: Nat
     assert firing.subject == "$JS.API.CONSUMER.MSG.NEXT.PULLS.worker"
 
 
-async def test_nats_py_hears_that_its_server_is_a_lame_duck(nats_server: NatsServer) -> None:
+async def test_nats_py_takes_the_announcement_of_lame_duck_mode(nats_server: NatsServer) -> None:
     async def program(url: str) -> None:
-        told = asyncio.Event()
+        warned = asyncio.Event()
 
         async def lame_duck() -> None:
-            told.set()
+            warned.set()
 
         options: dict[str, Any] = {"lame_duck_mode_cb": lame_duck}
         nc = await nats.connect(url, **options)
         try:
-            await asyncio.wait_for(told.wait(), 5)
+            await asyncio.wait_for(warned.wait(), 5)
             await settle(nc)
         finally:
             await nc.close()

@@ -67,7 +67,7 @@ def test_a_configuration_may_hold_such_rules(file: Path) -> None:
     assert rule.action.describe() == "hold for 20 ms (empirical)"
 
 
-def test_what_is_recorded_needs_no_second_file(file: Path) -> None:
+def test_recorded_rules_need_no_second_file(file: Path) -> None:
     chain = RuleChain(rules_file(file))
     assert "tuesday" not in chain.text.replace("like tuesday", "")
     (again,) = load(chain.text, KINDS)
@@ -116,10 +116,10 @@ def test_a_wrong_fit_is_one_sentence(file: Path, more: str, wrong: str) -> None:
     file.write_text(RULE % more)
     with pytest.raises(ConfigError) as caught:
         rules_file(file)
-    told = f"{file}:6: rule 'like tuesday': {wrong.format(folder=file.parent)}"
-    assert str(caught.value) == told
+    message = f"{file}:6: rule 'like tuesday': {wrong.format(folder=file.parent)}"
+    assert str(caught.value) == message
     result = CliRunner().invoke(rules_command, ["check", str(file)])
-    assert (result.exit_code, result.output) == (1, f"Error: {told}\n")
+    assert (result.exit_code, result.output) == (1, f"Error: {message}\n")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a capture at all"])

@@ -110,7 +110,7 @@ BODIES = (
     b"x" * 3000,
 )
 SIDS = (b"1", b"2", b"\xff", b"abc", b"9" * 50)
-SAID = {
+FRAMES_BY_DIRECTION = {
     C2S: (
         b"PING\r\n",
         b"PONG\r\n",
@@ -151,7 +151,7 @@ def frame(seeded: random.Random) -> tuple[Direction, bytes]:
         return way, seeded.choice(
             (b"SUB %s%s %s\r\n" % (subject, queue, sid), b"UNSUB %s%s\r\n" % (sid, limit))
         )
-    return way, seeded.choice(SAID[way])
+    return way, seeded.choice(FRAMES_BY_DIRECTION[way])
 
 
 def chain(tables: list[dict[str, Any]], seed: int, previous: RuleChain | None = None) -> RuleChain | None:

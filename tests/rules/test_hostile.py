@@ -31,13 +31,13 @@ async def test_odd_names_meet_rules_and_recorder(nats_server: NatsServer, tmp_pa
         (address,) = await nursery.start(proxy.serve)
         for name in NAMES:
             async with await trio.open_tcp_stream("127.0.0.1", address.port) as stream:
-                heard = b""
+                received = b""
                 await stream.send_all(
                     b'CONNECT {"name":"%s","verbose":false}\r\nPUB a 0\r\n\r\nPING\r\n' % name
                 )
                 with trio.fail_after(10):
-                    while b"PONG\r\n" not in heard:
-                        heard += await stream.receive_some(65536)
+                    while b"PONG\r\n" not in received:
+                        received += await stream.receive_some(65536)
         await proxy.drain(5)
-    told = [item.info["key"] for _, item in open_capture(capture).items() if isinstance(item, records.Firing)]
-    assert told == ["\ufffd/1", "\ufffd/2", "\ufffd\ufffd/1", "\x00/1", "#5", f"{'x' * 3000}/1"]
+    keys = [item.info["key"] for _, item in open_capture(capture).items() if isinstance(item, records.Firing)]
+    assert keys == ["\ufffd/1", "\ufffd/2", "\ufffd\ufffd/1", "\x00/1", "#5", f"{'x' * 3000}/1"]

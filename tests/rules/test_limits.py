@@ -60,7 +60,7 @@ def test_a_subscription_that_nothing_limits_is_passed_in_runs() -> None:
     assert play.session.delivered(play.session.subs[b"1"]) == 52
 
 
-def test_what_a_link_swallows_is_not_counted() -> None:
+def test_swallowed_messages_are_not_counted() -> None:
     swallow = (
         '[[rules]]\nname = "hole"\nkind = "swallow"\ndirection = "s2c"\nsubject = "a.lost"\nlasts = "1s"\n'
     )
@@ -82,7 +82,7 @@ def test_a_refused_subscription_leaves_nothing_behind() -> None:
     assert not scanner.watch_sids
 
 
-def test_what_we_send_never_goes_into_a_frame_that_is_on_its_way() -> None:
+def test_frames_of_ours_never_go_into_a_frame_in_flight() -> None:
     """A limit is reached while the client is in the middle of a large publish: our UNSUB comes behind it."""
     play = Playbook(RuleChain(load(LOSSY, KINDS))).greeted()
     play.client(b"SUB a.> 1\r\nUNSUB 1 1\r\n").server(b"PONG\r\n")

@@ -32,12 +32,12 @@ def rule(kind: str, *lines: str, name: str = "r") -> str:
 async def test_a_paused_link_goes_on_and_loses_nothing(nats_server: NatsServer) -> None:
     async def program(url: str) -> None:
         nc = await nats.connect(url)
-        heard = await nc.subscribe("p")
+        subscription = await nc.subscribe("p")
         loop = asyncio.get_running_loop()
         before = loop.time()
         for number in range(100):
             await nc.publish("p", b"%d" % number)
-        assert [(await heard.next_msg(5)).data for _ in range(100)] == [b"%d" % n for n in range(100)]
+        assert [(await subscription.next_msg(5)).data for _ in range(100)] == [b"%d" % n for n in range(100)]
         assert loop.time() - before >= 0.3
         await nc.close()
 
@@ -48,30 +48,30 @@ async def test_a_paused_link_goes_on_and_loses_nothing(nats_server: NatsServer) 
 async def test_swallowed_messages_are_gone_and_the_link_goes_on(nats_server: NatsServer) -> None:
     async def program(url: str) -> None:
         nc = await nats.connect(url)
-        heard = await nc.subscribe("p")
+        subscription = await nc.subscribe("p")
         await nc.publish("p", b"first")
         await settle(nc)
         await nc.publish("p", b"gone")
         await settle(nc)
         await asyncio.sleep(0.4)
         await nc.publish("p", b"last")
-        assert [(await heard.next_msg(5)).data for _ in range(2)] == [b"first", b"last"]
+        assert [(await subscription.next_msg(5)).data for _ in range(2)] == [b"first", b"last"]
         await nc.close()
 
     text = rule("swallow", 'direction = "c2s"', 'op = "PUB"', "first = 1", 'lasts = "300ms"')
     await through(nats_server.port, text, program)
 
 
-@pytest.mark.parametrize(("kind", "asked"), [("duplicate", "act"), ("drop", "static_decision")])
+@pytest.mark.parametrize(("kind", "method"), [("duplicate", "act"), ("drop", "static_decision")])
 async def test_a_rule_that_fails_ends_its_connection_only(
-    nats_server: NatsServer, tmp_path: Path, kind: str, asked: str
+    nats_server: NatsServer, tmp_path: Path, kind: str, method: str
 ) -> None:
     loaded = load(rule(kind, 'op = "PUB"', 'subject = "bad"'), KINDS)
 
     def broken(*about: Any) -> Any:
         raise RuntimeError("out of ideas")
 
-    setattr(loaded[0].action, asked, broken)
+    setattr(loaded[0].action, method, broken)
 
     async def program(url: str) -> None:
         gone = asyncio.Event()
@@ -92,14 +92,14 @@ async def test_a_rule_that_fails_ends_its_connection_only(
     capture, lines = tmp_path / "c.ncap", tmp_path / "log"
     events = await through(nats_server.port, RuleChain(loaded), program, record=capture)
     closed = {event.cause: event.detail for event in events if isinstance(event, Closed)}
-    told = closed["rule-failed"]  # without the error's text, which may quote what was sent
-    assert re.fullmatch(r"a rule failed on PUB: RuntimeError at test_live\.py:\d+", told)
+    detail = closed["rule-failed"]  # without the error's text, which may quote what was sent
+    assert re.fullmatch(r"a rule failed on PUB: RuntimeError at test_live\.py:\d+", detail)
     assert len(closed) == 2  # the other one ended in its own way
     ends = [item for _, item in open_capture(capture).items() if isinstance(item, records.Close)]
-    assert ("rule-failed", told) in [(end.cause, end.info["detail"]) for end in ends]
+    assert ("rule-failed", detail) in [(end.cause, end.info["detail"]) for end in ends]
     with LogFile(lines) as file:
         log = logger(file, "json")
         for event in events:
             log_event(log, event)
-    said = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert [line["event"] for line in said if line["level"] == "error"] == [told]
+    logged = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [line["event"] for line in logged if line["level"] == "error"] == [detail]

@@ -70,14 +70,14 @@ def conversations(draw: st.DrawFn) -> list[tuple[Direction, bytes]]:
 
 @given(RULES, conversations(), st.integers(0, 5), st.booleans())
 def test_streams_stay_well_formed(
-    kinds: list[str], talk: list[tuple[Direction, bytes]], seed: int, verbose: bool
+    kinds: list[str], conversation: list[tuple[Direction, bytes]], seed: int, verbose: bool
 ) -> None:
     text = "".join(f'[[rules]]\nname = "r{n}"\n{kind}\n' for n, kind in enumerate(kinds)) or NONE
     wire = Wire(
         text, seed=seed, view=FakeView(connect=Connect(verbose=verbose, pedantic=False, headers=True))
     )
     wire.c2s("SUB _INBOX.q.* 1")
-    for direction, raw in talk:
+    for direction, raw in conversation:
         decision = wire.decide(direction, raw) or Decision()
         out = (parse(direction, raw).raw,) if decision.out is None else decision.out
         for data in (*out, decision.before, decision.after):
@@ -95,7 +95,9 @@ GATES = st.sampled_from(["", "every = 2", "probability = 0.5", "after = 1", "fir
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
 
 
-def under(twin: str, text: str, seed: int, told: bytes, pieces: list[tuple[Direction, bytes]]) -> list[bytes]:
+def under(
+    twin: str, text: str, seed: int, options: bytes, pieces: list[tuple[Direction, bytes]]
+) -> list[bytes]:
     """Return what goes each way through a session with one of the scanners, all its time over."""
     scanner, interest = TWINS[twin]
     with (
@@ -103,7 +105,7 @@ def under(twin: str, text: str, seed: int, told: bytes, pieces: list[tuple[Direc
         patch("natsproxy.rules.engine.rule_index.Interest", interest),
     ):
         play = Playbook(RuleChain(load(text, KINDS), seed=seed))
-        play.server(INFO).client(b"CONNECT " + told + b"\r\nPING\r\n").server(b"PONG\r\n")
+        play.server(INFO).client(b"CONNECT " + options + b"\r\nPING\r\n").server(b"PONG\r\n")
         play.client(b"SUB _INBOX.q.* 1\r\nSUB a.> 2\r\nUNSUB 2 3\r\n")
         for direction, piece in pieces:
             (play.server if direction else play.client)(piece)
@@ -118,11 +120,11 @@ def takes(kind: str, gate: str) -> bool:
     return "rewrite" not in kind and "permissions" not in kind and gate.partition(" ")[0] not in kind
 
 
-def interleaved(talk: list[tuple[Direction, bytes]], seed: int) -> list[tuple[Direction, bytes]]:
+def interleaved(conversation: list[tuple[Direction, bytes]], seed: int) -> list[tuple[Direction, bytes]]:
     """Cut each frame in two and let the directions overtake each other."""
     seeded = random.Random(seed)
     queues: dict[Direction, list[bytes]] = {C2S: [], S2C: []}
-    for direction, raw in talk:
+    for direction, raw in conversation:
         at = seeded.randrange(len(raw))
         queues[direction] += [piece for piece in (raw[:at], raw[at:]) if piece]
     order = [direction for direction, queue in queues.items() for _ in queue]
@@ -138,15 +140,19 @@ def interleaved(talk: list[tuple[Direction, bytes]], seed: int) -> list[tuple[Di
     st.integers(0, 1 << 30),
 )
 def test_sessions_send_whole_frames_whichever_scanner_there_is(
-    drawn: list[tuple[str, str]], talk: list[tuple[Direction, bytes]], seed: int, verbose: bool, seeded: int
+    drawn: list[tuple[str, str]],
+    conversation: list[tuple[Direction, bytes]],
+    seed: int,
+    verbose: bool,
+    seeded: int,
 ) -> None:
     text = "".join(
         f'[[rules]]\nname = "r{n}"\n{kind}\n' + (f"{gate}\n" if takes(kind, gate) else "")
         for n, (kind, gate) in enumerate(drawn)
     )
     text = text or NONE
-    told = b'{"verbose":%s,"pedantic":false,"headers":true}' % str(verbose).lower().encode()
-    sent = [under(twin, text, seed, told, interleaved(talk, seeded)) for twin in TWINS]
+    options = b'{"verbose":%s,"pedantic":false,"headers":true}' % str(verbose).lower().encode()
+    sent = [under(twin, text, seed, options, interleaved(conversation, seeded)) for twin in TWINS]
     for direction in Direction:
         list(frames(sent[0][direction], direction))  # raises where a frame is broken or not whole
     assert all(other == sent[0] for other in sent)

@@ -67,24 +67,26 @@ async def test_a_denial_that_is_loaded_later_holds_before_a_real_server(
         (address,) = await nursery.start(proxy.serve)
         async with await trio.open_tcp_stream("127.0.0.1", address.port) as stream:
 
-            async def say(data: bytes) -> list[bytes]:
-                heard = b""
+            async def exchange(data: bytes) -> list[bytes]:
+                received = b""
                 await stream.send_all(data + b"PING\r\n")
-                while b"PONG\r\n" not in heard:
-                    heard += await stream.receive_some(65536)
-                return [frame.raw for frame in frames(heard, S2C) if frame.raw[:4] not in (b"INFO", b"PONG")]
+                while b"PONG\r\n" not in received:
+                    received += await stream.receive_some(65536)
+                return [
+                    frame.raw for frame in frames(received, S2C) if frame.raw[:4] not in (b"INFO", b"PONG")
+                ]
 
-            told = json.dumps({"verbose": verbose, "pedantic": False, "headers": True}).encode()
+            connect = json.dumps({"verbose": verbose, "pedantic": False, "headers": True}).encode()
             ok = [b"+OK\r\n"] * verbose
-            assert await say(b"CONNECT " + told + b"\r\nSUB a.secret 1\r\nSUB a.open 2\r\n") == ok * 3
+            assert await exchange(b"CONNECT " + connect + b"\r\nSUB a.secret 1\r\nSUB a.open 2\r\n") == ok * 3
             proxy.swap(chain(DENY))
-            assert await say(b"") == [
+            assert await exchange(b"") == [
                 b'-ERR \'Permissions Violation for Subscription to "a.secret" (sid "1")\'\r\n'
             ]
             proxy.swap(chain("rules = []"))
-            heard = await say(b"PUB a.secret 1\r\nx\r\nPUB a.open 1\r\ny\r\n")
-            assert [raw for raw in heard if raw not in ok] == [b"MSG a.open 2 1\r\ny\r\n"]
-            assert len(heard) == 1 + 2 * verbose
+            received = await exchange(b"PUB a.secret 1\r\nx\r\nPUB a.open 1\r\ny\r\n")
+            assert [raw for raw in received if raw not in ok] == [b"MSG a.open 2 1\r\ny\r\n"]
+            assert len(received) == 1 + 2 * verbose
         nursery.cancel_scope.cancel()
 
 
@@ -115,7 +117,7 @@ def test_open_subscriptions_follow_their_mapping() -> None:
     assert not any(pipe.scanner.watch_sids for pipe in play.server(b"PONG\r\n").session.pipes)
 
 
-def test_changes_that_follow_closely_are_told_apart() -> None:
+def test_changes_that_follow_closely_are_kept_apart() -> None:
     play = Playbook().greeted()
     play.client(b"SUB o.x 1\r\n")
     for text in (A, B, A):
@@ -137,7 +139,7 @@ def test_changes_that_follow_closely_are_told_apart() -> None:
         play.server(b"PONG\r\n")
 
 
-def test_a_subscription_that_cannot_follow_ends_and_its_client_is_told() -> None:
+def test_a_subscription_that_cannot_follow_ends_with_an_error() -> None:
     play = Playbook().greeted()
     play.client(b"SUB > 1\r\nSUB o.x 2\r\nSUB o.y 3\r\nSUB o.z 3\r\n")
     play.server(b"-ERR 'maximum subscriptions exceeded'\r\n")  # to which of the two of sid 3, it does not say
@@ -151,7 +153,7 @@ def test_a_subscription_that_cannot_follow_ends_and_its_client_is_told() -> None
     ]
 
 
-def test_a_limit_survives_the_move() -> None:
+def test_a_limit_survives_a_resubscription() -> None:
     play = Playbook().greeted()
     play.client(b"SUB o.x 1\r\nUNSUB 1 3\r\n")
     play.server(b"MSG o.x 1 0\r\n\r\n")
@@ -203,34 +205,35 @@ async def test_a_subscription_follows_before_a_real_server(nats_server: NatsServ
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
 
-        async def say(stream: trio.SocketStream, data: bytes) -> list[bytes]:
-            heard = b""
+        async def exchange(stream: trio.SocketStream, data: bytes) -> list[bytes]:
+            received = b""
             await stream.send_all(data + b"PING\r\n")
-            while b"PONG\r\n" not in heard:
-                heard += await stream.receive_some(65536)
-            return [frame.raw for frame in frames(heard, S2C) if frame.raw[:4] not in (b"INFO", b"PONG")]
+            while b"PONG\r\n" not in received:
+                received += await stream.receive_some(65536)
+            return [frame.raw for frame in frames(received, S2C) if frame.raw[:4] not in (b"INFO", b"PONG")]
 
-        told = json.dumps({"verbose": verbose, "pedantic": False, "headers": True}).encode()
+        connect = json.dumps({"verbose": verbose, "pedantic": False, "headers": True}).encode()
         ok = [b"+OK\r\n"] * verbose
         async with (
             await trio.open_tcp_stream("127.0.0.1", address.port) as inside,
             await trio.open_tcp_stream("127.0.0.1", nats_server.port) as outside,
         ):
-            await say(outside, b'CONNECT {"verbose":false}\r\n')
-            asked = b"CONNECT " + told + b"\r\nSUB o.x 1\r\nSUB o.x q 2\r\nUNSUB 2 2\r\n"
-            assert await say(inside, asked) == ok * 4
-            await say(outside, b"PUB a.o.x 1\r\n1\r\n")
-            first = await say(inside, b"")
+            await exchange(outside, b'CONNECT {"verbose":false}\r\n')
+            subscribed = b"CONNECT " + connect + b"\r\nSUB o.x 1\r\nSUB o.x q 2\r\nUNSUB 2 2\r\n"
+            assert await exchange(inside, subscribed) == ok * 4
+            await exchange(outside, b"PUB a.o.x 1\r\n1\r\n")
+            first = await exchange(inside, b"")
             assert sorted(first) == [b"MSG o.x 1 1\r\n1\r\n", b"MSG o.x 2 1\r\n1\r\n"]
             proxy.swap(chain(B))
-            assert await say(inside, b"") == []
-            await say(outside, b"PUB a.o.x 1\r\n2\r\n" + b"PUB b.o.x 1\r\n3\r\n" * 2)
-            assert sorted(await say(inside, b"")) == [
+            assert await exchange(inside, b"") == []
+            await exchange(outside, b"PUB a.o.x 1\r\n2\r\n" + b"PUB b.o.x 1\r\n3\r\n" * 2)
+            assert sorted(await exchange(inside, b"")) == [
                 b"MSG o.x 1 1\r\n3\r\n",
                 b"MSG o.x 1 1\r\n3\r\n",
                 b"MSG o.x 2 1\r\n3\r\n",
             ]
             assert (
-                await say(inside, b"PUB o.x 1\r\n4\r\n") == [b"MSG o.x 1 1\r\n4\r\n", *ok][:: 1 - 2 * verbose]
+                await exchange(inside, b"PUB o.x 1\r\n4\r\n")
+                == [b"MSG o.x 1 1\r\n4\r\n", *ok][:: 1 - 2 * verbose]
             )
         nursery.cancel_scope.cancel()

@@ -33,15 +33,15 @@ async def test_both_sides_see_the_mapping_of_what_the_other_did(nats_server: Nat
     async def program(url: str) -> None:
         inside, outside = await nats.connect(url), await nats.connect(nats_server.url)
         seen = await outside.subscribe("shop.>")
-        heard = await inside.subscribe("orders.*.new")
+        subscription = await inside.subscribe("orders.*.new")
         await settle(inside)
         await settle(outside)
         await inside.publish("orders.eu.new", b"1")
         message = await seen.next_msg(5)
         assert (message.subject, message.data) == ("shop.new.of.eu", b"1")
-        assert (await heard.next_msg(5)).subject == "orders.eu.new"
+        assert (await subscription.next_msg(5)).subject == "orders.eu.new"
         await outside.publish("shop.new.of.us", b"2")
-        message = await heard.next_msg(5)
+        message = await subscription.next_msg(5)
         assert (message.subject, message.data) == ("orders.us.new", b"2")
 
         async def answer(request: Any) -> None:
@@ -121,13 +121,17 @@ async def streams(nc: Any) -> None:
     assert last.subject == "events.2"
     direct = await js.get_msg("TENANT", subject="events.1", direct=False)
     assert direct.subject == "events.1"
-    heard: asyncio.Queue[str] = asyncio.Queue()
+    received: asyncio.Queue[str] = asyncio.Queue()
 
-    async def hear(message: Any) -> None:
-        await heard.put(message.subject)
+    async def take(message: Any) -> None:
+        await received.put(message.subject)
 
-    await js.subscribe("events.*", cb=hear, ordered_consumer=True)
-    assert [await asyncio.wait_for(heard.get(), 5) for _ in range(3)] == ["events.0", "events.1", "events.2"]
+    await js.subscribe("events.*", cb=take, ordered_consumer=True)
+    assert [await asyncio.wait_for(received.get(), 5) for _ in range(3)] == [
+        "events.0",
+        "events.1",
+        "events.2",
+    ]
     bucket = await js.create_key_value(bucket="settings")
     await bucket.put("colour", b"red")
     assert (await bucket.get("colour")).value == b"red"

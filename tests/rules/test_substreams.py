@@ -33,7 +33,7 @@ direction = "s2c"
 delay = { distribution = "uniform", min = "1ms", max = "1s" }
 """
 SUBS = {"1": ">", "2": "a.*", "3": "a.b", "4": "*.b"}
-HEARS = {"a.b": "1234", "a.1": "12", "z.b": "14"}
+SIDS_BY_SUBJECT = {"a.b": "1234", "a.1": "12", "z.b": "14"}
 Fate = tuple[tuple[bytes, ...] | None, int | None]
 
 
@@ -52,12 +52,14 @@ def fates(seed: int, order: list[tuple[str, str, int]]) -> dict[tuple[str, str, 
 @given(st.integers(0, 99), st.integers(0, 1 << 30))
 def test_the_order_of_fan_out_changes_nothing(seed: int, shuffle: int) -> None:
     seeded = random.Random(shuffle)
-    plain = [(subject, sid, n) for subject, sids in HEARS.items() for n in range(12) for sid in sids]
+    plain = [
+        (subject, sid, n) for subject, sids in SIDS_BY_SUBJECT.items() for n in range(12) for sid in sids
+    ]
     order = []
-    subjects = [subject for subject in HEARS for _ in range(12)]
-    numbers = dict.fromkeys(HEARS, 0)
+    subjects = [subject for subject in SIDS_BY_SUBJECT for _ in range(12)]
+    numbers = dict.fromkeys(SIDS_BY_SUBJECT, 0)
     for subject in seeded.sample(subjects, len(subjects)):
-        sids = HEARS[subject]  # of one message, subscriptions come in any order
+        sids = SIDS_BY_SUBJECT[subject]  # of one message, subscriptions come in any order
         order += [(subject, sid, numbers[subject]) for sid in seeded.sample(sids, len(sids))]
         numbers[subject] += 1
     before, after = fates(seed, plain), fates(seed, order)

@@ -12,7 +12,7 @@ def item(name: int, due: int, *, overtake: bool = False, defer: int = 0) -> Item
     return Item([b"%d" % name], due, 1, 1, None, None, overtake=overtake, defer=defer)
 
 
-class Obvious:
+class ReferenceOutbox:
     """Looks at everything each time."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_held_frames_leave_as_of_a_slow_and_obvious_queue(steps: list[tuple[str, int, bool, int]]) -> None:
-    box, obvious, now = Outbox(), Obvious(), 0
+    box, obvious, now = Outbox(), ReferenceOutbox(), 0
     for name, (step, number, overtake, defer) in enumerate([*steps, ("at", 99, False, 0)]):
         if step == "put":
             box.put(item(name, now + number, overtake=overtake, defer=defer))

@@ -167,7 +167,7 @@ class _Log:
         return lambda event, **facts: self.lines.append(f"{event} {facts}")
 
 
-class _Witness:
+class _Observer:
     """Everything that leaves a session: records, events, frames seen."""
 
     def __init__(self, rules: list[dict[str, Any]], settings: SessionSettings) -> None:
@@ -270,7 +270,7 @@ def test_no_secret_gets_out(
 ) -> None:
     """A conversation may hold any frames, be cut anywhere and end in any way."""
     rules, frames = conversation
-    witness = _Witness(rules, settings)
+    witness = _Observer(rules, settings)
     for direction, data in frames[:most][:-1]:
         witness.receive(direction, data, cuts)
         witness.wait()
@@ -319,7 +319,7 @@ def test_frames_that_look_harmless_are_looked_at(
     rules: list[dict[str, Any]], frames: list[Directed], kept: bytes
 ) -> None:
     """A tail, a callout, and one that a rule renames: whole ones, and one that never ends."""
-    witness = _Witness([{**rule, "name": "r"} for rule in rules], SessionSettings(frame_hold_limit=0))
+    witness = _Observer([{**rule, "name": "r"} for rule in rules], SessionSettings(frame_hold_limit=0))
     for direction, data in [*_HELLO, *frames]:
         witness.receive(direction, data, [])
     witness.end("gone")

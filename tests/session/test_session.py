@@ -241,7 +241,7 @@ def test_a_client_that_stalls_before_its_first_frame_is_timed_out(sent: bytes) -
 @pytest.mark.parametrize(
     "sent", [CONNECT, b"PING\r\n", b"PUB a 0\r\n\r\n", b"PUB a 1000000\r\n" + bytes(70_000)]
 )
-def test_a_client_that_speaks_may_be_silent_afterwards(sent: bytes) -> None:
+def test_a_client_may_be_silent_after_its_first_frame(sent: bytes) -> None:
     """A server without users asks for no CONNECT."""
     play = Playbook(auth_timeout=2 * SECOND)
     play.server(INFO).client(sent).at(60 * SECOND)
@@ -258,7 +258,7 @@ def test_the_servers_own_time_out_comes_alone() -> None:
     assert play.end == (close_reasons.SERVER_CLOSED, "the server said 'Authentication Timeout'", False)
 
 
-def test_a_client_that_has_not_heard_yet_is_not_timed_out() -> None:
+def test_a_client_without_info_is_not_timed_out() -> None:
     """A rule keeps INFO back: the time counts anew."""
     play = Playbook(OneRule(lambda *_: None, link=LinkConditions(paused=True)), auth_timeout=2 * SECOND)
     play.server(INFO).at(9 * SECOND)
@@ -453,7 +453,7 @@ def test_unsub_max_is_ours_under_a_delivery_filter() -> None:
     assert dict(play.session.subs) == {}
 
 
-def test_what_was_on_its_way_before_an_unsub_counts_and_arrives() -> None:
+def test_messages_in_flight_before_an_unsub_count_and_arrive() -> None:
     """A client that pipelines gets all that the server had sent when it read the UNSUB, and then no more."""
     chain = OneRule(lambda direction, frame, now: None, op_mask(Op.MSG), alters_delivery=True)
     play = Playbook(chain).greeted()
@@ -560,7 +560,7 @@ def test_drain_waits_for_the_answers_to_requests() -> None:
     assert play.to_client.endswith(b"x\r\n")
 
 
-def test_drain_waits_for_no_answer_that_cannot_be_heard() -> None:
+def test_drain_waits_for_no_answer_without_a_subscription() -> None:
     play = drained()
     play.server(PONG)
     assert play.end is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire.ops import C2S, Direction
-from tests.rules.engine.test_fastpath import RULES, Running, frames, rules_of
+from tests.rules.engine.test_fastpath import RULES, RuleSession, frames, rules_of
 
 MS = 1_000_000
 
@@ -26,7 +26,7 @@ class SmallLimit(WorkLimit):
         return self.left <= 0
 
 
-class InManyCalls(Running):
+class InManyCalls(RuleSession):
     """The same, in calls of any length."""
 
     def __init__(self, text: str, *, record: bool, seed: int) -> None:
@@ -60,7 +60,7 @@ def test_many_calls_have_the_result_of_one(
     names: list[str], reads: list[list[tuple[Direction, bytes]]], seed: int
 ) -> None:
     text = rules_of(names) or "rules = []"
-    once, often = Running(text, record=True), InManyCalls(text, record=True, seed=seed)
+    once, often = RuleSession(text, record=True), InManyCalls(text, record=True, seed=seed)
     for now, read in enumerate(reads):
         for direction in Direction:
             data = b"".join(raw for side, raw in read if side == direction)
@@ -75,7 +75,7 @@ def test_many_calls_have_the_result_of_one(
 
     assert often.sent == once.sent
     assert sorted(often.records, key=repr) == sorted(once.records, key=repr)
-    assert sum(one.count for one in often.told) == sum(one.count for one in once.told)
+    assert sum(one.count for one in often.firings) == sum(one.count for one in once.firings)
     for direction in Direction:
         pipes = once.session.pipes[direction], often.session.pipes[direction]
         assert pipes[0].scanner.counts == pipes[1].scanner.counts
@@ -87,17 +87,17 @@ PUBS = b"PUB a 1\r\nx\r\n" * 1000
 
 def test_a_call_ends_between_frames_that_rules_look_at() -> None:
     """The rule is asked about as many frames as there is time for, and the rest keeps its order."""
-    run = Running('[[rules]]\nname = "r"\nkind = "corrupt"\nop = "PUB"\n')
+    run = RuleSession('[[rules]]\nname = "r"\nkind = "corrupt"\nop = "PUB"\n')
     run.note(run.session.receive(C2S, PUBS, 0, SmallLimit(20)))
-    assert (len(run.told), run.session.pipes[C2S].pending) == (20, True)
+    assert (len(run.firings), run.session.pipes[C2S].pending) == (20, True)
     assert run.session.pipes[C2S].scanner.counts[0] == 20
     run.note(run.session.receive(C2S, b"", 0))
-    assert (len(run.told), run.session.pipes[C2S].pending) == (1000, False)
-    assert [one.ordinal for one in run.told] == list(range(2, 1002))
+    assert (len(run.firings), run.session.pipes[C2S].pending) == (1000, False)
+    assert [one.ordinal for one in run.firings] == list(range(2, 1002))
 
 
 def test_a_call_deals_with_no_more_frames_than_its_limit_even_if_no_rule_wants_them() -> None:
-    run = Running("rules = []", record=True)
+    run = RuleSession("rules = []", record=True)
     run.note(run.session.receive(C2S, PUBS, 0, SmallLimit(99, frames=300)))
     assert (len(run.sent[C2S]), run.session.pipes[C2S].pending) == (300 * 12, True)
     run.note(run.session.receive(C2S, b"", 0))
@@ -106,7 +106,7 @@ def test_a_call_deals_with_no_more_frames_than_its_limit_even_if_no_rule_wants_t
 
 def test_a_call_ends_between_frames_whose_time_has_come() -> None:
     """A thousand frames are due at once: they go out in several calls, in their order."""
-    run = Running('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "10ms"\nop = "PUB"\n', fast=False)
+    run = RuleSession('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "10ms"\nop = "PUB"\n', fast=False)
     numbered = b"".join(b"PUB a 3\r\n%03d\r\n" % n for n in range(1000))
     run.feed(C2S, numbered)
     run.note(run.session.tick(10 * MS, SmallLimit(50)))
@@ -119,7 +119,7 @@ def test_a_call_ends_between_frames_whose_time_has_come() -> None:
 
 
 def test_the_end_of_a_connection_that_held_much_takes_several_calls() -> None:
-    run = Running(
+    run = RuleSession(
         '[[rules]]\nname = "r"\nkind = "latency"\ndelay = "1h"\nop = "PUB"\n', record=True, fast=False
     )
     run.feed(C2S, PUBS)
@@ -134,7 +134,7 @@ def test_the_end_of_a_connection_that_held_much_takes_several_calls() -> None:
 
 def test_bytes_that_no_call_has_come_to_are_not_recorded_as_a_cut_frame() -> None:
     """The connection ends first: those bytes were read, and yet it is as if they had not been."""
-    run = Running("rules = []", record=True)
+    run = RuleSession("rules = []", record=True)
     before = run.session.pipes[C2S].in_bytes
     run.records.clear()
     run.note(run.session.receive(C2S, PUBS, 0, SmallLimit(99, frames=300)))

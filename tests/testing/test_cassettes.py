@@ -42,21 +42,21 @@ def hand_made(folder: Path, body: bytes = b"1") -> Path:
     return write(folder / "x.ncap", lines)
 
 
-async def say(url: str, body: bytes) -> bytes:
+async def publish(url: str, body: bytes) -> bytes:
     """Do as the client of `hand_made` does; return what came back, b"" when the connection ended."""
     host, port = url.removeprefix("nats://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     hello = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 1\r\nPUB x %d\r\n%b\r\nPING\r\n'
     writer.write(hello % (len(body), body))
-    heard = b""
-    while b"PONG\r\n" not in heard and (data := await reader.read(65536)):
-        heard += data
+    received = b""
+    while b"PONG\r\n" not in received and (data := await reader.read(65536)):
+        received += data
     writer.close()
-    return heard
+    return received
 
 
 @pytest.mark.server
-def test_a_full_disk_is_told_and_keeps_the_old_recording(
+def test_a_full_disk_is_reported_and_keeps_the_old_recording(
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No half of a cassette takes the place of a whole one."""
@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_and_keeps_the_old_recording(
     def fill_while_recording(front: cassette | TestProxy) -> None:
         disk.error = 0
         with front:
-            assert b"PONG" in asyncio.run(say(front.url, b"1"))
+            assert b"PONG" in asyncio.run(publish(front.url, b"1"))
             disk.fill()
 
     with pytest.raises(CaptureError, match="No space left"):
@@ -119,17 +119,17 @@ def test_the_same_fault_over_a_recording_gives_the_same(nats_server: NatsServer,
     path, lost = tmp_path / "x.ncap", drop(subject="x", op="PUB", first=1)
     for mode in ("once", "none"):
         with cassette(path, mode, upstream=nats_server.url) as tape, tape.fault(lost):
-            heard = asyncio.run(say(tape.url, b"1"))
+            received = asyncio.run(publish(tape.url, b"1"))
             tape.barrier()
-            assert b"MSG" not in heard
+            assert b"MSG" not in received
             assert [firing.action for firing in tape.firings] == ["drop"]
         assert tape.mismatches() == []
 
 
-def test_what_was_never_recorded_is_raised_at_the_end(tmp_path: Path) -> None:
+def test_an_unrecorded_frame_is_raised_at_the_end(tmp_path: Path) -> None:
     path = hand_made(tmp_path)
     with pytest.raises(CassetteMismatch) as caught, cassette(path, seed=9) as tape:
-        assert b"-ERR 'Permissions Violation" in asyncio.run(say(tape.url, b"2"))
+        assert b"-ERR 'Permissions Violation" in asyncio.run(publish(tape.url, b"2"))
     assert str(caught.value) == (
         f"{path}:\nclient 'a' sent a frame that was never recorded: PUB x '2'\n"
         "  nearest (body differs, not used): PUB x '1'"
@@ -142,7 +142,7 @@ def test_what_was_never_recorded_is_raised_at_the_end(tmp_path: Path) -> None:
 
 def test_a_thousand_complaints_are_not_all_shown(tmp_path: Path) -> None:
     async def wrong(url: str) -> None:
-        await asyncio.gather(*(say(url, b"wrong %d" % number) for number in range(25)))
+        await asyncio.gather(*(publish(url, b"wrong %d" % number) for number in range(25)))
 
     with pytest.raises(CassetteMismatch) as caught, cassette(hand_made(tmp_path)) as tape:
         asyncio.run(wrong(tape.url))
@@ -158,8 +158,8 @@ def test_strict_also_wants_everything_used(tmp_path: Path) -> None:
     with cassette(path) as tape:
         assert tape.unused() == ["SUB x", "PUB x '1'"]
     assert tape.unused() == ["SUB x", "PUB x '1'"]
-    said = r"recorded, but not sent by any client: SUB x\n.*: PUB x '1'$"
-    with pytest.raises(CassetteMismatch, match=said), cassette(path, strict=True):
+    expected = r"recorded, but not sent by any client: SUB x\n.*: PUB x '1'$"
+    with pytest.raises(CassetteMismatch, match=expected), cassette(path, strict=True):
         pass
 
 
@@ -171,15 +171,15 @@ def test_an_error_of_the_block_comes_before_its_judgement(tmp_path: Path) -> Non
 def test_body_matchers(tmp_path: Path) -> None:
     path = hand_made(tmp_path, b'{"ts":1,"v":2}')
     with cassette(path, bodies={"x": ignoring_json(["/ts"])}, strict=True) as tape:
-        assert b'MSG x 1 14\r\n{"ts":5,"v":2}' in asyncio.run(say(tape.url, b'{"ts":5,"v":2}'))
+        assert b'MSG x 1 14\r\n{"ts":5,"v":2}' in asyncio.run(publish(tape.url, b'{"ts":5,"v":2}'))
 
 
-def test_a_matcher_that_fails_is_said(tmp_path: Path) -> None:
+def test_a_failing_matcher_is_reported(tmp_path: Path) -> None:
     def broken(ours: bytes, theirs: bytes) -> bool:
         raise ValueError("no such body")
 
     tape = cassette(hand_made(tmp_path), bodies={"x": broken}).__enter__()
-    assert b"MSG" not in asyncio.run(say(tape.url, b"2"))
+    assert b"MSG" not in asyncio.run(publish(tape.url, b"2"))
     with pytest.raises(ValueError, match="no such body"):
         tape.close()
     with pytest.raises(NatsproxyError, match="cassette is not running"):
@@ -187,7 +187,7 @@ def test_a_matcher_that_fails_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "expected"),
     [
         (("missing.ncap",), CaptureError, "there is no such cassette"),
         (("missing.ncap", "once"), ConfigError, "mode once has to record .*: say the upstream server"),
@@ -195,11 +195,11 @@ def test_a_matcher_that_fails_is_said(tmp_path: Path) -> None:
         (("nonsense.ncap",), CaptureError, "nonsense.ncap"),
     ],
 )
-def test_what_cannot_start_says_why(
-    arguments: tuple[str, ...], error: type[Exception], said: str, tmp_path: Path
+def test_a_cassette_that_cannot_start_gives_the_reason(
+    arguments: tuple[str, ...], error: type[Exception], expected: str, tmp_path: Path
 ) -> None:
     (tmp_path / "nonsense.ncap").write_bytes(b"no capture at all, but a text of some length")
-    with pytest.raises(error, match=said), cassette(tmp_path / arguments[0], *arguments[1:]):
+    with pytest.raises(error, match=expected), cassette(tmp_path / arguments[0], *arguments[1:]):
         pass
 
 
@@ -230,7 +230,7 @@ def test_a_client_that_is_still_connected_may_read_on(tmp_path: Path) -> None:
 
     async def program() -> bytes:
         async with cassette(hand_made(tmp_path), strict=True) as tape:
-            reading = asyncio.create_task(say(tape.url, b"1"))
+            reading = asyncio.create_task(publish(tape.url, b"1"))
             await tape.wait_for_async("x", op="MSG")
         return await reading
 

@@ -19,9 +19,9 @@ def test_every_kind_of_rule_has_its_function() -> None:
     for kind, known in KINDS.items():
         make = getattr(faults, kind)
         assert make() == Fault(kind, {})
-        said = inspect.getdoc(make)
-        assert said is not None
-        assert all(setting.name in said for setting in known.settings)
+        documented = inspect.getdoc(make)
+        assert documented is not None
+        assert all(setting.name in documented for setting in known.settings)
     assert {name for name, one in vars(faults).items() if getattr(one, "__name__", "") in KINDS} == set(KINDS)
 
 
@@ -38,14 +38,14 @@ def test_own_settings_come_in_order_all_else_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "expected"),
     [
         (lambda: drop("x"), r"drop has 0 settings of its own \(none\)"),
         (lambda: latency("1s", delay="2s"), "latency: delay is given twice"),
     ],
 )
-def test_too_many_and_twice_given_settings_are_refused(make: object, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_too_many_and_twice_given_settings_are_refused(make: object, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         make()  # type: ignore[operator]
 
 

@@ -20,7 +20,7 @@ def record(
     return Frames(1, direction, data, 1, 0, 0, 0, out, 0, cause)
 
 
-def test_frames_are_cut_and_told_apart() -> None:
+def test_a_record_is_split_into_its_frames() -> None:
     seen = FrameLog()
     seen.add(record(b"SUB a.* 1\r\nPUB a.b reply 2\r\nhi\r\n"))
     seen.add(record(b"MSG a.b 1 2\r\nhi\r\n", S2C, out=None, cause="rule"))
@@ -47,7 +47,7 @@ def test_headers_and_long_payloads() -> None:
     assert str(frame) == f"#1 c2s HPUB a headers {len(block)} B '{'x' * 60}'... 100 B"
 
 
-def test_what_is_no_arrival_of_whole_frames_is_left_out() -> None:
+def test_records_without_whole_received_frames_are_left_out() -> None:
     seen = FrameLog()
     seen.add(Close(1, 0, "client-closed", {}))
     seen.add(record(b"PUB a 0\r\n\r\n")._replace(in_first=None))
@@ -107,7 +107,7 @@ async def test_waiting_sees_what_the_ring_lets_go_meanwhile(autojump_clock: obje
     assert len(seen.frames(ALL)) < 10
 
 
-async def test_a_wait_in_vain_says_what_came_instead(autojump_clock: object) -> None:
+async def test_a_wait_that_times_out_lists_the_frames_that_came(autojump_clock: object) -> None:
     seen = FrameLog()
     with pytest.raises(WaitTimeout, match=r"^waited 3 s for 2 of PUB a\.> c2s, saw 0; nothing passed$"):
         await seen.wait(FrameFilter("a.>", "PUB", "c2s"), 2, 3)

@@ -40,12 +40,12 @@ def dial(proxy: TestProxy) -> socket.socket:
 
 
 def until(sock: socket.socket, mark: bytes) -> bytes:
-    heard = b""
-    while mark not in heard:
+    received = b""
+    while mark not in received:
         data = sock.recv(65536)
-        assert data, heard
-        heard += data
-    return heard
+        assert data, received
+        received += data
+    return received
 
 
 # -- addresses
@@ -66,12 +66,12 @@ def test_server_addresses(url: str, address: Address) -> None:
 
 
 @pytest.mark.parametrize("url", ["tls://demo", "nats://demo:99999", "nats://a:1,b:2", "nats://demo:x"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_a_bad_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^the server's address must "):
         TestProxy(url)
 
 
-def test_what_is_no_address_is_shown_without_its_password() -> None:
+def test_a_bad_address_is_shown_without_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
         TestProxy("tls://u:secret@demo")
     assert "not 'tls://u:***@demo'" in str(caught.value)
@@ -112,13 +112,13 @@ def test_many_starts_and_stops_leave_nothing(nats_server: NatsServer) -> None:
 
 
 @pytest.mark.server
-def test_what_passes_is_recorded(nats_server: NatsServer, tmp_path: Path) -> None:
+def test_passing_frames_are_recorded(nats_server: NatsServer, tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
     with TestProxy(nats_server.url, record=capture) as proxy, dial(proxy) as sock:
         sock.sendall(b"PUB t.record 2\r\nhi\r\n")
         proxy.wait_for("t.record")
-    said = [event.frame.subject for event in events(capture) if isinstance(event, Step)]
-    assert b"t.record" in said
+    subjects = [event.frame.subject for event in events(capture) if isinstance(event, Step)]
+    assert b"t.record" in subjects
 
 
 # -- faults
@@ -168,14 +168,14 @@ def test_faults_nest_and_end_in_any_order(proxy: TestProxy) -> None:
         with second:
             first.__exit__(None, None, None)
             sock.sendall(b"PUB t.nest.a 1\r\n1\r\nPUB t.nest.b 1\r\n2\r\nPING\r\n")
-            heard = until(sock, b"PONG\r\n")
-    assert b"MSG t.nest.a" in heard
-    assert b"MSG t.nest.b" not in heard
+            received = until(sock, b"PONG\r\n")
+    assert b"MSG t.nest.a" in received
+    assert b"MSG t.nest.b" not in received
 
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("fault", "settings", "said"),
+    ("fault", "settings", "subjects"),
     [
         ("drop", {"probability": 1.2}, "^fault: rule 'drop-1': probability must be a number from 0 to 1"),
         ("dorp", {}, "^fault: rule 'dorp-1': .* did you mean 'drop'"),
@@ -184,11 +184,11 @@ def test_faults_nest_and_end_in_any_order(proxy: TestProxy) -> None:
     ],
 )
 def test_a_bad_fault_changes_nothing(
-    proxy: TestProxy, fault: str, settings: dict[str, object], said: str
+    proxy: TestProxy, fault: str, settings: dict[str, object], subjects: str
 ) -> None:
     """One sentence, and the rules stay as they were."""
     with proxy.fault("drop", subject="x", name="first"):
-        with pytest.raises(ConfigError, match=said), proxy.fault(fault, **settings):
+        with pytest.raises(ConfigError, match=subjects), proxy.fault(fault, **settings):
             pass
         proxy.barrier()
         assert proxy.failure_report().count("fault in force") == 1
@@ -203,15 +203,15 @@ def test_rules_are_in_force_from_the_start(nats_server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "subjects"),
     [
         ([{"name": "x", "kind": "dorp"}], "drop"),
         ([{"kind": "drop"}], "name"),
         ([{"name": "x", "kind": "drop"}, {"name": "x", "kind": "deny", "subject": ["a"]}], "x"),
     ],
 )
-def test_bad_rules_are_refused_before_anything_starts(rules: list[dict[str, object]], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_bad_rules_are_refused_before_anything_starts(rules: list[dict[str, object]], subjects: str) -> None:
+    with pytest.raises(ConfigError, match=subjects):
         TestProxy("nats://127.0.0.1:1", rules=rules)
 
 

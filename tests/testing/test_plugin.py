@@ -194,36 +194,36 @@ def test_mode_none_dials_nobody(recorded: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ([], "*test_order.ncap: there is no such cassette, and mode none never records one"),
         (["--nats-record=once"], "mode once has to record *: say the upstream server to record from"),
     ],
 )
-def test_a_missing_cassette_says_how_to_record_it(
-    options: list[str], said: str, run: Run, pytester: pytest.Pytester
+def test_a_missing_cassette_names_the_command_that_records_it(
+    options: list[str], expected: str, run: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_order=ORDER)
     result = run(*options)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([said, "record it with: pytest --nats-record=once --nats-upstream=*"])
+    result.stdout.fnmatch_lines([expected, "record it with: pytest --nats-record=once --nats-upstream=*"])
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "expected"),
     [
         ("nats_record=sometimes", "*nats_record = 'sometimes': one of none, once, *"),
         ("nats_seed=red", "*nats_seed = 'red' is not a whole number"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(option: str, said: str, run: Run) -> None:
+def test_settings_that_mean_nothing_are_refused(option: str, expected: str, run: Run) -> None:
     result = run("-o", option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([said])
+    result.stderr.fnmatch_lines([expected])
 
 
 @pytest.mark.parametrize(
-    ("marker", "arguments", "said"),
+    ("marker", "arguments", "expected"),
     [
         ("'a', 'b'", "nats_cassette", "nats_cassette takes path, bodies and strict, not 'b'"),
         ("mode='all'", "nats_cassette", "nats_cassette takes path, bodies and strict, not mode"),
@@ -231,12 +231,12 @@ def test_settings_that_mean_nothing_are_refused(option: str, said: str, run: Run
     ],
 )
 def test_markers_that_mean_nothing_are_refused(
-    marker: str, arguments: str, said: str, run: Run, pytester: pytest.Pytester
+    marker: str, arguments: str, expected: str, run: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(f"import pytest\n@pytest.mark.nats_cassette({marker})\ndef test({arguments}): pass")
     result = run()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([said])
+    result.stdout.fnmatch_lines([expected])
 
 
 # -- what a test is judged by, and what its report says
@@ -281,7 +281,7 @@ def test_unused_recordings_are_named_and_strict_fails_on_them(recorded: Run) -> 
 
 
 @pytest.mark.server
-def test_what_a_fixture_sends_at_the_end_counts_too(recorded: Run, pytester: pytest.Pytester) -> None:
+def test_messages_of_a_fixture_teardown_count_too(recorded: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_order="""
         import asyncio, pytest
@@ -366,10 +366,10 @@ def test_a_test_that_is_run_again_begins_anew(recorded: Run, pytester: pytest.Py
 
 
 @pytest.mark.server
-def test_a_cassette_that_is_cut_short_is_said_in_a_sentence(recorded: Run, pytester: pytest.Pytester) -> None:
+def test_a_truncated_cassette_is_reported_in_one_sentence(recorded: Run, pytester: pytest.Pytester) -> None:
     tape = pytester.path / TAPE
     whole = tape.read_bytes()
-    for size, said in (
+    for size, expected in (
         (0, "the file ends before its first block"),
         (20, "there is no segment header"),
         (len(whole) // 2, "the capture is cut short: `natsproxy capture recover"),
@@ -377,7 +377,7 @@ def test_a_cassette_that_is_cut_short_is_said_in_a_sentence(recorded: Run, pytes
         tape.write_bytes(whole[:size])
         result = recorded()
         result.assert_outcomes(errors=1)
-        result.stdout.fnmatch_lines([f"*{TAPE}: {said}*"])
+        result.stdout.fnmatch_lines([f"*{TAPE}: {expected}*"])
         result.stdout.no_fnmatch_line("*Traceback*")
 
 
@@ -385,7 +385,9 @@ def test_a_cassette_that_is_cut_short_is_said_in_a_sentence(recorded: Run, pytes
 
 
 @pytest.mark.server
-def test_nats_proxy_bends_a_real_server(run: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> None:
+def test_nats_proxy_puts_faults_before_a_real_server(
+    run: Run, pytester: pytest.Pytester, nats_server: NatsServer
+) -> None:
     pytester.makepyfile(
         """
         from natsproxy.testing import drop
@@ -399,13 +401,13 @@ def test_nats_proxy_bends_a_real_server(run: Run, pytester: pytest.Pytester, nat
     result = run(f"--nats-upstream={nats_server.url}", "--nats-seed=3", WAIT="0.1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"proxy before {nats_server.url}, seed 3", "*PUB shop 'kept' (drop-1)"])
-    for options, said in (
+    for options, expected in (
         ([], "nats_proxy needs a server: *"),
         (["--nats-upstream=x://"], "the server's address must be *"),
     ):
         result = run(*options)
         result.assert_outcomes(errors=1)
-        result.stdout.fnmatch_lines([said])
+        result.stdout.fnmatch_lines([expected])
 
 
 # -- beside other plugins

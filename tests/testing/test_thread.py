@@ -66,7 +66,7 @@ def test_it_runs_once_and_stops_as_often_as_asked(running: TrioThread) -> None:
         running.call(int)
 
 
-def test_what_it_cannot_start_for_is_raised_by_start() -> None:
+def test_an_error_at_the_start_is_raised_by_start() -> None:
     """Unwrapped from the groups that trio makes of it; and the thread is gone."""
     made = failing(NatsproxyError("no such thing"), late=False)
     with pytest.raises(NatsproxyError, match="no such thing"):
@@ -75,7 +75,7 @@ def test_what_it_cannot_start_for_is_raised_by_start() -> None:
     assert "natsproxy" not in {one.name for one in threading.enumerate()}
 
 
-def test_what_it_dies_of_is_raised_by_stop_once() -> None:
+def test_a_later_error_is_raised_by_stop_once() -> None:
     made = failing(ValueError("broken"), late=True)
     made.start()
     with pytest.raises(ValueError, match="broken"):
@@ -83,7 +83,7 @@ def test_what_it_dies_of_is_raised_by_stop_once() -> None:
     made.stop()
 
 
-def test_a_call_after_its_death_says_what_it_died_of() -> None:
+def test_a_call_after_a_crash_names_the_error() -> None:
     async def die(started: Started, stop: trio.Event) -> None:
         started()
         raise ValueError("broken")
@@ -134,7 +134,7 @@ async def test_a_wait_that_is_given_up_hurts_nobody(running: TrioThread) -> None
     assert await running.wait_async(1, answer, 7) == 7
 
 
-def test_what_waits_when_it_stops_is_told(running: TrioThread) -> None:
+def test_waiting_calls_end_with_an_error_at_stop(running: TrioThread) -> None:
     waiting = running.submit(trio.sleep_forever)
     running.call(int)
     running.stop()
@@ -202,8 +202,8 @@ def test_blocking_calls_are_refused_where_a_loop_runs() -> None:
     async def ask() -> None:
         refuse_in_loop("this()", "await that()")
 
-    said = "this\\(\\) would block {}'s event loop and so the client under test: await that\\(\\)"
+    expected = "this\\(\\) would block {}'s event loop and so the client under test: await that\\(\\)"
     for run, library in ((asyncio.run, "asyncio"), (lambda made: trio.run(lambda: made), "trio")):
-        with pytest.raises(BlockingCall, match=said.format(library)):
+        with pytest.raises(BlockingCall, match=expected.format(library)):
             run(ask())
     refuse_in_loop("this()", "await that()")

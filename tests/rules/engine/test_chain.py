@@ -48,7 +48,7 @@ def test_a_gate_counts_what_another_rule_dropped() -> None:
     assert [firing.m for firing in found[2].firings] == [3]  # type: ignore[union-attr]
 
 
-def test_c2s_faults_come_before_permissions_whatever_the_file_says() -> None:
+def test_c2s_faults_come_before_permissions_in_any_file_order() -> None:
     text = rule("no", "deny", 'subject = "a"') + rule("lost", "drop", 'subject = "a"', 'op = "PUB"')
     decision = Wire(text).decide(C2S, "PUB a 1\nx")
     assert decision is not None
@@ -97,7 +97,7 @@ def test_a_rule_that_stays_keeps_its_count_when_the_chain_is_swapped() -> None:
     assert wire.c2s("PUB a 0\n") != b""
 
 
-def test_rules_wait_for_the_connection_to_say_who_it_is() -> None:
+def test_rules_about_a_client_wait_for_its_connect() -> None:
     view = FakeView()
     wire = Wire(rule("d", "drop", 'op = "PUB"', 'client = { name = "other*" }'), view=view)
     assert not wire.rules.interest[C2S].clauses
@@ -106,7 +106,7 @@ def test_rules_wait_for_the_connection_to_say_who_it_is() -> None:
     assert wire.c2s("PUB a 0\n") == b""
 
 
-def test_an_account_cannot_be_told_by_an_old_server() -> None:
+def test_an_old_server_does_not_name_the_account() -> None:
     view = FakeView(info=Info(version="2.11.4"))
     with pytest.raises(ConfigError, match=r"selects by account, which nats-server 2\.11\.4 does not tell"):
         Wire(rule("d", "drop", 'client = { account = "A" }'), view=view)
@@ -125,7 +125,7 @@ def test_publish_acks_are_found_by_the_publish() -> None:
     assert not wire.view.watched
 
 
-def test_every_firing_says_who_did_what_to_what() -> None:
+def test_every_firing_names_rule_action_and_frame() -> None:
     decision = Wire(rule("r", "drop", 'op = "PUB"')).decide(C2S, "PUB a.b 0\n")
     assert decision is not None
     (firing,) = decision.firings

@@ -55,14 +55,14 @@ def test_rewrites_are_given_both_ways() -> None:
     assert ask(Op.PUB, b"a", "b")["tenant"] == (False, "it is about other connections")
 
 
-def test_what_depends_on_more_says_so() -> None:
+def test_a_condition_on_other_parts_of_the_frame_is_named() -> None:
     chain = RuleChain(load(TEXT, KINDS))
     direction, frame = sample(Op.HMSG, b"i")
     (step,) = [step for step in explain(chain, SampleView(), direction, frame) if step.rule.name == "beats"]
     assert step.condition == "always, if the frame's queue, size, headers, status and role match"
 
 
-def test_links_are_bent_whatever_the_frame() -> None:
+def test_link_rules_act_on_any_frame() -> None:
     assert ask(Op.PING, b"")["stuck"] == (True, "changes the link: pause")
 
 

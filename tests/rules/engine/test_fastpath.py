@@ -27,8 +27,8 @@ INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"name":"app"}\r\nPING\r\n'
 
 
-class Running:
-    """A session past its greeting, what it sent and what it told."""
+class RuleSession:
+    """A session past its greeting, what it sent and what it one."""
 
     def __init__(self, text: str, *, record: bool = False, fast: bool = True) -> None:
         chain = RuleChain(load(text, KINDS), seed=1)
@@ -36,7 +36,7 @@ class Running:
             SessionSettings(), chain, conn=1, ordinal=1, address="127.0.0.1:1", record=record, now=0
         )
         self.sent = (bytearray(), bytearray())
-        self.told: list[Firing] = []
+        self.firings: list[Firing] = []
         self.causes: list[str | None] = []
         self.records: list[tuple[object, ...]] = []
         for direction, data in ((S2C, INFO), (C2S, CONNECT), (S2C, b"PONG\r\n")):
@@ -54,7 +54,7 @@ class Running:
             if isinstance(action, Send):
                 self.sent[action.direction].extend(action.data)
             elif isinstance(action, Emit) and isinstance(action.event, Firing):
-                self.told.append(action.event)
+                self.firings.append(action.event)
             elif isinstance(action, Record):
                 self.causes.append(getattr(action.item, "cause", None))
                 self.records += frame_by_frame(action.item)
@@ -124,8 +124,8 @@ def frames(draw: st.DrawFn) -> tuple[Direction, bytes]:
     return direction, line.encode()
 
 
-def told(firings: list[Firing]) -> list[tuple[object, ...]]:
-    """Return what is told of each single frame, drops above all; of a count the sum."""
+def single_firings(firings: list[Firing]) -> list[tuple[object, ...]]:
+    """Return the facts of the firings that stand for one frame each."""
     singly = [one for firing in firings for one in firing.each() if one.kind != "rewrite" and one.count == 1]
     return sorted((one.rule, one.direction, one.m, one.ordinal, one.subject, one.delay) for one in singly)
 
@@ -140,7 +140,7 @@ def test_the_fast_path_agrees_with_the_general_path(
     names: list[str], reads: list[list[tuple[Direction, bytes]]], record: bool
 ) -> None:
     text = rules_of(names)
-    fast, general = Running(text, record=record), Running(text, record=record, fast=False)
+    fast, general = RuleSession(text, record=record), RuleSession(text, record=record, fast=False)
     for now, read in enumerate(reads):
         for direction in Direction:
             data = b"".join(raw for way, raw in read if way == direction)
@@ -152,35 +152,34 @@ def test_the_fast_path_agrees_with_the_general_path(
         running.note(running.session.closed(10**9))
     assert [sent.upper() for sent in fast.sent] == [sent.upper() for sent in general.sent]
     assert sorted(fast.records, key=repr) == sorted(general.records, key=repr)
-    assert sum(one.count for one in fast.told) == sum(one.count for one in general.told)
-    assert {one.detail for one in fast.told} <= {one.detail for one in general.told}
-    if not any(one.count > 1 and not one.also for one in fast.told):
-        assert told(fast.told) == told(general.told)
+    assert sum(one.count for one in fast.firings) == sum(one.count for one in general.firings)
+    assert {one.detail for one in fast.firings} <= {one.detail for one in general.firings}
+    if not any(one.count > 1 and not one.also for one in fast.firings):
+        assert single_firings(fast.firings) == single_firings(general.firings)
     else:
-        assert set(told(fast.told)) <= set(told(general.told))
+        assert set(single_firings(fast.firings)) <= set(single_firings(general.firings))
 
 
-def test_one_firing_speaks_for_the_frames_of_one_read() -> None:
-    run = Running(RENAME)
+def test_one_firing_stands_for_the_frames_of_one_read() -> None:
+    run = RuleSession(RENAME)
     run.feed(C2S, b"PUB  o.a.b 0\r\n\r\nPUB o.c.d 0\r\n\r\nPUB o.a.b 0\r\n\r\nPUB x 0\r\n\r\n", 7)
     run.feed(C2S, b"PUB o.a.b 0\r\n\r\n", 8)
     run.feed(S2C, b"MSG s.b.a 1 0\r\n\r\n", 9)
     assert [
-        (told.t, told.direction, told.ordinal, told.m, told.count, told.subject, told.detail)
-        for told in run.told
+        (one.t, one.direction, one.ordinal, one.m, one.count, one.subject, one.detail) for one in run.firings
     ] == [
         (7, "c2s", 2, 1, 1, "o.a.b", "o.a.b -> s.b.a"),  # by the general path: two blanks
         (7, "c2s", 3, 2, 2, "o.c.d", "o.c.d -> s.d.c"),
         (8, "c2s", 6, 4, 1, "o.a.b", "o.a.b -> s.b.a"),
         (9, "s2c", 2, 1, 1, "o.a.b", "s.b.a -> o.a.b"),
     ]
-    assert {(told.rule, told.kind, told.action, told.key, told.delay) for told in run.told} == {
+    assert {(one.rule, one.kind, one.action, one.key, one.delay) for one in run.firings} == {
         ("r", "rewrite", "rewrite", "app", 0)
     }
 
 
 def test_a_recorded_frame_of_the_fast_path_has_its_cause() -> None:
-    run = Running(RENAME, record=True)
+    run = RuleSession(RENAME, record=True)
     run.causes.clear()
     run.feed(C2S, b"PUB o.a.b 0\r\n\r\n")
     assert run.causes == ["rewrite", "rewrite"]
@@ -196,7 +195,7 @@ def test_requests_and_their_answers_take_the_fast_path(monkeypatch: pytest.Monke
         return decide(active, direction, frame, now)
 
     monkeypatch.setattr(RuleEngine, "decide", judge)
-    run = Running('[[rules]]\nname = "r"\nkind = "permissions"\npublish = "x"\nallow_responses = true\n')
+    run = RuleSession('[[rules]]\nname = "r"\nkind = "permissions"\npublish = "x"\nallow_responses = true\n')
     run.feed(C2S, b"SUB svc 1\r\n")
     judged.clear()
     requests = b"".join(b"MSG svc 1 _INBOX.%d 0\r\n\r\n" % n for n in range(300))
@@ -211,7 +210,7 @@ def test_requests_and_their_answers_take_the_fast_path(monkeypatch: pytest.Monke
 
 
 def test_a_limit_of_deliveries_is_counted() -> None:
-    run = Running(RENAME)
+    run = RuleSession(RENAME)
     run.feed(C2S, b"SUB o.*.* 1\r\nUNSUB 1 2\r\n")
     for _ in range(2):
         run.feed(S2C, b"MSG s.b.a 1 0\r\n\r\n")
@@ -219,11 +218,11 @@ def test_a_limit_of_deliveries_is_counted() -> None:
     assert bytes(run.sent[S2C]) == b"MSG o.a.b 1 0\r\n\r\n" * 2
 
 
-def test_drops_of_one_read_are_one_event_that_tells_each() -> None:
-    run = Running('[[rules]]\nname = "r"\nkind = "drop"\nsubject = "o.*"\nevery = 2\n')
+def test_drops_of_one_read_are_one_event_with_each_of_them() -> None:
+    run = RuleSession('[[rules]]\nname = "r"\nkind = "drop"\nsubject = "o.*"\nevery = 2\n')
     run.feed(C2S, b"PUB o.a 0\r\n\r\nPUB o.b 0\r\n\r\nPUB x 0\r\n\r\nPUB o.c 0\r\n\r\nPUB o.d 0\r\n\r\n")
     assert bytes(run.sent[C2S]) == b"PUB o.a 0\r\n\r\nPUB x 0\r\n\r\nPUB o.c 0\r\n\r\n"
-    (event,) = run.told
+    (event,) = run.firings
     assert (event.count, event.action) == (2, "drop")
     each = list(event.each())
     assert [(one.ordinal, one.m, one.subject, one.count) for one in each] == [
@@ -234,7 +233,7 @@ def test_drops_of_one_read_are_one_event_that_tells_each() -> None:
 
 
 def test_frames_held_together_go_together_and_are_one_firing() -> None:
-    run = Running('[[rules]]\nname = "r"\nkind = "latency"\nop = "PUB"\ndelay = "1ms"\n', record=True)
+    run = RuleSession('[[rules]]\nname = "r"\nkind = "latency"\nop = "PUB"\ndelay = "1ms"\n', record=True)
     run.records.clear()
     three = b"PUB o.a 1\r\nx\r\n" * 3
     run.feed(C2S, three + b"SUB x 1\r\n" + three)
@@ -242,13 +241,13 @@ def test_frames_held_together_go_together_and_are_one_firing() -> None:
     assert not run.sent[C2S]
     run.note(run.session.tick(1_000_000))
     assert bytes(run.sent[C2S]) == three + b"SUB x 1\r\n" + three + b"PING\r\n"
-    (event,) = run.told
+    (event,) = run.firings
     assert (event.count, event.m, event.ordinal, event.delay, event.also) == (6, 1, 2, 1_000_000, ())
     assert [record[-1] for record in run.records] == ["r", "r", "r", None, "r", "r", "r", None]
 
 
-def test_what_is_remembered_of_a_subject_ends_with_what_it_hung_on() -> None:
-    run = Running('[[rules]]\nname = "d"\nkind = "deny"\nsubject = "a.secret"\n')
+def test_a_cached_decision_ends_with_the_state_it_depends_on() -> None:
+    run = RuleSession('[[rules]]\nname = "d"\nkind = "deny"\nsubject = "a.secret"\n')
     secret = b"MSG a.secret 1 0\r\n\r\n"
     run.feed(C2S, b"SUB a.x 1\r\n")
     run.feed(S2C, secret)
@@ -261,7 +260,7 @@ def test_what_is_remembered_of_a_subject_ends_with_what_it_hung_on() -> None:
 
 
 def test_a_limit_that_is_about_to_be_counts_what_comes_before_it() -> None:
-    run = Running('[[rules]]\nname = "d"\nkind = "drop"\nsubject = "o.b"\n')
+    run = RuleSession('[[rules]]\nname = "d"\nkind = "drop"\nsubject = "o.b"\n')
     run.feed(C2S, b"SUB o.* 1\r\nUNSUB 1 2\r\n")
     run.feed(S2C, b"MSG o.a 1 0\r\n\r\n" * 2 + b"PONG\r\n" + b"MSG o.a 1 0\r\n\r\n")
     assert bytes(run.sent[S2C]) == b"MSG o.a 1 0\r\n\r\n" * 2
@@ -269,7 +268,7 @@ def test_a_limit_that_is_about_to_be_counts_what_comes_before_it() -> None:
 
 
 def test_an_idle_connection_caches_few_decisions() -> None:
-    run = Running('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nprobability = 0.5\n')
+    run = RuleSession('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nprobability = 0.5\n')
     many = [b"PUB o.%d 0\r\n\r\n" % n for n in range(3000)]
     known = run.session._runner.rules._fastpath._cache[C2S]  # type: ignore[attr-defined]
     run.feed(C2S, b"".join(many[:700]))

@@ -18,7 +18,7 @@ def rule(kind: str, *lines: str) -> str:
     return "\n".join(["[[rules]]", 'name = "r"', f'kind = "{kind}"', *lines, ""])
 
 
-def test_a_frame_that_cannot_be_held_passes_and_that_is_said() -> None:
+def test_a_frame_that_is_too_large_passes_with_a_firing() -> None:
     decision = cut(Wire(rule("corrupt", 'op = "PUB"')), "PUB a 5\nhello")
     assert decision is not None
     assert decision.out is None
@@ -26,7 +26,7 @@ def test_a_frame_that_cannot_be_held_passes_and_that_is_said() -> None:
     assert (firing.action, firing.detail) == ("passed", "a frame of 16 bytes is larger than the rule buffer")
 
 
-def test_what_needs_the_line_only_acts_on_any_size() -> None:
+def test_a_rule_that_needs_only_the_line_acts_on_any_size() -> None:
     decision = cut(Wire(rule("drop", 'op = "PUB"')), "PUB a 5\nhello")
     assert decision is not None
     assert decision.out == ()

@@ -132,7 +132,7 @@ def test_a_mistake_is_one_sentence_with_its_place(text: str, expected: str) -> N
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# [[rules]]\n# name = 'a'\n"])
-def test_a_file_without_rules_says_so_on_purpose(text: str) -> None:
+def test_a_file_without_rules_needs_an_explicit_empty_list(text: str) -> None:
     """Half of a file that is being written looks like an empty one."""
     with pytest.raises(ConfigError, match=r"r\.toml: there are no rules in it: `rules = \[\]` says"):
         load(text, KINDS, source="r.toml")

@@ -32,7 +32,7 @@ from natsproxy.wire.ops import Op
         (values.pattern, "a.*.>", b"a.*.>"),
     ],
 )
-def test_what_is_read(convert: Callable[[Any], Any], given: Any, expected: Any) -> None:
+def test_valid_values_are_read(convert: Callable[[Any], Any], given: Any, expected: Any) -> None:
     assert convert(given) == expected
 
 
@@ -65,7 +65,7 @@ def test_what_is_read(convert: Callable[[Any], Any], given: Any, expected: Any) 
         (values.direction, "up"),
     ],
 )
-def test_what_is_refused_and_how(convert: Callable[[Any], Any], given: Any) -> None:
+def test_invalid_values_are_refused_in_one_sentence(convert: Callable[[Any], Any], given: Any) -> None:
     with pytest.raises(ValueError, match=r"^must ") as caught:
         convert(given)
     assert "\n" not in str(caught.value)

@@ -22,8 +22,14 @@ def test_lame_duck_is_announced_in_time_and_once() -> None:
     assert wire.rules.due(S) == ([], None, 2 * S)
     ((direction, raw),), close, again = wire.rules.due(2 * S)
     assert (direction, close, again) == (S2C, None, None)
-    told = json.loads(raw.removeprefix(b"INFO "))
-    assert told == {"server_id": "X", "version": "2.15.1", "headers": True, "max_payload": 7, "ldm": True}
+    announced = json.loads(raw.removeprefix(b"INFO "))
+    assert announced == {
+        "server_id": "X",
+        "version": "2.15.1",
+        "headers": True,
+        "max_payload": 7,
+        "ldm": True,
+    }
     assert wire.rules.due(3 * S) == ([], None, None)
 
 

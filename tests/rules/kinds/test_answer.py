@@ -51,7 +51,7 @@ def test_without_a_listener_the_frame_passes(request_: str) -> None:
     assert found.decide(C2S, request_) is None
 
 
-def test_a_client_without_headers_hears_no_status() -> None:
+def test_a_client_without_headers_gets_no_status() -> None:
     decision = wire("status_code = 503", headers=False).decide(C2S, "PUB a _INBOX.x.1 0\n")
     assert decision is not None
     assert (decision.out, decision.answer) == ((), b"")

@@ -42,6 +42,6 @@ def test_a_gate_counts_what_it_would_deny() -> None:
         (('subject = "a"', 'op = "MSG"'), "op must be PUB, HPUB or SUB"),
     ],
 )
-def test_what_cannot_be_denied_is_refused(lines: tuple[str, ...], text: str) -> None:
+def test_settings_that_cannot_be_denied_are_refused(lines: tuple[str, ...], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         wire(*lines)

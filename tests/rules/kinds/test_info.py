@@ -23,7 +23,7 @@ def test_lame_duck_and_urls() -> None:
     assert out == b'INFO {"server_id":"X","ldm":true,"connect_urls":["10.0.0.1:4222"]} \r\n'
 
 
-def test_an_info_that_says_so_already_passes() -> None:
+def test_an_info_with_the_wanted_members_passes() -> None:
     raw = b'INFO {"ldm": true} \r\n'
     assert Wire(rule("lame_duck = true")).s2c(raw) == raw
 

@@ -52,7 +52,7 @@ def test_empirical_gives_back_what_was_measured() -> None:
     assert abs(median(found) - 2.5) < 0.2
 
 
-def test_overtaking_must_be_said() -> None:
+def test_overtaking_needs_its_setting() -> None:
     wire = Wire('[[rules]]\nname = "r"\nkind = "latency"\ndelay = "1s"\novertake = true\n')
     decision = wire.decide(C2S, "PING")
     assert decision is not None

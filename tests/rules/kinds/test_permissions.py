@@ -25,13 +25,13 @@ def test_a_denied_publish_gets_the_server_s_words_only() -> None:
     assert (decision.out, decision.ok) == ((), False)
 
 
-def test_what_is_allowed_is_not_even_looked_at() -> None:
+def test_allowed_frames_stay_in_runs() -> None:
     found = wire('publish = "a.*"')
     assert not found.rules.interest[C2S].need(0, b"a.b")
     assert found.c2s("PUB a.b 0\n") == b"PUB a.b 0\r\n\r\n"
 
 
-def test_a_pedantic_client_hears_of_a_bad_subject_first() -> None:
+def test_a_pedantic_client_gets_the_error_of_a_bad_subject_first() -> None:
     decision = wire('publish = "a.*"', pedantic=True).decide(C2S, "PUB b. 1\nx")
     assert decision is not None
     assert decision.answer.startswith(b"-ERR 'Invalid Publish Subject'\r\n-ERR 'Permissions")
@@ -101,7 +101,7 @@ def test_a_reply_may_be_answered_once_and_in_time() -> None:
 TRACED = "HPUB ok {0} {0}\n{1}\n"
 
 
-def test_what_is_traced_must_be_allowed_too() -> None:
+def test_trace_destinations_must_be_allowed_too() -> None:
     """The server publishes traces of a message where a header says, and asks about that subject first."""
     found = wire('publish = { deny = "a.secret" }')
     for value, denied in (("a.secret", True), (" a.secret\t", True), ("a.open", False), ("a.*", False)):
@@ -131,7 +131,7 @@ def test_a_sid_that_two_subs_named_hides_nothing() -> None:
     ).greeted()
     play.client(b"SUB x 5\r\n").server(b"-ERR 'maximum subscriptions exceeded'\r\n")
     play.client(b"SUB a.* 5\r\n")
-    told = play.to_client
+    answer = play.to_client
     play.server(b"MSG a.secret 5 0\r\n\r\nMSG a.open 5 0\r\n\r\n")
-    assert b"ERR" in told
+    assert b"ERR" in answer
     assert play.to_client == b"MSG a.open 5 0\r\n\r\n"

@@ -30,6 +30,6 @@ def test_a_prefix_may_be_written_three_ways(written: str) -> None:
         (('from = "a"', 'to = "b"', "two_way = false", "jetstream = true"), "jetstream needs a rule"),
     ],
 )
-def test_what_cannot_be_mapped_is_refused(lines: tuple[str, ...], text: str) -> None:
+def test_bad_mappings_are_refused(lines: tuple[str, ...], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         wire(*lines)

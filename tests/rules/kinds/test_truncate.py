@@ -16,5 +16,5 @@ def test_headers_stay_whole() -> None:
     assert Wire(RULE).s2c(raw) == b"HMSG a 1 12 15\r\nNATS/1.0\r\n\r\nabc\r\n"
 
 
-def test_what_is_short_enough_passes_as_it_was_written() -> None:
+def test_a_short_payload_passes_byte_for_byte() -> None:
     assert Wire(RULE).c2s(b"pub  a 003\r\nabc\r\n") == b"pub  a 003\r\nabc\r\n"

@@ -19,10 +19,10 @@ def hpub(headers: bytes, body: bytes = b"body") -> bytes:
 EXPECTS = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence-Subject: %s\r\nX: y\r\n\r\n"
 
 
-@pytest.mark.parametrize(("named", "told"), [(b"a.*", b"t.a.*"), (b"_INBOX.1", b"_INBOX.1")])
-def test_the_subject_of_an_expected_sequence_is_the_server_s(named: bytes, told: bytes) -> None:
+@pytest.mark.parametrize(("named", "expected"), [(b"a.*", b"t.a.*"), (b"_INBOX.1", b"_INBOX.1")])
+def test_the_subject_of_an_expected_sequence_is_the_server_s(named: bytes, expected: bytes) -> None:
     (out,) = frames(Wire(TENANT).c2s(hpub(EXPECTS % named)), C2S)
-    assert (out.subject, out.headers, out.body) == (b"t.a", EXPECTS % told, b"body")
+    assert (out.subject, out.headers, out.body) == (b"t.a", EXPECTS % expected, b"body")
 
 
 def test_also_where_the_subject_of_the_publish_stays() -> None:
@@ -67,7 +67,7 @@ def test_headers_that_name_subjects_are_translated() -> None:
     assert out.headers == block.replace(b" traces", b" t.traces").replace(b" later.x", b" t.later.x")
 
 
-def test_what_the_server_reads_of_a_name_is_what_is_translated() -> None:
+def test_the_header_value_that_the_server_reads_is_translated() -> None:
     """Of the trace's target the first that is not empty, of others the first, and only after CRLF."""
     block = (
         b"NATS/1.0\r\nNats-Trace-Dest: \r\nNats-Trace-Dest: a\r\nNats-Schedule-Target:\r\n"

@@ -52,5 +52,5 @@ def test_configurations_are_translated_at_any_depth() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[1]", b"{broken", b'{"name":"S"}', b'{"filter_subject":""}', b"{" * 9000]
 )
-def test_what_has_no_subject_keeps_its_bytes(body: bytes) -> None:
+def test_a_body_without_a_subject_keeps_its_bytes(body: bytes) -> None:
     assert translate_body(body, mark) == body

@@ -39,7 +39,7 @@ def test_c2s(sent: str, out: bytes) -> None:
 @pytest.mark.parametrize(
     "subject", ["_INBOX.x", "$JS.API.INFO", "$JS.ACK.a.b", "$SYS.x", "$SRV.PING", "_R_.x"]
 )
-def test_what_carries_state_is_left_alone(subject: str) -> None:
+def test_subjects_that_carry_state_are_left_alone(subject: str) -> None:
     found = wire(TENANT)
     assert found.c2s(f"PUB {subject} {subject} 0\n") == f"PUB {subject} {subject} 0\r\n\r\n".encode()
     assert found.c2s(f"SUB {subject} 1") == f"SUB {subject} 1\r\n".encode()
@@ -116,8 +116,8 @@ def test_the_jetstream_api_is_translated_both_ways() -> None:
     assert json.loads(out.split(b"\r\n")[1])["subjects"] == ["t.a.>", "t.b"]
     answer = json.dumps({"type": "x", "config": {"subjects": ["t.a.>"]}, "state": {"subjects": {"t.a.1": 3}}})
     back = found.s2c(f"MSG _INBOX.1 1 {len(answer)}\n{answer}")
-    told = json.loads(back.split(b"\r\n")[1])
-    assert (told["config"]["subjects"], told["state"]["subjects"]) == (["a.>"], {"a.1": 3})
+    translated = json.loads(back.split(b"\r\n")[1])
+    assert (translated["config"]["subjects"], translated["state"]["subjects"]) == (["a.>"], {"a.1": 3})
     assert found.c2s("PUB $JS.API.CONSUMER.CREATE.S.C.a.> _INBOX.2 2\n{}").startswith(
         b"PUB $JS.API.CONSUMER.CREATE.S.C.t.a.> "
     )

@@ -14,7 +14,7 @@ from tests.rules.kit import MS, FakeView, S, Wire
 PAUSE = '[[rules]]\nname = "p"\nkind = "pause"\n'
 
 
-def test_a_firing_is_told_once_over_all_binds() -> None:
+def test_a_firing_is_reported_once_over_all_binds() -> None:
     wire = Wire(PAUSE)
     wire.rules.due(0)
     wire.rebind()
