@@ -209,7 +209,9 @@ class DirectionPipe:
         """
         self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
         if due is not None:
-            self._open.item = Item([head], due, 1, 1 << frame.op, ordinal, now, cause, open=True)
+            untouched = head == frame.raw
+            in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
+            self._open.item = Item([head], due, 1, 1 << frame.op, in_first, in_t, cause, of, open=True)
             self.outbox.put(self._open.item)
         else:
             self._open.out_first = self.out_next
@@ -233,7 +235,8 @@ class DirectionPipe:
                 opened.tail += data[: max(0, room)]
         if segment.last:
             self._open = None
-            if opened.item is None or opened.cause is not None:
+            # A held frame that goes on untouched is recorded as it leaves, with both of its times.
+            if opened.item is None or opened.item.in_first is None:
                 self.records.open_ended(opened, now)
             if self._later:
                 self._boundary(now)

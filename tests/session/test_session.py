@@ -505,6 +505,25 @@ def test_a_held_frame_that_the_end_cuts_is_recorded_once() -> None:
     assert [(record.cause, record.flags) for record in play.records[before:]] == [("holds", Flags.CUT)]
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_held_frame_that_streams_is_recorded_once_on_each_leg(renamed: bool) -> None:
+    """Untouched it is one record with both times, rewritten two that the ordinal ties."""
+
+    def hold(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        if frame.op != Op.PUB:
+            return None
+        out = (encode.with_line(frame, subject=b"b"),) if renamed else None
+        return Decision(out=out, until=1_000, cause="late")
+
+    play = Playbook(OneRule(hold, PUBS), frame_hold_limit=10).greeted()
+    before = len(play.records)
+    play.client(b"PUB a 20\r\n" + b"x" * 5).client(b"x" * 15 + b"\r\n").at(1_000)
+
+    records = [(r.data[:5], r.in_first, r.out_first, r.extra) for r in play.records[before:]]
+    both = [(b"PUB a", 2, None, None), (b"PUB b", None, 2, {"of": 2})]
+    assert records == (both if renamed else [(b"PUB a", 2, 2, None)])
+
+
 def test_unknown_op_from_the_server_makes_its_stream_opaque() -> None:
     """The stream passes with one notice; with a rule on that direction the connection ends."""
     play = Playbook().greeted()
