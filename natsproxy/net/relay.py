@@ -86,6 +86,7 @@ class Relay:
                 self._nursery = nursery
                 if greeting:
                     self._perform(self.session.receive(S2C, greeting, now_ns()))
+                # A kill or another chain may have ended it before there was a nursery to cancel.
                 if self.end is not None:
                     nursery.cancel_scope.cancel()
                 nursery.start_soon(self._pump, C2S)
@@ -132,6 +133,7 @@ class Relay:
 
     async def barrier(self) -> None:
         """Wait until we and the server have handled all that the client has sent so far."""
+        # Bytes in our socket, or read and not scanned, were sent before the barrier.
         while (self._client.readable or self.session.pipes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
         passed = trio.Event()
@@ -153,6 +155,7 @@ class Relay:
         timeslice = Timeslice(self._most_frames)
         while not target.gone:
             while pipe.full and not session.over:
+                # An event of trio is set once; each wait needs a fresh one.
                 if self._unblocked.is_set():
                     self._unblocked = trio.Event()
                 await self._unblocked.wait()
@@ -286,6 +289,7 @@ class Relay:
             now = now_ns()
             if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
                 continue
+            # The wait belongs to nobody: only the work of the tick counts against the slice.
             timeslice.begin()
             before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))

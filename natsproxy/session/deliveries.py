@@ -71,6 +71,7 @@ class Deliveries:
         """Neither look at nor count messages on `sid` any more."""
         self._state.tallies.pop(sid, None)
         self._state.pipes[S2C].scanner.watch_sids.pop(sid, None)
+        # Messages by the old subject may still come, and need the old rules.
         if sid in self.resubscribing:
             self._state.watch_sid(sid, Need.PAYLOAD)
 
@@ -79,6 +80,7 @@ class Deliveries:
         pongs = self._pongs
         self.closed_sids.add(sid)
         self._state.watch_sid(sid, Need.LINE)
+        # Two fences of its own, around the UNSUB: the +OK between their PONGs is the one of the UNSUB.
         pongs.last = None
         pongs.fence(now).then.append(lambda _: self.expect_ok(1))
         self._state.pipes[C2S].inject(encode.unsub(sid), Op.UNSUB.bit, now, "proxy")

@@ -41,13 +41,10 @@ class DirectionPipe:
         self.records = DirectionRecords(direction, scanner, context)
         self._sender = Sender(direction, self.records, context)
         self.outbox = self._sender.outbox
-        self.in_bytes = 0
-        self.swallowing = False
-        self.pending = False
-        self.handled = 0
+        self.in_bytes = self.handled = self.owed = 0
+        self.swallowing = self.pending = False
         self.boundary_by: int | None = None
         self.unsent: deque[Item] = deque()
-        self.owed = 0
         self._settings = context.settings
         self._budget = context.budget
         self._charged = 0
@@ -112,6 +109,7 @@ class DirectionPipe:
             self._sender.out_next += len(changed)
         if not self._frames:
             return
+        # A view of the read: bytes that no rule wants are not copied between the two sockets.
         data: bytes | memoryview = self._buffer
         if self._end - self._start != len(self._buffer):
             data = memoryview(self._buffer)[self._start : self._end]
@@ -124,6 +122,7 @@ class DirectionPipe:
     def hold(self, run: Run, first: int, now: int, until: int, cause: str) -> None:
         """Send neighbouring frames as they are, at `until` and not before."""
         self.flush(now)
+        # A copy: a view would keep the whole read in memory as long as the delay lasts.
         data = run.buffer[run.start : run.end]
         self.outbox.put(Item([data], until, run.frames, run.ops, first, now, cause))
 
@@ -214,6 +213,7 @@ class DirectionPipe:
             self._open.item = Item([head], due, 1, 1 << frame.op, in_first, in_t, cause, of, open=True)
             self.outbox.put(self._open.item)
         else:
+            # Its head goes out now, so it has its place among the frames sent, however its body ends.
             self._open.out_first = self.out_next
             self._sender.write(head)
             self._sender.out_next += 1
@@ -274,6 +274,7 @@ class DirectionPipe:
         if opened is not None:
             self.records.open_ended(opened, now, Flags.CUT)
             if opened.item is not None:
+                # Its arrival is recorded now; without this ordinal the outbox does not record it again.
                 opened.item.in_first = None
 
     def cut(self, rest: bytes, now: int) -> None:

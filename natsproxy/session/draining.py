@@ -41,6 +41,7 @@ class Draining:
         answers: and once no answer to one of its requests is due.
         """
         fence = self._pongs.fence(now)
+        # A fence that ends the connection for another cause keeps that cause.
         fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
         fence.drains = answers
 

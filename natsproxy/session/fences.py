@@ -51,6 +51,7 @@ class PongQueue:
 
     def fence(self, now: int) -> Fence:
         """Return a fence at this place of the c2s stream; neighbours share one."""
+        # A PING for each answer would double the frames of a client whose publishes are all denied.
         if self.last is None:
             self.last = Fence(deadline=now + self._state.settings.fence_timeout)
             self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")

@@ -146,6 +146,7 @@ class Handlers:
             sub.ours = True
             self._state.watch_sid(frame.sid, Need.LINE)
             self._pongs.fence(now).then.append(lambda at: self._deliveries.limit(sub, maximum, counted, at))
+            # Passed on with a limit out of reach: a verbose client is owed the +OK of the server.
             raw = encode.unsub(frame.sid, _NO_LIMIT)
             pipe.replace(frame, (raw,), ordinal, now, "proxy")
             self._pongs.last = None

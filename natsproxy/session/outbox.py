@@ -71,6 +71,7 @@ class Outbox:
     def put(self, item: Item) -> None:
         """Queue an item behind the others."""
         item.size = sum(map(len, item.parts)) + OVERHEAD
+        # The delay of the link counts from the end of those of the rules: they add up.
         item.due += self.conditions.delay
         self.bytes += item.size
         if not (item.overtake or item.defer):
@@ -145,6 +146,7 @@ class Outbox:
         conditions = self.conditions
         while self._carry and self._credit_at <= now and not conditions.paused and not stop():
             piece = self._carry[0]
+            # Without a size, slices are those of 10 ms, so that bytes flow evenly at the rate.
             size = conditions.slice_size or (
                 max(1, conditions.rate // 100) if conditions.rate else len(piece)
             )
@@ -157,6 +159,7 @@ class Outbox:
             cost = conditions.slice_delay + (
                 len(head) * 1_000_000_000 // conditions.rate if conditions.rate else 0
             )
+            # An idle link saves up 20 ms: a late wake-up must not lower the rate, nor a pause allow a burst.
             self._credit_at = max(self._credit_at, now - 20_000_000) + cost
             yield head
 

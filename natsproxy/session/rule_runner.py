@@ -57,6 +57,7 @@ class RuleRunner:
             self._state.end(close_reasons.RULE_FAILED, str(error))
             return
         self._listen()
+        # Before subscriptions are made anew: one that is revoked must not be.
         for sid, text in self.rules.revoked:
             self._deliveries.forget(sid)
             self._deliveries.close_sid(sid, now)
@@ -144,6 +145,7 @@ class RuleRunner:
             answer += encode.OK
         if answer:
             self._answer(pipe, answer, now)
+        # Last: a link that stops or swallows does so behind this frame, not before it.
         if decision.conditions_changed:
             self.update_conditions(now)
 

@@ -164,6 +164,7 @@ class Session:
         pipe.in_bytes += len(data)
         if self._state.phase is OVER or pipe.phase >= FIRST_STOPPED:
             return self.take_actions()
+        # Only the first bytes of a client: behind them, the same bytes may be part of a payload.
         if direction == C2S and pipe.in_bytes == len(data):
             other = other_protocol(data)
             if other is not None:
@@ -181,6 +182,7 @@ class Session:
         self._scan(pipe, now, limit)
         pipe.flush(now)
         self._runner.emit_fired()
+        # Both: a frame of one direction may put an answer of ours into the other.
         for each in self.pipes:
             each.charge()
         self._draining.end_if_answered()
@@ -214,8 +216,10 @@ class Session:
                 self._unframed.opaque(pipe, segment, now)
             if state.phase is OVER or pipe.phase >= FIRST_STOPPED:
                 break
+            # Not `first` plus the frames taken: `neighbours` may have given some back.
             first = scanner.ordinal
             if (first >= stop or limit.reached()) and not pipe.unframed:
+                # The scanner has read one frame ahead, and rules may change before the next call.
                 scanner.untake([])
                 pipe.pending = True
                 break
@@ -235,6 +239,7 @@ class Session:
         if segment is None:
             return
         if isinstance(segment, Frame) and segment.op == Op.CONNECT:
+            # The log names the client, and its connection key counts.
             self._handlers.on_connect(pipe, segment, 0, now)
         self.pipes[S2C].inject(encode.err(f"natsproxy: {self._state.refusal}"), Op.ERR.bit, now, "proxy")
         self._state.end(close_reasons.REFUSED, self._state.refusal or "")

@@ -85,6 +85,7 @@ class DecisionBuilder:
         """Add the rewriting of a c2s frame, which comes last."""
         self.rewritten = result.out
         self.answer += result.answer
+        # A lost share of a weighted mapping is a publish that the server would have acknowledged.
         self.ok = not result.out and not result.answer
         self.upstream_subject = result.upstream_subject
         self.cause = result.cause or self.cause or "rewrite"

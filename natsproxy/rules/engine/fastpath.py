@@ -224,6 +224,7 @@ class FastPath:
         if direction == S2C:
             return self._find_s2c(frame)
         subject, rewriter = frame.subject, self._rewriter
+        # The general path opens the request.
         if self._index.request_rules(subject):
             return None
         decision = self._without_rewriting(C2S, frame, subject)
@@ -243,6 +244,7 @@ class FastPath:
         if self._rewriter is not None:
             target = self._rewriter.undo(subject, rewritten_subscription(self._view, frame.sid))
             subject = subject if target is None else target.subject
+        # The rules that wait for this answer look at its body or status.
         if self._requests.waiters(subject):
             return None
         decision = self._without_rewriting(S2C, frame, subject)
@@ -252,12 +254,14 @@ class FastPath:
         self, direction: Direction, frame: Frame, decision: CachedDecision, target: Rewritten | None
     ) -> CachedDecision:
         """Return the decision on frames that the other rules pass, with that of rewriting."""
+        # Two rules act on these frames: only the general path combines their verdicts.
         if type(decision) is not CachedPass or decision.admits is not None:
             return None
         # The headers that other rules mind begin like this too, so this condition includes theirs.
         unless = _SUBJECT_HEADERS if frame.op in _WITH_HEADERS else b""
         if target is None or target.subject == frame.subject:
             return self._pass(unless)
+        # A lost share: the general path drops it and gives a verbose client its +OK.
         if not target.subject:
             return None
         batch = self._rewritten.get((direction, target.rule))
@@ -285,6 +289,7 @@ class FastPath:
                     return None
                 admits = admits or static.admits
                 continue
+            # A second rule acts too, or a verbose client is owed the +OK of a dropped frame.
             if acting is not None or (direction == C2S and self._view.verbose):
                 return None
             acting = self._batches.get((direction, state.rule))

@@ -7,7 +7,8 @@ Theory
 2. The conditions of a link are the sum of the rules in force on its direction.  An action that a rule takes
    once, when it comes into force (frames of ours, a close), is returned by `due`.
 3. A rule loaded later is in force at once on the connections that are already open.  A window is counted from
-   the start of the connection, or with `per = "proxy"` from when the rule was loaded.
+   the start of the connection or, if that is later, from when the rule came into force on it; with `per =
+   "proxy"` from when the rule was loaded.
 4. A rule that is removed leaves nothing behind: its conditions end.
 """
 

@@ -20,7 +20,7 @@ from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import ConnectionRules, Decision, FastPathFunction, LinkConditions, View
 from natsproxy.rules.model.gate import Count
 from natsproxy.rules.model.roles import PUBS, OpenRequests
-from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
+from natsproxy.rules.model.rule import Hit, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.seeded_random import Draws
 from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
@@ -55,7 +55,6 @@ class RuleEngine:
         self._view = view
         self._index = index
         self._seed = seed
-        self._opened: int = before._opened if before is not None else now
         self._states: dict[Rule, RuleState] = {}
         self.revoked = [
             found
@@ -105,10 +104,10 @@ class RuleEngine:
         if found is not None:
             found.rebind(self._view, self._seed)
             return found
+        # The first connection that binds it brings the time, which loading has not.
         if rule.shared.since < 0:
             rule.shared.since = now
-        since = self._opened if isinstance(rule.action, LinkAction) and before is None else now
-        counts = (Count(since=since), Count(since=since))
+        counts = (Count(since=now), Count(since=now))
         return RuleState(rule, rule.action.bind(self._view), counts, self._view, self._seed)
 
     # -- for the session
@@ -189,6 +188,7 @@ class RuleEngine:
         """Run the rules over a frame; None when none of them acted."""
         states = self._by_place[direction]
         places: Iterable[int] = self._index.candidates(direction, frame.op, frame.subject)
+        # Rules about answers are found by the open request: the index knows no reply subjects.
         if direction == S2C and len(self._requests):
             waiters = self._requests.waiters(frame.subject)
             if waiters:
@@ -224,6 +224,7 @@ class RuleEngine:
         counted = rule.shared if gate.per_proxy else state.counts[direction]
         if state.gated and not gate.admits(counted, m, state.key, now, draws.draw, direction.label):
             return builder
+        # The match is counted above although an earlier rule has ended the frame: see `chain.py`.
         if builder is not None and builder.over:
             return builder
         hit = Hit(direction, now, m, draws, self._view)

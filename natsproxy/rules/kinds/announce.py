@@ -1,8 +1,9 @@
 """announce: the server seems to send an INFO of its own accord: lame duck mode, other servers, other limits.
 
-It comes when the rule comes into force (at once, or when `between` begins), with the members of
-the server's last INFO and those given here.  Clients that have not had their first PONG get none, as from the
-server.
+nats-server sends such an INFO when its cluster changes and when it is about to stop (`ldm`), to clients whose
+CONNECT has `protocol` 1 and that have had their first PONG; other clients get none, here too.  It has the
+members of the server's last INFO and those of the rule.  The INFO goes out when the rule comes into force: at
+once, or when `between` begins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""close: the proxy ends connections in an orderly way.
+"""close: the proxy ends connections in an orderly way, as a server that is stopped: FIN, and no -ERR.
 
-With a frame selector the connection ends at that frame (op = "CONNECT": after CONNECT; op = "PING"); without
-one when the rule comes into force: at once on open connections, or when `between` begins.  `deliver = true`
-lets an s2c frame out first: with op = "INFO" the client sees the greeting and nothing more.
+With a frame selector the connection ends at that frame (`op = "CONNECT"`: after CONNECT; `op = "PING"`);
+without one when the rule comes into force: at once on open connections, or when `between` begins.  `deliver =
+true` lets an s2c frame out first: with `op = "INFO"` the client gets the greeting and nothing more.
 """
 
 from __future__ import annotations

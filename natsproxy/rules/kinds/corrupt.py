@@ -1,7 +1,8 @@
 """corrupt: payloads arrive damaged, at their own length.
 
-Only the body is touched, never the header block or the control line, so the stream stays whole.  Random
-numbers choose the bytes and the change.  A frame with an empty body passes.
+No server does this: it stands for a faulty disk, memory or middlebox, and shows whether a consumer checks its
+messages.  Only the body is changed, never the header block or the control line, so that the stream still
+parses.  Random numbers choose the bytes and the change.  A frame with an empty body passes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""drop: frames are lost, as on a link that forgets them.
+"""drop: frames are lost, as messages of a server that restarts or of a subscriber that is too slow.
 
-The stream stays whole, since only whole frames go.  A verbose client still gets the `+OK` of a dropped PUB or
-SUB.  Dropped deliveries do not count toward UNSUB max for the client; the session keeps that count.
-`op = "PING"` or `"PONG"` makes a link that looks dead to one side.
+Core NATS delivers at most once, so a lost message is within its promise; a lost ack makes JetStream deliver
+again.  Only whole frames are dropped, and the stream still parses.  A verbose client gets the `+OK` of a
+dropped PUB or SUB all the same.  Dropped deliveries do not count toward UNSUB max for the client; the session
+keeps that count.  `op = "PING"` or `"PONG"` makes a link that looks dead to one side.
 """
 
 from __future__ import annotations

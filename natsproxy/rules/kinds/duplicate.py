@@ -1,6 +1,8 @@
-"""duplicate: frames arrive more than once, as from a sender that tries again.
+"""duplicate: frames arrive more than once, as from a sender that tries again after a lost answer.
 
-The copies follow the frame at once and share its delay.  Extra deliveries do not count toward UNSUB max.
+JetStream drops a second publish only if its `Nats-Msg-Id` is that of the first, and delivers a message again
+whose ack it did not get.  The copies follow the frame at once and share its delay.  Extra deliveries do not
+count toward UNSUB max.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """half_close: the receiver of one direction gets FIN while the other direction goes on.
 
-Bytes that still come in the closed direction are lost.
+A peer that has died in part looks like this: clients of NATS take FIN as the end of the connection and
+reconnect.  Bytes that still come in the closed direction are lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """headers: headers are set or removed; every other byte of the header block is kept.
 
-A header is set only where the client and the server have agreed on headers: nats-server closes a connection
-for an HPUB without that.
+A header is set only where the client and the server have agreed on headers (`headers` in INFO and CONNECT):
+nats-server closes a connection for an HPUB without that.  Names are compared byte for byte, as on the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """info: the INFO of the server is changed on its way to the client.
 
-Members of the INFO are set or removed; every other byte is kept.  A client believes a lower
-`max_payload`, while the server still takes more.  `connect_urls` lead clients elsewhere: that may be meant.
+Members of the INFO are set or removed; every other byte is kept.  The server itself does not change: a client
+keeps to a lower `max_payload`, while the server still takes more, and a higher one makes the server close.
+`connect_urls` lead clients to other servers, past the proxy: that may be meant.
 """
 
 from __future__ import annotations

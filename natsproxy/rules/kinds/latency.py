@@ -1,4 +1,4 @@
-"""latency: frames arrive later.
+"""latency: frames arrive later, as over a long or a busy network.
 
 The deadline is absolute, from when the frame arrived: a burst is delayed, not serialised.  Frames behind a
 delayed one wait for it (NATS promises the order of a publisher) unless `overtake` is written.  Delays of

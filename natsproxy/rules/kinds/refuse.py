@@ -1,7 +1,7 @@
 """refuse: new connections are not served: reset at once, or closed before the server's INFO.
 
-A client cannot tell the first from a port where nobody listens, the second from a balancer without a server
-behind it.  Open connections are left alone.
+A client cannot tell the first (`how = "reset"`) from a port where nobody listens, the second (`how =
+"close"`) from a load balancer without a server behind it.  Open connections are left alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """reorder: a frame goes after some of those that follow it.
 
-NATS keeps the order of one publisher on one connection; this breaks that promise on purpose.  A frame waits
-until `by` more frames of its direction have gone, or until `within` is over.
+NATS keeps the order of one publisher on one connection; this rule breaks that promise on purpose, as two
+publishers or a reconnect do.  A frame waits until `by` more frames of its direction have gone, or until
+`within` is over.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """reset: connections end with RST on both legs, at once; bytes still on their way are lost.
 
-With a frame selector at that frame, without one when the rule comes into force (also on connections that are
+Peers see this when a host crashes, or a firewall or load balancer drops the connection.  With a frame
+selector it happens at that frame; without one when the rule comes into force (also on connections that are
 already open), or when `between` begins.
 """
 

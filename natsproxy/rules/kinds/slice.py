@@ -1,5 +1,6 @@
 """slice: bytes go out in small pieces, so that frames arrive in parts.
 
+TCP promises no more than the order of the bytes; a client that takes each read for a whole frame fails here.
 Of several rules on a link the smallest size counts, and their delays add up.
 """
 

@@ -1,4 +1,8 @@
-"""slow_close: the end of a connection reaches the other side later; of several rules the longest counts."""
+"""slow_close: the end of a connection reaches the other side later, as if its FIN were held up.
+
+The client goes on sending to a server that has gone, or the server keeps the subscriptions of a client that
+has gone.  Of several rules on a link the longest delay counts.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """stop_reading: the proxy stops reading from the sender, whose bytes stay in its kernel.
 
-A server sees a slow consumer.
+A server sees a slow consumer: it closes the connection, in the middle of a frame and without an -ERR, once
+its `write_deadline` (10 s) is over or `max_pending` (64 MiB) is used up.
 """
 
 from __future__ import annotations

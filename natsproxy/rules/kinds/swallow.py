@@ -1,6 +1,7 @@
-"""swallow: messages are lost for a while.
+"""swallow: messages are lost for a while, as in a network that drops all packets and heals.
 
-The loss begins and ends at a frame boundary, so the stream stays whole.
+The loss begins and ends at a frame boundary, so the stream still parses.  The frames that the session follows
+pass: CONNECT, SUB, UNSUB and PING of the client, INFO, PONG and -ERR of the server.
 """
 
 from __future__ import annotations

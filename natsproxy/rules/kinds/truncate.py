@@ -1,4 +1,8 @@
-"""truncate: payloads arrive short, the lengths in the control line mended; headers stay whole."""
+"""truncate: payloads arrive short, as from a sender that cut them; headers stay whole.
+
+The lengths in the control line are adapted, so the stream still parses and only the reader of the payload
+sees the fault.  A payload that is short enough passes byte for byte.
+"""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ class Selector:
 
     def _queue(self, frame: Frame, view: View) -> bool:
         queue = frame.queue
+        # A MSG does not carry its queue; its subscription does.
         if not queue and (sub := view.subs.get(frame.sid)) is not None:
             queue = sub.queue
         return bool(queue) and any(matches(pattern, queue) for pattern in self.queues or ())

@@ -57,6 +57,7 @@ def translate_body(body: bytes, translate: Translate) -> bytes:
         changed = _walk(document, translate)
     except (ValueError, RecursionError):  # not JSON, or deeper than any body of the API
         return body
+    # Unchanged bodies keep their bytes, so that odd spacing and key order reach the other side.
     return json.dumps(changed, separators=(",", ":")).encode() if changed != document else body
 
 

@@ -234,6 +234,7 @@ class SubjectRewriter:
                 for item in candidates
                 if item[1].transform is not None and item[1].transform.apply_pattern(subscribed) is not None
             ]
+            # The mapping of the SUB first: several mappings may have an inverse for this subject.
             candidates = own[:1] + candidates
         for rule, action in candidates:
             found = action.inverse.apply_pattern(subject) if action.inverse is not None else None
