@@ -31,7 +31,7 @@ import trio
 
 from natsproxy.capture.filter.recording_filter import RecordingFilter
 from natsproxy.capture.format.records import Gap, Item, Preamble
-from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
+from natsproxy.capture.write.builder import BLOCK_SIZE, COMPILED, BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Event, Notice
@@ -42,7 +42,7 @@ from natsproxy.net.writer_thread import WriterThread
 from natsproxy.wire.frames import NO_LIMIT
 
 FILTERED_FRAMES: Final = 2048
-"""The frames of one record at most, where the filter may look at each: `put` filters a record in one go."""
+"""The frames of one record at most, where the pure filter may look at each: `put` filters it in one go."""
 SLOW: Final = "the disk did not keep up"
 _SLOWDOWN_MARGIN: Final = 4 * BLOCK_SIZE  # beyond half of the queue; from there `gap` holds traffic up
 _SLOWDOWN_SHARE: Final = 0.3  # of the time, for which `gap` may hold traffic up
@@ -82,9 +82,9 @@ class Recorder:
             on_failure=self._on_failure,
             on_room=self._resume,
         )
-        self.builder = BlockBuilder()
-        self._filter = RecordingFilter(settings.selection)
-        self.most_frames = FILTERED_FRAMES if self._filter.cuts else NO_LIMIT
+        chosen = RecordingFilter(settings.selection)
+        self.builder = BlockBuilder(chosen)
+        self.most_frames = FILTERED_FRAMES if chosen.cuts and not COMPILED else NO_LIMIT
         self._timed = False  # the task knows when the block that is being built is due
         self._segment_began = now_ns()
         self._wake = trio.Event()
@@ -108,17 +108,10 @@ class Recorder:
 
     def put(self, item: Item) -> None:
         """Record an item; it never blocks and never raises."""
-        if self._filter.passes(item):
-            self._put(item)
-            return
-        for kept in self._filter.apply(item):
-            self._put(kept)
-
-    def _put(self, item: Item) -> None:
         builder = self.builder
         if not (builder.begun or builder.dropping):
             builder.begin(now_ns(), time.time_ns())
-        builder.add(item)
+        builder.put(item)
         self.added()
 
     def added(self) -> None:
@@ -205,7 +198,7 @@ class Recorder:
             return
         reason, since = outage
         if missed is not None:
-            self._put(Gap(None, missed.t1, {"reason": reason, **missed._asdict()}))
+            self.put(Gap(None, missed.t1, {"reason": reason, **missed._asdict()}))
         _, _, frames, size = missed or (0, 0, 0, 0)
         self._emit(GapEvent(now_ns(), None, reason, size, frames, since))
 

@@ -1,8 +1,12 @@
-"""A fast stream through the proxy, with and without recording: the speed of each, and the frames kept.
+"""Recording: the processor time of a recorder for one frame, and a fast stream through the proxy.
 
-One publisher and one subscriber, as in `bench_proxy.py`; the rounds of both are interleaved and medians are
-shown, with the processor seconds that the proxy used for all rounds.  The capture is of the default overflow,
-`gap`: what is not kept is counted.  Loopback and temporary files only, bounded in count.
+The first table has the cost of a capture's settings: runs of 64 KiB, as a busy connection gives them, go to a
+builder and a writer without a proxy around them.
+
+The second table has the speed of the proxy with and without recording, and the frames kept.  One publisher
+and one subscriber, as in `bench_proxy.py`; the rounds of both are interleaved and medians are shown, with the
+processor seconds that the proxy used for all rounds.  The capture is of the default overflow, `gap`: what is
+not kept is counted.  Loopback and temporary files only, bounded in count.
 """
 
 from __future__ import annotations
@@ -12,17 +16,62 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.format.records import Frames
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
+from natsproxy.wire.ops import C2S
 from tests.benchmarks.bench_proxy import throughput
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
 ROUNDS = 3
 COUNTS = {16: 400_000, 128: 300_000, 1024: 100_000, 16384: 10_000}
+
+
+SELECTIONS = {
+    "plain": Selection(),
+    "drop": Selection(payloads=(PayloadPolicy(b"orders.>", "drop"),)),
+    "truncate": Selection(payloads=(PayloadPolicy(b"orders.>", "truncate", 8),)),
+    "hash": Selection(payloads=(PayloadPolicy(b"orders.>", "hash"),)),
+    "selected": Selection(subjects=(b"orders.*.new",)),
+    "left out": Selection(subjects=(b"stock.>",)),
+}
+
+
+def cost(selection: Selection, size: int, seconds: float = 0.5) -> float:
+    """Return the processor time that a recorder takes for one frame, in ns."""
+    frame = b"PUB orders.4711.new %d\r\n%b\r\n" % (size, bytes(size))
+    frames = (1 << 16) // len(frame)
+    run = Frames(1, C2S, frame * frames, frames, 1, 0, 0, 0, 0)
+    builder, began, done = BlockBuilder(RecordingFilter(selection)), time.process_time(), 0
+    with tempfile.TemporaryDirectory(prefix="natsproxy-bench-") as folder:
+        while (spent := time.process_time() - began) < seconds:
+            writer = CaptureWriter(Path(folder) / "x.ncap", SegmentInfo(bytes(16), bytes(16), 0, 0))
+            writer.open_segment()
+            while writer.size < 64 << 20 and time.process_time() - began < seconds:
+                builder.begin(0, 0)
+                builder.put(run)
+                done += frames
+                if builder.size >= BLOCK_SIZE:
+                    writer.write(builder.seal())
+            writer.abandon()
+            (Path(folder) / "x.ncap").unlink(missing_ok=True)
+    return spent / done * 1e9
+
+
+def print_costs() -> None:
+    """Print the first table."""
+    print(f"{'ns a frame':18}" + "".join(f"{name:>10}" for name in SELECTIONS))
+    for size in COUNTS:
+        costs = [cost(selection, size) for selection in SELECTIONS.values()]
+        print(f"{size:>8} B payload" + "".join(f"{ns:>10.0f}" for ns in costs), flush=True)
+    print()
 
 
 def processor(proxy: ProxyProcess) -> float:
@@ -58,7 +107,8 @@ def measure(server: NatsServer, size: int, count: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
+    print_costs()
     print(f"{'':18} {'plain':>13} {'recording':>13} {'ratio':>8} {'cpu':>11} {'cpu':>10}   recorded")
     with NatsServer() as server:
         for size, count in COUNTS.items():

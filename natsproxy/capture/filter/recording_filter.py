@@ -2,7 +2,8 @@
 
 A record of many frames is split only where a frame is left out or changed: one scan, with an interest in just
 those frames, finds them, and the frames between them stay one slice.  Ordinals keep their numbers, so a
-reader sees where frames were left out; the segment header says why (`Selection.described`).
+reader sees where frames were left out; the segment header says why (`Selection.described`).  `_sieve.pyx`
+does the same to runs of ordinary frames without Python.
 
 Opens, ends, firings and greetings (INFO, CONNECT) of all connections are kept: a reader needs them to make
 sense of the rest.  Of the selected connections all frames without a subject are kept, and the SUBs that
@@ -12,6 +13,7 @@ overlap with a selected subject.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -28,6 +30,13 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op, op_mask
 from natsproxy.wire.parse import frames, head
 from natsproxy.wire.scanner import Interest, Scanner
+
+_sieve: Any = None
+if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
+    try:
+        from natsproxy.capture.filter import _sieve  # type: ignore[attr-defined, no-redef, unused-ignore]
+    except ImportError:  # not built: the filter below does it all
+        _sieve = None
 
 MESSAGES: Final = op_mask(*MESSAGE_OPS)
 _GREETING: Final = op_mask(Op.INFO, Op.CONNECT)
@@ -101,7 +110,8 @@ class Selection:
 class RecordingFilter:
     """Applies a selection to the items of one capture, in order.
 
-    cuts: it may look at each frame of a record.  State is kept for open connections only.
+    cuts: it may look at each frame of a record.  native: its compiled twin for runs, or None.  State is kept
+    for open connections only.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -120,6 +130,7 @@ class RecordingFilter:
         self._interest = Interest(tuple(clauses))
         self.cuts = bool(clauses)
         self._everything = not (clauses or selection.connections)
+        self.native: Any = None if _sieve is None else _sieve.Sieve(self, selection)
 
     def passes(self, item: Item) -> bool:
         """Tell whether `apply` would yield just this item and learn nothing from it: the hot path."""
@@ -133,7 +144,7 @@ class RecordingFilter:
         if isinstance(item, Open):
             self._addresses[item.conn] = str(item.info.get("client", ""))
         elif isinstance(item, Close):
-            self._unwanted.discard(item.conn)
+            self._select(item.conn, True)
             self._addresses.pop(item.conn, None)
         elif isinstance(item, Preamble):
             self._resume(item)
@@ -150,10 +161,15 @@ class RecordingFilter:
             connect = parse_connect(args)
         except ValueError:  # the server closes such a connection: there is nothing to select by
             return
-        if self._selection.wants(connect, self._addresses.get(conn, "")):
+        self._select(conn, self._selection.wants(connect, self._addresses.get(conn, "")))
+
+    def _select(self, conn: int, wanted: bool) -> None:
+        if wanted:
             self._unwanted.discard(conn)
         else:
             self._unwanted.add(conn)
+        if self.native is not None:
+            (self.native.take_in if wanted else self.native.leave_out)(conn)
 
     def _frames(self, record: Frames) -> Iterator[Frames]:
         if record.ops & Op.CONNECT.bit and record.direction == C2S:

@@ -7,17 +7,35 @@ cdef enum:
     CONNS = 64                  # the most connections that a summary names
 
 
+cdef struct Run:
+    # Whole untouched frames of one direction, which came and went at `t`.
+    uint64_t conn
+    int direction
+    const unsigned char *data
+    Py_ssize_t size
+    Py_ssize_t frames
+    uint32_t ops
+    uint64_t in_first
+    int64_t t
+    uint64_t out_first
+
+
+cdef class RunFilter:
+    # Add what is wanted of a run to a block; False without memory.
+    cdef bint put(self, BlockBuilder to, const Run *run) noexcept nogil
+
+
 cdef class BlockBuilder:
     # One thread owns a builder, the loop's.  That thread may read the public fields without the interpreter
-    # lock.  `size` is the bytes of the block that is built; `begun` says that there is one; `mono0` (in the
-    # proxy's clock) and `wall0` are its clocks in ns.
+    # lock.  `size` and `items` are of the block that is built; `mono0` (in the proxy's clock) and `wall0` are
+    # its clocks in ns.
     cdef readonly int64_t mono0, wall0
     cdef readonly Py_ssize_t size
-    cdef readonly bint begun
+    cdef readonly Py_ssize_t items
     cdef readonly bint dropping
     cdef unsigned char *data
     cdef Py_ssize_t room
-    cdef Py_ssize_t items, frames, missed, missed_frames
+    cdef Py_ssize_t frames, missed, missed_frames
     cdef uint64_t missed_bytes
     cdef int64_t first, last, missed_first, missed_last
     cdef uint32_t ops
@@ -25,10 +43,13 @@ cdef class BlockBuilder:
     cdef int conn_count, last_conn
     cdef set odd_conns
     cdef object pack
+    cdef bint started           # its clocks are set
+    cdef object filter
+    cdef RunFilter run_filter
 
-    # Add the record of whole untouched frames, which came and went at `t` (the proxy's clock, in ns); the data
-    # are copied.  While the builder drops records the run is counted as missed.  A block that has not begun
-    # begins at `t`.  False: there is no memory, and the run is not in the block.
+    # Add what the filter leaves of whole untouched frames, which came and went at `t` (the proxy's clock, in
+    # ns); the data are copied.  While the builder drops records they are counted as missed.  A block that has
+    # not begun begins at `t`.  False: there is no memory, and the run is not in the block.
     cdef bint add_run(
         self, uint64_t conn, int direction, const unsigned char *data, Py_ssize_t size, Py_ssize_t frames,
         uint32_t ops, uint64_t in_first, int64_t t, uint64_t out_first
@@ -36,11 +57,16 @@ cdef class BlockBuilder:
     # True if it is time to seal the block.  It takes more records all the same.
     cdef bint full(self) noexcept nogil
 
+    # Add the record of a run without asking the filter, as it is: with `flags` and the msgpack of `extra`.
+    cdef bint append(self, const Run *run, int flags, const unsigned char *extra, Py_ssize_t extra_size) noexcept nogil
+    cdef int add_kept(self, item) except -1
+
+    cdef void _start(self, int64_t t) noexcept nogil
     cdef bint _make_room(self, Py_ssize_t more) noexcept nogil
     cdef void _seen(self, int64_t t) noexcept nogil
     cdef void _seen_conn(self, uint64_t conn) noexcept nogil
     cdef void _miss(self, int64_t t, Py_ssize_t frames, Py_ssize_t size) noexcept nogil
     cdef int _append(self, data) except -1
-    cdef bint _add_run_of(self, tuple item) except -1
+    cdef bint _add_run_of(self, tuple item, bint filtered) except -1
     cdef int _seen_any_conn(self, conn) except -1
     cdef int _add_frames(self, item) except -1

@@ -152,20 +152,34 @@ cdef class SealedBlock:
         return parsed(fields[10], fields[2], fields[3]) if fields[0] == 0 else set()
 
 
+cdef class RunFilter:
+    """A filter of runs; this one wants all of them."""
+
+    cdef bint put(self, BlockBuilder to, const Run *run) noexcept nogil:
+        return to.append(run, 0, NULL, 0)
+
+
 cdef class BlockBuilder:
     """Gathers items; times in ns, sizes in bytes."""
 
-    def __cinit__(self):
+    def __cinit__(self, filter=None):
         self.odd_conns = set()
         self.pack = packer()
+        self.filter = filter
+        self.run_filter = None if filter is None else filter.native
 
     def __dealloc__(self):
         if self.data != NULL:
             give_memory(self.data, self.room)
 
+    @property
+    def begun(self):
+        """True while the block that is built has items."""
+        return self.items > 0
+
     def begin(self, int64_t mono, int64_t wall):
         """Start a block at this moment of both clocks."""
-        self.mono0, self.wall0, self.begun = mono, wall, True
+        self.mono0, self.wall0, self.started = mono, wall, True
 
     def drop(self):
         """Count items from now on, and keep none."""
@@ -180,23 +194,36 @@ cdef class BlockBuilder:
         self.missed_bytes = 0
         return None if nothing else missed
 
+    def put(self, item):
+        """Add what the filter leaves of an item; `begin` was called."""
+        if type(item) is _Frames and self._add_run_of(<tuple>item, True):
+            return
+        if self.filter is None or self.filter.passes(item):
+            self.add(item)
+        else:
+            for kept in self.filter.apply(item):
+                self.add(kept)
+
     def add(self, item):
         """Add an item; `begin` was called."""
+        cdef int64_t rel
         if type(item) is _Frames:
-            if self._add_run_of(<tuple>item):
-                return
-            if self.dropping:
-                self._miss(item.t, item.frames, len(item.data))
-            else:
+            if not self._add_run_of(<tuple>item, False):
                 self._add_frames(item)
-            return
-        if self.dropping:
+        elif self.dropping:
             self._miss(item.t, 0, 0)
-            return
-        cdef int64_t rel = item.t - self.mono0
-        self._append(self.pack(encode(item, self.mono0)))
-        self._seen(rel)
-        self._seen_any_conn(getattr(item, "conn", None))
+        else:
+            rel = item.t - self.mono0
+            self._append(self.pack(encode(item, self.mono0)))
+            self._seen(rel)
+            self._seen_any_conn(getattr(item, "conn", None))
+
+    cdef int add_kept(self, item) except -1:
+        """Add an item that a filter made of a run; it begins the block if there is none."""
+        if not self.started:
+            self._start(item.t)
+        self.add(item)
+        return 0
 
     cdef bint full(self) noexcept nogil:
         return self.size >= FULL
@@ -205,37 +232,52 @@ cdef class BlockBuilder:
         self, uint64_t conn, int direction, const unsigned char *data, Py_ssize_t size, Py_ssize_t frames,
         uint32_t ops, uint64_t in_first, int64_t t, uint64_t out_first
     ) noexcept nogil:
+        cdef Run run
+        run.conn, run.direction, run.data, run.size, run.frames = conn, direction, data, size, frames
+        run.ops, run.in_first, run.t, run.out_first = ops, in_first, t, out_first
+        if self.run_filter is not None:
+            return self.run_filter.put(self, &run)
+        return self.append(&run, 0, NULL, 0)
+
+    cdef void _start(self, int64_t t) noexcept nogil:
         cdef timespec wall
+        clock_gettime(CLOCK_REALTIME, &wall)
+        self.mono0, self.wall0 = t, wall.tv_sec * <int64_t>1000000000 + wall.tv_nsec
+        self.started = True
+
+    cdef bint append(self, const Run *run, int flags, const unsigned char *extra, Py_ssize_t extra_size) noexcept nogil:
         cdef unsigned char *p
         if self.dropping:
-            self._miss(t, frames, size)
+            self._miss(run.t, run.frames, run.size)
             return True
-        if size > SIZE_MAX or not self._make_room(HEAD + size):
+        if run.size > SIZE_MAX or not self._make_room(HEAD + run.size + extra_size):
             return False
-        if not self.begun:
-            clock_gettime(CLOCK_REALTIME, &wall)
-            self.mono0, self.wall0 = t, wall.tv_sec * <int64_t>1000000000 + wall.tv_nsec
-            self.begun = True
+        if not self.started:
+            self._start(run.t)
         p = self.data + self.size
-        p[0], p[1] = 0x9B, 0
+        p[0], p[1] = 0x9C if extra_size else 0x9B, 0
         p += 2
-        p += put_unsigned(p, conn)
-        p[0], p[1] = <unsigned char>direction, 0
+        p += put_unsigned(p, run.conn)
+        p[0], p[1] = <unsigned char>run.direction, <unsigned char>flags
         p += 2
-        p += put_unsigned(p, <uint64_t>frames)
-        p += put_unsigned(p, in_first)
-        p += put_signed(p, t - self.mono0)
-        p += put_unsigned(p, out_first)
-        p += put_signed(p, t - self.mono0)
+        p += put_unsigned(p, <uint64_t>run.frames)
+        p += put_unsigned(p, run.in_first)
+        p += put_signed(p, run.t - self.mono0)
+        p += put_unsigned(p, run.out_first)
+        p += put_signed(p, run.t - self.mono0)
         p[0] = 0xC0
         p += 1
-        p += put_big(p, 0xC6, <uint64_t>size, 4)
-        memcpy(p, data, size)
-        self.size = p + size - self.data
-        self.frames += frames
-        self.ops |= ops
-        self._seen(t - self.mono0)
-        self._seen_conn(conn)
+        p += put_big(p, 0xC6, <uint64_t>run.size, 4)
+        memcpy(p, run.data, run.size)
+        p += run.size
+        if extra_size:
+            memcpy(p, extra, extra_size)
+            p += extra_size
+        self.size = p - self.data
+        self.frames += run.frames
+        self.ops |= run.ops
+        self._seen(run.t - self.mono0)
+        self._seen_conn(run.conn)
         return True
 
     cdef bint _make_room(self, Py_ssize_t more) noexcept nogil:
@@ -297,30 +339,32 @@ cdef class BlockBuilder:
         self.first = self.last = 0
         self.size = self.items = self.frames = self.ops = self.conn_count = self.last_conn = 0
         self.odd_conns = set()
-        self.begun = False
+        self.started = False
         return block
 
-    cdef bint _add_run_of(self, tuple item) except -1:
+    cdef bint _add_run_of(self, tuple item, bint filtered) except -1:
         """Add a record that is a run, untouched and on its way at once; False for any other."""
-        cdef uint64_t conn, in_first, out_first
-        cdef Py_ssize_t frames
-        cdef uint32_t ops
-        cdef int64_t t
-        cdef int direction
+        cdef Run run
         cdef Py_buffer data
         cdef bint added
-        _, _, _, _, _, first, came, first_out, left, cause, flags, extra = item
-        if flags or cause is not None or extra is not None or first is None or first_out is None or came != left:
+        conn, direction, received, frames, ops, in_first, in_t, out_first, out_t, cause, flags, extra = item
+        if flags or cause is not None or extra is not None or in_first is None or out_first is None or in_t != out_t:
+            return False
+        if filtered and self.filter is not None and self.run_filter is None:
             return False
         try:
-            conn, direction, frames, ops = item[0], item[1], item[3], item[4]
-            in_first, t, out_first = first, came, first_out
+            run.conn, run.direction, run.frames, run.ops = conn, direction, frames, ops
+            run.in_first, run.t, run.out_first = in_first, in_t, out_first
         except OverflowError:
             return False
-        if frames < 0 or direction >> 1:
+        if run.frames < 0 or run.direction >> 1:
             return False
-        PyObject_GetBuffer(item[2], &data, PyBUF_SIMPLE)
-        added = self.add_run(conn, direction, <const unsigned char *>data.buf, data.len, frames, ops, in_first, t, out_first)
+        PyObject_GetBuffer(received, &data, PyBUF_SIMPLE)
+        run.data, run.size = <const unsigned char *>data.buf, data.len
+        if filtered and self.run_filter is not None:
+            added = self.run_filter.put(self, &run)
+        else:
+            added = self.append(&run, 0, NULL, 0)
         PyBuffer_Release(&data)
         if not added:
             raise MemoryError
@@ -329,14 +373,17 @@ cdef class BlockBuilder:
     cdef int _add_frames(self, item) except -1:
         cdef Py_ssize_t frames = item.frames
         cdef uint32_t ops = item.ops
-        cdef int64_t rel = item.t - self.mono0
+        cdef int64_t t = item.t
+        if self.dropping:
+            self._miss(t, frames, len(item.data))
+            return 0
         self._append(frames_head(self.pack, item, self.mono0))
         self._append(item.data)
         if item.extra is not None:
             self._append(self.pack(item.extra))
         self.frames += frames
         self.ops |= ops
-        self._seen(rel)
+        self._seen(t - self.mono0)
         self._seen_any_conn(item.conn)
         return 0
 

@@ -8,8 +8,9 @@ not known.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
@@ -20,6 +21,23 @@ _MAX_CONNS = 64
 _COPIED = 16_384  # bytes up to which a piece is copied
 _DATA = 10  # the place of the data among the fields of a record
 _BIN = struct.Struct(">BI")
+
+
+class Filter(Protocol):
+    """A choice of items, as `capture/filter/recording_filter.py` makes it.
+
+    native: its compiled twin for runs, None where there is none.
+    """
+
+    native: Any
+
+    def passes(self, item: Item) -> bool:
+        """True if `apply` would return just this item and learn nothing from it."""
+        ...
+
+    def apply(self, item: Item) -> Iterable[Item]:
+        """Return what is to be written of an item."""
+        ...
 
 
 class Missed(NamedTuple):
@@ -58,10 +76,10 @@ def frames_head(pack: Any, item: Frames, mono0: int) -> bytes:
 class BlockBuilder:
     """Gathers items; times in ns, sizes in bytes."""
 
+    filter: Filter | None = None
     mono0: int = 0
     wall0: int = 0
     size: int = 0
-    begun: bool = False
     dropping: bool = False
     _buffers: list[bytes | bytearray | memoryview] = field(default_factory=list)
     _small: bytearray = field(default_factory=bytearray)  # what comes behind `_buffers`
@@ -76,7 +94,12 @@ class BlockBuilder:
 
     def begin(self, mono: int, wall: int) -> None:
         """Start a block at this moment of both clocks."""
-        self.mono0, self.wall0, self.begun = mono, wall, True
+        self.mono0, self.wall0 = mono, wall
+
+    @property
+    def begun(self) -> bool:
+        """True while the block that is built has items."""
+        return self._items > 0
 
     def drop(self) -> None:
         """Count items from now on, and keep none."""
@@ -86,6 +109,14 @@ class BlockBuilder:
         """Keep items again; return what was missed, None if that is nothing."""
         missed, self._missed, self.dropping = self._missed, None, False
         return missed
+
+    def put(self, item: Item) -> None:
+        """Add what the filter leaves of an item; `begin` was called."""
+        if self.filter is None or self.filter.passes(item):
+            self.add(item)
+        else:
+            for kept in self.filter.apply(item):
+                self.add(kept)
 
     def add(self, item: Item) -> None:
         """Add an item; `begin` was called."""
@@ -153,5 +184,4 @@ class BlockBuilder:
         self._small = bytearray()
         self._buffers, self._conns = [], set()
         self.size = self._items = self._frames = self._ops = self._first = self._last = 0
-        self.begun = False
         return block

@@ -1,0 +1,247 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The user's selection in C: it writes what is wanted of a run straight into a block, frame by frame.
+
+`recording_filter.py` is the authority.  Ordinary frames are decided here, by tries and without the interpreter
+lock; a line that needs more than that (a CONNECT, a SUB that may overlap with what is selected) goes through the
+Python filter, alone.  Neighbouring frames that stay whole share a record.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memchr, memcmp, memcpy
+
+from natsproxy.capture.format._frames cimport BODY, SUBJECT, Row, read_frame
+from natsproxy.capture.write._block cimport BlockBuilder, Run, RunFilter
+from natsproxy.wire._interest cimport Patterns, Trie, has_empty_token, trie_matches
+from natsproxy.wire._line cimport HMSG, HPUB, MSG, PUB, SUB, message_op
+from natsproxy.wire._table cimport ByteTable, table_find
+
+import hashlib
+
+import msgpack
+
+from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.errors import ProtocolError
+from natsproxy.wire.ops import Direction, Op, op_mask
+from natsproxy.wire.parse import frames as frames_in
+
+cdef enum:
+    DIGEST = 32
+    EXTRA = 64                  # bytes of the longest `extra`
+
+cdef enum:                      # decisions about a frame, below the policies
+    LEAVE_OUT = -2
+    KEEP = -1
+
+cdef uint32_t GREETING = op_mask(Op.INFO, Op.CONNECT)
+cdef uint32_t MESSAGES = 1 << PUB | 1 << HPUB | 1 << MSG | 1 << HMSG
+cdef int PAYLOAD = Flags.PAYLOAD
+cdef object sha256 = hashlib.sha256
+
+
+cdef struct Policy:
+    const Trie *match
+    bint keep_all, truncate, hashed
+    Py_ssize_t keep             # bytes of a body that are kept
+    unsigned char[EXTRA] extra  # as msgpack; a digest is its end
+    Py_ssize_t extra_size
+
+
+cdef struct Pass:
+    # The way through a run: the frames from `start` to `at` are kept, and not written yet.
+    Py_ssize_t start, at        # bytes
+    Py_ssize_t first, done      # the same places in frames
+    uint32_t ops                # of those frames
+    Py_ssize_t subject, size    # the last subject that was decided about, for neighbours mostly share it
+    int decision
+
+
+cdef class Sieve(RunFilter):
+    """The twin of a `RecordingFilter` for runs; `owner` is that filter."""
+
+    cdef object owner
+    cdef Patterns subjects      # None: all are selected
+    cdef Patterns cut           # of the policies that cut payloads; None: no policy does
+    cdef list tries
+    cdef Policy *policies
+    cdef int policy_count
+    cdef ByteTable unwanted     # connections
+
+    def __init__(self, owner, selection):
+        cut = [policy.pattern for policy in selection.payloads if policy.action != "keep"]
+        self.owner = owner
+        self.subjects = Patterns(selection.subjects) if selection.subjects else None
+        self.cut = Patterns(cut) if cut else None
+        self.tries = []
+        self.unwanted = ByteTable()
+        self.policies = <Policy *>calloc(len(selection.payloads) or 1, sizeof(Policy))
+        if self.policies == NULL:
+            raise MemoryError
+        for policy in selection.payloads:
+            self._add_policy(policy)
+
+    def __dealloc__(self):
+        free(self.policies)
+
+    cdef int _add_policy(self, policy) except -1:
+        cdef Policy *made = &self.policies[self.policy_count]
+        cdef Patterns trie = Patterns([policy.pattern])
+        cdef bytes extra
+        self.tries.append(trie)
+        made.match = &trie.trie
+        made.keep_all = policy.action == "keep"
+        made.hashed = policy.action == "hash"
+        made.truncate = policy.action == "truncate"
+        made.keep = min(policy.keep, 1 << 30)
+        extra = msgpack.packb({"policy": policy.action, **({"sha256": bytes(DIGEST)} if made.hashed else {})})
+        made.extra_size = len(extra)
+        assert made.extra_size <= EXTRA
+        memcpy(made.extra, <const unsigned char *>extra, made.extra_size)
+        self.policy_count += 1
+        return 0
+
+    def leave_out(self, conn):
+        """Record no more frames of a connection."""
+        self.unwanted[(<uint64_t>conn).to_bytes(8, "little")] = 0
+
+    def take_in(self, conn):
+        """Record the frames of a connection."""
+        self.unwanted.pop((<uint64_t>conn).to_bytes(8, "little"), None)
+
+    cdef bint put(self, BlockBuilder to, const Run *run) noexcept nogil:
+        if run.ops & GREETING:
+            return self._by_python(to, run, 0, 0, run.size, run.frames, run.ops)
+        if self.unwanted.table.count and table_find(&self.unwanted.table, <const unsigned char *>&run.conn, 8) != NULL:
+            return True
+        if self.subjects is None and self.cut is None:
+            return to.append(run, 0, NULL, 0)
+        return self._cut(to, run)
+
+    cdef bint _cut(self, BlockBuilder to, const Run *run) noexcept nogil:
+        """Add the frames of a run that are wanted, each with what its policy leaves of it."""
+        cdef Pass way
+        cdef Row row
+        cdef Py_ssize_t end
+        cdef const Policy *policy
+        way.start = way.at = way.first = way.done = way.ops = 0
+        way.size = -1
+        while way.at < run.size:
+            end = read_frame(run.data, way.at, run.size, run.direction, &row)
+            if end == 0 or row.op == SUB and not self._is_selected(run.data, &row):
+                if not self._flush(to, run, &way) or not self._add_odd(to, run, &way):
+                    return False
+                continue
+            policy = NULL
+            if MESSAGES >> row.op & 1:
+                self._decide(run.data, &row, &way)
+                if way.decision >= 0:
+                    policy = &self.policies[way.decision]
+                    if policy.truncate and row.part[BODY].stop - row.part[BODY].start <= policy.keep:
+                        policy = NULL
+                elif way.decision == LEAVE_OUT:
+                    if not self._flush(to, run, &way):
+                        return False
+                    _pass_by(&way, end)
+                    continue
+            if policy == NULL:
+                way.ops |= 1u << row.op
+                way.at = end
+                way.done += 1
+                continue
+            if not self._flush(to, run, &way) or not self._add_by_policy(to, run, &way, &row, policy):
+                return False
+            _pass_by(&way, end)
+        return self._flush(to, run, &way)
+
+    cdef bint _is_selected(self, const unsigned char *p, const Row *row) noexcept nogil:
+        cdef const unsigned char *subject = p + row.part[SUBJECT].start
+        cdef Py_ssize_t size = row.part[SUBJECT].stop - row.part[SUBJECT].start
+        if self.subjects is None:
+            return True
+        return not has_empty_token(subject, size) and trie_matches(&self.subjects.trie, 1, subject, 0, size)
+
+    cdef void _decide(self, const unsigned char *p, const Row *row, Pass *way) noexcept nogil:
+        cdef Py_ssize_t start = row.part[SUBJECT].start, size = row.part[SUBJECT].stop - start
+        cdef int i
+        if size == way.size and memcmp(p + start, p + way.subject, size) == 0:
+            return
+        way.subject, way.size, way.decision = start, size, KEEP
+        if not self._is_selected(p, row):
+            way.decision = LEAVE_OUT
+        elif self.cut is not None and not has_empty_token(p + start, size):
+            if trie_matches(&self.cut.trie, 1, p + start, 0, size):
+                for i in range(self.policy_count):
+                    if trie_matches(self.policies[i].match, 1, p + start, 0, size):
+                        way.decision = KEEP if self.policies[i].keep_all else i
+                        return
+
+    cdef bint _flush(self, BlockBuilder to, const Run *run, Pass *way) noexcept nogil:
+        """Write the frames that are kept and not written yet."""
+        cdef Run part = run[0]
+        cdef bint added
+        if way.done == way.first:
+            return True
+        part.data, part.size, part.frames, part.ops = run.data + way.start, way.at - way.start, way.done - way.first, way.ops
+        part.in_first += way.first
+        part.out_first += way.first
+        added = to.append(&part, 0, NULL, 0)
+        way.start, way.first, way.ops = way.at, way.done, 0
+        return added
+
+    cdef bint _add_by_policy(
+        self, BlockBuilder to, const Run *run, const Pass *way, const Row *row, const Policy *policy
+    ) noexcept nogil:
+        cdef Run part = run[0]
+        cdef unsigned char[EXTRA] extra
+        part.data, part.size = run.data + way.at, row.part[BODY].start + (policy.keep if policy.truncate else 0) - way.at
+        part.frames, part.ops = 1, 1u << row.op
+        part.in_first += way.done
+        part.out_first += way.done
+        memcpy(extra, policy.extra, policy.extra_size)
+        if policy.hashed:
+            _digest(run.data + row.part[BODY].start, row.part[BODY].stop - row.part[BODY].start, extra + policy.extra_size - DIGEST)
+        return to.append(&part, PAYLOAD, extra, policy.extra_size)
+
+    cdef bint _add_odd(self, BlockBuilder to, const Run *run, Pass *way) noexcept with gil:
+        """Add what C does not read by the Python filter: one line, or all that is left if it is no line."""
+        cdef Py_ssize_t stop = run.size, count = run.frames - way.done
+        cdef uint32_t ops = run.ops
+        cdef bint added
+        cdef const unsigned char *lf = <const unsigned char *>memchr(run.data + way.at, 10, run.size - way.at)
+        if lf != NULL and message_op(run.data, way.at, run.size, run.direction) < 0:
+            line = PyBytes_FromStringAndSize(<const char *>run.data + way.at, lf + 1 - run.data - way.at)
+            try:
+                (frame,) = frames_in(line, Direction(run.direction))
+                stop, count, ops = way.at + len(line), 1, frame.op.bit
+            except ProtocolError:
+                pass  # all that is left goes through the filter, which knows what to do with it
+        added = self._by_python(to, run, way.at, way.done, stop, count, ops)
+        way.done += count - 1
+        _pass_by(way, stop)
+        return added
+
+    cdef bint _by_python(
+        self, BlockBuilder to, const Run *run, Py_ssize_t start, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t count,
+        uint32_t ops
+    ) noexcept with gil:
+        """Add what the Python filter leaves of a part of a run."""
+        data = PyBytes_FromStringAndSize(<const char *>run.data + start, stop - start)
+        record = Frames(
+            run.conn, Direction(run.direction), data, count, ops, run.in_first + first, run.t, run.out_first + first, run.t
+        )
+        for kept in self.owner.apply(record):
+            to.add_kept(kept)
+        return True
+
+
+cdef inline void _pass_by(Pass *way, Py_ssize_t end) noexcept nogil:
+    """Go behind a frame that is dealt with."""
+    way.at = way.start = end
+    way.done += 1
+    way.first = way.done
+
+
+cdef void _digest(const unsigned char *data, Py_ssize_t size, unsigned char *digest) noexcept with gil:
+    cdef bytes made = sha256(PyBytes_FromStringAndSize(<const char *>data, size)).digest()
+    memcpy(digest, <const unsigned char *>made, DIGEST)
