@@ -235,6 +235,8 @@ cdef class BlockBuilder:
         cdef Run run
         run.conn, run.direction, run.data, run.size, run.frames = conn, direction, data, size, frames
         run.ops, run.in_first, run.t, run.out_first = ops, in_first, t, out_first
+        if self.items == 0:
+            self._start(t)
         if self.run_filter is not None:
             return self.run_filter.put(self, &run)
         return self.append(&run, 0, NULL, 0)
