@@ -18,7 +18,9 @@ _ADDRESS: Final = re.compile(
     r"(?:nats://)?(?:[^@/]*@)?(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^:/\[\]@,?#\s]*)(?::(?P<port>[0-9]{1,9}))?/?"
 )
 _HOST: Final = r"(?:\[[^\]@]*\]|[^:@/?#,]*)(?::[0-9]*)?"
+# A text that surely holds no password: hosts with ports and a path, or an IPv6 address without brackets.
 _PLAIN: Final = re.compile(rf"{_HOST}(?:,{_HOST})*(?:/[^:@?#]*)?|[0-9A-Fa-f.]*(?::[0-9A-Fa-f.]*){{2,}}")
+# A comma parts two URLs only before a scheme: passwords may hold commas, too.
 _NEXT_URL: Final = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'`<>]*@")
 _USER: Final = re.compile(r"[^\s\"'`<>()=]+:[^\s\"'`<>]*@")
@@ -68,7 +70,7 @@ def parse_address(
 def split_host_port(text: str) -> tuple[str, int]:
     """Return the parts of `host:port` as events and captures have it; the port is 0 where there is none.
 
-    It takes any text, since captures are hostile input: a Unix socket or a name comes back as the host.
+    It takes any text, since captures are hostile input; a text without a port comes back as the host.
     """
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")

@@ -51,6 +51,7 @@ class LogFile:
         self._changed = threading.Condition()
         self._lost = 0
         self._closing = False
+        # A daemon: a reader that takes nothing must not keep the process alive.
         self._thread = threading.Thread(target=self._write_out, name="log", daemon=True)
         self._thread.start()
 
@@ -79,6 +80,7 @@ class LogFile:
 
     def write(self, text: str) -> int:
         """Queue a line; it never waits."""
+        # Lone surrogates come from names that are not UTF-8, and no line may fail for them.
         raw = text.encode("utf-8", "replace")
         with self._changed:
             if len(raw) > self._room:
@@ -152,7 +154,7 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            _masked,
+            _masked,  # before any renderer: no form of the log shows a password
             *last,
         ],
         logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]
@@ -197,7 +199,7 @@ class EventLog:
         opened = self._unlogged.pop(event.conn, None) if event.conn is not None else None
         if opened is not None:
             if isinstance(event, Closed) and not event.c2s_bytes and event.cause in _CLIENT_LEFT:
-                self._probe(event.t)
+                self._probe(event.t)  # neither its opening nor its end is written
                 return
             log_event(self._log, opened)
         log_event(self._log, event)

@@ -193,7 +193,7 @@ def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start afresh (plugins may run a test again); refuse a marker without effect."""
+    """Begin without a cassette or proxy of an earlier run of the test; refuse a marker without effect."""
     item.stash[_USE] = _Use()
     marked = any(marker.name == "nats_cassette" for marker in item.own_markers)
     if marked and "nats_cassette" not in getattr(item, "fixturenames", ()):
@@ -233,6 +233,7 @@ def pytest_runtest_makereport(
     use = item.stash.get(_USE, None)
     if use is None:
         return report
+    # Teardown closes the cassette, and keeps a recording only if the body passed.
     if report.when == "call":
         use.passed = report.passed
     if report.failed:

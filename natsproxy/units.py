@@ -62,6 +62,7 @@ def parse_duration(text: str, *, signed: bool = False) -> int:
     parts = _TIME.findall(rest)
     if not parts or "".join(number + unit for number, unit in parts) != rest:
         raise ValueError(f'must be a duration such as "250ms" or "1m30s", not {text!r}')
+    # Rounded: 1.1s is 1_100_000_000 ns, which a sum of floats may miss by a fraction.
     return sign * round(sum(float(number) * _TIMES[unit] for number, unit in parts))
 
 

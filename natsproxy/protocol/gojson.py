@@ -149,6 +149,7 @@ def members(text: str) -> list[Member]:
     pending: list[Member] = []
     depth = 0
     last = Token("", 0, 0)
+    # A member ends before the comma or the brace of its own depth; its value begins behind its colon.
     for token in lex(text):
         if last.text == ":":
             pending[-1] = pending[-1]._replace(value=token.start)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 INBOX: Final = b"_INBOX"
 EXTENDED: Final = rb"(oc_)?([0-9A-Za-z]{22})([0-9a-f]{4}|_[0-9]+)?"
-"""A nuid (the second group; it may be any word of that length) with what clients put around it."""
+"""A nuid with the additions of clients; its group, the second, takes any word of that length."""
 _EXTENDED: Final = re.compile(EXTENDED)
 _BASE62: Final = re.compile(rb"[0-9A-Za-z]+")
 _DIGITS_BEFORE_LETTER: Final = re.compile(rb"[0-9]+[A-Z]")
@@ -55,6 +55,7 @@ def is_generated_consumer(token: bytes) -> bool:
     if len(token) == 8:
         if _BASE62.fullmatch(token) is None or token.isdigit():
             return False
+        # With digits: not letters with a number behind them, or a capital behind the first letter.
         if any(0x30 <= byte <= 0x39 for byte in token):
             return not token.rstrip(b"0123456789").isalpha() or token[1:] != token[1:].lower()
         return len(_CASE_CHANGE.findall(token)) > 2
@@ -81,7 +82,7 @@ def find_inbox(subject: bytes, prefixes: tuple[bytes, ...] = (INBOX,)) -> Inbox 
     if subject.startswith(b"$"):
         return None
     tokens = subject.split(b".")
-    for at in (len(tokens) - 1, len(tokens) - 2):
+    for at in (len(tokens) - 1, len(tokens) - 2):  # the nuid ends the subject, or one token follows it
         if at >= 1 and is_nuid(tokens[at]):
             return Inbox(b".".join(tokens[:at]), tokens[at], b".".join(tokens[at + 1 :]))
     return None

@@ -61,6 +61,7 @@ class SubjectTransform:
 
     def _find_prefixes(self) -> tuple[bytes, bytes] | None:
         """Return both prefixes of a mapping such as `a.>` to `b.>`: the common case needs no tokens."""
+        # A token that starts with `*` is no literal in a source: see `_as_server_reads`.
         tokens = [*self._source.tokens[:-1], *(token.text for token in self._tokens)]
         if not self._source.tail or any(token[:1] == STAR for token in tokens):
             return None
@@ -115,6 +116,7 @@ class SubjectTransform:
                 f"the mapping of {show(self.source)} to {show(self.destination)} cannot be undone: "
                 f"{self.invertible}"
             )
+        # The n-th `*` of the inverse's source is the wildcard that the n-th copying token was made of.
         order = [token.wildcard for token in self._tokens if token.wildcard is not None]
         source = [STAR if token.wildcard is not None else token.text for token in self._tokens]
         back = [
@@ -152,6 +154,7 @@ def _why_not_invertible(source: Source, tokens: list[MapToken]) -> str | None:
             return f"{show(token.text)} cannot be undone"
         if token.literal and token.text[:1] == STAR:
             return f"the token {show(token.text)} would match any"
+    # The inverse has these tokens in its destination, where they would mean something else.
     for token_bytes in source.tokens:
         if token_bytes != STAR and (token_bytes[:1] in (b"*", b"$") and not _is_plain(token_bytes)):
             return f"the source token {show(token_bytes)} reads as a wildcard"

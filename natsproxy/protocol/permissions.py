@@ -116,7 +116,7 @@ class Permissions:
         subscribe_deny: tuple[Entry, ...] = (),
         responses: ResponseRule | None = None,
     ) -> None:
-        if responses is not None and publish_allow is None:
+        if responses is not None and publish_allow is None:  # rule 5: as on the server
             publish_allow = ()
         self._publish_allow = None if publish_allow is None else _List(publish_allow)
         self._publish_deny = _List(publish_deny)
@@ -187,6 +187,7 @@ class ResponsePermissions:
 
         As on the server, the test whether the reply is publishable already counts as one use of an open one.
         """
+        # Only a reply that could not be published anyway takes room.
         if self._permissions.responses is None or not reply or self.can_publish(reply, now):
             return
         self._prune(now)
@@ -207,7 +208,7 @@ class ResponsePermissions:
 
     def _prune(self, now: int) -> None:
         rule = self._permissions.responses
-        while self._open and rule is not None:
+        while self._open and rule is not None:  # the oldest come first, so expired ones are at the front
             oldest, (since, _) = next(iter(self._open.items()))
             if not 0 <= rule.expires < now - since and len(self._open) < self._limit:
                 return

@@ -29,6 +29,7 @@ async def observe(path: Path, upstream: Address, listen: Address | None = None) 
     The capture is one file, and whole after the block.  Raises ConfigError or CaptureError where recording
     cannot begin, and CaptureError where the disk did not take all of it.
     """
+    # One file without gaps: a comparison needs every frame, and nobody is in a hurry here.
     record = RecordSettings(path, rotate_size=0, overflow="wait")
     proxy = Proxy(ProxySettings(listen=(listen or Address(),), upstream=upstream, record=record))
     async with trio.open_nursery() as nursery:

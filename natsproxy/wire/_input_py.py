@@ -1,8 +1,8 @@
-"""The unread input of a scanner: bytes as they were received, joined only where joining can help.
+"""The unread input of a scanner: bytes as they were received, joined only where that helps.
 
-Unfinished input is kept in chunks until there is enough of it for a look, so a peer that sends a byte at a
-time costs its bytes once.  A large read behind an unfinished frame is not copied to be joined with it: it
-stays *ahead*, and the frame takes from it the bytes that it lacks.
+Unfinished input is kept in chunks until there is enough of it for another try, so the cost of a peer that
+sends a byte at a time stays linear.  A large read behind an unfinished frame is not copied to be joined with
+it: it stays *ahead*, and the frame takes from it the bytes that it lacks.
 
 The scanner is a subclass and reads these fields directly: they are on the path of every read.
 """

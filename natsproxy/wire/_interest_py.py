@@ -75,18 +75,18 @@ class Interest:
         self._cache: list[dict[bytes, Need]] = [{} for _ in OPS]
 
     def wants(self, op: int) -> bool:
-        """Return whether any clause wants any frame of `op`."""
+        """Tell whether any clause wants any frame of `op`."""
         return bool(self._by_op[op])
 
     def need(self, op: int, subject: bytes = b"") -> Need:
-        """Return how much of a frame of `op` on `subject` is wanted."""
+        """Return the part of a frame of `op` on `subject` that is wanted."""
         wants = self._by_op[op]
         if not wants:
             return Need.NONE
         cache = self._cache[op]
         found = cache.get(subject)
         if found is None:
-            if len(cache) >= _CACHE_MAX:
+            if len(cache) >= _CACHE_MAX:  # subjects are hostile, and inboxes never repeat
                 cache.clear()
             found = cache[subject] = self._look_up(wants, subject)
         return found

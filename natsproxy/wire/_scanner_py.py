@@ -1,7 +1,7 @@
-"""The scanner in pure Python: `wire/scanner.py` says what it promises.
+"""The scanner in pure Python, with the promises of `wire/scanner.py`.
 
 Strategy.  One regular expression per direction takes message frames with an ordinary control line (the fast
-path); `grammar.py` reads whatever it does not match (the general path).  `next()` walks frames until somebody
+path); `grammar.py` reads all other frames (the general path).  `next()` walks frames until somebody
 wants one, and returns the frames before it as a run.  `_input_py.py` keeps unfinished input.
 """
 
@@ -107,7 +107,7 @@ class Scanner(Input):
         return found
 
     def untake(self, frames: list[Frame]) -> None:
-        """Take back the last frames of `more`: nobody has dealt with them."""
+        """Take back the last frames of `more`: nobody has handled them."""
         counted = frames if self._queued is None else [self._queued]  # never both
         self._queued = None
         if frames:
@@ -166,8 +166,8 @@ class Scanner(Input):
     def _fast(self, at: int, most: int) -> tuple[int, int, int, Frame | None]:
         """Pass over whole ordinary message frames from `at` on, `most` at most, as far as nobody wants them.
 
-        Returns where it stopped, how many frames and which ops it passed, and the frame that somebody wants
-        if it knows.  What it does not understand it leaves to `_frame`.
+        Returns the place where it stopped, the number of frames and the ops that it passed, and the wanted
+        frame if it knows one.  It leaves every other frame to `_frame`.
         """
         buf, frames, length, limit = self._buf, 0, len(self._buf), self._limit
         fast = (_FAST_S2C if self.direction else _FAST_C2S).match
@@ -269,7 +269,8 @@ class Scanner(Input):
         return frame, bool(need) or missing > 0
 
     def _extent(self, start: int, line_end: int, head: int, size: int, need: int) -> tuple[int, int, bool]:
-        """Return where the frame's bytes end, how many are missing, and whether too few are here."""
+        """Return the end of the frame's bytes, the number that is missing, and whether too few have come."""
+        # The receiver closes on sight of such a control line: waiting for the payload would be in vain.
         if 0 < self.max_payload < size:
             return line_end, size + 2, need > Need.LINE
         length, end = len(self._buf), payload_end(self._buf, start, line_end, size)

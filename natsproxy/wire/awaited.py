@@ -1,4 +1,4 @@
-"""The table of awaited answers: the reply subjects of a client's requests that nothing has come on yet.
+"""The table of awaited answers: the reply subjects of a client's requests without a message on them yet.
 
 The scanners of both directions of a connection share one table, whose order is that of the requests.
 The c2s scanner notes the reply subject of a PUB or HPUB; the s2c scanner removes a subject when a MSG or HMSG
@@ -24,7 +24,7 @@ from natsproxy.wire.ops import S2C, Direction
 MOST: Final = 1024
 """Subjects in one table; a full one forgets its oldest, so that a client cannot fill our memory."""
 FORGOTTEN: Final = MOST // 8
-"""Subjects that a full table forgets at once: a look for the oldest passes over the slots of removed ones."""
+"""Subjects that a full table forgets at once: each search for the oldest passes the slots of removed ones."""
 LONGEST: Final = 256
 """Bytes of a reply subject that is noted; clients make inboxes of 30 to 80."""
 PULL: Final = b".CONSUMER.MSG.NEXT."

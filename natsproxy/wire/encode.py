@@ -1,6 +1,6 @@
 """Frames to bytes: whole frames from their parts, and frames whose control line alone changes.
 
-Nothing here validates: what may be sent is for the caller to know.
+Nothing here validates: the caller knows whether a frame may be sent.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def with_line(
 ) -> bytes:
     """Return the frame's bytes with fields of its control line changed and everything after it kept.
 
-    A frame with a missing part gives the bytes that are here; the rest follows as it comes.
+    Of a frame with a missing part it returns the bytes that have come; the rest follows unchanged.
     """
     subject = frame.subject if subject is None else subject
     reply = frame.reply if reply is None else reply
@@ -97,12 +97,12 @@ def with_line(
 
 
 def with_payload(frame: Frame, *, headers: bytes | None = None, body: bytes | None = None) -> bytes:
-    """Return a whole message frame with another header block or body, its sizes mended.
+    """Return a whole message frame with another header block or body, its sizes corrected.
 
     A header block given to a PUB or MSG makes it an HPUB or HMSG; an empty one makes it plain again.
     """
     headers = frame.headers if headers is None else headers
     body = frame.body if body is None else body
     plain = Op.PUB if frame.op in (Op.PUB, Op.HPUB) else Op.MSG
-    op = Op(plain + 1) if headers else plain
+    op = Op(plain + 1) if headers else plain  # HPUB and HMSG follow PUB and MSG in `Op`
     return message(op, frame.subject, sid=frame.sid, reply=frame.reply, headers=headers, body=body)

@@ -30,7 +30,7 @@ class Need(IntEnum):
 
 
 class Run(NamedTuple):
-    """Whole neighbouring frames: `buffer[start:end]`, how many, and the bitmask of their ops."""
+    """Whole neighbouring frames: `buffer[start:end]`, their number, and the bitmask of their ops."""
 
     buffer: bytes
     start: int
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 class Frame(NamedTuple):
     """One frame: `buffer[start:end]` with its fields.
 
-    line_end: where the control line ends, its LF included.
+    line_end: the end of the control line, its LF included.
     subject, reply, sid, queue: as on the wire, `b""` where the op or the frame has none.
     args: the argument text of INFO, CONNECT, -ERR, and the max field of UNSUB; blanks around it removed.
     header_size: bytes of header block at the start of the payload; 0 without headers.
@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
     @property
     def raw(self) -> bytes:
-        """The wire bytes of the frame, as far as they are here."""
+        """The wire bytes of the frame, as far as they have come."""
         return self.buffer[self.start : self.end]
 
     @property
@@ -83,7 +83,7 @@ class Frame(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The payload after the header block, as far as it is here."""
+        """The payload after the header block, as far as it has come."""
         return self.buffer[self.line_end + self.header_size : min(self.end, self.line_end + self.size)]
 
     @property
@@ -122,7 +122,7 @@ class Fault(IntEnum):
     LINE_TOO_LONG = 1
     """`-ERR 'maximum control line exceeded'`, then close."""
     SILENT = 2
-    """Close without a word (argument count or number)."""
+    """Close without an -ERR (argument count or number)."""
     TERMINATOR = 3
     """The payload is not followed by CRLF: `-ERR 'Unknown Protocol Operation'`, then close."""
     REFUSED = 4
@@ -133,7 +133,7 @@ class Malformed(NamedTuple):
     """The stream cannot be framed from `buffer[start]` on.
 
     start: the first byte of the frame at fault (for TERMINATOR of a streamed frame: of the wrong bytes).
-    end: just after the byte at which it was found out.  reason: a short clause for a person.
+    end: just after the byte that shows the fault.  reason: a short clause for a person.
     offset: the position of that byte in the stream.
     streaming: part of the frame was already returned (TERMINATOR after a `Frame` with `missing > 0`).
     """

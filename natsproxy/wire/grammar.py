@@ -72,7 +72,7 @@ def read_control_line(buf: bytes, start: int, direction: Direction, limit: int) 
 
 
 def _read_op(buf: bytes, start: int, direction: Direction) -> tuple[OpSpec, int]:
-    """Return the op at `start` and where its arguments begin (blanks skipped)."""
+    """Return the op at `start` and the begin of its arguments (blanks skipped)."""
     head = buf[start : start + 7].upper()
     unfinished, reach = False, 0
     for token, spec in _TOKENS[direction]:
@@ -81,7 +81,7 @@ def _read_op(buf: bytes, start: int, direction: Direction) -> tuple[OpSpec, int]
         same = 0
         while same < min(len(head), len(token)) and head[same] == token[same]:
             same += 1
-        reach = max(reach, same)
+        reach = max(reach, same)  # the server gives up at the first byte that fits no op
         unfinished = unfinished or same == len(head)
     if unfinished:
         raise NeedBytes
@@ -91,7 +91,7 @@ def _read_op(buf: bytes, start: int, direction: Direction) -> tuple[OpSpec, int]
 
 
 def _skip_gap(buf: bytes, start: int, at: int, direction: Direction, spec: OpSpec) -> int:
-    """Return where the arguments begin behind an op that ends at `at`."""
+    """Return the begin of the arguments behind an op that ends at `at`."""
     if spec.gap == "ignored":
         return at
     if direction == C2S and not spec.from_client:
@@ -111,7 +111,7 @@ def _skip_gap(buf: bytes, start: int, at: int, direction: Direction, spec: OpSpe
 def _read_args(
     buf: bytes, start: int, direction: Direction, spec: OpSpec, at: int, limit: int
 ) -> tuple[int, bytes]:
-    """Return where the control line ends and its argument part; the limits are checked here."""
+    """Return the end of the control line and its argument part; the limits are checked here."""
     lf = buf.find(b"\n", at)
     stop = lf if lf >= 0 else len(buf)
     cr_last = stop > at and buf[stop - 1] == 13
@@ -133,6 +133,7 @@ def _read_args(
 
 def _split(start: int, end: int, spec: OpSpec, args: bytes) -> dict[str, bytes]:
     """Return the arguments by name; their count chooses the form of the op table."""
+    # Runs of blanks are usual: nats.go and nats.py write `SUB foo  1`, older servers `MSG a 1  5`.
     parts = [part for part in args.replace(b"\t", b" ").split(b" ") if part]
     names = spec.forms.get(len(parts))
     if names is None:

@@ -1,12 +1,11 @@
-"""The op table: one row per NATS client-protocol operation, read by everything that needs to know an op.
+"""The op table: one row per operation of the NATS client protocol.
 
 Parser, encoder, session, captures and Spark read this table, so a new op is a member of `Op`, a row of `OPS`
 and a case in `tests/wire/cases.py`.  Only the fast paths in C have op numbers of their own, for nine frequent
 ops (`_line.pxd`); a test holds these equal to the table, and any other op takes the general path there.
 
-The facts are nats-server's (`server/parser.go`); what a client may send
-to a server beyond its own ops (+OK, -ERR, INFO) is in `from_client` only where the server tolerates it
-*and* natsproxy passes it.
+The facts are nats-server's (`server/parser.go`).  The server tolerates +OK, -ERR and INFO from a client;
+`from_client` is true only for those of them that natsproxy passes.
 """
 
 from __future__ import annotations
@@ -112,7 +111,10 @@ OPS: Final[tuple[OpSpec, ...]] = (
     OpSpec(Op.OK, b"+OK", True, True, {0: ()}, gap="ignored", limited=False),
     OpSpec(Op.ERR, b"-ERR", False, True, {1: ("args",)}, gap="any"),
 )
-"""The table, indexed by `Op`."""
+"""The table, indexed by `Op`.
+
+Any text may follow PING, PONG and +OK up to the LF, without a limit, and the server ignores it.
+"""
 
 BY_TOKEN: Final[dict[bytes, Op]] = {spec.token: spec.op for spec in OPS}
 MESSAGE_OPS: Final = frozenset(spec.op for spec in OPS if spec.payload)

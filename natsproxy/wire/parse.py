@@ -1,4 +1,4 @@
-"""Frames of a buffer that is known to be whole: captures, tests, replays."""
+"""Frames of a buffer that is known to be whole, for captures, tests and replays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_LIMIT = 1 << 30
 def frames(data: bytes, direction: Direction) -> Iterator[Frame]:
     """Yield the frames of `data`, which must hold whole frames only.
 
-    Raises ProtocolError, with the offset in `data`, for what is not a frame or not whole.
+    Raises ProtocolError, with the offset in `data`, for bytes that are no frame or no whole one.
     """
     scanner = Scanner(direction, EVERYTHING, line_limit=1 << 20, hold=_NO_LIMIT, buffer_limit=_NO_LIMIT)
     scanner.feed(data)

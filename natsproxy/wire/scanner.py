@@ -1,10 +1,10 @@
 """The frame scanner: one direction's bytes in, segments out, never a byte lost or seen twice.
 
-There are two of them with one interface and the same answers: `_scanner` (compiled from Cython) and
+There are two scanners with one interface and the same answers: `_scanner` (compiled from Cython) and
 `_scanner_py` (pure Python).  The compiled one is used where it was built; `NATSPROXY_PURE=1` or a machine
-without a C compiler chooses the other.  Both are always tested, against each other.
+without a C compiler chooses the other.  Tests compare the two.
 
-How it is used::
+Use::
 
     scanner.feed(data)
     while (segment := scanner.next()) is not None:
@@ -56,7 +56,7 @@ class InterestLike(Protocol):
         ...
 
     def need(self, op: int, subject: bytes = b"") -> Need:
-        """Return how much of a frame of `op` on `subject` is wanted."""
+        """Return the part of a frame of `op` on `subject` that is wanted."""
         ...
 
 
@@ -65,14 +65,14 @@ class ScannerLike(Protocol):
 
     interest, watch_ops, watch_sids, watch_subjects, hold, buffer_limit, most: may be changed between two
     `next()`; lower limits of bytes are in force from the next `feed`.
-    counts: frames so far, by op (a list with an entry for each op), counted once their control line is
-    complete.  tallies: the same by sid (s2c), for the sids that are in it; 503s without a reply do not count.
+    counts: frames so far, by op (a list with an entry for each op), each from its whole control line on.
+    tallies: the same by sid (s2c), for the sids that are in it; 503s without a reply do not count.
     awaited: the reply subjects of requests without an answer (`wire/awaited.py`), one table that the scanners
     of both directions share; None: nobody keeps them.
-    most: how many frames one run, or one call of `more`, holds at most.
-    odd: whether there was a frame that a recorder must look at: on a subject of the system (`$SYS.`), or a
-    PING, PONG or +OK with something behind it.
-    ordinal: how many frames were returned so far, runs included: the ordinal of the next frame.
+    most: the most frames of one run, or of one call of `more`.
+    odd: True after a frame that a recorder must look at for secrets: on a subject of the system (`$SYS.`), or
+    a PING, PONG or +OK with bytes behind it.
+    ordinal: the number of frames returned so far, runs included: the ordinal of the next frame.
     offset: the stream offset of the first byte that no segment has covered yet.
     """
 
@@ -113,9 +113,9 @@ class ScannerLike(Protocol):
         ...
 
     def untake(self, frames: list[Frame]) -> None:
-        """Take back the last frames of `more`: nobody has dealt with them.
+        """Take back the last frames of `more`: nobody has handled them.
 
-        From here on it may be long to the next `next`: what is wanted then is asked anew.
+        Much may change before the next `next`, so it asks again for each frame whether it is wanted.
         """
         ...
 

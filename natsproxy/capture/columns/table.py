@@ -102,7 +102,7 @@ t_ns: wall clock in ns since 1970; ts: the same in microseconds.  dir: 0 c2s, 1 
 block_off, idx) identify a row.  in_ordinal and out_ordinal: None where that leg did not see the frame.
 cause: the rule that dropped, made or changed the frame.  payload: as many bytes as were asked for.
 args: the argument text of INFO and CONNECT, the max of UNSUB (that of -ERR is err).  of: the in_ordinal of
-the frame that a changed frame replaces; None for what the proxy made.
+the frame that a changed frame replaces; None for frames that the proxy made.
 """
 
 
@@ -147,5 +147,5 @@ def passes_over(query: Query, ref: BlockRef, item: Frames) -> bool:
 
 
 def count_of(item: Frames) -> int:
-    """Return how many frames a record says it has."""
+    """Return the number of frames that a record claims to have."""
     return 1 if item.flags & ~Flags.REDACTED else item.frames

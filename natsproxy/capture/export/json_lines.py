@@ -66,5 +66,5 @@ def _payload(body: bytes) -> dict[str, str]:
 
 
 def iso(wall: int) -> str:
-    """Return a time (Unix ns) as text."""
+    """Return a time (Unix ns) as text, in UTC to the microsecond."""
     return datetime.datetime.fromtimestamp(wall / 1e9, datetime.UTC).isoformat()

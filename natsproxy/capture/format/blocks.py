@@ -1,6 +1,6 @@
-"""Blocks on disk: their header, summary and checksum, as `recordings/FORMAT.md` specifies them.
+"""Blocks on disk: header, summary and checksum, as `recordings/FORMAT.md` specifies them.
 
-One place packs and checks the sixteen header bytes; writer, reader and recover use it.
+Writer, reader and recovery pack and check the sixteen header bytes here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOOTER: Final = struct.Struct("<4sIQ")
 BODY_MAX: Final = 64 << 20
 ZSTD: Final = 1
 Parts = Sequence[bytes | bytearray | memoryview]
-"""A body in pieces."""
+"""The pieces of a body, which are checked and written without joining them."""
 
 
 class Kind(IntEnum):
@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next block begins."""
+        """The offset of the next block."""
         return self.offset + HEADER.size + self.summary_size + self.length
 
 
@@ -82,7 +82,7 @@ def _crc(kind: int, flags: int, summary: bytes, body: Parts, length: int) -> int
 
 
 def parse_header(raw: bytes, offset: int, path: Path | str | None = None) -> Block:
-    """Return the block whose 16 header bytes are `raw`; CaptureError if they are none."""
+    """Return the block whose 16 header bytes are `raw`.  Raises CaptureError where they are no header."""
     sync, kind, flags, summary, length, crc = HEADER.unpack(raw)
     if sync != SYNC:
         raise CaptureError("there is no block here: the capture is damaged", path=path, offset=offset)
@@ -93,7 +93,7 @@ def parse_header(raw: bytes, offset: int, path: Path | str | None = None) -> Blo
 
 
 def footer_place(raw: bytes) -> int | None:
-    """Return the offset of the index that the last 16 bytes of a file point at; None where they do not."""
+    """Return the offset of the index from the last 16 bytes of a file; None where they are no footer."""
     if len(raw) != FOOTER.size:
         return None
     mark, crc, place = FOOTER.unpack(raw)
@@ -122,7 +122,8 @@ def parse_summary(raw: bytes, path: Path | str | None = None, offset: int | None
 
 
 def summary_of(value: object, path: Path | str | None = None, offset: int | None = None) -> Summary:
-    """Return the summary from its decoded array; CaptureError if it is none."""
+    """Return the summary from its decoded array.  Raises CaptureError for a damaged one."""
+    # Not `isinstance(..., int)`: a msgpack true is an int to Python.
     numbers = value[:8] if isinstance(value, list) and len(value) >= 10 else None
     if numbers is None or not all(type(number) is int for number in numbers):
         raise CaptureError("a block summary that is none", path=path, offset=offset)

@@ -25,9 +25,10 @@ class Flags(IntFlag):
 
 
 class Frames(NamedTuple):
-    """Whole frames of one direction of one connection; `None` for the leg that did not see them.
+    """Frames of one direction of one connection; `None` in the fields of a leg that did not see them.
 
-    ops: bitmask of the ops in it; it is not stored with the record but in the block's summary.
+    ops: bitmask of the ops in it.  It is not stored with the record but in the block's summary, so records
+    that were read from a file have 0.
     """
 
     conn: int
@@ -45,7 +46,7 @@ class Frames(NamedTuple):
 
     @property
     def t(self) -> int:
-        """When it is counted: on arrival, or on departure for what the proxy made."""
+        """The time of arrival; of departure for frames that the proxy made."""
         t = self.in_t if self.in_t is not None else self.out_t
         return t if t is not None else 0
 
@@ -59,7 +60,7 @@ class Open(NamedTuple):
 
 
 class Close(NamedTuple):
-    """A connection ended, and why."""
+    """A connection ended; cause: one of `session/close_reasons.py`."""
 
     conn: int
     t: int
@@ -76,7 +77,7 @@ class Firing(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Something was not recorded; info: reason, bytes, frames, t0, t1."""
+    """Traffic was not recorded; info: reason, bytes, frames, t0, t1."""
 
     conn: int | None
     t: int
@@ -144,7 +145,7 @@ def _named(item: Any) -> list[tuple[str, Any]]:
 
 
 def _need(value: Any, *types: type) -> Any:
-    if not isinstance(value, types) or isinstance(value, bool):
+    if not isinstance(value, types) or isinstance(value, bool):  # True is an int to Python
         raise TypeError(f"{type(value).__name__} where {types[0].__name__} was expected")
     return value
 
@@ -194,7 +195,7 @@ _DECODERS: tuple[Callable[[list[Any], int], Item], ...] = (
 def decode(fields: object, mono0: int) -> Item | None:
     """Return the item of a decoded msgpack array, None for a kind that this version does not know.
 
-    Raises CaptureError for an item that is not what its kind says.
+    Raises CaptureError for an item whose fields are not those of its kind.
     """
     try:
         array = _need(fields, list)

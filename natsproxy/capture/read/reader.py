@@ -88,7 +88,7 @@ def segment_order(paths: Iterator[Path]) -> list[Path]:
     """Return paths by recorder and segment number."""
 
     def key(path: Path) -> tuple[str, int]:
-        name, _, number = path.stem.rpartition("-")
+        name, _, number = path.stem.rpartition("-")  # by number: segment 10 comes behind segment 9
         return (name, int(number)) if number.isdigit() else (path.stem, 0)
 
     return sorted(paths, key=key)

@@ -104,7 +104,7 @@ class CaptureFile:
     def _read_segment(self) -> Segment:
         magic = self._pull(0, len(MAGIC))
         if magic != MAGIC:
-            if MAGIC.startswith(magic):
+            if MAGIC.startswith(magic):  # a recorder has just created it
                 raise TruncatedCapture(
                     "the file ends before its first block", path=self.path, offset=len(magic)
                 )
@@ -259,7 +259,7 @@ def segment_of(value: object, path: Path | str) -> Segment:
     version = value.get("version")
     if not (isinstance(version, list) and version and type(version[0]) is int):
         raise CaptureError("a segment header without a version", path=path)
-    if version[0] != VERSION[0]:
+    if version[0] != VERSION[0]:  # a newer minor version only adds fields
         text = f"this capture is of format {version[0]}, natsproxy {value.get('natsproxy')} wrote it; "
         raise UnreadableCapture(
             text + f"this version reads format {VERSION[0]}: upgrade natsproxy", path=path

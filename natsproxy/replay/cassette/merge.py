@@ -140,12 +140,13 @@ class _Merge:
         """Yield an item of the old capture and the additions behind it."""
         steps = [event for event in found if isinstance(event, Step)]
         for step in steps:
-            if step.frame.subject.startswith(b"$SYS."):  # its reply subject may name the subject of a secret
+            # Its reply subject may name the subject of a secret: run it through for that knowledge alone.
+            if step.frame.subject.startswith(b"$SYS."):
                 list(self._secrets[step.conn].clean(_record(step.conn, step.direction, step.frame, 0, 0, 0)))
         if isinstance(item, Frames):
             yield from self._cut(item, steps)
             return
-        if isinstance(item, Close) and self._left[item.conn]:
+        if isinstance(item, Close) and self._left[item.conn]:  # additions to this connection follow
             self._closes[item.conn] = item
             return
         if isinstance(item, Preamble):

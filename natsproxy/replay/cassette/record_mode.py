@@ -109,7 +109,7 @@ async def use(
             yield cassette_use
         return
     if upstream is None:
-        raise ConfigError(f"mode {mode} has to record {path}: say the upstream server to record from")
+        raise ConfigError(f"mode {mode} has to record {path}: name the upstream server to record from")
     await _check_upstream(upstream, mode)
     async with _record(path, upstream, listen) as cassette_use:
         yield cassette_use

@@ -117,7 +117,7 @@ def plain_publishes(data: bytes, search: BulkSearch) -> tuple[int, int]:
     match, size = search.plain.match, len(data)
     while (line := match(data, at)) is not None:
         end = line.end() + int(line[2]) + 2
-        if end > size or data[end - 2 : end] != b"\r\n":
+        if end > size or data[end - 2 : end] != b"\r\n":  # the parser reports the damage
             break
         at = end
         count += 1

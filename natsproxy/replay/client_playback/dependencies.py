@@ -128,6 +128,7 @@ class Dependencies:
         if frame.op == Op.SUB:
             known.received.pop(frame.sid, None)
             known.new_subjects.pop(frame.sid, None)
+            # The server chooses the member of a queue group: another run gives each another count.
             (known.queued.add if frame.queue else known.queued.discard)(frame.sid)
         elif frame.reply:
             self._requests[frame.reply] = step.seq
@@ -145,7 +146,7 @@ class Dependencies:
         if known is not None and known.answers_taken == self._answer_count:
             return counts, ()
         known = known or self._connection(conn)
-        fresh = min(self._answer_count - known.answers_taken, len(self._answered))
+        fresh = min(self._answer_count - known.answers_taken, len(self._answered))  # older ones are forgotten
         known.answers_taken = self._answer_count
         return counts, tuple(self._answered)[len(self._answered) - fresh :]
 

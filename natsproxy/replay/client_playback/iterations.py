@@ -48,6 +48,7 @@ class Iteration:
         for batch in source:
             if isinstance(batch, Step):
                 yield batch._replace(frame=self.frame(batch.frame, batch.direction))
+            # Only a batch with a name in its subjects is taken apart; most have none.
             elif isinstance(batch, PlainBatch) and self._named(batch):
                 for n, frame in enumerate(frames(batch.data, C2S)):
                     yield Step(batch.seq + n, batch.conn, batch.t, C2S, self.frame(frame, C2S))

@@ -9,7 +9,7 @@ _BUCKETS: Final = 20_000
 
 
 class Lag:
-    """Counts frames by how late they were sent.  last, worst: ns."""
+    """Counts frames by the time (ns) that they were sent too late.  last, worst: ns."""
 
     def __init__(self) -> None:
         self.last = self.worst = 0

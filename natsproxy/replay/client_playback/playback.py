@@ -105,6 +105,7 @@ class ClientPlayback:
         if left:
             self.missing.append(Missing(conn, f"{left} frames", f"its connection: {reason}"))
         connection.lost = True
+        # Its PONGs will never come: others must not wait for them.
         for fence in connection.unfenced:
             self._fenced(fence)
 
@@ -328,6 +329,7 @@ class ClientPlayback:
         self, connection: LiveConnection, head: Planned | QueuedBatch | PlannedEnd, unmet: str, now: int
     ) -> bool:
         first = connection.waiting_since is None
+        # Whether the requirement may still come is looked up a few times only: it walks all queues.
         if first or (connection.recheck_at is not None and now >= connection.recheck_at):
             early = self._readiness.earlier_unplayed(connection, head) and (
                 first or self._readiness.may_still_come(connection, head)

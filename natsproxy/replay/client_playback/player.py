@@ -35,13 +35,14 @@ class ClientPlayer:
         self._failure: NatsproxyError | None = None
 
     async def run(self) -> None:
-        """Play to the end; every connection is closed then, whatever happens.
+        """Play to the end; every connection is closed then, also after an error.
 
         Raises ConfigError when the server cannot be reached or refuses a connection.
         """
         try:
             async with trio.open_nursery() as nursery:
                 while not self.machine.done and self._failure is None:
+                    # Made before `advance`: bytes that come during the flush end the wait below at once.
                     self._wake = trio.Event()
                     self._perform(self.machine.advance(now_ns()), nursery)
                     await self._flush()
@@ -132,7 +133,7 @@ class ClientPlayer:
                 reads = 0
                 await leg.wait_readable()
                 continue
-            if not data:
+            if not data:  # the server's end of the stream
                 return
             self._received(conn, leg, data)
             reads += 1

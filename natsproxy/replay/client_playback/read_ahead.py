@@ -70,6 +70,7 @@ class ReadAhead:
 
     def _end(self) -> None:
         self.whole = True
+        # A capture that stopped before its connections did: they end where it ends.
         for conn, live in self._state.connections.items():
             if not (live.queue and isinstance(live.queue[-1], PlannedEnd)):
                 live.queue.append(self._dependencies.ended(conn, self._seq + 1, self.t))
@@ -96,12 +97,14 @@ class ReadAhead:
 
     def _sent(self, step: Step) -> None:
         frame, state = step.frame, self._state
+        # The first CONNECT opens the live connection; a client may send more, which are not repeated.
         if frame.op == Op.CONNECT and step.conn not in state.connects:
             state.connects[step.conn] = frame.args
             state.connection(step.conn).queue.append(Began(step.conn, step.t))
         if frame.op in _SKIPPED or frame.subject.startswith(b"$JS.FC."):
             return
         if frame.op in PUBLISHES and not frame.reply and not frame.subject.startswith(b"$JS."):
+            # Nearly all publishes end here; an answer waits for its request, so it is queued by itself.
             if not self._dependencies.answers(frame.subject):
                 self._plain(PlainBatch(step.seq, step.conn, step.t, frame.raw, 1))
                 return

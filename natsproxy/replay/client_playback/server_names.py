@@ -53,6 +53,7 @@ class ServerNames:
         ack = parse_ack(subject)
         if ack is None:
             return subject
+        # The sequence in the consumer and the times differ in each run, so they are no part of the key.
         consumer = self._names.get((ack.stream, ack.consumer), ack.consumer)
         return self._acks.get((ack.stream, consumer, ack.stream_seq, ack.delivered))
 

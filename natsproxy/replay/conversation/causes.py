@@ -99,6 +99,7 @@ class Causes:
             return
         ack = parse_ack(frame.subject)
         if ack is not None:
+            # A nak with a delay (`-NAK {"delay": ...}`) makes the redelivery a matter of time.
             if frame.body.startswith(b"-NAK"):
                 self._naks[ack.stream, ack.consumer, ack.stream_seq] = (seq, len(frame.body.strip()) > 4)
             elif frame.body.startswith(b"+NXT"):
@@ -134,7 +135,7 @@ class Causes:
         ack = parse_ack(frame.reply) if frame.reply else None
         if ack is not None:
             return self._delivery(step, ack, fallback)
-        # A hash, not the tuple: it would keep each body alive.  A collision only shifts one delivery's cause.
+        # Hashes instead of tuples, which would keep each body alive; a collision only shifts one cause.
         key = hash((frame.subject, frame.reply, frame.body))
         seq = self._copy(step, self._published.get(key), key)
         if seq is not None:
@@ -165,11 +166,11 @@ class Causes:
     def _delivery(self, step: Step, ack: AckSubject, fallback: tuple[int, ...]) -> Cause:
         frame = step.frame
         requested_by = self._consumers.get((ack.stream, ack.consumer))
-        if requested_by is None:
+        if requested_by is None:  # a push consumer: its creation, found by the deliver subject, or the SUB
             subscribed = self._subscribed.get((step.conn, frame.sid))
             requested_by = None if subscribed is None else self._deliver.get(subscribed[0], subscribed[1])
         after = fallback if requested_by is None else (requested_by,)
-        if ack.delivered > 1:
+        if ack.delivered > 1:  # without a nak it came because ack_wait ran out
             nak, delayed = self._naks.get((ack.stream, ack.consumer, ack.stream_seq), (None, True))
             timing = Timing.TIMED if delayed else Timing.ANSWER
             return Cause(after if nak is None else (nak, *after), timing, True)

@@ -2,7 +2,7 @@
 
 An exchange is a client frame and its effects.  An effect is a server frame, or the end of a connection, and
 waits for its causes.  The capture is read as it is used: exchanges and effects that are not played yet take
-at most `window` bytes of frames in memory, whatever the size of the capture.  Played exchanges leave; a ring
+at most `window` bytes of frames in memory, for a capture of any size.  Played exchanges leave; a ring
 of the last thousand stays, so that a report can tell *already used* from *never recorded*.
 """
 
@@ -51,8 +51,8 @@ def is_optional(frame: Frame) -> bool:
 class Exchange:
     """A recorded client frame with its effects.
 
-    matched: when it happened live (ns), None before.  live_frame: the frame that matched it, kept where
-    copies of it were delivered.
+    matched: the time at which it happened live (ns), None before.  live_frame: the frame that matched it,
+    kept where copies of it were delivered.
     """
 
     seq: int
@@ -68,9 +68,9 @@ class Exchange:
 class Effect:
     """A recorded server frame; frame is None for the end of the connection.
 
-    pending_causes: how many causes have not happened.  caused_at: when the last one did (ns).  due: when it
-    may be sent (ns), None while it waits.  offset: ns after its last cause, for a timed one.  stream: see
-    `Cause`. origin: the publish that it is a copy of, if it is one.
+    pending_causes: the number of causes that have not happened.  caused_at: the time of the last cause (ns).
+    due: the time from which it may be sent (ns), None while it waits.  offset: ns after its last cause, for a
+    timed one.  stream: see `Cause`.  origin: the publish that it is a copy of, if it is one.
     """
 
     seq: int
@@ -92,9 +92,9 @@ class RecordedConnection:
 
     exchanges: those not used yet, by `key_of` their frame.  queues: effects in the order in which they must
     be sent, by `queue_key`.  sids: recorded sid to live sid.  parked: keys of queues that wait for their SUB,
-    by recorded sid.  client_id: the live client that plays it, None for nobody.  unused, unsent: how many
-    exchanges and effects are left.  first_seq, last_seq: seq of its CONNECT and of its last client frame.
-    top_sid: the greatest sid.
+    by recorded sid.  client_id: the live client that plays it, None for nobody.  unused, unsent: the number
+    of exchanges and effects that are left.  first_seq, last_seq: seq of its CONNECT and of its last client
+    frame.  top_sid: the greatest sid.
     """
 
     conn: int
@@ -119,7 +119,7 @@ class RecordedConnection:
         """Count an exchange as used."""
         key = key_of(exchange.frame)
         queue = self.exchanges[key]
-        if queue[0] is exchange:
+        if queue[0] is exchange:  # nearly always: clients repeat a conversation in its order
             queue.popleft()
         else:
             queue.remove(exchange)
@@ -145,7 +145,7 @@ def queue_key(effect: Effect) -> QueueKey:
 def standalone(frame: Frame) -> Frame:
     """Return a frame that keeps only its own bytes alive, not the whole read or record around it."""
     start, end = frame.start, frame.end
-    if len(frame.buffer) < 2 * (end - start) + _OVERHEAD:
+    if len(frame.buffer) < 2 * (end - start) + _OVERHEAD:  # a copy would save nothing
         return frame
     return Frame(frame.raw, 0, end - start, frame.line_end - start, *frame[4:])
 
@@ -154,7 +154,7 @@ class RecordedConversation:
     """The recorded conversation, read on as it is used.
 
     newly_ready: effects that were read after their causes had happened.  reached: the last recorded frame
-    that happened live (seq), and when (ns).
+    that happened live (seq), and its time (ns).
     """
 
     def __init__(self, source: Iterator[Event], *, window: int = WINDOW) -> None:
@@ -188,7 +188,7 @@ class RecordedConversation:
                 self._step(event)
             elif isinstance(event, Began):
                 self._recorded(event.conn)
-            elif event.cause in _BY_SERVER:
+            elif event.cause in _BY_SERVER:  # the end of a client that left is for the live client to repeat
                 self._end(event)
 
     def _recorded(self, conn: int) -> RecordedConnection:
@@ -200,7 +200,7 @@ class RecordedConversation:
     def _step(self, step: Step) -> None:
         recorded = self._recorded(step.conn)
         op = step.frame.op
-        if op in _LIVE or is_optional(step.frame):
+        if op in _LIVE or is_optional(step.frame):  # answered live, or never waited for
             return
         if op == Op.INFO:
             self.info = self.info or step.frame.args
@@ -247,7 +247,7 @@ class RecordedConversation:
                 copied = effect.frame is not None and effect.frame.subject == waiting.frame.subject
                 if copied and effect.frame is not None and effect.frame.body == waiting.frame.body:
                     effect.origin = waiting
-            elif seq in self._times:
+            elif seq in self._times:  # that cause has happened already
                 recorded_t, live_t = self._times[seq]
                 latest = max(latest, recorded_t)
                 effect.caused_at = max(effect.caused_at, live_t)
@@ -300,6 +300,7 @@ class RecordedConversation:
         """Undo `use` of an exchange without effects: the wrong client had matched it."""
         recorded = self.connections[exchange.conn]
         key = key_of(exchange.frame)
+        # Back to its place: exchanges of one key are matched in recorded order.
         queue = sorted([*recorded.exchanges.get(key, ()), exchange], key=lambda one: one.seq)
         recorded.exchanges[key] = deque(queue)
         recorded.unused += 1

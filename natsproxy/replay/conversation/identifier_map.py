@@ -73,6 +73,7 @@ class IdentifierMap:
 
     def _known(self, token: bytes) -> bytes | None:
         live = self._live.get(token)
+        # The order of use matters only when entries may be dropped soon; most maps never come to that.
         if live is not None and len(self._live) * 2 > self._limit:
             del self._live[token]  # moved to the end: it was used last
             self._live[token] = live
@@ -90,11 +91,12 @@ class IdentifierMap:
         for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             known = self._known(a) or new.get(a)
             if known is not None:
-                if b not in (known, a):
+                if b not in (known, a):  # `a` itself: the client got it in a recorded answer
                     return False
                 continue
             if a == b:
                 continue
+            # One to one: a live identifier that stands for another recorded one cannot stand for this.
             if strict or a in _WILD or b in _WILD or self._recorded.get(b, a) != a:
                 return False
             if not ((inbox and index) or (is_identifier(a) and is_identifier(b))):

@@ -24,6 +24,7 @@ from natsproxy.wire.ops import Op
 BodyMatcher = Callable[[bytes, bytes], bool]
 Matchers = Sequence[tuple[bytes, BodyMatcher]]
 
+# Members that differ from run to run: times, and names that a client makes up.
 _API_VOLATILE: Final = frozenset({"expires", "opt_start_time", "pause_until"})
 _OBJECT_VOLATILE: Final = frozenset({"mtime", "nuid"})
 _SERVICE_VOLATILE: Final = frozenset(
@@ -68,6 +69,7 @@ class Matcher:
         ours, theirs = headers.parse(recorded), headers.parse(live)
         if ours.code != theirs.code:
             return False
+        # The order of different names means nothing; that of the values of one name may.
         names = {name for name, _ in ours.pairs}
         if names != {name for name, _ in theirs.pairs}:
             return False

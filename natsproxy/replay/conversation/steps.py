@@ -108,6 +108,7 @@ def scan(
             found.append(Began(item.conn, t))
         elif isinstance(item, records.Close):
             found.append(Ended(item.conn, t, item.cause))
+        # Each segment of a capture repeats the preambles of open connections: only the first is news.
         elif isinstance(item, records.Preamble) and item.conn not in seen:
             seen.add(item.conn)
             found.append(Began(item.conn, t, late=True))

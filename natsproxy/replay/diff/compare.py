@@ -43,14 +43,14 @@ def compare(
     with MultisetDiff(limit) as multisets:
         for side, entry in _interleave(*map(iter, conversations)):
             row = table.count(entry, side)
-            if not entry.timed:
+            if not entry.timed:  # the server's clock sent it: counted and shown, not compared
                 key = row * len(_KINDS) + _KINDS[entry.normalized.kind]
                 multisets.add(entry.normalized.digest, key, side, entry.step.seq)
         firsts: dict[tuple[int, int, int], int] = {}  # (row, side, kind): the first frame's place
         for surplus in multisets.surplus():
             number, kind = divmod(surplus.key, len(_KINDS))
             side = 0 if surplus.by > 0 else 1
-            if side:
+            if side:  # `by` is negative for the observed capture
                 table.rows[number].added -= surplus.by
             else:
                 table.rows[number].missing += surplus.by

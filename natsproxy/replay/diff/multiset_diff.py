@@ -5,8 +5,8 @@ entries are open at a time: those that one side had and the other not yet; equal
 too many stay open (other orders, other contents) they go to temporary files, split by hash, and each file is
 settled on its own at the end.  The answer is exact either way.
 
-An entry is a digest of a frame, how often one side is ahead, a key for its row, and the place of the first
-frame that is ahead.
+An entry is a digest of a frame, the number by which one side is ahead, a key for its row, and the place of
+the first frame that is ahead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENTRY: Final = struct.Struct("<12sqqq")
 class Surplus(NamedTuple):
     """An entry that one side has more often.
 
-    by: how much more often, negative for the second side.  place: of the first such frame.
+    by: the difference of the counts, negative for the second side.  place: of the first such frame.
     """
 
     key: int
@@ -37,7 +37,7 @@ class Surplus(NamedTuple):
 class MultisetDiff:
     """Counts the entries of two sides; a context manager (of its temporary files).
 
-    limit: how many open entries are kept in memory, about 300 bytes each.
+    limit: the most open entries in memory, about 300 bytes each.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:

@@ -29,6 +29,7 @@ from natsproxy.replay.conversation.identifier_map import is_identifier
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
 
+# Members of JSON that NATS defines which are times, or names that a server or a client makes up.
 _VOLATILE: Final = frozenset(
     {
         "created",
@@ -103,7 +104,7 @@ class NormalizedFrame(NamedTuple):
     """A frame in normalized form.
 
     group: the subject template; of an -ERR that names no subject its text.  status: of a header block, or the
-    error of the JetStream API.  failed: whether it carries an error, one of these or an -ERR.
+    error of the JetStream API.  failed: True for such an error and for an -ERR.
     """
 
     direction: str
@@ -118,6 +119,7 @@ class NormalizedFrame(NamedTuple):
     @property
     def digest(self) -> bytes:
         """A hash of all fields, 12 bytes."""
+        # `failed` follows from the other fields.  The head is cached: it repeats from frame to frame.
         plain = isinstance(self.body, bytes)
         body = self.body if plain else repr(self.body).encode()
         return hashlib.blake2b(_head(self[:6], plain) + body, digest_size=12).digest()

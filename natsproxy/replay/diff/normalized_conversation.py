@@ -34,7 +34,7 @@ class NormalizedStep(NamedTuple):
 
 
 class NormalizedConversation:
-    """Reads a capture.  gaps: how many gaps of the recorder it had so far."""
+    """Reads a capture.  gaps: the number of the recorder's gaps so far."""
 
     def __init__(self, path: Path | str, ignore: Ignore) -> None:
         self.gaps = 0
@@ -50,6 +50,7 @@ class NormalizedConversation:
             self.gaps += isinstance(item, Gap)
             for event in found:
                 if isinstance(event, Step):
+                    # Before the frame is normalized: it names the consumer itself.
                     if event.direction == S2C and (name := server_chosen_name(event.frame)):
                         self._server_names[name] = None
                     normalized = normalize(event.frame, event.direction, self._ignore, self._server_names)

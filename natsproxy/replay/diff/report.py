@@ -1,6 +1,6 @@
 """The report of a comparison: rows of counts and latencies, and the first frames that differ; values only.
 
-Everything here is bounded whatever the captures hold: rows (`ROWS`; later subjects count as one row), status
+Everything here is bounded, for captures of any size: rows (`ROWS`; later subjects count as one row), status
 texts, and latencies (a sample of them, the same one every time).
 """
 
@@ -44,6 +44,7 @@ class Tally:
         self.answered += 1
         if len(self.latency) < _SAMPLE:
             self.latency.append(latency)
+        # Reservoir sampling: each latency has the same chance to stay.
         elif (at := generator.randrange(self.answered)) < _SAMPLE:
             self.latency[at] = latency
 
@@ -104,7 +105,7 @@ class Row:
 class Report:
     """The rows, the groups that differ first.
 
-    gaps: how many gaps the recording and the observed capture have; they are not compared.
+    gaps: the number of gaps in the recording and in the observed capture; they are not compared.
     """
 
     rows: list[Row]

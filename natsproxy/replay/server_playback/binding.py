@@ -73,6 +73,7 @@ class Binder:
             if r.client_id is None and (r.unused or r.unsent)
         ]
         named = [r for r in free if r.name == client.connect.name]
+        # A name alone is enough; without it at least one frame has to fit.
         best, most = None, -1 if named else 0
         for recorded in named or free:
             fits = self._fits(recorded, frames)
@@ -102,6 +103,7 @@ class Binder:
         if now is None or client.committed or len(client.history) >= HISTORY:
             return False
         frames = [*client.history, frame]
+        # The pairs of the wrong connection would keep the right one from matching.
         identifiers = self._matcher.identifiers
         identifiers.forget(client.learned)
         other = self._choose(client, frames)

@@ -86,14 +86,14 @@ class Delivery:
         queue = recorded.queues.get(key)
         while queue:
             effect = queue[0]
-            if effect.due is None:
+            if effect.due is None:  # its causes have not happened, and those behind it keep their order
                 return
             if recorded.client_id is None or not self._reaches(recorded, effect):
                 sid = effect.frame.sid if effect.frame is not None else b""
                 recorded.parked.setdefault(sid, {})[key] = None
                 return
             if effect.due > now:
-                self._ties += 1
+                self._ties += 1  # entries of one time keep their order, and connections are never compared
                 heapq.heappush(self._due, (effect.due, self._ties, recorded, key))
                 return
             queue.popleft()
@@ -127,6 +127,7 @@ class Delivery:
             self._actions.append(Send(client.id, frame.raw))
 
     def _message(self, recorded: RecordedConnection, effect: Effect, frame: Frame) -> bytes:
+        # The client learns recorded identifiers from this frame and may send them back as they are.
         identifiers = self._identifiers
         subject, reply = identifiers.to_live(frame.subject), identifiers.to_live(frame.reply)
         for known in (subject, reply):

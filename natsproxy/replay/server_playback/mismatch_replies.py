@@ -24,7 +24,7 @@ from natsproxy.wire.ops import Op
 REASON: Final = b"not in the capture"
 _MARK: Final = b"Natsproxy-Mismatch"
 _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
-"""API calls that are answered with messages and statuses, not with JSON."""
+"""API calls whose answers are messages and statuses, not JSON."""
 
 
 def mismatch_reply(frame: Frame, sid: bytes | None) -> bytes:

@@ -21,7 +21,7 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
 LIMIT: Final = 256 << 20
 _OVERHEAD: Final = 128
-_FAR: Final = 1_000_000  # sids of subscriptions that were not read yet are below
+_FAR: Final = 1_000_000  # the sids of subscriptions that were not read yet are surely below
 
 
 class Addition(NamedTuple):

@@ -134,6 +134,7 @@ class ServerPlayback:
     def closed(self, client_id: int, now: int) -> list[Action]:
         """Handle the end of a client's connection."""
         client = self._clients.pop(client_id, None)
+        # A client that played no frame gives its recorded connection back.
         if client is not None and client.recorded is not None and not client.history:
             client.recorded.client_id = None
         if client is not None and self.new_episodes is not None:
@@ -212,10 +213,8 @@ class ServerPlayback:
     # -- matching
 
     def _find(self, recorded: RecordedConnection, frame: Frame) -> tuple[Exchange, Pairs] | None:
-        for strict in (
-            True,
-            False,
-        ):  # an exchange whose identifiers are known goes before one that would teach
+        # An exchange whose identifiers are known goes before one that would teach new pairs.
+        for strict in (True, False):
             for exchange in recorded.exchanges.get(key_of(frame), ()):
                 new: Pairs = {}
                 if not self.matcher.differs(exchange.frame, frame, new, strict=strict):
@@ -268,7 +267,7 @@ class ServerPlayback:
         if self._unrecorded != "error":
             return
         candidates = suggest(frame, client.recorded, self.conversation, self.matcher)
-        if len(self.mismatches) < _MISMATCHES:
+        if len(self.mismatches) < _MISMATCHES:  # bounded: a client may retry for hours
             self.mismatches.append(Mismatch(client.id, client.connect.name, preview(frame), candidates))
         sid = None
         if frame.op != Op.SUB and frame.reply and client.connect.headers:
@@ -280,5 +279,6 @@ class ServerPlayback:
             self._actions.append(Forward(client.id, frame.raw))
 
     def _ok(self, client: Client) -> None:
+        # The server's default is verbose, but before its CONNECT no client expects a +OK.
         if client.connect.verbose and client.connect is not DEFAULTS:
             self._actions.append(Send(client.id, encode.OK))

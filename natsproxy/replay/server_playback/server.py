@@ -142,6 +142,7 @@ class CassetteServer:
             listeners = await trio.open_tcp_listeners(self.address.port, host=self.address.host)
         except OSError as error:
             raise ConfigError(f"cannot listen on {self.address}: {error.strerror or error}") from None
+        # Port 0 was chosen by the system, and clients need the number.
         self.address = Address(self.address.host, listeners[0].socket.getsockname()[1])
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -206,6 +207,7 @@ class CassetteServer:
                     self._tap(client_id, "c2s", frame.raw)
             self.last_activity = now_ns()
             self._perform(self.machine.received(client_id, frames, self.last_activity))
+            # The frames before the malformed one were played: nats-server handles them too.
             if isinstance(wrong, Malformed):
                 leg.write(encode.err("Unknown Protocol Operation"))
                 return
@@ -214,7 +216,7 @@ class CassetteServer:
     async def _room(self) -> None:
         """Wait while a client has not read the frames that it was sent: more input would cause more of them.
 
-        The same for real servers that take less than is passed on.
+        It waits for real servers, too, that take frames more slowly than clients send them.
         """
         while (full := self._full_client()) is not None:
             with suppress(LegLost):  # then it has nothing left to read, and its own task ends
@@ -257,7 +259,7 @@ class CassetteServer:
             self._scopes[client_id].cancel()
 
     def _end_connection(self, client_id: int) -> None:
-        self._legs[client_id].finish()
+        self._legs[client_id].finish()  # half-closed first: the frames sent before still arrive
         self._scopes[client_id].cancel()
 
     def _forward(self, client_id: int, data: bytes) -> None:

@@ -11,7 +11,8 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 _SHOWN: Final = 3
-_LOOKED_AT: Final = 2000
+_LOOKED_AT: Final = 2000  # candidates: a mismatch must not stop the traffic of the other clients
+# The later the field that differs, the nearer the frame: `Matcher.differs` compares the subject first.
 _ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subject": 4}
 
 
@@ -53,6 +54,7 @@ def suggest(
 
 
 def _candidates(frame: Frame, conversation: RecordedConversation) -> list[Exchange]:
+    # PUB and HPUB are one kind here: a frame that lost its headers is a near one.
     op = {Op.HPUB: Op.PUB}.get(frame.op, frame.op)
     found: list[Exchange] = [
         x for x in conversation.used if {Op.HPUB: Op.PUB}.get(x.frame.op, x.frame.op) == op

@@ -76,6 +76,7 @@ class Upstream:
     async def _write(self, leg: Leg) -> None:
         with suppress(LegLost):  # the reading side sees the end too
             while True:
+                # Frames that came during a flush go out together in the next one.
                 while self._parts:
                     data, self._parts = b"".join(self._parts), []
                     leg.write(data)

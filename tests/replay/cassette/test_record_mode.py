@@ -59,7 +59,7 @@ async def test_mode_none_never_records(tmp_path: Path) -> None:
 
 
 async def test_recording_needs_an_upstream(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="say the upstream"):
+    with pytest.raises(ConfigError, match="name the upstream"):
         async with use(tmp_path / "x.ncap", "once"):
             pass
 
