@@ -78,23 +78,25 @@ def analyze(
 
     need_pyspark()
     from natsproxy.spark.jobs import analyze
-    from natsproxy.spark.source import copies, paths
+    from natsproxy.spark.source import copies, survey
     from natsproxy.spark.tables import TABLES
 
     wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
-    size = 0
+    files: list[survey.SegmentFile] = []
     if not remote and not watch:
-        files = paths.begun(captures)  # before the seconds that Spark takes to start
-        size = sum(file.size for file in files)
+        files = survey.survey(captures)  # before the seconds that Spark takes to start
         if (sentence := copies.told(files)) is not None:
             click.echo(f"Note: {sentence}", err=True)
-    settings = dict(map(_setting, conf))
+    size, settings = sum(file.size for file in files), dict(map(_setting, conf))
     spark = open_session(cores, size=size, master=master, remote=remote, log=spark_log, settings=settings)
     try:
         if watch:
             _watch(spark, captures, out, wanted, every, refresh, report, quiet)
         else:
-            analyze.analyze(spark, captures, out, wanted, _silent if quiet else _progress)
+            with survey.saved(files) as seen:
+                analyze.analyze(
+                    spark, captures, out, wanted, _silent if quiet else _progress, seen if files else None
+                )
         _results(spark, out, wanted, report, captures)
     finally:
         spark.stop()

@@ -52,7 +52,8 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
     from natsproxy.spark.schema import FRAMES, ITEMS
     from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
     from natsproxy.spark.source.options import parse
-    from natsproxy.spark.source.partitions import block_partitions
+    from natsproxy.spark.source.partitions import pack
+    from natsproxy.spark.source.survey import contents
     from natsproxy.spark.tables import PAYLOAD_BYTES
 
     found = []
@@ -64,8 +65,7 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
         arrow = arrow_schema(schema)
         batches = [
             batch
-            for path in options.paths
-            for partition in block_partitions(path, options)
+            for partition in pack(map(contents, options.paths), options)
             for batch in read_partition(partition, arrow, options)
         ]
         # As one batch: from a table of several, Spark stops at the first that is empty.

@@ -72,23 +72,25 @@ def analyze(
     out: str | Path,
     tables: Iterable[str] = TABLES,
     progress: Progress = lambda table, rows: None,
+    survey: str | None = None,
 ) -> None:
     """Write tables under `out`, one folder of Parquet each; `frames` and `items` always.
 
     out: a folder, or a URL that Spark can write to.  The columns of each table stand in
     `natsproxy/spark/schema.py`, their meaning with its function in `natsproxy/spark/tables/`.  progress:
-    called with each table when it is written, and the number of its rows.  Raises, in one sentence each,
-    ConfigError for an unknown table, CaptureError for captures that cannot be read, NatsproxyError where the
-    tables cannot be written.
+    called with each table when it is written, and the number of its rows.  survey: a file with the survey of
+    the captures (`natsproxy/spark/source/survey.py`), where the caller has made it.  Raises, in one sentence
+    each, ConfigError for an unknown table, CaptureError for captures that cannot be read, NatsproxyError
+    where the tables cannot be written.
     """
     wanted = chosen(tables)
     store = Store(spark, out)
     with store.writing():
-        frames, items = (read(spark, captures, **SOURCE_OPTIONS[name]) for name in SOURCES)
+        made = {} if survey is None else {"survey": survey}
+        frames, items = (read(spark, captures, **SOURCE_OPTIONS[name], **made) for name in SOURCES)
         if store.local_tasks:
-            progress(
-                "frames", store.write_on_executors({**SOURCE_OPTIONS["frames"], "paths": _list(captures)})
-            )
+            options = {**SOURCE_OPTIONS["frames"], **made, "paths": _list(captures)}
+            progress("frames", store.write_on_executors(options))
         else:
             progress("frames", store.write("frames", dated(frames)))
         progress("items", store.write("items", items))

@@ -22,8 +22,9 @@ from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError
 from natsproxy.spark.schema import ITEMS
 from natsproxy.spark.source.options import Options
-from natsproxy.spark.source.partitions import BlockPartition, Damage, Place
+from natsproxy.spark.source.partitions import BlockPartition, Place, Run
 from natsproxy.spark.source.paths import open_segment
+from natsproxy.spark.source.walk import Damage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,19 +48,24 @@ def read_partition(
     """
     if not isinstance(partition, BlockPartition):
         return  # Spark's stand-in where there are no partitions
-    with open_segment(partition.name) as file:
-        for offset in partition.offsets:
+    for run in partition.runs:
+        yield from _read_run(run, schema, options)
+
+
+def _read_run(run: Run, schema: pa.Schema, options: Options) -> Iterator[pa.RecordBatch]:
+    with open_segment(run.name) as file:
+        for offset in run.offsets:
             try:
                 batch = _block_batch(file, offset, schema, options)
             except CaptureError as error:
-                batch = _from_copies(partition.copies.get(offset, ()), schema, options)
+                batch = _from_copies(run.copies.get(offset, ()), schema, options)
                 if batch is None:
                     if options.mode == "FAILFAST":
                         raise
                     damage = Damage(offset, offset, str(error))
                     batch = _to_batch(_damage_columns(file, damage, options), schema)
             yield batch
-        for damage in partition.damage:
+        for damage in run.damage:
             yield _to_batch(_damage_columns(file, damage, options), schema)
 
 

@@ -4,9 +4,10 @@
     spark.read.format("natscap").option("op", "PUB,HPUB").schema("t_ns bigint, subject string").load("s3://b/x")
     spark.readStream.format("natscap").load("captures/")          (`natsproxy/spark/source/stream.py`)
 
-A partition holds neighbouring blocks of about 64 MiB.  Projection is the schema that the reader asks for:
-only its columns are made.  Pruning is by options, which `natsproxy/spark/source/options.py` lists.  The
-columns of frames are explained in `natsproxy/capture/columns/table.py`.
+A partition holds neighbouring blocks of about 64 MiB, of one file or of many.  Projection is the schema that
+the reader asks for: only its columns are made.  Pruning is by options, which
+`natsproxy/spark/source/options.py` lists.  The columns of frames are explained in
+`natsproxy/capture/columns/table.py`.
 
 The option `mode` decides about a damaged block and about bytes that are no block.  PERMISSIVE gives one row
 with op `_corrupt` and the reason in `err` (among items: a gap with that reason); DROPMALFORMED gives no row;
@@ -27,9 +28,9 @@ from natsproxy.spark.schema import FRAMES, ITEMS
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
 from natsproxy.spark.source.copies import shares
 from natsproxy.spark.source.options import Options, parse
-from natsproxy.spark.source.partitions import block_partitions
-from natsproxy.spark.source.paths import begun
+from natsproxy.spark.source.partitions import BlockPartition, pack
 from natsproxy.spark.source.stream import NatscapStream
+from natsproxy.spark.source.survey import load, survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,13 +66,14 @@ class NatscapReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions whose blocks may hold wanted rows."""
-        files = begun(self._options.paths)
-        counted = shares(files)
-        planned: list[InputPartition] = []
-        for file in files:
-            planned += block_partitions(file.name, self._options, share=counted.get(file.name))
-        return planned
+        return plan(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one Arrow batch per block."""
         return read_partition(partition, arrow_schema(self._schema), self._options)
+
+
+def plan(options: Options) -> list[BlockPartition]:
+    """Return the partitions of captures, as far as their blocks may hold wanted rows."""
+    files = survey(options.paths, options.query) if options.survey is None else load(options.survey)
+    return list(pack(files, options, shares(files)))

@@ -13,6 +13,7 @@ Spark hands options over as strings under case-insensitive names.  All of them, 
     mode             PERMISSIVE (default), DROPMALFORMED, FAILFAST: for damaged blocks, see `data_source.py`
     partitionBytes   the bytes that one task reads, about (64 MiB)
     maxBytesPerTrigger   of a stream: the bytes that one batch takes, about (256 MiB)
+    survey           a file with the survey of these captures, made before (`survey.py`); none: it is made
     failOnDataLoss   of a stream where a segment is missing: "true" (default) stops it, "false" goes on
 """
 
@@ -44,6 +45,7 @@ class Options:
     partition_bytes: int
     batch_bytes: int
     fail_on_loss: bool
+    survey: str | None
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -58,6 +60,7 @@ def parse(given: Mapping[str, str]) -> Options:
         partition_bytes=options.size("partitionBytes", 64 << 20),
         batch_bytes=options.size("maxBytesPerTrigger", 256 << 20),
         fail_on_loss=options.one_of("failOnDataLoss", ("true", "false")) == "true",
+        survey=options.text("survey"),
     )
 
 

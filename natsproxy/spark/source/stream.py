@@ -42,8 +42,10 @@ from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError, TruncatedCapture
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
 from natsproxy.spark.source.options import Options
-from natsproxy.spark.source.partitions import START, Damage, FoundBlock, block_partitions, walk
-from natsproxy.spark.source.paths import PLAN_BUFFER, listing, open_segment
+from natsproxy.spark.source.partitions import pack
+from natsproxy.spark.source.paths import listing, open_for_planning
+from natsproxy.spark.source.survey import SegmentFile, contents
+from natsproxy.spark.source.walk import START, Damage, FoundBlock, walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,15 +118,15 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the partitions between two offsets."""
         files, begin = self._files(), _positions(start)
-        planned: list[InputPartition] = []
+        taken: list[SegmentFile] = []
         for recorder, (last, byte) in _positions(end).items():
             first, since = begin.get(recorder, (0, 0))
             numbered = files.get(recorder, {})
             for number in self._in_order(recorder, numbered, first, last - (byte == 0)):
                 low = max(since, START) if number == first else START
                 high = byte if number == last else None
-                planned += block_partitions(numbered[number], self._options, low, high)
-        return planned
+                taken.append(contents(numbered[number], self._options.query, low, high))
+        return list(pack(taken, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one Arrow batch per block."""
@@ -177,7 +179,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         The last one of a segment that is over ends at the beginning of the next segment.
         """
-        with open_segment(name, PLAN_BUFFER) as file:
+        with open_for_planning(name) as file:
             indexed = file.indexed() if byte <= START else None
             last = None
             for found in indexed if indexed is not None else walk(file, max(byte, START), over=over):
@@ -228,7 +230,7 @@ def _block_end(
 def _identity(name: str) -> tuple[str, int] | None:
     """Return the recorder and number of a segment; None for one that has not begun."""
     try:
-        with open_segment(name, PLAN_BUFFER) as file:
+        with open_for_planning(name) as file:
             return file.segment.recorder.hex(), file.segment.number
     except TruncatedCapture:
         return None  # created, its header is not written yet

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from natsproxy.spark.source.copies import told
 from natsproxy.spark.source.data_source import NatscapReader
 from natsproxy.spark.source.options import parse
-from natsproxy.spark.source.paths import begun
+from natsproxy.spark.source.survey import survey
 
 pytestmark = pytest.mark.spark
 ROW = (
@@ -86,9 +86,9 @@ def test_a_folder_with_a_copy_counts_once(original: Path) -> None:
     copy = Path(shutil.copy(original, original.with_name("copy.ncap")))
     assert len(alone) == sum(BLOCKS)
     assert rows(original.parent) == rows(original, copy) == rows(original, original.parent) == alone
-    said = told(begun([str(original.parent)]))
+    said = told(survey([str(original.parent)]))
     assert said == f"{copy} holds the same segment as {original}: each block counts once"
-    assert told(begun([str(original), str(original)])) is None
+    assert told(survey([str(original), str(original)])) is None
 
 
 def test_segments_of_one_recorder_are_no_copies(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_segments_of_one_recorder_are_no_copies(tmp_path: Path) -> None:
     make(tmp_path, b"a", [BLOCKS, BLOCKS])
     make(tmp_path, b"b", [BLOCKS])
     assert len(rows(tmp_path)) == 3 * sum(BLOCKS)
-    assert told(begun([str(tmp_path)])) is None
+    assert told(survey([str(tmp_path)])) is None
 
 
 def test_a_recovered_capture_counts_once(original: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +19,20 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.types import StructType
 
+from natsproxy.spark.source import object_stores
 from natsproxy.spark.source.data_source import NatscapReader
+from natsproxy.spark.source.object_stores import AT_ONCE, file_system
 from natsproxy.spark.source.options import parse
-from natsproxy.spark.source.paths import begun, listing, segments
+from natsproxy.spark.source.paths import listing, segments
 from natsproxy.spark.source.stream import NatscapStream
+from natsproxy.spark.source.survey import survey
 
 pytestmark = pytest.mark.spark
 ROW = StructType().add("segment", "integer").add("block_off", "long").add("idx", "integer")
 
 
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is the object store `s3://bucket`; credentials play no part."""
     root = tmp_path / "store" / "bucket"
     root.mkdir(parents=True)
@@ -40,7 +46,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return SubTreeFileSystem(str(root.parent), LocalFileSystem()), rest.partition("?")[0]
 
     monkeypatch.setattr("pyarrow.fs.FileSystem", Stores)
-    return root
+    file_system.cache_clear()
+    yield root
+    file_system.cache_clear()
 
 
 def rows(place: str) -> list[tuple[Any, ...]]:
@@ -51,7 +59,15 @@ def rows(place: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "address", ["s3://bucket/a", "s3a://bucket/a/", "s3n://bucket/a/*.ncap", "s3://bucket/*/6*.ncap?region=x"]
+    "address",
+    [
+        "s3://bucket/a",
+        "s3a://bucket/a/",
+        "s3n://bucket/a/*.ncap",
+        "s3://bucket/*/6*.ncap?region=x",
+        "s3://bucket/?/*-?.ncap",
+        "s3://bucket/?/*-[01].ncap?region=x&scheme=http",
+    ],
 )
 def test_an_object_store_is_read_as_a_folder_is(bucket: Path, address: str) -> None:
     """A folder, a glob; Hadoop's names for S3; the part after `?` goes to every object's address."""
@@ -62,8 +78,61 @@ def test_an_object_store_is_read_as_a_folder_is(bucket: Path, address: str) -> N
     assert rows(address) == local
     names = listing(address)
     assert [name.partition("?")[0].startswith("s3://bucket/a/6161") for name in names] == [True, True]
-    assert [name.partition("?")[2] for name in names] == [address.partition("?")[2]] * 2
+    settings = address[address.find("?region") :] if "?region" in address else ""
+    assert all(name.endswith(f".ncap{settings}") for name in names)
     assert rows(names[0]) == [row for row in local if row[0] == 0]
+
+
+def test_a_question_mark_in_a_name(bucket: Path) -> None:
+    """Percent-encoded it means itself, in folders and in names that a listing gives."""
+    make(bucket / "why?", b"a", [[3, 4]])
+    make(bucket / "whys", b"b", [[1]])
+    (name,) = listing("s3://bucket/why%3F")
+    assert name.startswith("s3://bucket/why%3F/6161")
+    assert rows(name) == rows("s3://bucket/why%3F") == rows(str(bucket / "why?"))
+    assert len(listing("s3://bucket/why?/*.ncap")) == 2
+
+
+class CountingStore:
+    """A store that counts requests, and lets none pass before `together` objects are open at once."""
+
+    def __init__(self, root: Path, together: int) -> None:
+        self._files = SubTreeFileSystem(str(root), LocalFileSystem())
+        self._gate = threading.Barrier(together)
+        self.requests: Counter[str] = Counter()
+
+    def get_file_info(self, asked: Any) -> Any:
+        return self._files.get_file_info(asked)
+
+    def open_input_file(self, path: str) -> Any:
+        self.requests[path] += 1
+        self._gate.wait(60)
+        file = self._files.open_input_file(path)
+
+        class Counted:
+            size, close = file.size, file.close
+
+            @staticmethod
+            def read_at(size: int, offset: int) -> bytes:
+                self.requests[path] += 1
+                data: bytes = file.read_at(size, offset)
+                return data
+
+        return Counted()
+
+
+@pytest.mark.parametrize(("whole", "requests"), [(1 << 20, 2), (1, 3)])
+def test_the_requests_of_a_plan(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, whole: int, requests: int
+) -> None:
+    """Many objects at once, of a small one all with one request, of a large one both ends."""
+    make(bucket / "a", b"a", [[3, 4]] * AT_ONCE)
+    store = CountingStore(bucket.parent, AT_ONCE)
+    monkeypatch.setattr(object_stores, "file_system", lambda _: (store, "bucket"))
+    monkeypatch.setattr(object_stores, "_WHOLE", whole)
+    monkeypatch.setattr(object_stores, "_END", 400)
+    assert len(survey(["s3://bucket/a"])) == AT_ONCE
+    assert list(store.requests.values()) == [requests] * AT_ONCE
 
 
 def test_an_object_store_is_a_stream_too(bucket: Path) -> None:
@@ -110,7 +179,7 @@ def test_errors_name_the_address(bucket: Path, place: str, sentence: str) -> Non
     (bucket / "empty").mkdir()
     (bucket / "other.ncap").write_bytes(b"something else entirely")
     with pytest.raises(CaptureError) as error:
-        begun([place])
+        survey([place])
     assert str(error.value).startswith(sentence)
 
 
@@ -118,10 +187,10 @@ def test_a_last_segment_that_has_not_begun_is_passed_over(tmp_path: Path) -> Non
     """Unless there is nothing else."""
     made = make(tmp_path / "a", b"a", [[1]])
     (tmp_path / "a" / f"{'61' * 16}-1.ncap").write_bytes(b"")
-    found = begun([str(tmp_path / "a")])
+    found = survey([str(tmp_path / "a")])
     assert [file.size for file in found] == [path.stat().st_size for path in made]
     assert len(segments(str(tmp_path / "a"))) == 2
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x-0.ncap").write_bytes(b"")
     with pytest.raises(CaptureError, match=r"x-0\.ncap: the file ends before its first block"):
-        begun([str(tmp_path / "b")])
+        survey([str(tmp_path / "b")])

@@ -1,0 +1,103 @@
+"""The survey of captures before they are read: each file is opened once, and what it holds is remembered.
+
+On an object store a file takes two requests if it is small, three otherwise, and many files are looked at
+together.  A survey can be saved, for processes that plan reads of the same captures: Spark plans each read in
+a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from natsproxy.capture.read.frames import Query
+from natsproxy.errors import TruncatedCapture
+from natsproxy.spark.source.object_stores import AT_ONCE, is_url
+from natsproxy.spark.source.paths import open_for_planning, segments
+from natsproxy.spark.source.walk import START, Damage, blocks_between
+
+_ALL: Final = Query()
+
+
+class PlacedBlock(NamedTuple):
+    """A block of a file: the offsets of its beginning and end, and a number that only its copies share."""
+
+    offset: int
+    end: int
+    identity: int
+
+
+class SegmentFile(NamedTuple):
+    """A segment file: the segment that it holds (recorder, boot, number), its size, its blocks and damage."""
+
+    name: str
+    segment: tuple[str, str, int]
+    size: int
+    blocks: tuple[PlacedBlock, ...]
+    damage: tuple[Damage, ...]
+
+
+def survey(places: Iterable[str], query: Query = _ALL) -> list[SegmentFile]:
+    """Open every segment of all places once; return those that have begun, each file once.
+
+    query: blocks that it rules out are left out.  Raises CaptureError where there is no file, for a file that
+    is no capture or of a newer version, and without permission.  A segment whose header is not written yet is
+    passed over, unless its place has no other.
+    """
+    named = {place: segments(place) for place in places}
+    names = list(dict.fromkeys(name for found in named.values() for name in found))
+    with ThreadPoolExecutor(AT_ONCE if any(map(is_url, names)) else 1) as pool:
+        seen = dict(zip(names, pool.map(partial(_look, query=query), names), strict=True))
+    for found in named.values():
+        unwritten = [error for name in found if isinstance(error := seen[name], TruncatedCapture)]
+        if unwritten and len(unwritten) == len(found):
+            raise unwritten[-1]
+    return [file for file in seen.values() if isinstance(file, SegmentFile)]
+
+
+def _look(name: str, query: Query) -> SegmentFile | TruncatedCapture:
+    try:
+        return contents(name, query)
+    except TruncatedCapture as error:
+        return error
+
+
+def contents(name: str, query: Query = _ALL, start: int = START, end: int | None = None) -> SegmentFile:
+    """Return what a file holds between two offsets; without `end`, to its last whole block."""
+    blocks, damage = list[PlacedBlock](), list[Damage]()
+    with open_for_planning(name) as file:
+        header = file.segment
+        for found in blocks_between(file, start, end):
+            if isinstance(found, Damage):
+                damage.append(found)
+            elif query.wants_block(found):
+                blocks.append(PlacedBlock(found.block.offset, found.block.end, hash(found.summary)))
+        segment = header.recorder.hex(), header.boot.hex(), header.number
+        return SegmentFile(name, segment, file.size(), tuple(blocks), tuple(damage))
+
+
+@contextmanager
+def saved(files: Iterable[SegmentFile]) -> Iterator[str]:
+    """Give the path of a file with a survey, which is removed afterwards."""
+    with NamedTemporaryFile(prefix="natsproxy-survey-") as file:
+        file.write(msgpack.packb(list(files)))
+        file.flush()
+        yield file.name
+
+
+def load(path: str) -> list[SegmentFile]:
+    """Return the survey that `saved` wrote."""
+    rows: list[list[Any]] = msgpack.unpackb(Path(path).read_bytes())
+    return [
+        SegmentFile(
+            name, (*segment,), size, tuple(map(PlacedBlock._make, blocks)), tuple(map(Damage._make, damage))
+        )
+        for name, segment, size, blocks, damage in rows
+    ]
