@@ -37,8 +37,8 @@ def captures(tmp_path: Path) -> list[Path]:
     for n in range(4 * DAYS):
         scribe.frame(n % DAYS * DAY, 1, C2S, b"PUB days.%d 1\r\nx\r\n" % n)
     days = write(tmp_path / "days.ncap", scribe.items, per_block=3)
-    damaged = tmp_path / "damaged.ncap"
-    raw = bytearray(days.read_bytes())
+    damaged = write(tmp_path / "damaged.ncap", scribe.items, per_block=3)
+    raw = bytearray(damaged.read_bytes())
     raw[len(raw) // 2] ^= 0xFF
     damaged.write_bytes(raw)
     return [*GOLDEN, days, damaged]
