@@ -126,6 +126,7 @@ def _count(
         facts["name"] = _connect_name(frame.args)
     if frame.op in MESSAGE_OPS:
         subject = template(frame.subject)
+        # Known subjects are still counted when the table is full: the top ones come early.
         if len(subjects) < _MOST_SUBJECTS or subject in subjects:
             subjects[subject] += 1
 

@@ -47,6 +47,7 @@ def run(
     natsproxy cassette run --mode new_episodes --upstream nats://127.0.0.1:4222 orders.ncap -- ./app
     """
     outcome = _Outcome()
+    # click leaves the `--` in, where options may not be interspersed.
     command = command[1:] if command[0] == "--" else command
     if command and command[0].startswith("-"):
         raise ConfigError(
@@ -63,7 +64,7 @@ def run(
 
 
 def _report(capture: Path, cassette: CassetteUse, strict: bool) -> bool:
-    """Print what became of a cassette on stderr; return True if the program did not do as recorded."""
+    """Print the result of a cassette on stderr; return True if the program did not do as recorded."""
     if cassette.discarded:
         click.echo(f"{capture}: nothing was recorded, because the program failed", err=True)
     say_added(capture, cassette.added)

@@ -30,6 +30,7 @@ def run_with_signals(main: Callable[[AsyncIterator[int]], Awaitable[_T]], *numbe
     async def run() -> _T:
         try:
             with trio.open_signal_receiver(*numbers) as signals:
+                # These came before trio could receive them: sent once more, they go its way.
                 for number in noted:
                     signal.raise_signal(number)
                 return await main(signals)

@@ -92,6 +92,7 @@ def to_client(
     behind = parse_address(upstream, "--upstream") if upstream else None
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
+        # The proxy that records takes the address for clients; the server then has any free port.
         inner = address if observed is None else Address()
         server = CassetteServer(capture, listen=inner, upstream=behind, **options)
         entrance = partial(_entrance, server, observed, address)

@@ -48,6 +48,7 @@ def read_file(path: Path) -> dict[str, Any]:
         if isinstance(value, list) and not option.many:
             raise ConfigError(f"{place}: {name} takes one value")
         try:
+            # Read here for the place of a mistake alone: click reads the raw value once more.
             for item in items:
                 option.read(item)
         except (ValueError, ConfigError) as error:
@@ -131,6 +132,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
     Raises ConfigError if the upstream is one of the proxy's own listening addresses.
     """
     for listen in o["listen"]:
+        # Port 0 is chosen by the system, which takes none that is in use.
         if listen.port and listen.port == o["upstream"].port and _may_be_the_same(listen, o["upstream"]):
             raise ConfigError(f"upstream {o['upstream']} is natsproxy's own address: name the server")
     return ProxySettings(

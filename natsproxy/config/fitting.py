@@ -81,6 +81,7 @@ def latencies(path: Path, patterns: tuple[bytes, ...]) -> Iterator[int]:
         if frame is None or one.in_ordinal is None or one.out_ordinal is None:
             continue
         if one.direction == C2S:
+            # The last request on a reply subject counts: clients reuse the subjects of answered ones.
             if frame.reply and _PUBS >> frame.op & 1 and any(match(frame.subject) for match in wanted):
                 waiting[one.conn, frame.reply] = one.t
                 if len(waiting) > MAX_OPEN:

@@ -66,6 +66,7 @@ def duration(value: Any) -> int:
         seconds = float(value)
     except (TypeError, ValueError):
         return values.duration(value)
+    # `float` takes "nan" and "inf" too; "nan" fails both comparisons.
     if isinstance(value, bool) or not 0 <= seconds < float("inf"):
         raise ValueError(f'must be a duration such as "250ms" or a number of seconds, not {value!r}')
     return int(seconds * 1e9)

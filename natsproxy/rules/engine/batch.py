@@ -95,6 +95,7 @@ class Batch:
         if not state.gated:
             return range(start, stop)
         fired: list[int] = []
+        # C2s all matches of the direction draw from one sequence; s2c each substream has its own.
         if self._direction == C2S:
             numbers = state.random(C2S)
             fired += [start + hit - m for hit in numbers.below(m, size, self._probability)]

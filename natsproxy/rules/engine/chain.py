@@ -41,6 +41,7 @@ class RuleChain:
     def __init__(
         self, rules: Iterable[Rule] = (), *, seed: int = 0, previous: RuleChain | None = None
     ) -> None:
+        # The old rule itself, not its equal: it has the count over all connections.
         known = {(rule.name, rule.content): rule for rule in previous.rules} if previous is not None else {}
         self.rules: tuple[Rule, ...] = tuple(known.get((rule.name, rule.content), rule) for rule in rules)
         self.seed = seed
@@ -66,6 +67,7 @@ class RuleChain:
         """Return the compiled form of some of the rules."""
         index = self._indexes.get(places)
         if index is None:
+            # Rules that select by client name make a set for each name, and clients choose names.
             if len(self._indexes) >= MAX_INDEXES:
                 self._indexes.clear()
             rules = tuple(self.rules[place] for place in places)

@@ -119,6 +119,7 @@ def _explain_rule(
         return Explanation(rule, False, "", "other frames: " + rule.selector.describe())
     result = rule.action.describe()
     if rule.action.stage == Stage.PERMISSION:
+        # A permission rule is asked: it draws no number, and its answer is the exact -ERR.
         hit = Hit(direction, 0, 1, Draws(SeededRandom(0, rule.name, view.key, direction), 1), view)
         verdict = rule.action.bind(view).act(frame, hit)
         if verdict is None:

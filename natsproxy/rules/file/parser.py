@@ -143,6 +143,7 @@ def _parse_rule(reader: RuleReader, kinds: Mapping[str, Kind], expand: Expand | 
     gate = _gate(reader.read(GATE)) if kind.gated else Gate()
     try:
         action = kind.make(settings, selector)
+        # The same effect on whole runs of frames, which costs far less than frame by frame.
         if kind.link is not None and not selector.framed and not gate.counts:
             link_action = kind.link(settings)
             if link_action is not None:
@@ -188,6 +189,7 @@ def _selector(reader: RuleReader, kind: Kind) -> Selector:
         if key in reader.table
     ]
     ops = op_mask(*found["op"]) if found["op"] else kind.ops
+    # A condition on frames, such as a subject, turns a rule about connections into one about messages.
     if not ops and named:
         ops = MESSAGES
     ops = _narrow(reader, ops, found, role)

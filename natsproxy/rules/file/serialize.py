@@ -68,6 +68,7 @@ def exact_rules(rules: Iterable[Rule], firings: Iterable[Mapping[str, Any]]) -> 
 
 
 def _exact(rule: Rule, fired: Mapping[str, set[int]]) -> dict[str, Any]:
+    # Without a gate every match fires: a list of them would only break on other traffic.
     if rule.gate.open:
         return dict(rule.table)
     table = {key: value for key, value in rule.table.items() if key not in _GATES}

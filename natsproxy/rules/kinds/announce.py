@@ -21,6 +21,7 @@ from natsproxy.rules.model.verdicts import Close
 from natsproxy.wire import encode
 from natsproxy.wire.ops import S2C, Direction
 
+# Fields that a later INFO does not have, and addresses that would lead clients past the proxy.
 _OURS = ("nonce", "other_port", "connect_urls", "ws_connect_urls", "connect_info")
 
 

@@ -51,6 +51,7 @@ class Answering(Action):
         if self.status and not speaks:
             return Drop()
         block = self._block(frame.subject) if speaks else b""
+        # The server acknowledges a request before it delivers the answer.
         ok = encode.OK if hit.view.verbose else b""
         return Answer(ok + encode.msg(frame.reply, sid, self.body, headers=block))
 

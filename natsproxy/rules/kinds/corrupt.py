@@ -37,6 +37,7 @@ class Corrupting(Action):
         for k in range(self.count):
             places.add(start - frame.start + int(hit.draw(2 * k) * length))
         for k, place in enumerate(sorted(places)):
+            # Never 0, so that each byte that was chosen becomes another one.
             raw[place] ^= 1 + int(hit.draw(2 * k + 1) * 255)
         return Replace(bytes(raw))
 

@@ -39,6 +39,7 @@ class HeaderChange(Action):
         if block == before:
             return None
         found = parse(block)
+        # A block without any header left goes: the frame becomes one without headers.
         empty = not found.pairs and not found.code and not found.odd
         return Replace(encode.with_payload(frame, headers=b"" if empty else block))
 

@@ -201,7 +201,7 @@ KIND = Kind(
     make,
     """
 [[rules]]
-name = "what billing may do"
+name = "billing"
 kind = "permissions"
 client = { name = "billing*" }
 publish = { allow = ["billing.>", "_INBOX.>"], deny = "billing.admin.>" }

@@ -71,6 +71,7 @@ class Gate:
             and (self.limit is None or count.fired < self.limit)
             and self.in_time(now - count.since)
             and (self.only is None or self._listed(m, key, direction))
+            # Last, because each random number costs a hash.
             and (self.probability is None or draw() < self.probability)
         )
         count.fired += passes

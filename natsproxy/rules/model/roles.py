@@ -173,6 +173,7 @@ class OpenRequests:
     def open(self, reply: bytes, upstream: bytes, waiters: frozenset[object], need: Need, view: View) -> None:
         """Open a request, and watch for answers on `upstream`, the reply subject as the server knows it."""
         self.opened += 1
+        # Clients reuse reply subjects: the earlier waiters stay, and the request is the youngest again.
         _, before = self._open.pop(reply, (b"", frozenset()))
         self._open[reply] = (upstream, before | waiters)
         view.watch_subject(S2C, upstream, need)

@@ -202,6 +202,7 @@ class Rule:
     @property
     def content(self) -> str:
         """The rule as JSON: equal for two rules that were written the same."""
+        # Compared as written: two functions made of equal settings would not be equal.
         return json.dumps(self.table, sort_keys=True, default=str)
 
     @property

@@ -43,6 +43,7 @@ class SeededRandom:
 
     def __init__(self, seed: int, rule: str, key: str, direction: Direction) -> None:
         parts = (str(seed), rule, key, direction.label)
+        # Each part behind its length: no two lists of parts make the same bytes.
         prefix = b"".join(b"%d:%s," % (len(part), part) for part in map(_utf8, parts))
         self._base = blake2b(prefix, digest_size=8)
 
@@ -50,10 +51,12 @@ class SeededRandom:
         """Return the number in (0, 1), ends excluded, for the m-th match and its k-th draw."""
         state = self._base.copy()
         state.update(b"%d.%d" % (m, k))
+        # 53 bits, as many as a float has; the half keeps the number away from 0 and 1.
         return ((int.from_bytes(state.digest(), "big") >> 11) + 0.5) * _SCALE
 
     def below(self, first: int, count: int, probability: float) -> list[int]:
         """Return those of `count` matches, from number `first` on, that draw less than `probability`."""
+        # `draw` written out for a loop, without a call and a float for each match.
         edge = _edge(probability)
         copy, hits = self._base.copy, []
         for m in range(first, first + count):
@@ -65,6 +68,7 @@ class SeededRandom:
 
     def substream(self, name: bytes) -> SeededRandom:
         """Return the random numbers of one substream."""
+        # Not made by `__init__`: copying the hash of the prefix spares hashing it anew.
         made = SeededRandom.__new__(SeededRandom)
         made._base = self._base.copy()
         made._base.update(b"%d:%s," % (len(name), name))
@@ -109,6 +113,7 @@ class Substreams:
     def draws(self, numbers: SeededRandom, subject: bytes, subscribed: bytes, count: int = 1) -> Draws:
         """Count `count` neighbouring deliveries; return the draws of the first.  numbers: the rule's."""
         digest, own = self._known.get((subject, subscribed)) or self._learn(numbers, subject, subscribed)
+        # Taken out and put back at the end, so the first one is the least recently used.
         before = self._counts.pop(digest, 0)
         self._counts[digest] = before + count
         if len(self._counts) > self._limit:

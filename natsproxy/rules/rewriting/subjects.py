@@ -64,6 +64,7 @@ class Rewriting(Action):
         self.replies = replies and two_way
         self.keep = tuple(compile_pattern(pattern) for pattern in keep)
         only = mapping.only
+        # `{{random(n)}}` draws for each message, so its result cannot be cached.
         self.certain = None if only is None or b"random" in only.destination.lower() else only
         self.transform: SubjectTransform | None = mapping.only if two_way else None
         self.inverse = self.transform.inverse() if self.transform is not None else None

@@ -44,6 +44,7 @@ class RewriteTrace:
     def _match(self, rule: Rule) -> int:
         m = self._matches.get(rule)
         if m is None:
+            # Counted at the first use: a rule that only looked at the frame has no match.
             m = self._matches[rule] = self._states[rule].count(self._direction)
         return m
 
