@@ -1,13 +1,16 @@
 """Blocks on disk: header, summary and checksum, as `recordings/FORMAT.md` specifies them.
 
-Writer, reader and recovery pack and check the sixteen header bytes here, and nowhere else.
+Writer, reader and recovery pack and check the sixteen header bytes here, and nowhere else.  The checksum is
+zlib's CRC-32; `_crc.pyx` computes the same one faster, where it was built and the processor can.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,6 +29,14 @@ BODY_MAX: Final = 64 << 20
 ZSTD: Final = 1
 Parts = Sequence[bytes | bytearray | memoryview]
 """The pieces of a body, which are checked and written without joining them."""
+
+
+crc32: Callable[..., int] = zlib.crc32
+if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
+    with suppress(ImportError):  # not built: zlib's serves
+        from natsproxy.capture.format import _crc  # type: ignore[attr-defined, unused-ignore]
+
+        crc32 = _crc.crc32 if _crc.AVAILABLE else zlib.crc32
 
 
 class Kind(IntEnum):
@@ -69,15 +80,15 @@ class Summary(NamedTuple):
 
 def header(kind: Kind, flags: int, summary: bytes, body: Parts, length: int) -> bytes:
     """Return the header of a block, its checksum computed over header, summary and body."""
-    crc = _crc(kind, flags, summary, body, length)
+    crc = _checksum(kind, flags, summary, body, length)
     return HEADER.pack(SYNC, kind, flags, len(summary), length, crc)
 
 
-def _crc(kind: int, flags: int, summary: bytes, body: Parts, length: int) -> int:
-    crc = zlib.crc32(HEADER.pack(SYNC, kind, flags, len(summary), length, 0)[:12])
-    crc = zlib.crc32(summary, crc)
+def _checksum(kind: int, flags: int, summary: bytes, body: Parts, length: int) -> int:
+    crc = crc32(HEADER.pack(SYNC, kind, flags, len(summary), length, 0)[:12])
+    crc = crc32(summary, crc)
     for part in body:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return crc
 
 
@@ -102,7 +113,7 @@ def footer_place(raw: bytes) -> int | None:
 
 def check(block: Block, summary: bytes, body: bytes, path: Path | str | None = None) -> None:
     """Raise CaptureError unless the block's checksum is right."""
-    if _crc(block.kind, block.flags, summary, (body,), block.length) != block.crc:
+    if _checksum(block.kind, block.flags, summary, (body,), block.length) != block.crc:
         text = "the checksum of a block is wrong: its bytes were changed"
         raise CaptureError(text, path=path, offset=block.offset)
 
