@@ -43,7 +43,7 @@ TABLES: Final[dict[str, str]] = {
     "fanout": (
         "recorder string, publisher bigint, subject string, template string, published_ns bigint, "
         "published bigint, bytes bigint, deliveries bigint, first_ns bigint, last_ns bigint, "
-        "delay_ns bigint, spread_ns bigint"
+        "delay_ns bigint, spread_ns bigint, stored boolean"
     ),
     "errors": (
         "recorder string, conn_id bigint, t_ns bigint, text string, kind string, subject string, "
@@ -62,7 +62,8 @@ TABLES: Final[dict[str, str]] = {
     "js_acks": (
         "recorder string, conn_id bigint, subject string, domain string, stream string, consumer string, "
         "delivered bigint, redelivered boolean, stream_seq bigint, consumer_seq bigint, pending bigint, "
-        "delivered_ns bigint, answered_ns bigint, answer string, answer_ns bigint, wpi bigint"
+        "delivered_ns bigint, answered_ns bigint, answer string, answer_ns bigint, wpi bigint, "
+        "ack_policy string"
     ),
     "liveness": (
         "recorder string, conn_id bigint, dir int, frames bigint, first_ns bigint, last_ns bigint, "

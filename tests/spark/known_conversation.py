@@ -233,6 +233,17 @@ def _deliveries(s: Conversation) -> None:
         s.receive(t, WORKER, msg(b"stored", b"3", b"x", ack))
         for place, answer in enumerate(answers, 1):
             s.send(t + place, WORKER, pub(ack, answer))
+    made = b'{"type":"io.nats.jetstream.api.v1.consumer_create_response","stream_name":"KV_x","name":"made",'
+    for name, asked, told in (
+        (b".watch", b'{"stream_name": "KV_x", "config": {"ack_policy": "none"}}', b"{}"),
+        (b"", b"{}", made + b'"config":{"ack_policy":"none"}}'),
+        (b".work", b'{"config": {"ack_policy": "explicit"}}', b"{}"),
+    ):
+        reply = b"r.consumer" + name
+        s.send(550, WORKER, pub(b"$JS.API.CONSUMER.CREATE.KV_x" + name + b" " + reply, asked))
+        s.receive(551, WORKER, msg(reply, b"9", told))
+    for name in (b"watch", b"made", b"work", b"older"):
+        s.receive(560, WORKER, msg(b"kv.a", b"3", b"x", b"$JS.ACK.KV_x." + name + b".1.1.1.1.0"))
     s.receive(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
     s.drop(710, WORKER, C2S, pub(b"$JS.ACK.S.C.2.2.10.1.0", b"+ACK"), "loses")
 
@@ -282,6 +293,14 @@ def _signs(s: Conversation) -> None:
     s.send(1011, FIRST, b"SUB live.z 21\r\n")
     s.receive(1012, FIRST, msg(b"live.z", b"21", b"x"))
     s.drop(1013, FIRST, S2C, msg(b"live.z", b"21", b"x"), "loses")
+    denial = b"-ERR 'Permissions Violation for Subscription to \"%s\"'\r\n"
+    for t, sid in ((1016, 31), (1017, 32)):
+        s.send(t, WORKER, b"SUB no.twice %d\r\n" % sid)
+    for t in (1018, 1019):
+        s.receive(t, WORKER, denial % b"no.twice")
+    for t, sid in ((1022, 33), (1023, 34)):
+        s.send(t, WORKER, b"SUB no.more team %d\r\n" % sid)
+    s.receive(1024, WORKER, denial.replace(b"'\r", b' using queue "team"\'\r') % b"no.more")
     for t in (1014, 1015):
         s.receive(t, OLD, msg(b"some.thing", b"2", b"x"))
     s.receive(1020, ASKER, b"-ERR 'Unknown Protocol Operation'\r\n")
@@ -296,6 +315,8 @@ def _signs(s: Conversation) -> None:
 
 
 def _goings(s: Conversation) -> None:
+    ordinal = s.drop(3990, FIRST, C2S, pub(b"quiet", b"x"), "drops")
+    s.fire(3990, FIRST, "drops", "c2s", ordinal, kind="drop", action="drop", subject="quiet")
     ordinal = s.drop(4000, FIRST, C2S, pub(b"secret", b"x"), "denies")
     s.fire(4000, FIRST, "denies", "c2s", ordinal, kind="deny", action="deny", subject="secret")
     s.make(4002, FIRST, S2C, b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n")

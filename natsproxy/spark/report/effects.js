@@ -167,7 +167,7 @@ function connections({ count: total, ends, listed }) {
     ], listed),
     ...part("subscriptions", "Subscriptions", data.subscriptions, (rows) => [table([
       subject(), { label: "queue", kind: "name", value: (row) => row.queue, show: (row) => (row.queue ? code(row.queue) : "–") },
-      tally("times", "count"), warning("refused", "refused", "A rule kept it from the server"), tally("open", "open", "When the capture ended"),
+      tally("times", "count"), warning("refused", "refused", "A rule or the server refused it"), tally("open", "open", "When the capture ended"),
       tally("unsubscribed", "unsub"), tally("reached max", "max"), tally("closed", "close", "Ended with its connection"),
       tally("delivered", "delivered"), { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
     ], rows)]),

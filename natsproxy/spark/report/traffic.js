@@ -18,7 +18,7 @@ function templates(rows) {
       subject(),
       { label: "messages", kind: "wide", value: all, show: (row) => stack([[row.published, "c2s"], [row.delivered, "s2c"]], most, `${num(all(row))} messages`) },
       tally("published", "published"), tally("delivered", "delivered"),
-      { label: "unheard", note: "Published messages that the server sent to no client of this proxy", value: (row) => sent(row)?.unheard },
+      { label: "unheard", note: "Published messages that the server sent to no client of this proxy, and no stream took", value: (row) => sent(row)?.unheard },
       { label: "delay p99", note: "From the server's side of the proxy to the first copy, where messages can be told apart", value: (row) => sent(row)?.delay?.[2], show: (row) => dur(sent(row)?.delay?.[2]) },
       { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
       tally("subjects", "subjects", "Different subjects, estimated"), tally("conns", "connections", "Connections, estimated"),

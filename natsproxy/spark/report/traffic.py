@@ -147,7 +147,7 @@ def fanout(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     grouped = table.groupBy("template").agg(
         F.sum("published").alias("published"),
         F.sum("deliveries").alias("deliveries"),
-        F.sum(F.expr("if(deliveries = 0, published, 0)")).alias("unheard"),
+        F.sum(F.expr("if(deliveries = 0 AND NOT stored, published, 0)")).alias("unheard"),
         percentiles("delay_ns", "delay"),
         percentiles("spread_ns", "spread"),
     )

@@ -45,7 +45,7 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
     "pub_acks": (pub_acks, ("exchanges",)),
     "js_acks": (js_acks, ("frames",)),
     "subjects": (subjects, ("frames",)),
-    "fanout": (fanout, ("frames",)),
+    "fanout": (fanout, ("frames", "exchanges")),
     "headers": (headers, ("frames",)),
     "errors": (errors, ("frames",)),
     "liveness": (liveness, ("frames",)),

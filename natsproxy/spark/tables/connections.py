@@ -71,10 +71,10 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
 def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
     """Return one row per subscription: from SUB to UNSUB, its max or the end of the connection.
 
-    turn: 1 for the first subscription of that sid, 2 for the next.  ended: unsub, max, close, NULL (still
-    open when the capture ended).  max: of UNSUB, NULL without.  refused: a rule kept it from the server.
-    delivered, bytes: of the messages that reached the client in the recording; a 503 for a request of its own
-    does not count.
+    turn: 1 for the first subscription of that sid, 2 for the next.  ended: unsub, max, close, refused, NULL
+    (still open when the capture ended).  max: of UNSUB, NULL without.  refused: a rule kept it from the
+    server, or the client got a permissions violation for its subject.  delivered, bytes: of the messages that
+    reached the client in the recording; a 503 for a request of its own does not count.
     """
     control = _control(frames, items)
     starts = control.where("start").drop("start")
@@ -100,7 +100,7 @@ def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
     again = again.withColumn("turn", F.sum("begins").over(order)).groupBy(*key, "turn").agg(*counts)
     both = starts.join(once.unionByName(again), [*key, "turn"], "left")
     closed = items.where("kind = 'close'").groupBy(*CONN).agg(F.min("t_ns").alias("closed_ns"))
-    return shaped("subscriptions", _ended(both.join(closed, [*CONN], "left")))
+    return shaped("subscriptions", _ended(_denied(both, frames).join(closed, [*CONN], "left")))
 
 
 def _control(frames: DataFrame, items: DataFrame) -> DataFrame:
@@ -169,19 +169,46 @@ def _touching(frames: DataFrame) -> DataFrame:
     )
 
 
+def _denied(subscriptions: DataFrame, frames: DataFrame) -> DataFrame:
+    """Return subscriptions with `denied_ns`: the time of the -ERR that refuses them, NULL without one.
+
+    An -ERR names the subject only.  It is that of the latest subscription before it; where there are as many
+    as subscriptions of the subject, each has one.
+    """
+    refusals = (
+        clients_side(frames)
+        .where(F.col("err").contains("Permissions Violation for Subscription to"))
+        .select(
+            *CONN,
+            F.regexp_extract("err", '"([^"]*)"', 1).alias("subject"),
+            "at_ns",
+            F.lit(True).alias("refusal"),
+        )
+    )
+    rows = subscriptions.unionByName(refusals, allowMissingColumns=True)
+    alike = Window.partitionBy(*CONN, "subject")
+    order = alike.orderBy("at_ns", F.asc_nulls_first("refusal"))
+    is_denied = F.lead("refusal").over(order) | (
+        2 * F.count("refusal").over(alike) >= F.count("*").over(alike)
+    )
+    following = order.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    first = F.min(when("refusal", "at_ns")).over(following)
+    return rows.withColumn("denied_ns", F.when(is_denied, first)).where("refusal IS NULL").drop("refusal")
+
+
 def _ended(rows: DataFrame) -> DataFrame:
     rows = rows.withColumns(
         {
             "begun_ns": F.col("at_ns"),
             "delivered": F.coalesce("delivered", F.lit(0)),
             "bytes": F.coalesce("bytes", F.lit(0)),
-            "refused": F.expr("op = 'SUB' AND reached IS NULL"),
+            "refused": F.expr("(op = 'SUB' AND reached IS NULL) OR denied_ns IS NOT NULL"),
             "max": F.expr("nullif(if(unsub_ns IS NULL, limit, most), 0)"),
         }
     ).withColumn(
         "ended",
         F.expr(
-            "CASE WHEN refused THEN NULL WHEN delivered + before >= max THEN 'max' "
+            "CASE WHEN refused THEN 'refused' WHEN delivered + before >= max THEN 'max' "
             "WHEN unsub_ns IS NOT NULL AND max IS NULL THEN 'unsub' WHEN closed_ns IS NOT NULL THEN 'close' "
             "END"
         ),
@@ -190,7 +217,7 @@ def _ended(rows: DataFrame) -> DataFrame:
         "ended_ns",
         F.expr(
             "CASE ended WHEN 'max' THEN greatest(unsub_ns, last_ns) WHEN 'unsub' THEN unsub_ns "
-            "WHEN 'close' THEN closed_ns END"
+            "WHEN 'close' THEN closed_ns WHEN 'refused' THEN denied_ns END"
         ),
     )
 

@@ -1,9 +1,10 @@
 """The table `faults`: firings of rules, and the events that followed them.
 
 An error or an end of the connection is looked for in time: the next one on that connection within `WINDOW`.
-Firings, errors and ends are rare beside messages, so only they are put in order.  A reply is looked for by
-name: the firing's frame is known by its ordinal, its reply subject is the key of the exchange, and the reply
-is one of its legs; so a connection with 1e9 messages costs no more than its firings.
+An error that quotes a subject follows from a firing on that subject only; one that quotes none may follow
+from any.  Firings, errors and ends are rare beside messages, so only they are put in order.  A reply is
+looked for by name: the firing's frame is known by its ordinal, its reply subject is the key of the exchange,
+and the reply is one of its legs; so a connection with 1e9 messages costs no more than its firings.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.tables.base import CONN, clients_side, shaped
+from natsproxy.spark.tables.base import CONN, clients_side, shaped, when
 from natsproxy.spark.tables.connections import info
 
 WINDOW = 5_000_000_000
 """The time after a firing in which an error or an end counts as its consequence, ns."""
+_SUBJECT_MOST = 256  # the bytes that a firing keeps of its subject
+_QUOTED = "if(err LIKE '%with Reply of%', NULL, nullif(regexp_extract(err, '\"([^\"]*)\"', 1), ''))"
+"""The SQL of the subject that an error is about; a refused reply subject is that of any publish."""
 _TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
 
 
@@ -23,9 +27,9 @@ def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFra
     """Return one row per firing of a rule, with the error, end and reply that followed.
 
     count: the frames of one read that it stands for; the other fields are those of the first.  error_ns,
-    close_ns: the time until the next -ERR to the client and until the end, NULL if later than `WINDOW`.
-     outcome: of the request that the frame opened or answered (as in `requests`), NULL where
-    it belongs to none, or to a reply subject that several share; reply_ns: the time until the reply.
+    close_ns: the time until the next -ERR to the client that fits the subject, and until the end, NULL if
+    later than `WINDOW`.  outcome: of the request that the frame opened or answered (as in `requests`), NULL
+    where it belongs to none, or to a reply subject that several share; reply_ns: the time until the reply.
     """
     fired = items.where("kind = 'firing'").select(
         *CONN,
@@ -39,13 +43,14 @@ def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFra
 
 
 def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFrame:
-    """Return firings with the next error and the next end: the latest row before, in falling order."""
+    """Return firings with the next error that fits and the next end: the latest before, in falling order."""
     errors = (
         clients_side(frames)
         .where("op = '-ERR'")
         .select(
             *CONN,
             F.col("at_ns").alias("t_ns"),
+            F.expr(_QUOTED).alias("subject"),
             F.struct("at_ns", F.expr("trim(BOTH '\\'' FROM err)").alias("text")).alias("erred"),
         )
     )
@@ -55,13 +60,15 @@ def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFram
     rows = fired.withColumn("fired", F.lit(True))
     for more in (errors, ends):
         rows = rows.unionByName(more, allowMissingColumns=True)
-    falling = Window.partitionBy(*CONN).orderBy(F.desc("t_ns"), F.asc_nulls_first("fired"))
-    upto = falling.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = rows.withColumn("about", F.substring("subject", 1, _SUBJECT_MOST))
 
-    def following(column: str) -> Column:
+    def following(column: str | Column, *same: str) -> Column:
+        falling = Window.partitionBy(*CONN, *same).orderBy(F.desc("t_ns"), F.asc_nulls_first("fired"))
+        upto = falling.rowsBetween(Window.unboundedPreceding, Window.currentRow)
         return F.last(column, ignorenulls=True).over(upto)
 
-    rows = rows.withColumns({"erred": following("erred"), "ended": following("ended")}).where("fired")
+    erred = F.least(following(when("about IS NULL", "erred")), following("erred", "about"))
+    rows = rows.withColumns({"erred": erred, "ended": following("ended")}).where("fired")
     near = "if({0}.{1} - t_ns <= " + str(WINDOW) + ", {2}, NULL)"
     return rows.withColumns(
         {

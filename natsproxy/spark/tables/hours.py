@@ -19,7 +19,7 @@ differ from tables of everything at once where rows belong together that lie fur
 - a reply that comes later is none, and pull requests on one inbox are a row per hour;
 - a reply subject that is used again hours later counts as a new one;
 - `pub_acks` judges a publish without an ack by the other publishes on its template: here only by those of
-  the hour and its margins;
+  the hour and its margins; so does `fanout` (`stored`), and `js_acks` about a consumer's ack policy;
 - a frame that was delayed by more than the margin may be in no hour: its `t_ns` selects it, and the time when
   it went out gives its hour.
 """
@@ -96,7 +96,8 @@ def hour_tables(
     def computed() -> Iterator[tuple[str, DataFrame]]:
         for name in wanted:
             if name == "fanout":
-                rows = fanout(near_frames, own)
+                assert paired is not None  # it is one of the tables that need it
+                rows = fanout(near_frames, paired, own)
             else:  # a firing may be of a request that began before this hour: `faults` pairs for itself
                 rows = derive(name, near_frames, near_items, None if name == "faults" else paired)
             begun = F.expr(HOURLY[name])

@@ -13,6 +13,10 @@ from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, shaped
 
 ANSWERS = ("ack", "nak", "term", "next", "other")
 """The answers to a delivery, by their numbers in aggregations; +WPI only asks for more time."""
+POLICIES = ("none", "all", "explicit")
+"""The ack policies of consumers, by their numbers in aggregations."""
+_TOLD = '{"type":"io.nats.jetstream.api.v1.consumer_'
+_MAKES_CONSUMER = r"^[$]JS[.]([^.]+[.])?API[.]CONSUMER[.](DURABLE[.])?CREATE[.](.+)$"
 _WPI = "coalesce(payload = X'2B575049', false)"
 _ANSWER = (
     "CASE WHEN size <= header_size OR payload IN (X'2B41434B', X'2B4F4B') THEN 1 "
@@ -30,9 +34,10 @@ def js_acks(frames: DataFrame) -> DataFrame:
     """Return one row per JetStream delivery: its number, the client's answer, the time until then.
 
     answer: the first that settles it: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
-    there were only those; none.  redelivered: it was delivered before.  wpi: the times that the client asked
-    for more time.  answer_ns: from delivery to answer.  Answers to deliveries from before the recording are
-    none.
+    there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); none.
+    ack_policy: of the consumer, where a call of JetStream's API tells it; else NULL.  redelivered: it was
+    delivered before.  wpi: the times that the client asked for more time.  answer_ns: from delivery to
+    answer.  Answers to deliveries from before the recording are none.
     """
     rows = (
         clients_side(frames)
@@ -55,22 +60,48 @@ def js_acks(frames: DataFrame) -> DataFrame:
     grouped = with_text(grouped, rows.where("dir = 1"), "subject_id", "subject")
     grouped = with_peer(grouped, frames, "peer", "recorder", "conn_id")
     split = grouped.withColumn("p", F.split("k", r"\.")).withColumn("o", F.expr("if(size(p) >= 11, 4, 2)"))
+    split = split.withColumns({"stream": F.expr(_token(0)), "consumer": F.expr(_token(1))})
+    split = split.join(F.broadcast(_ack_policies(frames)), ["recorder", "stream", "consumer"], "left")
     words = ", ".join(f"'{word}'" for word in ANSWERS)
+    unanswered = "CASE WHEN wpi > 0 THEN 'wpi' WHEN ack_policy = 'none' THEN 'not asked' ELSE 'none' END"
     return shaped(
         "js_acks",
         split.withColumns(
             {
                 "domain": F.expr("if(o = 4, nullif(p[2], '_'), NULL)"),
-                "stream": F.expr(_token(0)),
-                "consumer": F.expr(_token(1)),
                 "delivered": F.expr(_token(2, "bigint")),
                 "stream_seq": F.expr(_token(3, "bigint")),
                 "consumer_seq": F.expr(_token(4, "bigint")),
                 "pending": F.expr(_token(6, "bigint")),
                 "redelivered": F.expr(f"{_token(2, 'bigint')} > 1"),
                 "answered_ns": F.expr("coalesce(settled_ns, wpi_ns)"),
-                "answer": F.expr(f"coalesce(elt(answer_code, {words}), if(wpi > 0, 'wpi', 'none'))"),
+                "answer": F.expr(f"coalesce(elt(answer_code, {words}), {unanswered})"),
                 "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
             }
         ),
     )
+
+
+def _ack_policies(frames: DataFrame) -> DataFrame:
+    """Return the last known ack policy of each consumer, from calls that make one or ask for it."""
+    policies = ", ".join(f"'{policy}'" for policy in POLICIES)
+    calls = (
+        clients_side(frames)
+        .where(f"{MESSAGE} AND startswith(payload, X'7B')")
+        .withColumn("body", F.col("payload").cast("string"))
+        .where(f"contains(body, '\"ack_policy\"') AND (dir = 0 OR startswith(body, '{_TOLD}'))")
+        .withColumn("p", F.split(F.regexp_extract("subject", _MAKES_CONSUMER, 3), r"\.", 3))
+    )
+    told = calls.select(
+        "recorder",
+        "at_ns",
+        F.expr(f"if(dir = 0, get(p, 0), {_value('stream_name')})").alias("stream"),
+        F.expr(f"if(dir = 0, get(p, 1), {_value('name')})").alias("consumer"),
+        F.expr(f"array_position(array({policies}), {_value('ack_policy')})").alias("policy"),
+    )
+    latest = told.groupBy("recorder", "stream", "consumer").agg(F.max_by("policy", "at_ns").alias("policy"))
+    return latest.withColumn("ack_policy", F.expr(f"elt(int(nullif(policy, 0)), {policies})")).drop("policy")
+
+
+def _value(name: str) -> str:
+    return f"""regexp_extract(body, '"{name}": *"([^"]*)"', 1)"""

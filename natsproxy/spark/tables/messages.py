@@ -66,14 +66,15 @@ def headers(frames: DataFrame) -> DataFrame:
     return shaped("headers", lines.where(kept))
 
 
-def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
+def fanout(frames: DataFrame, exchanges: DataFrame, own: str = "true") -> DataFrame:
     """Return one row per message that the server got: its copies to clients of this recorder, their times.
 
     Messages have no identity on the wire: they are told apart by subject, reply, headers, size and the first
     bytes of the payload that `frames` keeps.  Where several are equal they share a row (`published` > 1),
     whose counts are right and which has no times between.  delay_ns: to the first copy; spread_ns: from the
-    first to the last.  JetStream's deliveries and their acks are in `js_acks`.  own: an SQL condition on
-    `at_ns`, which messages count.
+    first to the last.  JetStream's deliveries and their acks are in `js_acks`.  stored: a stream takes the
+    messages of its template (it acknowledged one, or delivered one), or JetStream itself does (`$JS.`).
+    own: an SQL condition on `at_ns`, which messages count.
     """
     rows = servers_side(frames).where(f"{MESSAGE} AND status IS NULL")
     rows = rows.where(~(F.coalesce("reply", F.lit("")).startswith(ACK) | F.col("subject").startswith(ACK)))
@@ -92,16 +93,25 @@ def fanout(frames: DataFrame, own: str = "true") -> DataFrame:
         F.max(when("dir = 1", "at_ns")).alias("last_ns"),
     )
     named = with_peer(grouped.where("published > 0"), frames, "publisher_id", "recorder", "publisher")
+    in_streams = F.broadcast(_of_streams(frames, exchanges).withColumn("in_stream", F.lit(True)))
     return shaped(
         "fanout",
-        named.withColumns(
+        named.join(in_streams, "template", "left").withColumns(
             {
+                "stored": F.expr("in_stream IS NOT NULL OR startswith(subject, '$JS.')"),
                 "deliveries": F.expr("if(sent > 1, own_deliveries, deliveries)"),
                 "delay_ns": when("sent = 1", "first_ns - published_ns"),
                 "spread_ns": when("sent = 1", "last_ns - first_ns"),
             }
         ),
     )
+
+
+def _of_streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
+    """Return the templates of messages that streams acknowledged or delivered."""
+    delivered = clients_side(frames).where(F.col("reply").startswith(ACK)).where("dir = 1")
+    acknowledged = exchanges.where("stream IS NOT NULL")
+    return delivered.select("template").union(acknowledged.select("template")).distinct()
 
 
 def errors(frames: DataFrame) -> DataFrame:

@@ -112,6 +112,9 @@ def test_pipelined_requests_pair_first_in_first_out(table: Callable[[str], list[
 def test_js_api(table: Callable[[str], list[Row]]) -> None:
     """Verbs, a domain, an error, a call without answer; nothing else is a call."""
     assert brief(table("js_api"), "verb", "last_token", "err_code", "error", "outcome") == [
+        ("CONSUMER.CREATE", "KV_x", None, None, "replied"),
+        ("CONSUMER.CREATE", "watch", None, None, "replied"),
+        ("CONSUMER.CREATE", "work", None, None, "replied"),
         ("CONSUMER.DURABLE.CREATE", "C", None, None, "replied"),
         ("CONSUMER.MSG.NEXT", "C", None, None, "pull"),
         ("DIRECT.GET", "where", None, None, "replied"),
@@ -138,7 +141,8 @@ def test_pub_acks(table: Callable[[str], list[Row]]) -> None:
 
 def test_js_acks(table: Callable[[str], list[Row]]) -> None:
     """Every way to answer a delivery, or not to; redelivery; all three forms of the subject."""
-    rows = sorted(table("js_acks"), key=lambda row: row["consumer_seq"])
+    mine = [row for row in table("js_acks") if row["stream"] == "S"]
+    rows = sorted(mine, key=lambda row: row["consumer_seq"])
     assert [(row["stream_seq"], row["delivered"], row["answer"], row["wpi"]) for row in rows] == [
         (1, 1, "ack", 0),
         (2, 1, "nak", 0),
@@ -158,6 +162,17 @@ def test_js_acks(table: Callable[[str], list[Row]]) -> None:
     assert {(row["stream"], row["consumer"], row["subject"]) for row in rows} == {("S", "C", "stored")}
     assert [row["pending"] for row in rows] == [7] * 7 + [0] * 3
     assert (ms(rows[-1]["delivered_ns"]), rows[0]["conn_id"]) == (705, WORKER)
+
+
+def test_an_ack_that_nobody_asked_for_is_not_missing(table: Callable[[str], list[Row]]) -> None:
+    """The policy is known from the request, or from the reply; of an older consumer it is not."""
+    mine = [row for row in table("js_acks") if row["stream"] == "KV_x"]
+    assert brief(mine, "consumer", "ack_policy", "answer") == [
+        ("made", "none", "not asked"),
+        ("older", None, "none"),
+        ("watch", "none", "not asked"),
+        ("work", "explicit", "none"),
+    ]
 
 
 def test_subjects(table: Callable[[str], list[Row]]) -> None:
@@ -186,6 +201,15 @@ def test_fanout(table: Callable[[str], list[Row]]) -> None:
     ]
 
 
+def test_messages_of_streams_are_stored(table: Callable[[str], list[Row]]) -> None:
+    """Those that a stream acknowledged, calls of JetStream's API; the news is for subscribers only."""
+    stored = {row["subject"]: row["stored"] for row in table("fanout") if not row["deliveries"]}
+    unheard = {subject for subject, found in stored.items() if not found}
+    assert {"elsewhere", "svc.nobody"} <= unheard
+    assert unheard.isdisjoint({"stored", "$JS.API.INFO"})
+    assert {row["stored"] for row in table("fanout") if row["subject"].startswith("news.")} == {False}
+
+
 def test_headers_are_those_of_the_protocol(table: Callable[[str], list[Row]]) -> None:
     """Every odd block as `natsproxy.protocol.headers` reads it; the status is a line of its own."""
     for number, block in enumerate(BLOCKS):
@@ -205,11 +229,14 @@ def test_errors(table: Callable[[str], list[Row]]) -> None:
         (row["conn_id"], row["kind"], row["subject"], row["from_proxy"], row["cause"]) for row in rows
     ] == [
         (FIRST, 'Permissions Violation for Subscription to "*"', "live.denied", True, "rule"),
+        (WORKER, 'Permissions Violation for Subscription to "*"', "no.twice", False, None),
+        (WORKER, 'Permissions Violation for Subscription to "*"', "no.twice", False, None),
         (ASKER, "Unknown Protocol Operation", None, False, None),
         (ASKER, 'Invalid "*"', "y", False, "changes"),
+        (WORKER, 'Permissions Violation for Subscription to "*" using queue "*"', "no.more", False, None),
         (FIRST, 'Permissions Violation for Publish to "*"', "secret", True, "rule"),
     ]
-    assert rows[1]["text"] == "Unknown Protocol Operation"
+    assert rows[3]["text"] == "Unknown Protocol Operation"
 
 
 def test_liveness(table: Callable[[str], list[Row]]) -> None:
@@ -253,8 +280,12 @@ def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
         (FIRST, "21", 1, "live.a", None, "unsub", None, False, 2, 8),
         (FIRST, "21", 2, "live.z", None, "close", None, False, 1, 1),
         (FIRST, "22", 1, "live.b", "team", "max", 2, False, 2, 2),
-        (FIRST, "23", 1, "live.denied", None, None, None, True, 0, 0),
+        (FIRST, "23", 1, "live.denied", None, "refused", None, True, 0, 0),
         (FIRST, "24", 1, "live.c", None, "close", None, False, 0, 0),
+        (WORKER, "31", 1, "no.twice", None, "refused", None, True, 0, 0),
+        (WORKER, "32", 1, "no.twice", None, "refused", None, True, 0, 0),
+        (WORKER, "33", 1, "no.more", "team", None, None, False, 0, 0),
+        (WORKER, "34", 1, "no.more", "team", "refused", None, True, 0, 0),
         (OLD, "1", 1, "past.>", None, None, None, False, 0, 0),
         (OLD, "2", 1, "some.*", "team", "max", 5, False, 2, 2),
     ]
@@ -265,6 +296,7 @@ def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
     assert times["21", 1] == (1000, 1007)
     assert times["21", 2] == (1011, 5000)
     assert times["22", 1] == (1001, 1010)
+    assert times["34", 1] == (1023, 1024)
 
 
 def test_faults(table: Callable[[str], list[Row]]) -> None:
@@ -274,6 +306,7 @@ def test_faults(table: Callable[[str], list[Row]]) -> None:
     assert brief(table("faults"), *names) == [
         ("changes", 1, second - 200 * MS, None, None, 5 * MS, "replied"),
         ("denies", 1, 2 * MS, 1000 * MS, "rule", None, None),
+        ("drops", 1, None, 1010 * MS, "rule", None, None),
         ("loses", 1, second - 130 * MS, None, None, None, "no reply"),
         ("shuts", 3, None, 997 * MS, "rule", None, None),
     ]
