@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import IO, Final, Literal, NamedTuple
 
 from natsproxy import __version__
-from natsproxy.capture.export.tcp import Conversation, Packet, endpoints
+from natsproxy.capture.export.tcp import Packet, TcpConnection, endpoints
 from natsproxy.capture.format.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of, remarks
 from natsproxy.capture.read.reader import CaptureReader
@@ -91,8 +91,8 @@ class _Exporter:
         self._heap: list[LegEvent] = []
         self._bytes = self._number = self.frames = 0
         self._recorder = b""
-        self._names: dict[int, tuple[str, str]] = {}
-        self._open: dict[int, Conversation] = {}
+        self._addresses: dict[int, tuple[str, str]] = {}
+        self._open: dict[int, TcpConnection] = {}
         self._gaps = ""  # the comment about gaps, for the next event
 
     # -- from the capture to events
@@ -117,7 +117,7 @@ class _Exporter:
         """Yield all waiting events, and forget the connections."""
         while self._heap:
             yield self._next()
-        self._names.clear()
+        self._addresses.clear()
         self._open.clear()
 
     def _next(self) -> LegEvent:
@@ -156,11 +156,11 @@ class _Exporter:
     def _other(self, ref: BlockRef, item: Item) -> None:
         wall = ref.wall(item.t)
         if isinstance(item, Open | Preamble):
-            if item.conn in self._names:  # a preamble repeats it in each segment
+            if item.conn in self._addresses:  # a preamble repeats it in each segment
                 return
             info = item.info if isinstance(item, Open) else item.info.get("open")
             info = info if isinstance(info, dict) else {}  # a capture may hold anything
-            self._names[item.conn] = str(info.get("client", "")), str(info.get("upstream", ""))
+            self._addresses[item.conn] = str(info.get("client", "")), str(info.get("upstream", ""))
             in_time = (self._query.start or wall) <= wall <= (self._query.end or wall)
             if in_time and not self._by_frame:
                 self._push(item.t, _OPEN, 0, wall, item.conn)
@@ -203,21 +203,21 @@ class _Exporter:
     def blocks(self, event: LegEvent) -> Iterator[bytes]:
         """Yield the packet blocks of an event; its comment is on the first."""
         if event.rank == _CLOSE:
-            self._names.pop(event.conn, None)
+            self._addresses.pop(event.conn, None)
             ended = self._open.pop(event.conn, None)
             if ended is not None:
                 yield from _packets(ended.close(event.direction, reset=bool(event.length)), event)
             return
-        conversation = self._open.get(event.conn)
-        if conversation is None:
-            client, server = self._names.get(event.conn, ("", ""))
-            conversation = Conversation(*endpoints(client, server, event.conn), event.number)
-            self._open[event.conn] = conversation
+        connection = self._open.get(event.conn)
+        if connection is None:
+            client, server = self._addresses.get(event.conn, ("", ""))
+            connection = TcpConnection(*endpoints(client, server, event.conn), event.number)
+            self._open[event.conn] = connection
             text = f"connection {event.conn}: {client or 'unknown'} to {server or 'unknown'}"
-            yield from _packets(conversation.open(), event._replace(comment=text))
+            yield from _packets(connection.open(), event._replace(comment=text))
         if event.rank != _OPEN:
             self.frames += event.ordinal != _LAST
-            yield from _packets(conversation.send(event.direction, event.data, event.length), event)
+            yield from _packets(connection.send(event.direction, event.data, event.length), event)
 
 
 def _true_length(one: CapturedFrame, item: Frames) -> int:

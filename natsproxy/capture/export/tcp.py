@@ -1,6 +1,6 @@
 """A connection of a capture as TCP packets that were never sent, for tools that show packets.
 
-A capture has frames but no packets.  So a `Conversation` makes these up: Ethernet, IP and TCP headers, a
+A capture has frames but no packets.  So a `TcpConnection` makes these up: Ethernet, IP and TCP headers, a
 handshake, one segment per piece of data, an acknowledgement whenever enough is unconfirmed, and an end by FIN
 or RST.  The addresses are those of the client and of the upstream.  Sequence numbers count the true bytes.
 Where the length of data is known but not its content (payloads that were not kept, traffic that was not
@@ -112,7 +112,7 @@ class _Side:
         return 0xFFFF - (words + self._sum + len(segment)) % 0xFFFF
 
 
-class Conversation:
+class TcpConnection:
     """One TCP connection.  number: the seed of its sequence numbers, unlike that of any other connection."""
 
     def __init__(self, client: Endpoint, server: Endpoint, number: int) -> None:

@@ -2,8 +2,8 @@
 
 A record of many frames is split only where a frame is left out or changed: one scan, with an interest in just
 those frames, finds them, and the frames between them stay one slice.  Ordinals keep their numbers, so a
-reader sees where frames were left out; the segment header says why (`Selection.described`).  `_sieve.pyx`
-does the same to runs of ordinary frames without Python.
+reader sees where frames were left out; the segment header says why (`Selection.described`).  Runs of
+ordinary frames go through its twin in C, `_selection.pyx`.
 
 Opens, ends, firings and greetings (INFO, CONNECT) of all connections are kept: a reader needs them to make
 sense of the rest.  Of the selected connections all frames without a subject are kept, and the SUBs that
@@ -31,12 +31,12 @@ from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op, op_mask
 from natsproxy.wire.parse import frames, head
 from natsproxy.wire.scanner import Interest, Scanner
 
-_sieve: Any = None
+_selection: Any = None
 if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
     try:
-        from natsproxy.capture.filter import _sieve  # type: ignore[attr-defined, no-redef, unused-ignore]
+        from natsproxy.capture.filter import _selection  # type: ignore[attr-defined, no-redef, unused-ignore]
     except ImportError:  # not built: the filter below does it all
-        _sieve = None
+        _selection = None
 
 MESSAGES: Final = op_mask(*MESSAGE_OPS)
 _GREETING: Final = op_mask(Op.INFO, Op.CONNECT)
@@ -130,7 +130,7 @@ class RecordingFilter:
         self._interest = Interest(tuple(clauses))
         self.cuts = bool(clauses)
         self._everything = not (clauses or selection.connections)
-        self.native: Any = None if _sieve is None else _sieve.Sieve(self, selection)
+        self.native: Any = None if _selection is None else _selection.SelectionFilter(self, selection)
 
     def passes(self, item: Item) -> bool:
         """Tell whether `apply` would yield just this item and learn nothing from it: the hot path."""

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The user's selection in C: it writes what is wanted of a run straight into a block, frame by frame.
+"""The user's selection in C: it writes the selected frames of a run straight into a block.
 
-`recording_filter.py` is the authority.  Ordinary frames are decided here, by tries and without the interpreter
-lock; a line that needs more than that (a CONNECT, a SUB that may overlap with what is selected) goes through the
-Python filter, alone.  Neighbouring frames that stay whole share a record.
+`recording_filter.py` is the authority.  This code decides on ordinary frames, by tries and without the
+interpreter lock; a line that needs more (a CONNECT, a SUB that may overlap with a selected subject) goes through
+the Python filter by itself.  Neighbouring frames that stay whole share a record.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -48,16 +48,16 @@ cdef struct Policy:
     Py_ssize_t extra_size
 
 
-cdef struct Pass:
-    # The way through a run: the frames from `start` to `at` are kept, and not written yet.
+cdef struct Progress:
+    # The place in a run: the frames from `start` to `at` are kept, and not written yet.
     Py_ssize_t start, at        # bytes
     Py_ssize_t first, done      # the same places in frames
     uint32_t ops                # of those frames
-    Py_ssize_t subject, size    # the last subject that was decided about, for neighbours mostly share it
+    Py_ssize_t subject, size    # the subject of the last decision, since neighbours mostly share it
     int decision
 
 
-cdef class Sieve(RunFilter):
+cdef class SelectionFilter(RunFilter):
     """The twin of a `RecordingFilter` for runs; `owner` is that filter."""
 
     cdef object owner
@@ -119,40 +119,40 @@ cdef class Sieve(RunFilter):
         return self._cut(to, run)
 
     cdef bint _cut(self, BlockBuilder to, const Run *run) noexcept nogil:
-        """Add the frames of a run that are wanted, each with what its policy leaves of it."""
-        cdef Pass way
+        """Add the selected frames of a run, each with the part that its policy keeps."""
+        cdef Progress progress
         cdef Row row
         cdef Py_ssize_t end
         cdef const Policy *policy
-        way.start = way.at = way.first = way.done = way.ops = 0
-        way.size = -1
-        while way.at < run.size:
-            end = read_frame(run.data, way.at, run.size, run.direction, &row)
+        progress.start = progress.at = progress.first = progress.done = progress.ops = 0
+        progress.size = -1
+        while progress.at < run.size:
+            end = read_frame(run.data, progress.at, run.size, run.direction, &row)
             if end == 0 or row.op == SUB and not self._is_selected(run.data, &row):
-                if not self._flush(to, run, &way) or not self._add_odd(to, run, &way):
+                if not self._flush(to, run, &progress) or not self._add_odd(to, run, &progress):
                     return False
                 continue
             policy = NULL
             if MESSAGES >> row.op & 1:
-                self._decide(run.data, &row, &way)
-                if way.decision >= 0:
-                    policy = &self.policies[way.decision]
+                self._decide(run.data, &row, &progress)
+                if progress.decision >= 0:
+                    policy = &self.policies[progress.decision]
                     if policy.truncate and row.part[BODY].stop - row.part[BODY].start <= policy.keep:
                         policy = NULL
-                elif way.decision == LEAVE_OUT:
-                    if not self._flush(to, run, &way):
+                elif progress.decision == LEAVE_OUT:
+                    if not self._flush(to, run, &progress):
                         return False
-                    _pass_by(&way, end)
+                    _move_behind(&progress, end)
                     continue
             if policy == NULL:
-                way.ops |= 1u << row.op
-                way.at = end
-                way.done += 1
+                progress.ops |= 1u << row.op
+                progress.at = end
+                progress.done += 1
                 continue
-            if not self._flush(to, run, &way) or not self._add_by_policy(to, run, &way, &row, policy):
+            if not self._flush(to, run, &progress) or not self._add_by_policy(to, run, &progress, &row, policy):
                 return False
-            _pass_by(&way, end)
-        return self._flush(to, run, &way)
+            _move_behind(&progress, end)
+        return self._flush(to, run, &progress)
 
     cdef bint _is_selected(self, const unsigned char *p, const Row *row) noexcept nogil:
         cdef const unsigned char *subject = p + row.part[SUBJECT].start
@@ -161,71 +161,71 @@ cdef class Sieve(RunFilter):
             return True
         return not has_empty_token(subject, size) and trie_matches(&self.subjects.trie, 1, subject, 0, size)
 
-    cdef void _decide(self, const unsigned char *p, const Row *row, Pass *way) noexcept nogil:
+    cdef void _decide(self, const unsigned char *p, const Row *row, Progress *progress) noexcept nogil:
         cdef Py_ssize_t start = row.part[SUBJECT].start, size = row.part[SUBJECT].stop - start
         cdef int i
-        if size == way.size and memcmp(p + start, p + way.subject, size) == 0:
+        if size == progress.size and memcmp(p + start, p + progress.subject, size) == 0:
             return
-        way.subject, way.size, way.decision = start, size, KEEP
+        progress.subject, progress.size, progress.decision = start, size, KEEP
         if not self._is_selected(p, row):
-            way.decision = LEAVE_OUT
+            progress.decision = LEAVE_OUT
         elif self.cut is not None and not has_empty_token(p + start, size):
             if trie_matches(&self.cut.trie, 1, p + start, 0, size):
                 for i in range(self.policy_count):
                     if trie_matches(self.policies[i].match, 1, p + start, 0, size):
-                        way.decision = KEEP if self.policies[i].keep_all else i
+                        progress.decision = KEEP if self.policies[i].keep_all else i
                         return
 
-    cdef bint _flush(self, BlockBuilder to, const Run *run, Pass *way) noexcept nogil:
+    cdef bint _flush(self, BlockBuilder to, const Run *run, Progress *progress) noexcept nogil:
         """Write the frames that are kept and not written yet."""
         cdef Run part = run[0]
         cdef bint added
-        if way.done == way.first:
+        if progress.done == progress.first:
             return True
-        part.data, part.size, part.frames, part.ops = run.data + way.start, way.at - way.start, way.done - way.first, way.ops
-        part.in_first += way.first
-        part.out_first += way.first
+        part.data, part.size, part.frames, part.ops = run.data + progress.start, progress.at - progress.start, progress.done - progress.first, progress.ops
+        part.in_first += progress.first
+        part.out_first += progress.first
         added = to.append(&part, 0, NULL, 0)
-        way.start, way.first, way.ops = way.at, way.done, 0
+        progress.start, progress.first, progress.ops = progress.at, progress.done, 0
         return added
 
     cdef bint _add_by_policy(
-        self, BlockBuilder to, const Run *run, const Pass *way, const Row *row, const Policy *policy
+        self, BlockBuilder to, const Run *run, const Progress *progress, const Row *row, const Policy *policy
     ) noexcept nogil:
         cdef Run part = run[0]
         cdef unsigned char[EXTRA] extra
-        part.data, part.size = run.data + way.at, row.part[BODY].start + (policy.keep if policy.truncate else 0) - way.at
+        part.data, part.size = run.data + progress.at, row.part[BODY].start + (policy.keep if policy.truncate else 0) - progress.at
         part.frames, part.ops = 1, 1u << row.op
-        part.in_first += way.done
-        part.out_first += way.done
+        part.in_first += progress.done
+        part.out_first += progress.done
         memcpy(extra, policy.extra, policy.extra_size)
         if policy.hashed:
             _digest(run.data + row.part[BODY].start, row.part[BODY].stop - row.part[BODY].start, extra + policy.extra_size - DIGEST)
         return to.append(&part, PAYLOAD, extra, policy.extra_size)
 
-    cdef bint _add_odd(self, BlockBuilder to, const Run *run, Pass *way) noexcept with gil:
-        """Add what C does not read by the Python filter: one line, or all that is left if it is no line."""
-        cdef Py_ssize_t stop = run.size, count = run.frames - way.done
+    cdef bint _add_odd(self, BlockBuilder to, const Run *run, Progress *progress) noexcept with gil:
+        """Pass a frame that C does not read to the Python filter: one line, or all that is left of the run."""
+        cdef Py_ssize_t stop = run.size, count = run.frames - progress.done
         cdef uint32_t ops = run.ops
         cdef bint added
-        cdef const unsigned char *lf = <const unsigned char *>memchr(run.data + way.at, 10, run.size - way.at)
-        if lf != NULL and message_op(run.data, way.at, run.size, run.direction) < 0:
-            line = PyBytes_FromStringAndSize(<const char *>run.data + way.at, lf + 1 - run.data - way.at)
+        cdef const unsigned char *lf = <const unsigned char *>memchr(run.data + progress.at, 10, run.size - progress.at)
+        if lf != NULL and message_op(run.data, progress.at, run.size, run.direction) < 0:
+            line = PyBytes_FromStringAndSize(<const char *>run.data + progress.at, lf + 1 - run.data - progress.at)
             try:
                 (frame,) = frames_in(line, Direction(run.direction))
-                stop, count, ops = way.at + len(line), 1, frame.op.bit
+                stop, count, ops = progress.at + len(line), 1, frame.op.bit
             except ProtocolError:
-                pass  # all that is left goes through the filter, which knows what to do with it
-        added = self._by_python(to, run, way.at, way.done, stop, count, ops)
-        way.done += count - 1
-        _pass_by(way, stop)
+                pass  # all that is left goes through the Python filter, which records it as a length
+        added = self._by_python(to, run, progress.at, progress.done, stop, count, ops)
+        progress.done += count - 1
+        _move_behind(progress, stop)
         return added
 
     cdef bint _by_python(
         self, BlockBuilder to, const Run *run, Py_ssize_t start, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t count,
         uint32_t ops
     ) noexcept with gil:
-        """Add what the Python filter leaves of a part of a run."""
+        """Add the records that the Python filter makes of a part of a run."""
         data = PyBytes_FromStringAndSize(<const char *>run.data + start, stop - start)
         record = Frames(
             run.conn, Direction(run.direction), data, count, ops, run.in_first + first, run.t, run.out_first + first, run.t
@@ -235,11 +235,11 @@ cdef class Sieve(RunFilter):
         return True
 
 
-cdef inline void _pass_by(Pass *way, Py_ssize_t end) noexcept nogil:
-    """Go behind a frame that is dealt with."""
-    way.at = way.start = end
-    way.done += 1
-    way.first = way.done
+cdef inline void _move_behind(Progress *progress, Py_ssize_t end) noexcept nogil:
+    """Move behind a frame that was written or left out."""
+    progress.at = progress.start = end
+    progress.done += 1
+    progress.first = progress.done
 
 
 cdef void _digest(const unsigned char *data, Py_ssize_t size, unsigned char *digest) noexcept with gil:
