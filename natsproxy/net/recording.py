@@ -50,7 +50,7 @@ class Recording:
 
     @property
     def active(self) -> bool:
-        """True if anybody takes records: a recorder or a tap."""
+        """True if a recorder or a tap takes records."""
         return self.recorder is not None or bool(self._taps)
 
     def most_frames(self) -> int:

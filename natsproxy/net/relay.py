@@ -5,8 +5,9 @@ while the other leg cannot take bytes, while the session holds back too much, or
 traffic.  The next time slice does the work that one leaves undone, before more is read (`timeslice.py`).  A
 third task wakes the session at its deadlines; it exists only while the session has one.
 
-A leg that takes no more bytes is still read: its peer may have said why before it closed, and the kernel
-still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the connection.
+A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
+kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
+connection.
 """
 
 from __future__ import annotations
@@ -289,7 +290,7 @@ class Relay:
             now = now_ns()
             if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
                 continue
-            # The wait belongs to nobody: only the work of the tick counts against the slice.
+            # The slice begins after the wait: only work counts against it.
             timeslice.begin()
             before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))

@@ -5,7 +5,7 @@ an answer only on a live subscription, so a subject that matches none is no long
 gave up.
 
 A request whose reply subject a rule rewrites is not waited for either: the table holds the client's spelling,
-its answer comes under the server's, and nobody could tell when it has come.
+its answer comes by the server's, and cannot be recognized.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Answers:
         self.table = byte_table()
         self.then_end: tuple[str, str] | None = None
         self._version = -1
-        self._heard: PatternSet[None] = PatternSet(())
+        self._subscribed: PatternSet[None] = PatternSet(())
 
     def due(self, subs: Mapping[bytes, Subscription], version: int) -> frozenset[bytes]:
         """Return the reply subjects on which an answer is due; the others of the table are forgotten.
@@ -37,10 +37,10 @@ class Answers:
         """
         if self.table and version != self._version:
             self._version = version
-            self._heard = PatternSet(
+            self._subscribed = PatternSet(
                 (sub.subject, None) for sub in subs.values() if sub.upstream == sub.subject
             )
         for subject in tuple(self.table):
-            if not self._heard.matches(subject):
+            if not self._subscribed.matches(subject):
                 del self.table[subject]
         return frozenset(self.table)

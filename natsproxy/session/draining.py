@@ -1,6 +1,6 @@
 """The end of a connection whose proxy stops: an announcement, the last answers, the end.
 
-The client hears of it in an INFO, as from a server in lame duck mode.  A fence marks the place where the
+The client gets an INFO, as from a server in lame duck mode.  A fence marks the place where the
 server has answered all bytes of the client.  From there the connection lasts until no answer to a request is
 due; the caller has the deadline.
 """
@@ -30,8 +30,8 @@ class Draining:
         word on the INFO of clients.
         """
         pipe, state = self._state.pipes[S2C], self._state
-        hears = state.phase is Phase.READY and state.connect.protocol > 0
-        if hears and not pipe.scanner.interest.need(Op.INFO, b""):
+        takes_info = state.phase is Phase.READY and state.connect.protocol > 0
+        if takes_info and not pipe.scanner.interest.need(Op.INFO, b""):
             args = lame_duck(rewritten(state.last_info[len("INFO") :].strip(), state.settings))
             pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
 

@@ -23,7 +23,7 @@ from natsproxy.wire.ops import C2S, Op
 
 @dataclass(slots=True, eq=False)
 class Fence:
-    """A PING of ours, and the things to be done at its PONG.
+    """A PING of ours, and the work to be done at its PONG.
 
     answer: frames for the client.  then: functions of the time.  end: the cause and detail with which the
     connection ends there.  deadline: the time (ns) at which a fence with an `end` is over without a PONG.
@@ -59,14 +59,14 @@ class PongQueue:
         return self.last
 
     def pong(self) -> Fence | None:
-        """Take the owner of a PONG that came: a fence, or None where it is the client's (or nobody's)."""
+        """Take the owner of a PONG that came: a fence, or None where it is the client's (or has no owner)."""
         fence = self._owners.popleft() if self._owners else None
         if fence is not None and fence is self.last:
             self.last = None
         return fence
 
     def pass_(self, fence: Fence, now: int) -> None:
-        """Do the things that wait for a fence."""
+        """Do the work that waits for a fence."""
         c2s, s2c = self._state.pipes
         for then in fence.then:
             then(now)

@@ -173,7 +173,7 @@ class Handlers:
         return True
 
     def on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Pass a PONG of the client's on; do the things that wait for one of ours."""
+        """Pass a PONG of the client's on; do the work that waits for one of ours."""
         fence = self._pongs.pong()
         if fence is None:
             return True

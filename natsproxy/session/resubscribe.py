@@ -10,8 +10,8 @@ Theory
 4. A subscription that cannot be sent whole under the new rules (covered in part; a sid that was named by two
    SUBs) ends, and the client gets the -ERR of permissions that were taken away.
 5. Two things are not made anew: requests under way whose reply subject was rewritten, and deliver subjects
-   that the server remembers (push consumers).  Answers to those come under the old subject, where nobody
-   listens.
+   that the server remembers (push consumers).  Answers to those come by the old subject, which has
+   no subscription.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class RuleRunner:
         direction = pipe.direction
         state_only = STATE_OPS[direction] >> frame.op & 1
         if state_only and not pipe.scanner.interest.need(frame.op, frame.subject):
-            return None  # it is here for the session's sake; no rule asked for it
+            return None  # only the session wants it
         try:
             if direction == S2C and frame.sid in self._deliveries.resubscribing:
                 return self._resubscriber.decide(frame, now)

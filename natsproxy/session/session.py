@@ -91,7 +91,7 @@ class Session:
 
     @property
     def opening(self) -> str:
-        """The rules' word on a client that has just connected (see `ConnectionRules.opening`)."""
+        """The rules' decision on a client that has just connected (see `ConnectionRules.opening`)."""
         return self._runner.rules.opening
 
     @property
@@ -248,7 +248,7 @@ class Session:
         """End a connection whose client has had its INFO and says nothing, as the server does."""
         self._state.speak_by = None
         c2s, s2c = self.pipes
-        if s2c.outbox.bytes or c2s.full:  # a rule keeps it from hearing or sending
+        if s2c.outbox.bytes or c2s.full:  # a rule holds its INFO or its frames back
             self._state.speak_by = now + self._settings.auth_timeout
         elif not c2s.scanner.ordinal and not c2s.mid_frame:
             s2c.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
@@ -257,7 +257,7 @@ class Session:
     # -- time
 
     def tick(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
-        """Do the things that are due; those beyond the limit are still due (`next_tick`)."""
+        """Do the work that is due; work beyond the limit stays due (`next_tick`)."""
         if self.over:
             return self.take_actions()
         self._ends.tick(now)

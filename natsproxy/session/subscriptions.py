@@ -70,7 +70,7 @@ class Subscriptions(dict[bytes, Subscription]):
         self.version += 1
 
     def limit(self, sid: bytes, maximum: int, *, counted: bool) -> bool:
-        """Note an UNSUB with a max; return whether the subscription lives on (and is to be watched)."""
+        """Note an UNSUB with a max; return whether the subscription goes on (and is to be watched)."""
         sub = self.get(sid)
         if sub is None:
             return False

@@ -1,4 +1,4 @@
-"""`natsproxy analyze`: what is wrong is said at once, before Spark starts, in one sentence."""
+"""`natsproxy analyze`: a mistake is reported in one sentence, before Spark starts."""
 
 from __future__ import annotations
 

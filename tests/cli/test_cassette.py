@@ -104,7 +104,7 @@ asyncio.run(main())
 
 
 async def test_an_unrecorded_request_is_an_error_in_the_program(capture: Path) -> None:
-    """And its connection stays."""
+    """The connection of the program stays."""
     command = [NATSPROXY, "cassette", "run", str(capture), "--", sys.executable, "-c", ASKS]
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert done.stdout.decode().splitlines() == [

@@ -16,7 +16,7 @@ FILE = '# the sidecar\nupstream = "nats://file:1"\nlisten = "127.0.0.1:1"\nseed 
 
 
 def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
-    """And says that it did."""
+    """The output names the winning layer."""
     path = tmp_path / "natsproxy.toml"
     path.write_text(FILE)
     environment = {"NATSPROXY_LISTEN": "127.0.0.1:2", "NATSPROXY_SEED": "6"}
@@ -100,7 +100,7 @@ SECRET = "s3cr3t"
 def test_an_error_never_quotes_a_password(
     tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither from an option nor from an argument."""
+    """It may stand in an option or in an argument."""
     monkeypatch.chdir(tmp_path)
     Path("x.ncap").touch()
     done = CliRunner().invoke(main, words)

@@ -83,7 +83,7 @@ def test_packets_of_either_leg(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_sentence(arguments: list[object], code: int, expected: str) -> None:
-    """And change nothing."""
+    """A mistake changes nothing on the disk."""
     before = CAPTURE.read_bytes()
     result = run("export", *arguments)
     assert result.exit_code == code

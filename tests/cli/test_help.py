@@ -56,7 +56,7 @@ def test_each_command_has_examples_that_parse(
 
 @pytest.mark.parametrize("path", [(), *LEAVES], ids=" ".join)
 def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
-    """But for examples, which must stay on one line."""
+    """Examples are the exception: each must stay on one line."""
     for line in run(*path, "--help").output.splitlines():
         assert len(line) <= 80 or "natsproxy " in line
 
@@ -108,7 +108,7 @@ def test_an_empty_capture_is_reported_as_empty(tmp_path: Path) -> None:
 
 
 def completed(line: str) -> list[str]:
-    """Return what is offered for the last word of a line."""
+    """Return the completions of the last word of a line."""
     variables = {
         "_NATSPROXY_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
@@ -224,7 +224,7 @@ def test_a_table_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_and_completion_load_no_command() -> None:
-    """Nor what commands need."""
+    """They load neither the modules of commands nor the libraries that these need."""
     script = (
         "import sys\nfrom natsproxy.cli import COMMANDS, main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"

@@ -96,7 +96,7 @@ def test_hup_reloads_rules_and_opens_the_log_anew(nats_server: NatsServer, tmp_p
 def test_only_an_explicit_empty_list_removes_all_rules(
     nats_server: NatsServer, tmp_path: Path, inline: bool
 ) -> None:
-    """An emptied, truncated or missing file changes nothing; of what is taken away the log has the names."""
+    """An emptied, truncated or missing file changes nothing; the log names the rules that are gone."""
     log, config, rules = tmp_path / "log", tmp_path / "natsproxy.toml", tmp_path / "rules.toml"
     head = f'listen = "127.0.0.1:0"\nupstream = "{nats_server.url}"\n[log]\nformat = "json"\nfile = "{log}"\n'
     file = config if inline else rules

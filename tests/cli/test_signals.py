@@ -27,7 +27,7 @@ def twice(process: subprocess.Popen[str], rng: random.Random) -> None:
     """Send two signals 0.2 to 3 ms apart; the process ends well, and in time."""
     process.send_signal(rng.choice(SIGNALS))
     after = time.perf_counter() + rng.uniform(0.0002, 0.003)
-    while time.perf_counter() < after:  # the gap is what is tried: a sleep would be longer
+    while time.perf_counter() < after:  # a sleep would be longer than the gap under test
         pass
     process.send_signal(rng.choice(SIGNALS))
     assert process.wait(DEADLINE) in ENDS

@@ -1,4 +1,4 @@
-"""Frames whose payloads were not kept are shown for what they are."""
+"""Commands show frames whose payloads were not kept as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on the disk after the worst: kill -9 at a random moment, and disks that are full."""
+"""Captures after a crash: kill -9 at a random moment, and disks that are full."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
 FLUSH = 0.05  # seconds
-WRITE = 0.25  # what one write, and the machine's other work, may take: seconds
+WRITE = 0.25  # seconds that one write and the machine's other work may take
 
 
 class Sender:
@@ -168,7 +168,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.server
 def test_a_capture_outlives_a_full_disk(nats_server: NatsServer, small_disk: Path) -> None:
-    """Said once when it begins and once when it is over; what waited meanwhile is in the capture."""
+    """The log has one line when it begins and one when it is over; frames that waited are in the capture."""
     path, other = small_disk / "x.ncap", small_disk / "other"
     with ProxyProcess(nats_server.url, "--record", str(path), "--record-flush", "10ms") as proxy:
         url = f"nats://127.0.0.1:{proxy.port}"
@@ -191,7 +191,7 @@ def test_a_capture_outlives_a_full_disk(nats_server: NatsServer, small_disk: Pat
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # nats-py's: a failed reconnect
 def test_a_full_disk_lets_nothing_pass_under_close(nats_server: NatsServer, small_disk: Path) -> None:
-    """Until there is room: then clients come back by themselves, and what passed is in the capture."""
+    """When there is room again clients come back by themselves, and their frames are in the capture."""
     path, other = small_disk / "x.ncap", small_disk / "other"
     options = ["--record", str(path), "--record-flush", "10ms", "--record-overflow", "close"]
     with ProxyProcess(nats_server.url, *options) as proxy:

@@ -56,7 +56,7 @@ def run(server: NatsServer, program: Program, drain: str) -> set[tuple[str, str]
 
 @pytest.mark.parametrize("behind", ["the server", "the proxy"])
 def test_a_request_in_flight_gets_its_answer(nats_server: NatsServer, behind: str) -> None:
-    """Also where the service is a client of the same proxy."""
+    """The service may be a client of the same proxy."""
     answers: list[bytes] = []
 
     async def program(proxy: ProxyProcess, nc: Any, gone: asyncio.Event) -> None:

@@ -42,7 +42,7 @@ async def before(port: int) -> AsyncIterator[tuple[Proxy, trio.MemoryReceiveChan
 
 
 async def read(stream: trio.SocketStream, *, until: bytes = b"") -> bytes:
-    """Return what a peer says, to its end or to a text."""
+    """Return the bytes of a peer, to its end or to a text."""
     received = b""
     with suppress(trio.BrokenResourceError):
         while not (until and until in received):
@@ -208,7 +208,7 @@ async def test_a_drain_announces_lame_duck_mode_to_clients_that_take_it(
 
 
 class Passes(trio.abc.Instrument):
-    """Counts how often trio has looked at what is ready."""
+    """Counts how often trio has looked for tasks that are ready."""
 
     count = 0
 
@@ -217,7 +217,7 @@ class Passes(trio.abc.Instrument):
 
 
 async def test_a_drain_ends_connections_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And refuses new ones from its first moment."""
+    """New connections are refused from the first moment of a drain."""
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
     drained: list[int] = []

@@ -1,8 +1,8 @@
-"""Nobody starves: what another client asks is answered while one floods frames that cost Python work.
+"""Fairness: a client gets its answers while another one floods frames that cost Python work.
 
 No real clock is looked at: each look of a rule or a filter at a frame makes a clock of our own go on by
-50 µs, and a slice of a millisecond has time for twenty.  What is counted is how many frames of the flood are
-looked at before the other client has its PONG.
+50 µs, and a slice of a millisecond has time for twenty.  The tests count the frames of the flood
+that are looked at before the other client has its PONG.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of a recording when the disk is slow, full or gone, under each `--record-overflow`."""
+"""Recordings on a disk that is slow, full or gone, under each `--record-overflow`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_blocks_are_written_while_the_loop_is_busy(nats_server: NatsServer
 
 @pytest.mark.server
 async def test_gap_lets_traffic_go_on(nats_server: NatsServer, tmp_path: Path, disk: Disk) -> None:
-    """With what the gap says all frames are accounted for.  One line begins it, one ends it."""
+    """The capture and its gaps account for all frames.  One line begins an outage, one ends it."""
     path = tmp_path / "x.ncap"
     async with running(nats_server, path) as run:
         stream = await run.connect()

@@ -54,7 +54,7 @@ ENDS: list[tuple[str, bytes, Callable[[trio.SocketStream], None]]] = [
 async def test_a_password_is_nowhere(
     why: str, sent: bytes, end: Callable[[trio.SocketStream], None], tmp_path: Path
 ) -> None:
-    """Neither in the blocks of the capture, nor in its exports, nor in the log."""
+    """No secret is in the blocks of the capture, its exports or the log."""
     path, lines = tmp_path / "x.ncap", tmp_path / "log"
     with NatsServer(CONFIG) as server:
         record = RecordSettings(path, compression="zstd")

@@ -70,7 +70,7 @@ async def before(
 
 
 async def ask(proxy: Proxy, sent: bytes = b"", until: bytes = b"") -> bytes:
-    """Connect, say something, and return what comes, up to a text or the end."""
+    """Connect, send something, and return the bytes that come, up to a text or the end."""
     (address,) = proxy.listen
     got = b""
     with trio.fail_after(20):
@@ -86,7 +86,7 @@ async def ask(proxy: Proxy, sent: bytes = b"", until: bytes = b"") -> bytes:
 
 
 def warnings(events: list[Event]) -> list[str]:
-    """Return what an operator reads."""
+    """Return the lines that an operator reads."""
     return [event.text for event in events if isinstance(event, Notice) and event.level == "warning"]
 
 
@@ -207,7 +207,7 @@ async def test_the_servers_own_time_out_is_passed_on() -> None:
 
 @pytest.mark.server
 async def test_a_silent_client_is_timed_out(nats_server: NatsServer) -> None:
-    """Also where the server has no users and would keep it; one that speaks stays."""
+    """A server without users would keep it; a client that sends a frame stays."""
     async with before(nats_server.port, auth_timeout=100 * MS) as (proxy, events):
         (address,) = proxy.listen
         speaking = await trio.open_tcp_stream(address.host, address.port)

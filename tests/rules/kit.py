@@ -56,7 +56,7 @@ class FakeView:
 
 
 class Wire:
-    """A connection under rules: `c2s` and `s2c` give what becomes of one frame."""
+    """A connection under rules: `c2s` and `s2c` return the frames that go on in the place of one."""
 
     def __init__(self, text: str, *, seed: int = 1, view: FakeView | None = None, now: int = 0) -> None:
         self.view = view or FakeView()

@@ -30,7 +30,7 @@ async def taken(sub: Any) -> list[bytes]:
 
 
 async def work(url: str, direct: str) -> Outcome:
-    """Publish numbers; return what a second client heard of them at the server, and what came back."""
+    """Publish numbers; return those that a second client got at the server, and those that came back."""
     nc, witness = await nats.connect(url, name="app"), await nats.connect(direct)
     try:
         seen, own = await witness.subscribe("work.*"), await nc.subscribe("work.*")

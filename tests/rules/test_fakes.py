@@ -1,4 +1,4 @@
-"""What the official clients fake in their own tests, as rule files before a real server, with nats-py."""
+"""Faults that the official clients fake in their own tests, as rules before a real server, with nats-py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = Path(__file__).parent / "files"
 
 
 async def under(server: NatsServer, file: str, program: Program) -> list[Firing]:
-    """Run a program under the rules of a file; return what fired."""
+    """Run a program under the rules of a file; return the firings."""
     events: list[Event] = await through(server.port, (FILES / f"{file}.toml").read_text(), program)
     return [event for event in events if isinstance(event, Firing)]
 

@@ -1,4 +1,4 @@
-"""Latency fitted from a capture: what is measured, how much of it is kept, and every way to get it wrong."""
+"""Latency fitted from a capture: measured requests, bounds, and errors."""
 
 from __future__ import annotations
 

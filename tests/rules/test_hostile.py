@@ -1,4 +1,4 @@
-"""What a client says of itself cannot harm anybody else, however odd it is."""
+"""Hostile CONNECTs: names and options of a client cannot harm other clients."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def test_a_rule_that_fails_ends_its_connection_only(
     capture, lines = tmp_path / "c.ncap", tmp_path / "log"
     events = await through(nats_server.port, RuleChain(loaded), program, record=capture)
     closed = {event.cause: event.detail for event in events if isinstance(event, Closed)}
-    detail = closed["rule-failed"]  # without the error's text, which may quote what was sent
+    detail = closed["rule-failed"]  # without the error's text, which may quote the frame
     assert re.fullmatch(r"a rule failed on PUB: RuntimeError at test_live\.py:\d+", detail)
     assert len(closed) == 2  # the other one ended in its own way
     ends = [item for _, item in open_capture(capture).items() if isinstance(item, records.Close)]

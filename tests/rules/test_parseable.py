@@ -1,6 +1,6 @@
 """Invariant: under any combination of frame rules both streams stay well-formed, and refused input stays out.
 
-Frames, rules and seeds are drawn; what each side would get is parsed again.  Whole sessions are asked too,
+Frames, rules and seeds are drawn; the bytes for each side are parsed again.  Whole sessions are asked too,
 with frames cut and interleaved, under each of the two scanners.
 """
 
@@ -98,7 +98,7 @@ INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1
 def under(
     twin: str, text: str, seed: int, options: bytes, pieces: list[tuple[Direction, bytes]]
 ) -> list[bytes]:
-    """Return what goes each way through a session with one of the scanners, all its time over."""
+    """Return the bytes that leave a session each way, with one of the scanners, after all its deadlines."""
     scanner, interest = TWINS[twin]
     with (
         patch("natsproxy.session.connection.Scanner", scanner),
@@ -109,7 +109,7 @@ def under(
         play.client(b"SUB _INBOX.q.* 1\r\nSUB a.> 2\r\nUNSUB 2 3\r\n")
         for direction, piece in pieces:
             (play.server if direction else play.client)(piece)
-        for _ in range(4):  # fences of ours are answered, what was held goes
+        for _ in range(4):  # fences of ours are answered, held frames go
             play.server(b"PONG\r\n").at(play.now + 10_000_000_000)
         assert play.end is None, play.end
         return [play.to_server, play.to_client]

@@ -1,4 +1,4 @@
-"""Rules that come into force on open connections: what was subscribed to before is theirs to judge too."""
+"""Rules that come into force on open connections, with the subscriptions made before."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_open_subscriptions_follow_their_mapping() -> None:
     play.do(play.session.swap(chain(B), 0))
     moved = [b"UNSUB 1", b"UNSUB 2", b"PING", b"SUB b.o.x 1", b"SUB b.o.y q 2"]
     assert lines(play.to_server) == moved
-    # What the server sent before it knew comes under the old subject, and is told as ever.
+    # Messages that the server sent before it knew come by the old subject; the client sees no change.
     play.server(b"MSG a.o.x 1 0\r\n\r\nPONG\r\nMSG b.o.y 2 0\r\n\r\n")
     assert play.to_client == b"MSG o.x 1 0\r\n\r\nMSG o.y 2 0\r\n\r\n"
     play.do(play.session.swap(chain(B + DENY), 0))

@@ -38,7 +38,7 @@ Fate = tuple[tuple[bytes, ...] | None, int | None]
 
 
 def fates(seed: int, order: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], Fate]:
-    """Return what becomes of deliveries: (subject, sid, number) in the order given."""
+    """Return the fates of deliveries: (subject, sid, number) in the order given."""
     wire = Wire(CHAOS, seed=seed)
     for sid, subject in SUBS.items():
         wire.c2s(f"SUB {subject} {sid}")

@@ -23,7 +23,7 @@ Program = Callable[[str], Coroutine[Any, Any, None]]
 async def through(
     port: int, rules: str | RuleChain, program: Program, *, seed: int = 1, record: Path | None = None
 ) -> list[Event]:
-    """Run `program` (given the proxy's URL) to its end; return what happened."""
+    """Run `program` (given the proxy's URL) to its end; return the outcome."""
     settings = ProxySettings(
         listen=(Address(),),
         upstream=Address("127.0.0.1", port),
@@ -44,7 +44,7 @@ async def through(
 async def settle(client: Any) -> None:
     """Wait until the server has handled all that a nats-py client was asked to send.
 
-    One flush is not enough: nats-py writes its PING ahead of what is still in its buffer.
+    One flush is not enough: nats-py writes its PING ahead of the bytes that are still in its buffer.
     """
     await client.flush()
     await client.flush()

@@ -43,7 +43,7 @@ def hand_made(folder: Path, body: bytes = b"1") -> Path:
 
 
 async def publish(url: str, body: bytes) -> bytes:
-    """Do as the client of `hand_made` does; return what came back, b"" when the connection ended."""
+    """Do as the client of `hand_made` does; return the answer, b"" when the connection ended."""
     host, port = url.removeprefix("nats://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     hello = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 1\r\nPUB x %d\r\n%b\r\nPING\r\n'
@@ -115,7 +115,7 @@ def test_a_block_that_fails_keeps_the_old_capture(nats_server: NatsServer, tmp_p
 
 @pytest.mark.server
 def test_the_same_fault_over_a_recording_gives_the_same(nats_server: NatsServer, tmp_path: Path) -> None:
-    """Recorded is what the server saw."""
+    """The capture has the frames that the server saw."""
     path, lost = tmp_path / "x.ncap", drop(subject="x", op="PUB", first=1)
     for mode in ("once", "none"):
         with cassette(path, mode, upstream=nats_server.url) as tape, tape.fault(lost):

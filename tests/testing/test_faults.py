@@ -66,7 +66,7 @@ def test_the_examples_of_the_documentation_are_faults() -> None:
 
 
 def called(fault: Fault | str, **settings: Any) -> Fault:
-    """Do what `.fault(...)` does with its arguments."""
+    """Make a rule of the arguments, as `.fault(...)` does."""
     return (
         Fault(fault, settings)
         if isinstance(fault, str)

@@ -1,4 +1,4 @@
-"""The ring of frames: what it keeps, what it shows, and who waits on it."""
+"""The ring of frames: its bounds, its filters and the waits on it."""
 
 from __future__ import annotations
 

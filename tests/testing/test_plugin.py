@@ -27,7 +27,7 @@ import asyncio, nats, os
 WAIT = float(os.environ.get("WAIT", "5"))
 
 async def order(url, *bodies):
-    """Send each body to a subject of our own, and return what came back."""
+    """Send each body to a subject of our own, and return the answers."""
     nc = await nats.connect(url, name="shop", allow_reconnect=False)
     try:
         sub = await nc.subscribe("shop")
@@ -92,7 +92,7 @@ def recorded(run: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> Ru
     return run
 
 
-# -- what every run of pytest pays
+# -- the cost of the plugin in every run of pytest
 
 
 def test_it_is_found_and_costs_nothing_until_it_is_used() -> None:
@@ -132,7 +132,7 @@ def test_default_paths_are_distinct_and_fit_any_file_system(pytester: pytest.Pyt
 def test_markers_give_path_matchers_and_strictness(
     run: Run, pytester: pytest.Pytester, nats_server: NatsServer
 ) -> None:
-    """The nearest marker wins; what it does not say comes from the others."""
+    """The nearest marker wins; arguments that it leaves out come from the others."""
     pytester.makepyfile(
         test_marked="""
         import os, pytest
@@ -158,7 +158,7 @@ def test_markers_give_path_matchers_and_strictness(
 
 @pytest.mark.server
 def test_modes(recorded: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> None:
-    """Each mode in turn on one cassette; what a failing test records is not kept."""
+    """Each mode in turn on one cassette; the recording of a failing test is not kept."""
     tape, upstream = pytester.path / TAPE, f"--nats-upstream={nats_server.url}"
     first = tape.read_bytes()
     recorded("--nats-record=once", upstream).assert_outcomes(passed=1)
@@ -239,7 +239,7 @@ def test_markers_that_mean_nothing_are_refused(
     result.stdout.fnmatch_lines([expected])
 
 
-# -- what a test is judged by, and what its report says
+# -- the result of a test, and its report
 
 
 @pytest.mark.server

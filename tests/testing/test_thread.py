@@ -1,4 +1,4 @@
-"""trio in a thread of its own: how it starts and ends, what calls raise, that nothing waits for ever."""
+"""trio in a thread of its own: its start and end, errors of calls, and limits of waits."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Batch:
         self._add_results(fired, start, stop, found)
 
     def _add_results(self, fired: Sequence[int], start: int, stop: int, found: list[BatchResult]) -> None:
-        """Add one result for each stretch of indices that fired, and for each stretch between them."""
+        """Add one result for each range of indices that fired, and for each range between them."""
         at, index, last = start, 0, len(fired)
         while index < last:
             if fired[index] > at:

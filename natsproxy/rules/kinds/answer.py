@@ -3,7 +3,7 @@
 The answer goes to the client's own subscription of the reply subject, at the request's place in the order of
 replies; without a reply subject, or without such a subscription, the frame passes.  Three forms:
 `status_code` (a 503, or 404, 408, 409 as a pull request gets), `error` (a JetStream API error), `body` with
-or without headers.  Statuses need a client that speaks headers; for another the request is lost, as on the
+or without headers.  Statuses need a client that takes headers; for another the request is lost, as on the
 server.
 """
 
@@ -47,10 +47,10 @@ class Answering(Action):
         sid = listener(hit.view, frame.reply)
         if sid is None:
             return None
-        speaks = hit.view.connect.headers
-        if self.status and not speaks:
+        takes_headers = hit.view.connect.headers
+        if self.status and not takes_headers:
             return Drop()
-        block = self._block(frame.subject) if speaks else b""
+        block = self._block(frame.subject) if takes_headers else b""
         # The server acknowledges a request before it delivers the answer.
         ok = encode.OK if hit.view.verbose else b""
         return Answer(ok + encode.msg(frame.reply, sid, self.body, headers=block))

@@ -24,7 +24,7 @@ KIND = link_kind(
     _add,
     """
 [[rules]]
-name = "the server fell silent"
+name = "no more from the server"
 kind = "half_close"
 direction = "s2c"
 between = ["3s"]

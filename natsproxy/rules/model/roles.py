@@ -119,7 +119,7 @@ _ROWS: Final = (
         Need.HEADERS,
         _status(100, b"Flow"),
     ),
-    Role("no-responders", "a 503: nobody listens", S2C, op_mask(Op.HMSG), None, Need.HEADERS, _status(503)),
+    Role("no-responders", "a 503: no subscriber", S2C, op_mask(Op.HMSG), None, Need.HEADERS, _status(503)),
     Role(
         "publish-ack",
         "the ack of a publish (`subject` is the publish's)",

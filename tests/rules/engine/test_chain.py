@@ -1,4 +1,4 @@
-"""Stages, counts, composition, swapping: what holds for all rules together."""
+"""Chains: stages, counts, composition and swapping of all rules together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explain says what traffic would meet."""
+"""Explanations: the rules that a frame would meet, and their results."""
 
 from __future__ import annotations
 

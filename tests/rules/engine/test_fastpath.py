@@ -28,7 +28,7 @@ CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"name":"app
 
 
 class RuleSession:
-    """A session past its greeting, what it sent and what it one."""
+    """A session past its greeting, with the bytes, firings and records that it made."""
 
     def __init__(self, text: str, *, record: bool = False, fast: bool = True) -> None:
         chain = RuleChain(load(text, KINDS), seed=1)
@@ -61,7 +61,7 @@ class RuleSession:
 
 
 def frame_by_frame(item: Item) -> Iterator[tuple[object, ...]]:
-    """Yield what a record says of each of its frames: runs may be cut differently."""
+    """Yield the facts of each frame of a record: runs may be cut differently."""
     if not isinstance(item, Frames) or item.flags:
         return
     for place, frame in enumerate(parse_frames(bytes(item.data), item.direction)):
@@ -186,7 +186,7 @@ def test_a_recorded_frame_of_the_fast_path_has_its_cause() -> None:
 
 
 def test_requests_and_their_answers_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that may only answer: what is judged by itself is what it may not send."""
+    """A service that may only answer: the general path sees only the frames that it may not send."""
     judged: list[bytes] = []
     decide = RuleEngine.decide
 

@@ -1,4 +1,4 @@
-"""One connection at work: what is too large, what is counted, what is told; the rest is in `test_chain`."""
+"""The rules of one connection: large frames, counts and firings; the rest is in `test_chain`."""
 
 from __future__ import annotations
 

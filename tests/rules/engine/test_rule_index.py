@@ -1,4 +1,4 @@
-"""Plans: what is looked for, what is found, and that caches do not grow."""
+"""Rule indexes: clauses for the scanner, candidates for a frame, and caches that do not grow."""
 
 from __future__ import annotations
 

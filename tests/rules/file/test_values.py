@@ -1,4 +1,4 @@
-"""What settings may be."""
+"""The values of settings: valid ones, and the errors of others."""
 
 from __future__ import annotations
 

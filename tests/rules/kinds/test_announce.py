@@ -1,4 +1,4 @@
-"""An INFO out of the blue says what the server said, and what the rule says."""
+"""An INFO of ours has the members of the server's last one and those of the rule."""
 
 from __future__ import annotations
 

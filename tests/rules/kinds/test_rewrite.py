@@ -1,4 +1,4 @@
-"""Which mappings a rule may have; what they do is tested with `rewriting`."""
+"""The mappings that a rule may have; the tests of `rewriting` have their effects."""
 
 from __future__ import annotations
 

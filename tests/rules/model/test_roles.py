@@ -1,4 +1,4 @@
-"""Roles: by subject, reply, status, body, or by what was asked before."""
+"""Roles: by subject, reply, status, body, or by an earlier request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every action may rely on."""
+"""The guarantees to every action."""
 
 from __future__ import annotations
 

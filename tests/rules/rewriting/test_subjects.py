@@ -1,4 +1,4 @@
-"""Rewriting in memory: every field that names a subject, and what is left alone."""
+"""Rewriting in memory: every field that names a subject, and the exceptions."""
 
 from __future__ import annotations
 
