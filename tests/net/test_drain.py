@@ -1,4 +1,4 @@
-"""A drain waits for requests in flight: not for pulls, not for ever, and not where nobody wants it to."""
+"""A drain waits for requests in flight: not for pulls, not for ever, and not without `answers`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
+from tests.rules.through import settle
 
 pytestmark = pytest.mark.server
 Program = Callable[[ProxyProcess, Any, asyncio.Event], Awaitable[object]]
@@ -69,7 +70,7 @@ def test_a_request_in_flight_gets_its_answer(nats_server: NatsServer, behind: st
             await message.respond(b"late")
 
         await service.subscribe("drain.service", cb=answer)
-        await service.flush()
+        await settle(service)
         answers.append((await nc.request("drain.service", b"x", timeout=10)).data)
         await gone.wait()
         if behind == "the server":
@@ -84,7 +85,7 @@ def test_a_request_that_nobody_will_answer_ends_at_the_deadline(nats_server: Nat
     async def program(proxy: ProxyProcess, nc: Any, gone: asyncio.Event) -> None:
         await nc.subscribe("drain.silent")
         request = asyncio.ensure_future(nc.request("drain.silent", b"x", timeout=10))
-        await nc.flush()
+        await settle(nc)
         proxy.process.send_signal(signal.SIGTERM)
         await gone.wait()
         request.cancel()
@@ -98,7 +99,7 @@ def test_a_pull_does_not_hold_a_drain(nats_server: NatsServer) -> None:
         await js.add_stream(name="DRAIN", subjects=["drain.stream"])
         pull = await js.pull_subscribe("drain.stream", "puller")
         fetch = asyncio.ensure_future(pull.fetch(1, timeout=15))
-        await nc.flush()
+        await settle(nc)
         proxy.process.send_signal(signal.SIGTERM)
         await gone.wait()
         fetch.cancel()
