@@ -2,28 +2,24 @@
 
 Commands handle signals themselves (`cli/exits.py`, `cli/foreground.py`).  Before and after a command, while
 modules are imported and the interpreter exits, there is no work to finish: a signal ends the process at once
-and silently.
+and silently.  A signal that comes before the first line here finds only the interpreter's own handlers.
 """
 
 import atexit
 import os
 import signal
 import sys
-from pathlib import Path
-
-if sys.path and sys.path[0] == str(Path(__file__).resolve().parent):
-    del sys.path[0]  # run as a file: our modules would hide top-level ones of the same name
-
-from natsproxy.errors import Exit
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOPPED = 130  # `errors.Exit.STOPPED`: a signal may come while that is imported
+
+for _number in _SIGNALS:
+    if signal.getsignal(_number) != signal.SIG_IGN:
+        signal.signal(_number, lambda *_: os._exit(_STOPPED))
 
 
 def start() -> None:
     """Run the command line."""
-    for number in _SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda *_: os._exit(Exit.STOPPED))
     atexit.register(_ignore)  # registered first, so called last
     from natsproxy.cli import main
 
@@ -37,4 +33,8 @@ def _ignore() -> None:
 
 
 if __name__ == "__main__":
+    from pathlib import Path
+
+    if sys.path and sys.path[0] == str(Path(__file__).resolve().parent):
+        del sys.path[0]  # run as a file: our modules would hide top-level ones of the same name
     start()

@@ -69,9 +69,9 @@ def test_two_signals_end_a_proxy_each_time(seed: int) -> None:
         end_a_proxy(rng, connected=True)
 
 
-def begin(*words: str, stderr: IO[str], options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def begin(*words: str, stderr: IO[str]) -> subprocess.Popen[str]:
     """Start a command with its standard error in a file."""
-    command = [sys.executable, *options, "-m", "natsproxy", *words]
+    command = [sys.executable, "-m", "natsproxy", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
@@ -105,14 +105,33 @@ def test_two_signals_end_what_plays(command: str, tmp_path: Path) -> None:
     assert "Traceback" not in err.read_text()
 
 
-def test_a_signal_while_modules_are_loaded(tmp_path: Path) -> None:
-    """It is no traceback."""
-    err = tmp_path / "err"
-    with err.open("w") as stderr, begin("--help", stderr=stderr, options=("-X", "importtime")) as process:
-        until(process, err, "natsproxy.errors\n")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) in ENDS
-    assert "Traceback" not in err.read_text()
+PAUSED = """
+import runpy, sys
+
+class Pause:
+    def find_spec(self, name, *_):
+        if name.startswith("natsproxy.") and name != "natsproxy.__main__":
+            print(name, flush=True)
+            sys.stdin.read()
+
+sys.meta_path.insert(0, Pause())
+runpy.run_module("natsproxy", run_name="__main__", alter_sys=True)
+"""
+"""The program, which stops where it imports a module of its own."""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_modules_are_loaded(number: int) -> None:
+    """From the first one on."""
+    command = [sys.executable, "-c", PAUSED, "--help"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("natsproxy.")
+        process.send_signal(number)
+        assert process.wait(DEADLINE) == Exit.STOPPED
+        assert process.communicate() == ("", "")
 
 
 @pytest.mark.parametrize("number", SIGNALS)
