@@ -185,11 +185,8 @@ def test_a_capture_outlives_a_full_disk(nats_server: NatsServer, small_disk: Pat
     assert published(path) == 150
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.server
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # nats-py's: a failed reconnect
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of nats-py: failed reconnects
 def test_a_full_disk_lets_nothing_pass_under_close(nats_server: NatsServer, small_disk: Path) -> None:
     """When there is room again clients come back by themselves, and their frames are in the capture."""
     path, other = small_disk / "x.ncap", small_disk / "other"
