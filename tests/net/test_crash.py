@@ -203,15 +203,28 @@ def test_a_full_disk_lets_nothing_pass_under_close(nats_server: NatsServer, smal
 
 
 async def _through_an_outage(url: str, proxy: ProxyProcess, make_room: Callable[[], None]) -> None:
-    back = asyncio.Event()
+    gone, back = asyncio.Event(), asyncio.Event()
 
-    async def note() -> None:
+    async def note_gone() -> None:
+        gone.set()
+
+    async def note_back() -> None:
         back.set()
 
-    client = await nats.connect(url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, reconnected_cb=note)
-    while client.is_connected:
-        await client.publish("a", bytes(10_000))
-        await asyncio.sleep(0)
+    async def fill() -> None:
+        for _ in range(100):  # too much for what is free now, and not for the whole disk
+            await client.publish("a", bytes(10_000))
+
+    client = await nats.connect(
+        url,
+        reconnect_time_wait=0.05,
+        max_reconnect_attempts=-1,
+        disconnected_cb=note_gone,
+        reconnected_cb=note_back,
+    )
+    filling = asyncio.create_task(fill())  # nats-py: a publish that meets the end may never return
+    await asyncio.wait_for(gone.wait(), 20)
+    filling.cancel()
     refused = await asyncio.to_thread(proxy.wait_for, lambda line: line.get("cause") == "recorder", 2)
     assert "No space left on device" in refused["detail"]
     make_room()
