@@ -1,19 +1,17 @@
-"""`natsproxy capture`: the commands `info`, `cat`, `verify` and `recover`; `diff` and `export` join here."""
+"""`natsproxy capture`: the commands `cat`, `verify` and `recover`; `info`, `diff` and `export` join here."""
 
 from __future__ import annotations
 
 import datetime
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
-from natsproxy.capture.export.json_lines import iso, json_line
-from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Open
+from natsproxy.capture.export.json_lines import json_line
+from natsproxy.capture.format.records import Frames
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of, read_frames, remarks
 from natsproxy.capture.read.reader import Follower, open_capture
 from natsproxy.capture.read.recover import Recovery
@@ -23,17 +21,14 @@ from natsproxy.cli.diff import diff
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.export import export
 from natsproxy.cli.filters import filters
+from natsproxy.cli.info import info
 from natsproxy.cli.paths import FilePath
-from natsproxy.cli.table import show_table
 from natsproxy.errors import CaptureError, Exit, UnreadableCapture
 from natsproxy.printable import printable
-from natsproxy.protocol.connect import parse_connect
-from natsproxy.protocol.template import template
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
+from natsproxy.wire.ops import C2S, Op
 
 _COLOURS = {Op.ERR: "red", Op.CONNECT: "magenta", Op.INFO: "magenta", Op.SUB: "cyan", Op.UNSUB: "cyan"}
 _POLL = 0.25  # seconds between two reads of a growing capture
-_MOST_SUBJECTS = 100_000  # templates that `info` counts: bounds its memory, whatever the traffic
 
 
 @click.group()
@@ -43,119 +38,7 @@ def capture() -> None:
 
 capture.add_command(diff)
 capture.add_command(export)
-
-
-@capture.command()
-@click.argument("path", type=FilePath())
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option(
-    "--top", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="Number of subjects."
-)
-def info(path: Path, as_json: bool, top: int) -> None:
-    """Show statistics, connections and top subjects of a capture.
-
-    \b
-    natsproxy capture info traffic.ncap
-    natsproxy capture info traffic/ --json
-    """
-    facts = _read_facts(path, top)
-    if as_json:
-        click.echo(json.dumps(facts, indent=2))
-        return
-    _print_facts(facts)
-
-
-def _read_facts(path: Path, top: int) -> dict[str, Any]:
-    reader = open_capture(path)
-    ops: Counter[str] = Counter()
-    subjects: Counter[bytes] = Counter()
-    causes: Counter[str] = Counter()
-    connections: dict[int, dict[str, Any]] = {}
-    counts = Counter[str]()
-    times: list[int] = []
-    for ref, item in reader.items():
-        t = ref.wall(item.t)
-        times = [min([t, *times[:1]]), max([t, *times[1:]])]
-        if isinstance(item, Frames):
-            counts["bytes"] += len(item.data)
-            for one in frames_of(ref, item):
-                _count(one, ops, subjects, connections, causes)
-        elif isinstance(item, Open):
-            connections.setdefault(item.conn, {}).update(client=item.info.get("client"))
-        elif isinstance(item, Close):
-            connections.setdefault(item.conn, {}).update(end=item.cause)
-        elif isinstance(item, Gap):
-            counts["gaps"] += 1
-        elif isinstance(item, Firing):
-            counts["firings"] += 1
-    tail = reader.tail()
-    return {
-        "path": str(path),
-        "segments": len(reader.paths),
-        "from": iso(times[0]) if times else None,
-        "seconds": (times[1] - times[0]) / 1e9 if times else 0,
-        "frames": sum(ops.values()),
-        "bytes": counts["bytes"],
-        "gaps": counts["gaps"],
-        "firings": counts["firings"],
-        "closed": tail is None,
-        "ops": dict(ops.most_common()),
-        "subjects": [[subject.decode("utf-8", "replace"), n] for subject, n in subjects.most_common(top)],
-        "causes": dict(causes.most_common()),
-        "connections": [{"conn": conn, **facts} for conn, facts in sorted(connections.items())],
-    }
-
-
-def _count(
-    one: CapturedFrame,
-    ops: Counter[str],
-    subjects: Counter[bytes],
-    connections: dict[int, dict[str, Any]],
-    causes: Counter[str],
-) -> None:
-    frame = one.head
-    if one.cause:
-        causes[one.cause] += 1
-    if frame is None:
-        ops["(not whole)"] += 1
-        return
-    ops[frame.op.label] += 1
-    facts = connections.setdefault(one.conn, {})
-    facts["frames"] = facts.get("frames", 0) + 1
-    if frame.op == Op.CONNECT:
-        facts["name"] = _connect_name(frame.args)
-    if frame.op in MESSAGE_OPS:
-        subject = template(frame.subject)
-        # Known subjects are still counted when the table is full: the top ones come early.
-        if len(subjects) < _MOST_SUBJECTS or subject in subjects:
-            subjects[subject] += 1
-
-
-def _connect_name(args: bytes) -> str:
-    try:
-        return parse_connect(args).name
-    except ValueError:
-        return ""
-
-
-def _print_facts(facts: dict[str, Any]) -> None:
-    state = "closed" if facts["closed"] else "not closed: readable to its last whole block"
-    segments = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
-    click.echo(f"{click.style(printable(facts['path']), bold=True)}  {segments}, {state}")
-    if facts["from"] is None:
-        click.echo("the capture is empty")
-        return
-    click.echo(
-        f"{facts['frames']:,} frames, {facts['bytes']:,} bytes in {facts['seconds']:.3f} s "
-        f"from {facts['from']}, {facts['firings']} firings, {facts['gaps']} gaps"
-    )
-    if facts["ops"]:
-        click.echo("  ".join(f"{op} {n:,}" for op, n in facts["ops"].items()))
-    if facts["connections"]:
-        fields = ("conn", "client", "name", "frames", "end")
-        show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), "connections")
-    if facts["subjects"]:
-        show_table(("frames", "subject"), ((n, subject) for subject, n in facts["subjects"]), "top subjects")
+capture.add_command(info)
 
 
 @capture.command()

@@ -2,6 +2,6 @@
 
 In flow one block of a capture, out flows one Arrow batch.  `table.py` has the columns and reads them in pure
 Python.  Its compiled twin is `_columns.pyx`, a walk over the block's bytes, with `_builders.pyx`, the columns
-that grow row by row, and `_subjects.pxd`, templates and patterns in C.  `arrow.py` chooses between the twins.
-Read `table.py` first.
+that grow row by row, and `_subjects.pxd`, templates and patterns in C.  `arrow.py` makes batches of
+either (`compiled.py` says which is in use), `counts.py` counts without Arrow.  Read `table.py` first.
 """

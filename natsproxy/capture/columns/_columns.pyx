@@ -380,16 +380,18 @@ cdef object _item(bytes raw, ref):
 
 
 def others(bytes body, ref):
-    """Return the items of a block except plain frames, None where the pure twin has to look at it."""
+    """Return the items of a block except plain frames, and the bytes of those; None for the pure twin."""
     cdef Body whole
     cdef Record record
-    cdef Py_ssize_t at = 0, start
+    cdef Py_ssize_t at = 0, start, size = 0
     whole.p, whole.length = <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
     found = []
     try:
         while at < whole.length:
             start = at
-            if not read_record(&whole, &at, &record):
+            if read_record(&whole, &at, &record):
+                size += record.data.stop - record.data.start
+            else:
                 at = skip(&whole, start, DEPTH)
                 if at < 0:
                     return None
@@ -398,7 +400,7 @@ def others(bytes body, ref):
                     found.append(item)
     except (Unsure, CaptureError, OverflowError):
         return None
-    return found
+    return found, size
 
 
 def buffers(bytes body, ref, names, payload=0, query=None):

@@ -9,26 +9,19 @@ Needs pyarrow (the extra `spark`), neither numpy nor pandas.  Bytes that are not
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from typing import Any, Final
 
 import pyarrow as pa
 
+from natsproxy.capture.columns.compiled import decoder
 from natsproxy.capture.columns.table import FIELDS, columns
 from natsproxy.capture.format.records import Frames, Item
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError
 
-_native: Any = None
-if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
-    try:
-        from natsproxy.capture.columns import _columns as _native  # type: ignore[attr-defined, no-redef, unused-ignore]
-    except ImportError:  # not built: the pure twin serves
-        _native = None
-
-COMPILED: Final = _native is not None
+COMPILED: Final = decoder is not None
 """True where the compiled decoder is in use."""
 
 TYPES: Final = {
@@ -66,10 +59,10 @@ def batch(
     payload: bytes of each payload (0 none, -1 all).  Raises CaptureError for a damaged block.
     """
     made = None
-    if _native is not None:
+    if decoder is not None:
         body = file.body(ref)
         wanted = [name for name in names if name not in _CONSTANT]
-        made = _native.buffers(body, ref, wanted, payload, query)
+        made = decoder.buffers(body, ref, wanted, payload, query)
     if made is None:
         return pure_batch(file, ref, names, payload=payload, query=query)
     rows, found = made
@@ -85,10 +78,9 @@ def batch(
 
 def others(file: CaptureFile, ref: BlockRef) -> list[Item]:
     """Return the items of a block except its frames.  Raises CaptureError as `CaptureFile.items` does."""
-    found = None if _native is None else _native.others(file.body(ref), ref)
-    if found is None:
-        found = file.items(ref)
-    return [item for item in found if not isinstance(item, Frames)]
+    found = None if decoder is None else decoder.others(file.body(ref), ref)
+    items = file.items(ref) if found is None else found[0]
+    return [item for item in items if not isinstance(item, Frames)]
 
 
 def _array(kind: pa.DataType, rows: int, nulls: int, bits: Any, offsets: Any, data: Any) -> pa.Array:
