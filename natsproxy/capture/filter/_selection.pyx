@@ -11,6 +11,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
+from natsproxy.capture.filter._sha256 cimport sha256_available, sha256_digest
 from natsproxy.capture.format._frames cimport BODY, SUBJECT, Row, read_frame
 from natsproxy.capture.write._block cimport BlockBuilder, Run, RunFilter
 from natsproxy.wire._interest cimport Patterns, Trie, has_empty_token, trie_matches
@@ -38,6 +39,7 @@ cdef uint32_t GREETING = op_mask(Op.INFO, Op.CONNECT)
 cdef uint32_t MESSAGES = 1 << PUB | 1 << HPUB | 1 << MSG | 1 << HMSG
 cdef int PAYLOAD = Flags.PAYLOAD
 cdef object sha256 = hashlib.sha256
+cdef bint NATIVE_SHA = sha256_available()
 
 
 cdef struct Policy:
@@ -200,7 +202,7 @@ cdef class SelectionFilter(RunFilter):
         part.out_first += progress.done
         memcpy(extra, policy.extra, policy.extra_size)
         if policy.hashed:
-            _digest(run.data + row.part[BODY].start, row.part[BODY].stop - row.part[BODY].start, extra + policy.extra_size - DIGEST)
+            hash_body(run.data + row.part[BODY].start, row.part[BODY].stop - row.part[BODY].start, extra + policy.extra_size - DIGEST)
         return to.append(&part, PAYLOAD, extra, policy.extra_size)
 
     cdef bint _add_odd(self, BlockBuilder to, const Run *run, Progress *progress) noexcept with gil:
@@ -242,6 +244,13 @@ cdef inline void _move_behind(Progress *progress, Py_ssize_t end) noexcept nogil
     progress.first = progress.done
 
 
-cdef void _digest(const unsigned char *data, Py_ssize_t size, unsigned char *digest) noexcept with gil:
+cdef inline void hash_body(const unsigned char *data, Py_ssize_t size, unsigned char *digest) noexcept nogil:
+    if NATIVE_SHA:
+        sha256_digest(data, size, digest)
+    else:
+        hash_by_python(data, size, digest)
+
+
+cdef void hash_by_python(const unsigned char *data, Py_ssize_t size, unsigned char *digest) noexcept with gil:
     cdef bytes made = sha256(PyBytes_FromStringAndSize(<const char *>data, size)).digest()
     memcpy(digest, <const unsigned char *>made, DIGEST)

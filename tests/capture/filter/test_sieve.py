@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Iterable
 from io import BytesIO
 from typing import Any
@@ -172,3 +174,15 @@ def test_what_is_filtered_out_is_not_missed() -> None:
         builder.put(record(C2S, 1, [b"PUB a 1\r\nx\r\n", b"PUB b 1\r\nx\r\n"], 0))
         missed.append(builder.keep())
     assert missed[0] == missed[1] == (T, T, 1, 9)
+
+
+@pytest.mark.parametrize("make", [BlockBuilder, _builder_py.BlockBuilder])
+def test_hashes_are_those_of_hashlib(make: type[_builder_py.BlockBuilder]) -> None:
+    """For a payload of any size: the last block of the hash has one or two halves of padding."""
+    bodies = [random.Random(size).randbytes(size) for size in (*range(200), 4096, 70_000)]
+    raws = [b"PUB a %d\r\n%b\r\n" % (len(body), body) for body in bodies]
+    builder = make(RecordingFilter(Selection(payloads=(PayloadPolicy(b">", "hash"),))))
+    kept = [item for item in joined(written(builder, [record(C2S, 1, raws, 0)])) if isinstance(item, Frames)]
+    assert [item.extra for item in kept] == [
+        {"policy": "hash", "sha256": hashlib.sha256(body).digest()} for body in bodies
+    ]
