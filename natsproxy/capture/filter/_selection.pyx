@@ -9,10 +9,10 @@ the Python filter by itself.  Neighbouring frames that stay whole share a record
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from natsproxy.capture.filter._sha256 cimport sha256_available, sha256_digest
-from natsproxy.capture.format._frames cimport BODY, SUBJECT, Row, read_frame
+from natsproxy.capture.format._frames cimport BODY, HEADERS, SUBJECT, Row, read_frame
 from natsproxy.capture.write._block cimport BlockBuilder, Run, RunFilter
 from natsproxy.wire._interest cimport Patterns, Trie, has_empty_token, trie_matches
 from natsproxy.wire._line cimport HMSG, HPUB, MSG, PUB, SUB, message_op
@@ -30,10 +30,6 @@ from natsproxy.wire.parse import frames as frames_in
 cdef enum:
     DIGEST = 32
     EXTRA = 64                  # bytes of the longest `extra`
-
-cdef enum:                      # decisions about a frame, below the policies
-    LEAVE_OUT = -2
-    KEEP = -1
 
 cdef uint32_t GREETING = op_mask(Op.INFO, Op.CONNECT)
 cdef uint32_t MESSAGES = 1 << PUB | 1 << HPUB | 1 << MSG | 1 << HMSG
@@ -55,8 +51,14 @@ cdef struct Progress:
     Py_ssize_t start, at        # bytes
     Py_ssize_t first, done      # the same places in frames
     uint32_t ops                # of those frames
-    Py_ssize_t subject, size    # the subject of the last decision, since neighbours mostly share it
-    int decision
+    # The last frame that was judged.  The next one often has the same control line, and is then treated alike.
+    Py_ssize_t before           # where it begins
+    Py_ssize_t line             # bytes of its control line; 0: it is no message
+    Py_ssize_t whole            # bytes of it
+    Py_ssize_t body, body_size  # behind its beginning
+    int op
+    bint left_out
+    const Policy *policy        # that cuts its payload, or NULL
 
 
 cdef class SelectionFilter(RunFilter):
@@ -123,60 +125,68 @@ cdef class SelectionFilter(RunFilter):
     cdef bint _cut(self, BlockBuilder to, const Run *run) noexcept nogil:
         """Add the selected frames of a run, each with the part that its policy keeps."""
         cdef Progress progress
-        cdef Row row
         cdef Py_ssize_t end
-        cdef const Policy *policy
-        progress.start = progress.at = progress.first = progress.done = progress.ops = 0
-        progress.size = -1
+        memset(&progress, 0, sizeof(Progress))
         while progress.at < run.size:
-            end = read_frame(run.data, progress.at, run.size, run.direction, &row)
-            if end == 0 or row.op == SUB and not self._is_selected(run.data, &row):
+            if not _is_like_the_last(run, &progress) and not self._judge(run, &progress):
+                progress.line = 0
                 if not self._flush(to, run, &progress) or not self._add_odd(to, run, &progress):
                     return False
                 continue
-            policy = NULL
-            if MESSAGES >> row.op & 1:
-                self._decide(run.data, &row, &progress)
-                if progress.decision >= 0:
-                    policy = &self.policies[progress.decision]
-                    if policy.truncate and row.part[BODY].stop - row.part[BODY].start <= policy.keep:
-                        policy = NULL
-                elif progress.decision == LEAVE_OUT:
-                    if not self._flush(to, run, &progress):
-                        return False
-                    _move_behind(&progress, end)
-                    continue
-            if policy == NULL:
-                progress.ops |= 1u << row.op
+            end = progress.at + progress.whole
+            progress.before = progress.at
+            if progress.left_out or progress.policy != NULL:
+                if not self._flush(to, run, &progress):
+                    return False
+                if progress.policy != NULL and not self._add_by_policy(to, run, &progress):
+                    return False
+                _move_behind(&progress, end)
+            else:
+                progress.ops |= 1u << progress.op
                 progress.at = end
                 progress.done += 1
-                continue
-            if not self._flush(to, run, &progress) or not self._add_by_policy(to, run, &progress, &row, policy):
-                return False
-            _move_behind(&progress, end)
         return self._flush(to, run, &progress)
 
-    cdef bint _is_selected(self, const unsigned char *p, const Row *row) noexcept nogil:
-        cdef const unsigned char *subject = p + row.part[SUBJECT].start
+    cdef bint _judge(self, const Run *run, Progress *progress) noexcept nogil:
+        """Read a frame and decide about it; False where that is left to the Python filter."""
+        cdef Row row
+        cdef Py_ssize_t end = read_frame(run.data, progress.at, run.size, run.direction, &row)
+        cdef const unsigned char *subject = run.data + row.part[SUBJECT].start
         cdef Py_ssize_t size = row.part[SUBJECT].stop - row.part[SUBJECT].start
-        if self.subjects is None:
+        cdef bint is_message = MESSAGES >> row.op & 1, selected
+        if end == 0:
+            return False
+        progress.whole = end - progress.at
+        progress.op = row.op
+        progress.policy = NULL
+        progress.left_out = False
+        progress.line = 0
+        if not (is_message or row.op == SUB):
             return True
-        return not has_empty_token(subject, size) and trie_matches(&self.subjects.trie, 1, subject, 0, size)
+        selected = self.subjects is None or (
+            not has_empty_token(subject, size) and trie_matches(&self.subjects.trie, 1, subject, 0, size)
+        )
+        if not is_message:
+            return selected  # a SUB may overlap with what is selected
+        progress.left_out = not selected
+        progress.line = row.part[HEADERS].start - progress.at
+        progress.body = row.part[BODY].start - progress.at
+        progress.body_size = row.part[BODY].stop - row.part[BODY].start
+        if selected and self.cut is not None:
+            progress.policy = self._policy(subject, size)
+            if progress.policy != NULL and progress.policy.truncate and progress.body_size <= progress.policy.keep:
+                progress.policy = NULL
+        return True
 
-    cdef void _decide(self, const unsigned char *p, const Row *row, Progress *progress) noexcept nogil:
-        cdef Py_ssize_t start = row.part[SUBJECT].start, size = row.part[SUBJECT].stop - start
+    cdef const Policy *_policy(self, const unsigned char *subject, Py_ssize_t size) noexcept nogil:
+        """Return the policy that cuts the payloads on a subject; NULL if none does."""
         cdef int i
-        if size == progress.size and memcmp(p + start, p + progress.subject, size) == 0:
-            return
-        progress.subject, progress.size, progress.decision = start, size, KEEP
-        if not self._is_selected(p, row):
-            progress.decision = LEAVE_OUT
-        elif self.cut is not None and not has_empty_token(p + start, size):
-            if trie_matches(&self.cut.trie, 1, p + start, 0, size):
-                for i in range(self.policy_count):
-                    if trie_matches(self.policies[i].match, 1, p + start, 0, size):
-                        progress.decision = KEEP if self.policies[i].keep_all else i
-                        return
+        if has_empty_token(subject, size) or not trie_matches(&self.cut.trie, 1, subject, 0, size):
+            return NULL
+        for i in range(self.policy_count):
+            if trie_matches(self.policies[i].match, 1, subject, 0, size):
+                return NULL if self.policies[i].keep_all else &self.policies[i]
+        return NULL
 
     cdef bint _flush(self, BlockBuilder to, const Run *run, Progress *progress) noexcept nogil:
         """Write the frames that are kept and not written yet."""
@@ -191,18 +201,17 @@ cdef class SelectionFilter(RunFilter):
         progress.start, progress.first, progress.ops = progress.at, progress.done, 0
         return added
 
-    cdef bint _add_by_policy(
-        self, BlockBuilder to, const Run *run, const Progress *progress, const Row *row, const Policy *policy
-    ) noexcept nogil:
+    cdef bint _add_by_policy(self, BlockBuilder to, const Run *run, const Progress *progress) noexcept nogil:
         cdef Run part = run[0]
         cdef unsigned char[EXTRA] extra
-        part.data, part.size = run.data + progress.at, row.part[BODY].start + (policy.keep if policy.truncate else 0) - progress.at
-        part.frames, part.ops = 1, 1u << row.op
+        cdef const Policy *policy = progress.policy
+        part.data, part.size = run.data + progress.at, progress.body + (policy.keep if policy.truncate else 0)
+        part.frames, part.ops = 1, 1u << progress.op
         part.in_first += progress.done
         part.out_first += progress.done
         memcpy(extra, policy.extra, policy.extra_size)
         if policy.hashed:
-            hash_body(run.data + row.part[BODY].start, row.part[BODY].stop - row.part[BODY].start, extra + policy.extra_size - DIGEST)
+            hash_body(part.data + progress.body, progress.body_size, extra + policy.extra_size - DIGEST)
         return to.append(&part, PAYLOAD, extra, policy.extra_size)
 
     cdef bint _add_odd(self, BlockBuilder to, const Run *run, Progress *progress) noexcept with gil:
@@ -235,6 +244,14 @@ cdef class SelectionFilter(RunFilter):
         for kept in self.owner.apply(record):
             to.add_kept(kept)
         return True
+
+
+cdef inline bint _is_like_the_last(const Run *run, const Progress *progress) noexcept nogil:
+    cdef Py_ssize_t end = progress.at + progress.whole
+    return (
+        progress.line and end <= run.size and memcmp(run.data + progress.at, run.data + progress.before, progress.line) == 0
+        and run.data[end - 2] == 13 and run.data[end - 1] == 10
+    )
 
 
 cdef inline void _move_behind(Progress *progress, Py_ssize_t end) noexcept nogil:

@@ -8,7 +8,7 @@ A walk stops at each item that it cannot read for certain (a CONNECT, an odd lin
 from libc.stdint cimport uint32_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from natsproxy.capture.format._frames cimport SUBJECT, Row, read_frame, read_message
+from natsproxy.capture.format._frames cimport HEADERS, SUBJECT, Row, read_frame, read_message
 from natsproxy.capture.format._items cimport Body, Record, read_record, skip
 
 cdef enum:
@@ -26,12 +26,20 @@ cdef struct Tokens:
     unsigned char text[MOST][MOST]
 
 
+cdef struct Seen:
+    # A message that was read: the next one often has the same control line, and then the same token.
+    const unsigned char *line
+    Py_ssize_t size             # of the line; 0: there was none
+    Py_ssize_t whole            # of the frame, as far as it is there
+
+
 cdef struct Walk:
     Body body
     Py_ssize_t item             # where the item begins that is to be read by others; the end: none is left
     Py_ssize_t at               # where it ends
     bint plain                  # it is `record`
     Record record
+    Seen head                   # of the last record that holds a part of a frame
     Tokens tokens
 
 
@@ -65,34 +73,49 @@ cdef inline Py_ssize_t first_token(const unsigned char *text, Py_ssize_t size) n
     return size if dot == NULL else dot - text
 
 
+cdef inline bint is_like(const unsigned char *p, const Seen *seen) noexcept nogil:
+    return seen.size and memcmp(p, seen.line, seen.size) == 0
+
+
 cdef inline bint gather(Tokens *tokens, const unsigned char *p, Py_ssize_t at, Py_ssize_t stop, bint s2c) noexcept nogil:
     """Note the first tokens of whole frames; False where a frame is no ordinary one."""
     cdef Row row
-    cdef Py_ssize_t start, size, last = 0, last_size = -1
+    cdef Seen seen
+    cdef Py_ssize_t start, size, end
+    seen.size = seen.whole = 0
     while at < stop:
-        at = read_frame(p, at, stop, s2c, &row)
-        if at == 0:
+        end = at + seen.whole
+        if end <= stop and is_like(p + at, &seen) and p[end - 2] == 13 and p[end - 1] == 10:
+            at = end
+            continue
+        end = read_frame(p, at, stop, s2c, &row)
+        if end == 0:
             return False
         start = row.part[SUBJECT].start
         size = row.part[SUBJECT].stop - start
-        if size == 0:
-            continue
-        size = first_token(p + start, size)
-        if size == last_size and memcmp(p + start, p + last, size) == 0:
-            continue  # neighbours mostly say the same
-        note(tokens, p + start, size)
-        last, last_size = start, size
+        if size:
+            note(tokens, p + start, first_token(p + start, size))
+        # Only a message has a place where its payload begins.
+        seen.line, seen.size, seen.whole = p + at, max(0, row.part[HEADERS].start - at), end - at
+        at = end
     return True
 
 
-cdef inline bint gather_head(Tokens *tokens, const unsigned char *p, Py_ssize_t at, Py_ssize_t stop, bint s2c) noexcept nogil:
+cdef inline bint gather_head(Walk *walk, const unsigned char *p, Py_ssize_t size, bint s2c) noexcept nogil:
     """Note the first token of a message frame whose payload may be cut; False where it is no ordinary one."""
     cdef Row row
+    cdef Py_ssize_t start, end
+    if walk.head.whole == size and is_like(p, &walk.head):
+        return True
     memset(&row, 0, sizeof(Row))
-    if read_message(p, at, stop, s2c, &row, True) == 0:
+    end = read_message(p, 0, size, s2c, &row, True)
+    if end == 0:
         return False
-    at = row.part[SUBJECT].start
-    note(tokens, p + at, first_token(p + at, row.part[SUBJECT].stop - at))
+    start = row.part[SUBJECT].start
+    note(&walk.tokens, p + start, first_token(p + start, row.part[SUBJECT].stop - start))
+    # A whole frame is none that the next one can be like without a look at its end.
+    walk.head.line, walk.head.whole = p, size
+    walk.head.size = row.part[HEADERS].start if row.part[HEADERS].start + row.size >= size else 0
     return True
 
 
@@ -111,7 +134,7 @@ cdef inline void walk(Walk *walk) noexcept nogil:
         walk.plain = read_record(&walk.body, &walk.at, record)
         if walk.plain:
             if record.flags & ~PARSEABLE:
-                read = gather_head(&walk.tokens, p, record.data.start, record.data.stop, record.direction)
+                read = gather_head(walk, p + record.data.start, record.data.stop - record.data.start, record.direction)
             else:
                 read = gather(&walk.tokens, p, record.data.start, record.data.stop, record.direction)
             if not read:

@@ -46,6 +46,7 @@ infos = st.dictionaries(
 frames = st.sampled_from(
     [
         b"PUB a.b 1\r\nx\r\n",
+        b"PUB a.b 1\r\nx...",
         b"MSG b 1 0\r\n\r\n",
         b"PING\r\n",
         b"SUB c.> 1\r\n",
