@@ -76,9 +76,15 @@ TABLES: Final[dict[str, str]] = {
         "delivered bigint, bytes bigint, first_ns bigint, last_ns bigint"
     ),
     "connections": (
-        "recorder string, conn_id bigint, opened_ns bigint, closed_ns bigint, client string, name string, "
+        "recorder string, conn_id bigint, opened_ns bigint, closed_ns bigint, client string, "
+        "upstream_local string, name string, "
         "lang string, version string, user string, server_version string, cause string, detail string, "
         "c2s_bytes bigint, s2c_bytes bigint, c2s_frames bigint, s2c_frames bigint"
+    ),
+    "hops": (
+        "recorder string, conn_id bigint, next_recorder string, next_conn_id bigint, dir int, "
+        "ordinal bigint, op string, subject string, template string, size int, sent_ns bigint, "
+        "received_ns bigint, clock_ns bigint, latency_ns bigint"
     ),
     "faults": (
         "recorder string, conn_id bigint, t_ns bigint, rule string, kind string, action string, "

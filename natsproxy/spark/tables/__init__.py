@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from natsproxy.spark.tables.base import MESSAGES, clients_side
 from natsproxy.spark.tables.connections import connections, gaps, liveness, subscriptions
 from natsproxy.spark.tables.faults import faults
+from natsproxy.spark.tables.hops import hops
 from natsproxy.spark.tables.jetstream import js_acks
 from natsproxy.spark.tables.messages import errors, fanout, headers, subjects
 from natsproxy.spark.tables.pairing import exchanges
@@ -51,6 +52,7 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
     "liveness": (liveness, ("frames",)),
     "connections": (connections, ("frames", "items")),
     "subscriptions": (subscriptions, ("frames", "items")),
+    "hops": (hops, ("frames", "items")),
     "gaps": (gaps, ("items",)),
     "faults": (faults, ("frames", "items", "exchanges")),
 }

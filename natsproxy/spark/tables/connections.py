@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from natsproxy.spark.tables.base import CONN, clients_side, shaped, when
 
 SECOND = 1_000_000_000
+_ADDRESSES = ("client", "upstream_local")
 _BYTES = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
 
 
@@ -28,6 +29,7 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
     """Return one row per connection: its times, its client, the cause of its end, its traffic.
 
     opened_ns: NULL where it was open before the recording; closed_ns, cause: where it did not end in it.
+    client, upstream_local: its addresses, that of the client and that which the server sees.
     name, lang, version, user: of its last CONNECT; server_version: of its last INFO.
     """
     connected = (
@@ -36,7 +38,7 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
         .agg(
             F.min(when("kind = 'open'", "t_ns")).alias("opened_ns"),
             F.max(when("kind = 'close'", "t_ns")).alias("closed_ns"),
-            F.max(F.coalesce(info("client"), info("open.client"))).alias("client"),
+            *(F.max(F.coalesce(info(name), info(f"open.{name}"))).alias(name) for name in _ADDRESSES),
             F.max(when("kind = 'close'", info("cause"))).alias("cause"),
             F.max(info("detail")).alias("detail"),
             *(F.max(info(name, "bigint")).alias(name) for name in _BYTES),
