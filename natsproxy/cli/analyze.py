@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="With --watch: the least time between two writes of the current hour.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(("spark", "sail")),
+    default="spark",
+    show_default=True,
+    help="Apache Spark, or Sail (experimental): in seconds and without a Java, on this machine.",
+)
 @click.option("--cores", default=2, show_default=True, help="Cores of this machine to use.")
 @click.option("--master", help="Run on this cluster (spark://host:7077, ...) instead of this machine.")
 @click.option("--remote", help="Run on this Spark Connect server (sc://host:15002) instead of this machine.")
@@ -48,6 +55,7 @@ def analyze(
     watch: bool,
     every: float,
     refresh: float,
+    engine: str,
     cores: int,
     master: str | None,
     remote: str | None,
@@ -82,18 +90,25 @@ def analyze(
     from natsproxy.spark.tables import TABLES
 
     wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
-    files: list[survey.SegmentFile] = []
+    files: list[survey.SegmentFile] | None = None
     if not remote and not watch:
         files = survey.survey(captures)  # before the seconds that Spark takes to start
         if (sentence := copies.told(files)) is not None:
             click.echo(f"Note: {sentence}", err=True)
-    size, settings = sum(file.size for file in files), dict(map(_setting, conf))
-    spark = open_session(cores, size=size, master=master, remote=remote, log=spark_log, settings=settings)
+    if watch and engine == "sail":
+        raise ConfigError(
+            "--watch needs --engine spark: Sail would delete the hours that a watch has written"
+        )
+    size = None if files is None else sum(file.size for file in files)
+    settings = dict(map(_setting, conf))
+    spark = open_session(
+        cores, size=size, master=master, remote=remote, engine=engine, log=spark_log, settings=settings
+    )
     try:
         if watch:
             _watch(spark, captures, out, wanted, every, refresh, report, quiet)
         else:
-            with survey.saved(files) as seen:
+            with survey.saved(files or ()) as seen:
                 analyze.analyze(
                     spark, captures, out, wanted, _silent if quiet else _progress, seen if files else None
                 )

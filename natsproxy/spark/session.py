@@ -29,16 +29,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.spark.sail import sail_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     Spark: TypeAlias = SparkSession
 
+ENGINES = ("spark", "sail")
 ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 """The settings that the tables depend on, wherever they are made."""
 LOCAL = {
@@ -55,6 +58,15 @@ LOCAL = {
 """Settings of a local session."""
 FOR_MUCH = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
 """The settings of a local session with `MUCH` to read: Java's second compiler."""
+FOR_LITTLE = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""The settings of a local session with `LITTLE` to read: to compile a plan takes longer than to run it."""
+LITTLE = 4 << 20
+"""Bytes of captures."""
 MUCH = 200 << 20
 """Bytes of captures.  Below (some 4 million short messages) the second compiler costs more than it saves."""
 
@@ -67,22 +79,27 @@ JAVA = 17
 def open_session(
     cores: int = 2,
     *,
-    size: int = 0,
+    size: int | None = None,
     master: str | None = None,
     remote: str | None = None,
+    engine: str = ENGINES[0],
     log: str | Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return the session to work in.
 
     cores: of this machine, unless there is a master or a Connect server; size: the bytes to read, about (they
-    decide about Java's compiler).  master: `spark://host:7077`, `yarn`, `local[4]`.  remote: of a Connect
-    server, `sc://host:15002`.  log: a file for the stderr of a Java that is started here (each failure is
-    pages of stack traces); our own stderr if not given.  settings: Spark's, by name.  Raises NatsproxyError,
-    in a sentence, where pyspark or a Java is missing or Spark does not start, and ConfigError for a master
-    beside a Connect server.
+    decide about compilers).  master: `spark://host:7077`, `yarn`, `local[4]`.  remote: of a Connect server,
+    `sc://host:15002`.  engine: one of `ENGINES`.  log: a file for the stderr of a Java that is started here
+    (each failure is pages of stack traces); our own stderr if not given.  settings: Spark's, by name.  Raises
+    NatsproxyError, in a sentence, where pyspark or a Java is missing or Spark does not start, and ConfigError
+    for a master beside a Connect server.
     """
     need_pyspark()
+    if engine == "sail":
+        if master or remote:
+            raise ConfigError("the engine sail runs on this machine, without a master or a Connect server")
+        return sail_session(cores, {**ALWAYS, **(settings or {})})
     from pyspark.sql import SparkSession
 
     from natsproxy.spark.errors import translate_errors
@@ -123,9 +140,11 @@ def _environment(master: str) -> str:
     return os.environ.get("JAVA_HOME") or str(shutil.which("java"))
 
 
-def local_settings(size: int) -> dict[str, str]:
-    """Return the settings of a local session that reads so many bytes of captures."""
-    return {**LOCAL, **(FOR_MUCH if size >= MUCH else {})}
+def local_settings(size: int | None) -> dict[str, str]:
+    """Return the settings of a local session that reads so many bytes of captures, None if nobody knows."""
+    if size is None:
+        return LOCAL
+    return {**LOCAL, **(FOR_MUCH if size >= MUCH else FOR_LITTLE if size < LITTLE else {})}
 
 
 def local_session(cores: int = 2, **settings: str) -> SparkSession:

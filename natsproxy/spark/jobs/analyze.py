@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ from natsproxy.errors import ConfigError
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.source.data_source import NatscapDataSource
+from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import Store
-from natsproxy.spark.tables import PAYLOAD_BYTES, TABLES, derive, exchanges
+from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, TABLES, derive, exchanges
 
 Progress = Callable[[str, int], None]
 """Called with a table and its number of rows, each time when a table or a batch is written."""
@@ -36,6 +39,9 @@ SOURCE_OPTIONS = {
     "items": {"what": "items", "mode": "PERMISSIVE"},
 }
 """The options of the data source for `frames` and `items`."""
+
+AT_ONCE = 4
+"""The tables that Spark works on at once: what it plans, and the ends of its jobs, leave cores idle."""
 
 
 def register(spark: SparkSession) -> None:
@@ -87,13 +93,15 @@ def analyze(
     store = Store(spark, out)
     with store.writing():
         made = {} if survey is None else {"survey": survey}
-        frames, items = (read(spark, captures, **SOURCE_OPTIONS[name], **made) for name in SOURCES)
         if store.local_tasks:
-            options = {**SOURCE_OPTIONS["frames"], **made, "paths": _list(captures)}
-            progress("frames", store.write_on_executors(options))
+            paths = _list(captures)
+            sources = {name: {**given, **made, "paths": paths} for name, given in SOURCE_OPTIONS.items()}
+            written = store.write_on_executors(sources)
         else:
-            progress("frames", store.write("frames", dated(frames)))
-        progress("items", store.write("items", items))
+            frames, items = (read(spark, captures, **SOURCE_OPTIONS[name], **made) for name in SOURCES)
+            written = {"frames": store.write("frames", dated(frames)), "items": store.write("items", items)}
+        for name in SOURCES:
+            progress(name, written[name])
         write_derived(store, wanted, progress)
         store.finish()
 
@@ -106,19 +114,28 @@ def chosen(tables: Iterable[str]) -> list[str]:
     return [name for name in TABLES if name in wanted]
 
 
-def dated(frames: DataFrame) -> DataFrame:
-    """Return frames with the column `date`, the day (UTC) by which they are stored."""
-    return frames.withColumn("date", F.to_date("ts"))
-
-
 def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> None:
-    """Write the tables that derive from the stored `frames` and `items`."""
+    """Write the tables that derive from the stored `frames` and `items`, several at once."""
     frames, items = store.source("frames"), store.source("items")
-    paired = exchanges(frames).persist()  # several tables select from it, and to compute it takes long
-    for name in tables:
-        if name not in SOURCES:
-            progress(name, store.write(name, derive(name, frames, items, paired)))
-    paired.unpersist()
+    wanted = [name for name in tables if name not in SOURCES]
+    selecting = [name for name in wanted if "exchanges" in FROM[name][1]]
+    with ThreadPoolExecutor(AT_ONCE) as pool, ExitStack() as kept:
+        if selecting:
+            paired = pool.submit(kept.enter_context, store.kept(exchanges(frames)))
+
+        def write(name: str) -> int:
+            return store.write(
+                name, derive(name, frames, items, paired.result() if name in selecting else None)
+            )
+
+        # Those that wait for the exchanges go last, so that they do not keep the others waiting.
+        begun = {name: pool.submit(write, name) for name in sorted(wanted, key=selecting.__contains__)}
+        try:
+            for name in wanted:
+                progress(name, begun[name].result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def latencies(spark: SparkSession, out: str | Path, top: int = 20) -> list[dict[str, Any]]:

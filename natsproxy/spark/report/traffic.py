@@ -37,7 +37,8 @@ def rows(frame: DataFrame) -> Rows:
 
 def percentiles(column: str, name: str = "latency") -> Column:
     """Return p50, p90, p99 and the largest of a column of ns, as an array."""
-    return F.expr(f"percentile_approx({column}, array(0.5, 0.9, 0.99, 1.0), 10000)").alias(name)
+    shares = ", ".join(f"percentile_approx({column}, {share})" for share in ("0.5", "0.9", "0.99", "1.0"))
+    return F.expr(f"if(count({column}) = 0, NULL, array({shares}))").alias(name)
 
 
 def who(recorder: str | None, conn: int | None) -> str | None:

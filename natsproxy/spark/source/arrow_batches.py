@@ -29,14 +29,23 @@ from natsproxy.spark.source.walk import Damage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ITEM_NAMES = [column.split()[0] for column in ITEMS.split(", ")]
+_ITEM_COLUMNS = [column.split() for column in ITEMS.split(", ")]
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns that Spark asks for as an Arrow schema."""
+def arrow_schema(schema: StructType | pa.Schema) -> pa.Schema:
+    """Return the columns that Spark asks for as an Arrow schema, which is what Sail asks with."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, timezone="UTC") if isinstance(schema, StructType) else schema
+
+
+def item_schema() -> pa.Schema:
+    """Return all columns of items; a task of Spark's has no session that could read their DDL."""
+    import pyarrow as pa
+
+    from natsproxy.capture.columns.arrow import TYPES
+
+    return pa.schema([(name, TYPES[kind]) for name, kind in _ITEM_COLUMNS])
 
 
 def read_partition(
@@ -100,7 +109,7 @@ def _item_columns(file: CaptureFile, ref: BlockRef) -> dict[str, list[Any]]:
     from natsproxy.capture.columns.arrow import others
 
     rows = [_item_row(ref, item) for item in others(file, ref)]
-    return {name: [row[place] for row in rows] for place, name in enumerate(_ITEM_NAMES)}
+    return {name: [row[place] for row in rows] for place, (name, _) in enumerate(_ITEM_COLUMNS)}
 
 
 def _item_row(ref: BlockRef, item: Item) -> tuple[Any, ...]:

@@ -1,33 +1,33 @@
-"""Frames written where they are read: each task of Spark makes files of Parquet from its blocks itself.
+"""Captures written as `frames` and `items` where they are read: past Java, block by block, in one pass.
 
 Through Spark, frames go from the decoder to the JVM, become rows there and then columns again.  A task that
 writes the decoder's batches with pyarrow needs a small part of the processor time (a fortieth, measured with
-short messages).  Spark still plans the tasks and runs them; each task returns the list of its files.
+short messages).  The work of one task (`TASK_BYTES`) is done in this process: to start Spark's Python
+processes takes longer.  More is work for Spark's tasks; each returns the list of its files.
 
 It works where tasks and driver see the same files: in a session of this machine.  Elsewhere Spark's own
 writer makes the same rows (`store.py`).
 
-Files are made under `frames/_temporary` and moved into their days when all tasks have ended, so a failed task
-leaves no file that a reader could take for frames.
+Files are made under `frames/_temporary` and moved into their folders when all tasks have ended, so a failed
+task leaves no file that a reader could take for rows.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from natsproxy.errors import NatsproxyError
-from natsproxy.spark.source.arrow_batches import read_partition
-from natsproxy.spark.source.data_source import NatscapReader
-from natsproxy.spark.source.options import parse
+from natsproxy.spark.source.arrow_batches import item_schema, read_partition
+from natsproxy.spark.source.data_source import plan
+from natsproxy.spark.source.options import Options, parse
+from natsproxy.spark.storage import local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from natsproxy.capture.export.parquet_file import FramesFile
 
 FORMAT = "natscap_executor_writer"
-PARTITION_BYTES = 16 << 20
+TASK_BYTES = 16 << 20
 """About the bytes that one task reads: few enough that a small capture too has work for all cores."""
 FILES_OPEN = 4
 """The number of days whose files a task has open at once."""
@@ -43,32 +43,86 @@ _TEMPORARY = "_temporary"
 _NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The day of rows without a time (of blocks that could not be read), as Spark names it."""
 
-WrittenFile = tuple[str, str, int]
-"""A written file: its day, its name in the temporary folder, its number of rows."""
+
+class WrittenFile(NamedTuple):
+    """A written file: its folder, its name in the temporary folder, its number of rows."""
+
+    folder: str
+    name: str
+    rows: int
 
 
-def write(spark: SparkSession, options: Mapping[str, str], folder: Path) -> int:
-    """Write the table `frames` by days under `folder`, which does not exist yet; return the number of rows.
+def write(spark: SparkSession, sources: Mapping[str, Mapping[str, str]], out: Path) -> dict[str, int]:
+    """Write the tables `frames` (by days) and `items` under `out`; return the number of rows of each.
 
-    options: of the data source, with the captures.  Raises Spark's own exceptions, and NatsproxyError where a
-    file cannot be written.
+    sources: the options of the data source for both, with the same captures.  The tables do not exist yet.
+    Raises CaptureError, Spark's own exceptions, and NatsproxyError where a file cannot be written.
     """
+    options = parsed(sources)
+    folder = out / "frames"
     temporary = folder / _TEMPORARY
-    spark.dataSource.register(ExecutorSource)
-    given = {"partitionBytes": str(PARTITION_BYTES), **options, "folder": str(folder)}
     try:
         temporary.mkdir(parents=True)
-        rows = spark.read.format(FORMAT).options(**given).load().collect()  # this runs the tasks
-        files: list[WrittenFile] = [(*row,) for row in rows]
-        for day, name, _ in files:
-            place = folder / f"date={day}"
+        partitions = plan(options["frames"])
+        if sum(each.size for each in partitions) < TASK_BYTES:
+            files = write_partitions(partitions, options, temporary)
+        else:
+            files = _run_tasks(spark, sources, temporary)
+        for name in options:
+            (out / name).mkdir(exist_ok=True)
+        for file in files:
+            place = out / file.folder
             place.mkdir(exist_ok=True)
-            (temporary / name).rename(place / name)
+            (temporary / file.name).rename(place / file.name)
         shutil.rmtree(temporary)
-        (folder / "_SUCCESS").touch()
     except OSError as error:
-        raise _write_error(folder, error) from None
-    return sum(count for _, _, count in files)
+        raise local.write_error(folder, error) from None
+    for name in options:
+        local.finish(out / name)
+    return {name: sum(file.rows for file in files if file.folder.split("/")[0] == name) for name in options}
+
+
+def parsed(sources: Mapping[str, Mapping[str, str]]) -> dict[str, Options]:
+    """Return the checked options of both tables."""
+    return {name: parse({"partitionBytes": str(TASK_BYTES), **given}) for name, given in sources.items()}
+
+
+def _run_tasks(
+    spark: SparkSession, sources: Mapping[str, Mapping[str, str]], folder: Path
+) -> list[WrittenFile]:
+    """Write the files of all partitions into a folder by Spark's tasks."""
+    spark.dataSource.register(ExecutorSource)
+    given = {"folder": str(folder), "sources": json.dumps(sources)}
+    rows = spark.read.format(FORMAT).options(**given).load().collect()  # this runs the tasks
+    return [WrittenFile(*row) for row in rows]
+
+
+def write_partitions(
+    partitions: Iterable[InputPartition], options: Mapping[str, Options], folder: Path
+) -> list[WrittenFile]:
+    """Write partitions as one task does: frames by days, and the items; return the files."""
+    import pyarrow as pa
+
+    from natsproxy.capture.columns.arrow import schema
+
+    days, items, columns = DayFiles(folder), list[pa.RecordBatch](), item_schema()
+    for partition in partitions:
+        for batch in read_partition(partition, schema(), options["frames"]):
+            days.add(batch)
+        items += read_partition(partition, columns, options["items"])
+    days.close(most=0)
+    return [*days.written, *_item_file(pa.Table.from_batches(items, columns), folder)]
+
+
+def _item_file(items: pa.Table, folder: Path) -> Iterator[WrittenFile]:
+    """Write the items of a task, if there are any; yield the file."""
+    if items.num_rows:
+        name = local.part_name()
+        try:
+            local.write_file(items, folder / name)
+        except OSError as error:
+            raise local.write_error(folder.parent, error) from None
+        yield WrittenFile("items", name, items.num_rows)
 
 
 class ExecutorSource(DataSource):
@@ -81,29 +135,27 @@ class ExecutorSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of a `WrittenFile`."""
-        return "day string, name string, rows bigint"
+        return "folder string, name string, rows bigint"
 
     def reader(self, schema: StructType) -> ExecutorReader:
         """Return the reader whose tasks write."""
-        return ExecutorReader(schema, self.options)
+        return ExecutorReader(Path(self.options["folder"]), parsed(json.loads(self.options["sources"])))
 
 
-class ExecutorReader(NatscapReader):
-    """A reader with the partitions of `natscap`, whose tasks write their batches to files."""
+class ExecutorReader(DataSourceReader):
+    """A reader with the partitions of `natscap`, whose tasks write them to files in a folder."""
 
-    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
-        super().__init__(schema, parse(options))
-        self._folder = Path(options["folder"])
+    def __init__(self, folder: Path, options: Mapping[str, Options]) -> None:
+        self._folder = folder
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the partitions of all captures."""
+        return plan(self._options["frames"])
 
     def read(self, partition: InputPartition) -> Iterator[WrittenFile]:
-        """Write the frames of one partition; yield the files."""
-        from natsproxy.capture.columns.arrow import schema
-
-        days = DayFiles(self._folder / _TEMPORARY)
-        for batch in read_partition(partition, schema(), self._options):
-            days.add(batch)
-        days.close(most=0)
-        yield from days.written
+        """Write one partition; yield the files."""
+        yield from write_partitions([partition], self._options, self._folder)
 
 
 class DayFiles:
@@ -125,14 +177,14 @@ class DayFiles:
             for day, rows in by_day(batch):
                 self._file(day).add(rows)
         except OSError as error:
-            raise _write_error(self._folder.parent, error) from None
+            raise local.write_error(self._folder.parent, error) from None
 
     def _file(self, day: str) -> FramesFile:
         from natsproxy.capture.export.parquet_file import FramesFile
 
         if day not in self._open:
             self.close(most=FILES_OPEN - 1)
-            name = f"part-{uuid.uuid4()}.zstd.parquet"
+            name = local.part_name()
             self._open[day] = name, FramesFile(self._folder / name)
         return self._open[day][1]
 
@@ -145,8 +197,8 @@ class DayFiles:
                 with file:  # leaving the context ends the file
                     pass
             except OSError as error:
-                raise _write_error(self._folder.parent, error) from None
-            self.written.append((day, name, file.rows))
+                raise local.write_error(self._folder.parent, error) from None
+            self.written.append(WrittenFile(f"frames/date={day}", name, file.rows))
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -159,8 +211,3 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     for day in found:
         rows = pc.is_null(days) if day is None else pc.equal(days, pa.scalar(day))
         yield _NO_DAY if day is None else day.isoformat(), batch if len(found) == 1 else batch.filter(rows)
-
-
-def _write_error(folder: Path, error: OSError) -> NatsproxyError:
-    text = os.strerror(error.errno) if error.errno else str(error)
-    return NatsproxyError(f"{folder}: cannot write there: {text}")

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import UTC, datetime
 from threading import RLock
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.errors import NatsproxyError
 from natsproxy.spark.schema import SOURCES
@@ -130,14 +130,14 @@ def _span_texts(hours: Iterable[int]) -> list[str]:
     return ["/".join(f"{hour_start(hour):{_MOMENT}}" for hour in span) for span in hour_spans(hours)]
 
 
-def newest(rows: Iterable[Row]) -> list[Row]:
+def newest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows of the newest list among all rows of `analysis`."""
     rows = list(rows)
-    last = max((row["version"] or 0 for row in rows), default=0)
-    return [row for row in rows if (row["version"] or 0) == last]
+    last = max((row.get("version") or 0 for row in rows), default=0)
+    return [row for row in rows if (row.get("version") or 0) == last]
 
 
-def read(spark: SparkSession, out: str, row: Row, schema: str) -> DataFrame:
+def read(spark: SparkSession, out: str, row: Mapping[str, Any], schema: str) -> DataFrame:
     """Return a table of a watch from the folders that the list names.
 
     row: of the list.  schema: of the table; the result has `date` and `hour` besides, if the table has hours.

@@ -9,6 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from natsproxy.spark.sail import refuse
+
+
+def dated(frames: DataFrame) -> DataFrame:
+    """Return frames with the column `date`, the day (UTC) by which they are stored."""
+    return frames.withColumn("date", F.to_date("ts"))
 
 
 def write_folder(name: str, rows: DataFrame, path: str) -> None:
@@ -25,6 +33,7 @@ def replace_hours(rows: DataFrame, path: str) -> None:
 
     An hour without a row is left alone too: nothing tells Spark that it is meant.
     """
+    refuse(rows.sparkSession, "tables by the hour")
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy("date", "hour").parquet(path)
 

@@ -11,11 +11,12 @@ finished.  That is true of each table alone.  An analysis that was broken off co
 beside those of an earlier run, so `analysis` lists the tables that belong together: it is emptied before any
 table is written, and written last.  A table that it does not list is not read here.
 
-The list is a table like the others, written by Spark, so it works the same on every file system, on object
-stores (where moving a folder would mean copying it) and through Connect (where the client may not see the
-files).  On a file system that this process reaches (no URL, not through Connect), the tables of the earlier
-run are removed at once, so that other readers do not take them for new ones, and a lock keeps a second run
-out.  A folder that holds other files is never touched.
+The list is a table like the others, which Spark can write, so it works the same on every file system, on
+object stores (where moving a folder would mean copying it) and through Connect (where the client may not see
+the files).  On a file system that this process reaches (no URL, not through Connect), the tables of the
+earlier run are removed at once, so that other readers do not take them for new ones, a lock keeps a second
+run out, and whatever needs no Spark is done without (`local.py`).  A folder that holds other files is never
+touched.
 
 A watch writes the same tables while it goes on, and keeps its list itself (`manifest.py`): of `frames` and
 `items` it names the folders that count, of the others the hours.  Both kinds of list are read here, by the
@@ -24,29 +25,29 @@ same name.
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.spark.errors import translate_errors
-from natsproxy.spark.schema import SOURCES, TABLES
-from natsproxy.spark.storage import executor_writer, manifest
-from natsproxy.spark.storage.parquet import write_folder
+from natsproxy.spark.sail import is_sail
+from natsproxy.spark.schema import FRAMES, SOURCES, TABLES
+from natsproxy.spark.storage import executor_writer, local, manifest
+from natsproxy.spark.storage.parquet import dated, write_folder
 
 LIST = manifest.LIST
-_LIST_COLUMNS = "table string, rows bigint, written string"
-_SPARK_NAMES = ("part-", "_", ".", "date=", "hour=")
-"""The beginnings of all names that Spark writes into a table."""
+_LIST_COLUMNS = {"table": "string", "rows": "bigint", "written": "string"}
+KEPT = "_exchanges"
+"""The folder of the rows that several tables select from, while these are written."""
+FEW = 100_000
+"""The number of frames below which the rows of a table come here, and are written here."""
 
 Written = Literal["batch", "stream"]
 
@@ -63,7 +64,8 @@ class Store:
         if any(mark in self.out for mark in _WILDCARDS):
             raise ConfigError(f"{self.out}: no folder for tables, Spark takes {_WILDCARDS} for wildcards")
         self._local_files = not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", self.out) and _reads_files(spark)
-        self.local_tasks = self._local_files and str(spark.conf.get("spark.master")).startswith("local")
+        self.local_tasks = self._local_files and _is_local(spark)
+        self.few = False
         self._rows: dict[str, int | None] = {}
 
     def place(self, name: str) -> str:
@@ -77,7 +79,7 @@ class Store:
         Raises NatsproxyError where it cannot be written, another run is writing, or the other kind of
         analysis (batch or stream) has been written there.
         """
-        with _locked(self.out) if self._local_files else nullcontext():
+        with local.locked(self.out) if self._local_files else nullcontext():
             for other in {row["written"] for row in self.listed().values()} - {written}:
                 raise NatsproxyError(f"{self.out} holds the tables of {_KIND[other]}: choose another folder")
             yield
@@ -87,37 +89,69 @@ class Store:
         """Lock the folder for a batch analysis; no table in it counts as whole until `finish`."""
         with self.locked("batch"):
             if self._local_files:
-                _remove_tables(self.out, {LIST, *TABLES, *SOURCES})
+                local.remove_tables(self.out, {LIST, *TABLES, *SOURCES, KEPT})
             self._rows = {}
             self.finish()
             yield
 
     def write(self, name: str, rows: DataFrame) -> int:
         """Write a whole table; return the number of its rows."""
-        with translate_errors(self.place(name)):
-            write_folder(name, rows, self.place(name))
-            count = self._spark.read.schema(rows.schema).parquet(self.place(name)).count()
-        self._rows[name] = count
+        self._rows[name] = count = self._write(name, rows)
         return count
 
-    def write_on_executors(self, source: Mapping[str, str]) -> int:
-        """Write the whole table `frames` by Spark's tasks themselves; return the number of its rows.
+    def _write(self, name: str, rows: DataFrame) -> int:
+        place = self.place(name)
+        with translate_errors(place):
+            return self._write_folder(name, rows, place)
 
-        source: the options of the data source.  Allowed only with `local_tasks`: the tasks write files of
-        this machine.
+    def _write_folder(self, name: str, rows: DataFrame, place: str) -> int:
+        count = None
+        if not (self.few and self._local_files):
+            write_folder(name, rows, place)
+            if not self._local_files:
+                return self._spark.read.schema(rows.schema).parquet(place).count()
+            count = local.count(place)
+        if count is None:  # few rows; or none, and Sail has written no file
+            table = rows.toArrow()
+            local.write_table(table, place)
+            count = table.num_rows
+        return count
+
+    def write_on_executors(self, sources: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+        """Write the whole tables `frames` and `items` past Spark's writer; return the number of their rows.
+
+        sources: the options of the data source for both.  Allowed only with `local_tasks`: the tasks write
+        files of this machine.
         """
         with translate_errors(self.place("frames")):
-            self._rows["frames"] = count = executor_writer.write(
-                self._spark, source, Path(self.place("frames"))
-            )
-        return count
+            written = executor_writer.write(self._spark, sources, Path(self.out))
+        self._rows |= written
+        self.few = written["frames"] < FEW
+        return written
+
+    @contextmanager
+    def kept(self, rows: DataFrame) -> Iterator[DataFrame]:
+        """Give rows that several tables select from, computed once."""
+        if not self._local_files:
+            rows = rows.persist()
+            yield rows
+            rows.unpersist()
+            return
+        try:
+            self._write(KEPT, rows)
+            yield self._spark.read.schema(rows.schema).parquet(self.place(KEPT))
+        finally:
+            shutil.rmtree(self.place(KEPT), ignore_errors=True)
 
     def finish(self) -> None:
         """Write the list: the tables written so far are whole and belong together."""
         rows = [(name, count, "batch") for name, count in {LIST: None, **self._rows}.items()]
+        if self._local_files:
+            local.write_list((dict(zip(_LIST_COLUMNS, row, strict=True)) for row in rows), self.place(LIST))
+            return
         with translate_errors(self.place(LIST)):
-            listed = self._spark.createDataFrame(rows, _LIST_COLUMNS).coalesce(1)
-            listed.write.mode("overwrite").json(self.place(LIST))
+            listed = self._spark.createDataFrame(rows, ", ".join(map(" ".join, _LIST_COLUMNS.items())))
+            listed.coalesce(1).write.mode("overwrite").json(self.place(LIST))
 
     def read(self, name: str) -> DataFrame:
         """Return a table that is whole.  Raises NatsproxyError for one that is not."""
@@ -126,20 +160,32 @@ class Store:
             raise NatsproxyError(f"there is no whole table {name} in {self.out}: run the analysis (again)")
         return self.of(row)
 
-    def of(self, row: Row) -> DataFrame:
+    def of(self, row: Mapping[str, Any]) -> DataFrame:
         """Return the table that a row of `listed` names, as it was when the list was read."""
         name = row["table"]
         schema = SOURCES.get(name) or TABLES[name]
         if row["written"] == "stream":
             return manifest.read(self._spark, self.out, row, schema)
-        return self._spark.read.schema(schema).parquet(self.place(name))
+        return self._parquet(name, schema)
 
     def source(self, name: str) -> DataFrame:
         """Return `frames` or `items` while a batch analysis still writes the other tables."""
-        return self._spark.read.schema(SOURCES[name]).parquet(self.place(name))
+        return self._parquet(name, SOURCES[name])
 
-    def listed(self) -> dict[str, Row]:
+    def _parquet(self, name: str, schema: str) -> DataFrame:
+        place = self.place(name)
+        if not is_sail(self._spark):
+            return self._spark.read.schema(schema).parquet(place)
+        if not Path(place).exists():
+            raise NatsproxyError(f"{place} is missing: run the analysis again")
+        if name == "frames":  # the folder of rows without a day has a name that Sail takes for no date
+            return dated(self._spark.read.schema(FRAMES).parquet(place))
+        return self._spark.read.schema(schema).parquet(place)
+
+    def listed(self) -> dict[str, Mapping[str, Any]]:
         """Return the rows of the list, by table: those that are whole (see `manifest.py`)."""
+        if self._local_files:
+            return {row["table"]: row for row in manifest.newest(local.read_list(self.place(LIST)))}
         with translate_errors(self.place(LIST)):
             try:
                 # A watch removes old versions of its list; the newest stays for a while.
@@ -149,48 +195,20 @@ class Store:
                 if error.getCondition() != "PATH_NOT_FOUND":
                     raise
                 return {}
-        return {row["table"]: row for row in manifest.newest(rows)}
+        return {row["table"]: row for row in manifest.newest(row.asDict() for row in rows)}
 
 
 def _reads_files(spark: SparkSession) -> bool:
     """Return True where Spark and this process both take a path without a scheme for one of this machine."""
     if type(spark).__module__.startswith("pyspark.sql.connect."):
-        return False
+        return is_sail(spark)
     return str(spark._jsc.hadoopConfiguration().get("fs.defaultFS")).startswith("file:")
+
+
+def _is_local(spark: SparkSession) -> bool:
+    """Return True where the tasks run on this machine."""
+    return is_sail(spark) or str(spark.conf.get("spark.master")).startswith("local")
 
 
 _WILDCARDS = "*?[{"
 _KIND = {"batch": "an analysis that was not watching", "stream": "a watch"}
-
-
-@contextmanager
-def _locked(out: str) -> Iterator[None]:
-    """Make a folder and lock it; the lock ends with this process, even with one that is killed."""
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-        folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise NatsproxyError(f"{out}: cannot write there: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:
-                raise NatsproxyError(f"{out}: another analysis is writing there") from None
-            # else a network file system without such locks: there a second run is not kept out
-        yield
-    finally:
-        os.close(folder)
-
-
-def _remove_tables(out: str, names: Iterable[str]) -> None:
-    """Remove the tables of an earlier run.  Raises NatsproxyError for a folder that is no table."""
-    found = [folder for folder in (Path(out, name) for name in sorted(names)) if folder.exists()]
-    for folder in found:
-        if not folder.is_dir() or not all(path.name.startswith(_SPARK_NAMES) for path in folder.iterdir()):
-            raise NatsproxyError(f"{folder} is no table of an analysis: choose another folder")
-    for folder in found:
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise NatsproxyError(f"{folder}: cannot remove it: {error.strerror}") from None

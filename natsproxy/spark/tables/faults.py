@@ -58,8 +58,11 @@ def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFram
         *CONN, "t_ns", F.struct("t_ns", info("cause").alias("text")).alias("ended")
     )
     rows = fired.withColumn("fired", F.lit(True))
-    for more in (errors, ends):
-        rows = rows.unionByName(more, allowMissingColumns=True)
+    consequence = "CAST(NULL AS struct<{}: bigint, text: string>)"  # an absent column of a union has no type
+    absent = {"erred": F.expr(consequence.format("at_ns")), "ended": F.expr(consequence.format("t_ns"))}
+    rows = rows.withColumns(absent)
+    for more, other in ((errors, "ended"), (ends, "erred")):
+        rows = rows.unionByName(more.withColumn(other, absent[other]), allowMissingColumns=True)
     rows = rows.withColumn("about", F.substring("subject", 1, _SUBJECT_MOST))
 
     def following(column: str | Column, *same: str) -> Column:

@@ -28,11 +28,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
 from natsproxy.spark.errors import translate_errors
-from natsproxy.spark.jobs.analyze import SOURCE_OPTIONS, Progress, dated, read_stream
+from natsproxy.spark.jobs.analyze import SOURCE_OPTIONS, Progress, read_stream
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.storage.folder import Folder
 from natsproxy.spark.storage.manifest import Manifest
-from natsproxy.spark.storage.parquet import write_folder
+from natsproxy.spark.storage.parquet import dated, write_folder
 from natsproxy.spark.storage.watch_state import BatchHour, BatchRange
 from natsproxy.spark.tables.hours import HOUR
 

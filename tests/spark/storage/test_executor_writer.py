@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,10 @@ from tests.kit.captures import MONO, Scribe, write
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
-from natsproxy.spark.jobs.analyze import SOURCE_OPTIONS, analyze, dated, read
+from natsproxy.spark.jobs.analyze import SOURCE_OPTIONS, analyze, read
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.storage import executor_writer
+from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import Store
 
 if TYPE_CHECKING:
@@ -44,17 +46,33 @@ def captures(tmp_path: Path) -> list[Path]:
     return [*GOLDEN, days, damaged]
 
 
-def test_they_are_the_rows_of_the_source(spark: SparkSession, captures: list[Path], tmp_path: Path) -> None:
-    """By days, the rows of damaged blocks too; and Spark reads both kinds of files alike."""
+def sources(captures: list[Path]) -> dict[str, dict[str, str]]:
+    """Return the options of both tables that are read from captures."""
+    paths = json.dumps(list(map(str, captures)))
+    return {name: {**given, "paths": paths} for name, given in SOURCE_OPTIONS.items()}
+
+
+@pytest.mark.parametrize("task_bytes", [executor_writer.TASK_BYTES, 1])
+def test_they_are_the_rows_of_the_source(
+    spark: SparkSession,
+    captures: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task_bytes: int,
+) -> None:
+    """Written here or by tasks: by days, the rows of damaged blocks too; Spark reads both kinds alike."""
+    monkeypatch.setattr(executor_writer, "TASK_BYTES", task_bytes)
     source = dated(read(spark, captures, **SOURCE_OPTIONS["frames"]))
+    items = read(spark, captures, **SOURCE_OPTIONS["items"])
     theirs = Store(spark, tmp_path / "theirs")
     ours = Store(spark, tmp_path / "ours")
     assert ours.local_tasks
-    options = {**SOURCE_OPTIONS["frames"], "paths": str([str(path) for path in captures]).replace("'", '"')}
-    assert ours.write_on_executors(options) == theirs.write("frames", source)
-    rows = [Counter(map(tuple, store.source("frames").collect())) for store in (ours, theirs)]
-    assert rows[0] == rows[1]
-    assert any(row[list(ours.source("frames").columns).index("op")] == "_corrupt" for row in rows[0])
+    written = ours.write_on_executors(sources(captures))
+    assert written == {"frames": theirs.write("frames", source), "items": theirs.write("items", items)}
+    for name in written:
+        rows = [Counter(map(tuple, store.source(name).collect())) for store in (ours, theirs)]
+        assert rows[0] == rows[1]
+    assert not ours.source("frames").where("op = '_corrupt'").isEmpty()
     folders = [
         {place.name for place in (store_path / "frames").iterdir() if place.is_dir()}
         for store_path in (tmp_path / "ours", tmp_path / "theirs")
@@ -80,7 +98,7 @@ def test_a_folder_by_its_address_is_spark_s_to_write(spark: SparkSession, tmp_pa
 def test_a_missing_capture_leaves_no_frames(spark: SparkSession, tmp_path: Path) -> None:
     """A run that fails has no frames that could be taken for whole."""
     with pytest.raises(Exception, match="no such file"):
-        executor_writer.write(spark, {"paths": '["/nowhere/a.ncap"]'}, tmp_path / "frames")
+        executor_writer.write(spark, sources([Path("/nowhere/a.ncap")]), tmp_path)
     assert [path.name for path in (tmp_path / "frames").iterdir()] == ["_temporary"]
 
 
@@ -103,4 +121,4 @@ def test_the_files_of_a_task_are_bounded(captures: list[Path], tmp_path: Path) -
     for day, name, rows in days.written:
         table = pq.read_table(tmp_path / name)
         assert table.num_rows == rows
-        assert {moment.date().isoformat() for moment in table.column("ts").to_pylist()} == {day}
+        assert {moment.date().isoformat() for moment in table.column("ts").to_pylist()} == {day[-10:]}

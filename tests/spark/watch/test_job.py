@@ -19,9 +19,9 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 
 from pyspark.sql import DataFrame
 
-from natsproxy.spark.jobs.analyze import dated
 from natsproxy.spark.storage.folder import Folder
 from natsproxy.spark.storage.manifest import Manifest
+from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import Store
 from natsproxy.spark.storage.watch_state import BatchRange
 from natsproxy.spark.tables import derive

@@ -1,0 +1,130 @@
+"""A folder of tables on this machine: locked, listed, written and counted without Spark.
+
+Each of these is a job to Spark, of a second or so on a small capture.  The files are those that Spark would
+write, and it reads them all the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from natsproxy.errors import NatsproxyError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPARK_NAMES = ("part-", "_", ".", "date=", "hour=")
+"""The beginnings of all names that Spark writes into a table."""
+
+
+@contextmanager
+def locked(out: str) -> Iterator[None]:
+    """Make a folder and lock it; the lock ends with this process, even with one that is killed."""
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise NatsproxyError(f"{out}: cannot write there: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise NatsproxyError(f"{out}: another analysis is writing there") from None
+            # else a network file system without such locks: there a second run is not kept out
+        yield
+    finally:
+        os.close(folder)
+
+
+def remove_tables(out: str, names: Iterable[str]) -> None:
+    """Remove the tables of an earlier run.  Raises NatsproxyError for a folder that is no table."""
+    found = [folder for folder in (Path(out, name) for name in sorted(names)) if folder.exists()]
+    for folder in found:
+        if not folder.is_dir() or not all(path.name.startswith(SPARK_NAMES) for path in folder.iterdir()):
+            raise NatsproxyError(f"{folder} is no table of an analysis: choose another folder")
+    for folder in found:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise NatsproxyError(f"{folder}: cannot remove it: {error.strerror}") from None
+
+
+def write_table(rows: pa.Table, folder: str) -> None:
+    """Write rows as a whole table."""
+    try:
+        Path(folder).mkdir(exist_ok=True)
+        write_file(rows, Path(folder, part_name()))
+        finish(Path(folder))
+    except OSError as error:
+        raise write_error(folder, error) from None
+
+
+def write_file(rows: pa.Table, path: Path) -> None:
+    """Write rows as a file of Parquet; any column may be NULL to its readers, as in Spark's files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])), path, compression="zstd"
+    )
+
+
+def part_name() -> str:
+    """Return a name for a new file of a table."""
+    return f"part-{uuid.uuid4()}.zstd.parquet"
+
+
+def count(folder: str) -> int | None:
+    """Return the number of rows of a table, from the footers of its files; None where there is no file."""
+    import pyarrow.parquet as pq
+
+    rows = [pq.read_metadata(file).num_rows for file in Path(folder).rglob("part-*.parquet")]
+    return sum(rows) if rows else None
+
+
+def read_list(folder: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of all files of a list; none where there is no list.
+
+    Raises NatsproxyError for a file that is no list, or that cannot be read.
+    """
+    for file in Path(folder).glob("part-*.json"):
+        try:
+            yield from map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            continue  # a watch removes old versions of its list
+        except OSError as error:
+            raise NatsproxyError(f"{file}: cannot read it: {error.strerror}") from None
+        except ValueError:
+            raise NatsproxyError(f"{file} is no list of an analysis") from None
+
+
+def write_list(rows: Iterable[Mapping[str, Any]], folder: str) -> None:
+    """Write a list, in the place of the one that was there."""
+    part = Path(folder, ".part")
+    try:
+        Path(folder).mkdir(exist_ok=True)
+        part.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        part.replace(Path(folder, "part-0.json"))
+    except OSError as error:
+        raise write_error(folder, error) from None
+
+
+def finish(folder: Path) -> None:
+    """Note that a table is whole, as Spark does."""
+    (folder / "_SUCCESS").touch()
+
+
+def write_error(place: str | Path, error: OSError) -> NatsproxyError:
+    """Return the sentence for a disk that refuses a write."""
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return NatsproxyError(f"{place}: cannot write there: {text}")
