@@ -9,18 +9,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 
 class Admission:
     """One state for all connections of a proxy.
 
-    held: relays do not read.  refusal: the reason why no traffic may pass; None where it may.
+    held: relays do not read.  refusal: the reason why no traffic may pass; None where it may.  on_change:
+    called with `held` when that changes.
     """
 
     def __init__(self) -> None:
         self.held = False
         self.refusal: str | None = None
+        self.on_change: Callable[[bool], None] | None = None
         self._opened = trio.Event()
 
     def hold(self) -> None:
@@ -28,6 +32,8 @@ class Admission:
         if not self.held:
             self.held = True
             self._opened = trio.Event()
+            if self.on_change is not None:
+                self.on_change(True)
 
     def refuse(self, reason: str) -> None:
         """Let no traffic pass; the caller ends the connections that wait."""
@@ -36,9 +42,11 @@ class Admission:
 
     def open(self) -> None:
         """Let traffic pass."""
-        self.held = False
+        held, self.held = self.held, False
         self.refusal = None
         self._opened.set()
+        if held and self.on_change is not None:
+            self.on_change(False)
 
     async def wait_open(self) -> None:
         """Wait for the next `open`; traffic may be held again by the time that the caller runs."""

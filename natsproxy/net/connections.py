@@ -20,6 +20,7 @@ from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg
+from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.upstream import NoServer, Upstream
@@ -47,6 +48,7 @@ class Connections:
     """Serves the accepted connections of one proxy.
 
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
+    plane: moves their bytes; the proxy sets it.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Connections:
     ) -> None:
         self.relays = relays
         self.chain = chain
+        self.plane: Plane | None = None
         self._settings = settings
         self._session_settings = _session_settings(settings)
         self._recording = recording
@@ -128,7 +131,8 @@ class Connections:
         upstream = str(self._settings.upstream)
         self._emit(Opened(opened, conn, peer, upstream, str(local), conn))
         recording = self._recording
-        relay = Relay(session, client, server, self._emit, record, recording.most_frames, recording.admission)
+        assert self.plane is not None
+        relay = Relay(session, conn, client, server, self.plane, self._emit, record, recording.most_frames)
         info = {"client": peer, "upstream": upstream, "ordinal": conn, "upstream_local": relay.upstream_local}
         record(records.Open(conn, opened, info))
         self.relays[conn] = relay

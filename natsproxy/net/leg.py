@@ -63,6 +63,27 @@ class Leg:
         """Return a leg on the socket of a trio stream, which it takes away from the stream."""
         return cls(socket.socket(fileno=stream.socket.detach()), keepalive=keepalive)
 
+    # -- given to a plane, and taken back
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._sock.fileno()
+
+    def take_backlog(self) -> list[bytes | memoryview]:
+        """Take out the bytes that the kernel has not taken yet."""
+        backlog: list[bytes | memoryview] = list(self._backlog)
+        self._backlog.clear()
+        self.backlog = 0
+        return backlog
+
+    def take_back(self, backlog: bytes, lost: str | None, *, gone: bool, ended: bool) -> None:
+        """Go on from the state in which a plane leaves the socket; the arguments are the fields of a leg."""
+        self.gone, self.lost, self._peer_ended = gone, lost, ended
+        if backlog:
+            self._keep(memoryview(backlog))
+
+    # -- bytes
+
     def try_receive(self) -> bytes | None:
         """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
         try:

@@ -22,11 +22,14 @@ from natsproxy.events import Event, Firing
 from natsproxy.net.connections import Connections
 from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept, local_address, open_listeners
+from natsproxy.net.plane import open_plane
+from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.session import close_reasons
+from natsproxy.units import MIB
 
 _DRAIN_STEP: Final = 50  # connections that a drain ends at once, or more where half its time needs more
 _DRAIN_PAUSE: Final = 0.1  # seconds between two steps
@@ -68,6 +71,7 @@ class Proxy:
         """
         async with trio.open_nursery() as background:
             self._background = background
+            background.start_soon(self._open_plane().run)
             listeners = await open_listeners(self.settings.listen)
             self.listen = tuple(local_address(listener) for listener in listeners)
             try:
@@ -91,6 +95,15 @@ class Proxy:
                     await self.stop_recording()
                 background.cancel_scope.cancel()
                 self.done.set()
+
+    def _open_plane(self) -> Plane:
+        plane = open_plane(
+            self._recording.admission,
+            record_room=self.settings.buffers // 4,
+            record_most=min(MIB, self.settings.record.frame_max if self.settings.record else MIB),
+        )
+        self._recording.plane = self._connections.plane = plane
+        return plane
 
     def _take_into(self, nursery: trio.Nursery) -> Callable[[Leg], None]:
         def take(client: Leg) -> None:

@@ -19,6 +19,7 @@ from natsproxy.events import Event, Firing
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
 from natsproxy.net.deferred_records import DeferredRecords
+from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.relay import Relay
 from natsproxy.session import close_reasons
@@ -33,14 +34,15 @@ class Recording:
     """Records the connections of a proxy.
 
     relays: the open connections by their numbers; the proxy changes it.  seed: written into captures.
-    admission: holds or refuses traffic that cannot be recorded.  unwritten: the reason why the last capture
-    that ended is not whole; None where it is.
+    admission: holds or refuses traffic that cannot be recorded.  plane: records what passes without Python.
+    unwritten: the reason why the last capture that ended is not whole; None where it is.
     """
 
     def __init__(self, relays: Mapping[int, Relay], seed: int, emit: Callable[[Event], None]) -> None:
         self.recorder: Recorder | None = None
         self.unwritten: str | None = None
         self.admission = Admission()
+        self.plane: Plane | None = None
         self._relays = relays
         self._seed = seed
         self._emit = emit
@@ -62,7 +64,22 @@ class Recording:
     def tap(self, tap: Callable[[records.Item], None]) -> Callable[[], None]:
         """Call `tap` for each record of later connections; return a function that ends it."""
         self._taps.append(tap)
-        return lambda: self._taps.remove(tap)
+        self._choose_builder()
+
+        def untap() -> None:
+            self._taps.remove(tap)
+            self._choose_builder()
+
+        return untap
+
+    def _choose_builder(self) -> None:
+        """Let the plane record by itself, unless a tap wants to see each record."""
+        if self.plane is not None:
+            recorder = None if self._taps else self.recorder
+            if recorder is None:
+                self.plane.record_into(None, _nothing)
+            else:
+                self.plane.record_into(recorder.builder, recorder.added)
 
     def record(self, item: records.Item) -> None:
         """Give an item to the recorder and the taps."""
@@ -116,8 +133,9 @@ class Recording:
         for preamble in self._preambles():
             self.recorder.put(preamble)
         nursery.start_soon(self._run, self.recorder)
+        self._choose_builder()
         for relay in self._relays.values():
-            relay.session.record(True)
+            relay.record(True)
 
     async def _run(self, recorder: Recorder) -> None:
         try:
@@ -133,7 +151,8 @@ class Recording:
         if recorder is None:
             return
         for relay in self._relays.values():
-            relay.session.record(bool(self._taps))
+            relay.record(bool(self._taps))
+        self._choose_builder()
         recorder.close()
         await self._ended.wait()
         self.unwritten = recorder.failure
@@ -157,6 +176,10 @@ class Recording:
         end = _cannot_be_recorded(reason)
         for relay in list(self._relays.values()):
             relay.kill(end.cause, end.detail)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _cannot_be_recorded(reason: str) -> End:

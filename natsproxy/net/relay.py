@@ -1,9 +1,8 @@
-"""A relay: one proxied connection on trio, that is two pumps and one session.
+"""A relay: one proxied connection, that is one session and two legs.
 
-A pump reads its leg, gives the bytes to the session and performs the session's actions.  It stops reading
-while the other leg cannot take bytes, while the session holds back too much, or while the recorder holds
-traffic.  The next time slice does the work that one leaves undone, before more is read (`timeslice.py`).  A
-third task wakes the session at its deadlines; it exists only while the session has one.
+A plane moves the bytes (`plane.py`) and calls the relay for those that the session is to see.  The relay
+gives them to the session and performs the session's actions.  A task wakes the session at its deadlines; it
+exists only while the session has one.
 
 A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
 kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
@@ -20,9 +19,9 @@ import trio
 
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
-from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.plane_interface import Place, Plane, PlaneLeg
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
@@ -36,46 +35,50 @@ LINGER = 1.0  # seconds that a peer has to take the bytes before the end
 class Relay:
     """Runs one session between two legs.
 
-    emit, record: take the events and the records of the session.  most_frames: returns the frames of one
-    record at most.  admission: tells when the recorder lets no traffic pass.  upstream_local: the address of
-    the server leg's own end.
+    conn: its number.  client, server: its legs, on the plane while it is there.  emit, record: take the
+    events and the records of the session.  most_frames: returns the frames of one record at most.
+    upstream_local: the address of the server leg's own end.
     """
 
     def __init__(
         self,
         session: Session,
+        conn: int,
         client: Leg,
         server: Leg,
+        plane: Plane,
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
         most_frames: Callable[[], int],
-        admission: Admission,
     ) -> None:
         self.session = session
-        self.opened = now_ns()
-        self.last_activity = self.opened
+        self.conn = conn
         self.end: End | None = None
         self.upstream_local = str(server.local)
-        self._client = client
-        self._server = server
-        # Both are indexed by direction.
-        self._to = (server, client)
-        self._from = (client, server)
+        self.client: PlaneLeg = client
+        self.server: PlaneLeg = server
+        self.timeslices = (Timeslice(most_frames), Timeslice(most_frames))
+        self._legs = (client, server)
+        self._plane = plane
+        self._place: Place | None = None
         self._emit = emit
         self._record = record
         self._most_frames = most_frames
-        self._admission = admission
         self._nursery: trio.Nursery | None = None
+        self._error: BaseException | None = None
         self._ticking = False
         self._retick = trio.Event()
-        self._unblocked = trio.Event()
         self._over = trio.Event()
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state of the connection, without secrets, for a preamble of a capture."""
-        state = self.session.snapshot()
-        state["open"]["upstream_local"] = self.upstream_local
-        return state
+    @property
+    def _from(self) -> tuple[PlaneLeg, PlaneLeg]:
+        """The legs that the directions come from."""
+        return self.client, self.server
+
+    @property
+    def _to(self) -> tuple[PlaneLeg, PlaneLeg]:
+        """The legs that the directions go to."""
+        return self.server, self.client
 
     async def run(self, greeting: bytes = b"") -> End:
         """Relay until the connection ends, and return its end.
@@ -87,22 +90,44 @@ class Relay:
                 self._nursery = nursery
                 if greeting:
                     self._perform(self.session.receive(S2C, greeting, now_ns()))
-                # A kill or another chain may have ended it before there was a nursery to cancel.
-                if self.end is not None:
-                    nursery.cancel_scope.cancel()
-                nursery.start_soon(self._pump, C2S)
-                nursery.start_soon(self._pump, S2C)
-                self._arm()
-            end = self.end or End(close_reasons.KILLED)
+                # A kill or another chain may have ended it before it had a place on the plane.
+                if self.end is None:
+                    self._place = self._plane.adopt(self, *self._legs, nursery)
+                    self._settle()
+                    self._arm()
+                    await trio.sleep_forever()
+            self._leave()
+            if self._error is not None:
+                raise self._error
+            end = self.end
+            assert end is not None  # only `_stop` and `failed` end the nursery
             with trio.CancelScope(shield=True):
                 await self._linger(end)
         finally:
-            self._client.close()
-            self._server.close()
+            self._leave()
+            for leg in self._legs:
+                leg.close()
             self._over.set()
             with trio.CancelScope(shield=True):
                 await self._record_unsent()
         return end
+
+    def _leave(self) -> None:
+        """Take the legs back from the plane."""
+        if self._place is not None:
+            self._catch_up()
+            place, self._place = self._place, None
+            self.session.bypass.leave(place.leave())
+
+    def _catch_up(self) -> None:
+        """Let the session count the frames that went past it: called before it does anything."""
+        if self._place is not None:
+            self.session.bypass.catch_up(self._place)
+
+    def _settle(self) -> None:
+        """Let the plane go on as the session says now: called after it has done anything."""
+        if self._place is not None:
+            self._place.settle(recording=self.session.pipes[C2S].records.on)
 
     async def _record_unsent(self) -> None:
         """Record the frames that were read and never sent, a slice at a time."""
@@ -116,28 +141,47 @@ class Relay:
             await trio.lowlevel.checkpoint()
             timeslice.begin()
 
+    # -- control
+
+    def record(self, on: bool) -> None:
+        """Make records from the next frame on, or stop making them."""
+        self._catch_up()
+        self.session.record(on)
+        self._settle()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the connection for a preamble (see `ConnectionState.snapshot`)."""
+        self._catch_up()
+        state = self.session.snapshot()
+        state["open"]["upstream_local"] = self.upstream_local
+        return state
+
     def kill(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
         """End the connection now."""
         self._stop(End(cause, detail, reset))
 
     def swap(self, chain: Chain) -> None:
         """Put another chain in force."""
+        self._catch_up()
         self._perform(self.session.swap(chain, now_ns()))
 
     def lame_duck(self) -> None:
         """Send the client an INFO in lame duck mode, where it can take one."""
+        self._catch_up()
         self._perform(self.session.lame_duck(now_ns()))
 
     def drain(self, *, answers: bool = True) -> None:
         """End the connection once the client has the answers that are due; answers: to its requests too."""
+        self._catch_up()
         self._perform(self.session.drain(now_ns(), answers=answers))
 
     async def barrier(self) -> None:
         """Wait until we and the server have handled all that the client has sent so far."""
         # Bytes in our socket, or read and not scanned, were sent before the barrier.
-        while (self._client.readable or self.session.pipes[C2S].pending) and not self.session.over:
+        while (self.client.readable or self.session.pipes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
         passed = trio.Event()
+        self._catch_up()
         self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_over, passed)
@@ -148,61 +192,39 @@ class Relay:
         await self._over.wait()
         passed.set()
 
-    # -- pumps
+    # -- called by the plane
 
-    async def _pump(self, direction: Direction) -> None:
-        source, target = self._from[direction], self._to[direction]
-        session, pipe = self.session, self.session.pipes[direction]
-        timeslice = Timeslice(self._most_frames)
-        while not target.gone:
-            while pipe.full and not session.over:
-                # An event of trio is set once; each wait needs a fresh one.
-                if self._unblocked.is_set():
-                    self._unblocked = trio.Event()
-                await self._unblocked.wait()
-                timeslice.begin()
-            while self._admission.held:
-                await self._admission.wait_open()
-                timeslice.begin()
-            data = b"" if pipe.pending else self._receive(source)
-            if data is None:
-                await source.wait_readable()
-                timeslice.begin()
-                continue
-            now = self.last_activity = now_ns()
-            if not (data or pipe.pending):
-                self._perform(session.eof(direction, now))
-                return
-            self._perform(session.receive(direction, data, now, timeslice))
-            over = timeslice.end_step(pipe.handled)
-            if target.backlog:
-                await self._flush(target)
-            elif over:
-                await trio.lowlevel.checkpoint()
-            else:
-                continue
-            timeslice.begin()
+    def received(self, direction: Direction, data: bytes) -> bool:
+        """Give bytes to the session, or let it go on with its work; return whether the slice is over."""
+        timeslice, pipe = self.timeslices[direction], self.session.pipes[direction]
+        self._catch_up()
+        self._perform(self.session.receive(direction, data, now_ns(), timeslice))
+        return timeslice.end_step(pipe.handled)
 
-    def _receive(self, source: Leg) -> bytes | None:
-        """Return the bytes of a leg: `b""` at its end or where it is lost, None when there are none yet."""
-        try:
-            data = source.try_receive()
-        except LegLost as lost:
-            self._lost(lost)
-            return b""
-        return b"" if data is None and source.gone else data
+    def ended(self, direction: Direction) -> None:
+        """Take the end of a stream."""
+        self._catch_up()
+        self._perform(self.session.eof(direction, now_ns()))
 
-    async def _flush(self, leg: Leg) -> None:
-        try:
-            await leg.flush()
-        except LegLost as lost:
-            self._lost(lost)
-
-    def _lost(self, lost: LegLost) -> None:
+    def leg_lost(self, leg: PlaneLeg) -> None:
         """Pass on the bytes that the peer of a lost leg had sent, for a while, then end the connection."""
         self._end_if_gone()
         if self.end is None and self._nursery is not None:
-            self._nursery.start_soon(self._end_after_linger, self._from.index(lost.leg))
+            direction = C2S if leg is self.client else S2C
+            self._nursery.start_soon(self._end_after_linger, direction)
+
+    def failed(self, error: BaseException) -> None:
+        """End the connection for a bug in its code: `run` raises the error."""
+        if self._error is None:
+            self._error = error
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    async def _flush(self, leg: PlaneLeg) -> None:
+        try:
+            await leg.flush()
+        except LegLost:
+            self.leg_lost(leg)
 
     async def _end_after_linger(self, direction: int) -> None:
         await trio.sleep(LINGER)
@@ -236,10 +258,9 @@ class Relay:
                 elif self._nursery is not None:
                     self._nursery.start_soon(self._finish, self._to[action.direction])
         self._send(pieces)
-        if self._client.gone or self._server.gone:
+        if self.client.gone or self.server.gone:
             self._end_if_gone()
-        if not any(pipe.full for pipe in self.session.pipes):
-            self._unblocked.set()
+        self._settle()
         self._arm()
 
     def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:
@@ -247,11 +268,11 @@ class Relay:
             if parts:
                 try:
                     leg.write_all(parts)
-                except LegLost as lost:
-                    self._lost(lost)
+                except LegLost:
+                    self.leg_lost(leg)
                 parts.clear()
 
-    async def _finish(self, leg: Leg) -> None:
+    async def _finish(self, leg: PlaneLeg) -> None:
         await self._flush(leg)
         leg.finish()
 
@@ -259,15 +280,17 @@ class Relay:
         if self.end is None:
             self.end = self._with_lost_cause(end)
             self.session.stop()
+            if self._place is not None:
+                self._place.stop()
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 
     def _with_lost_cause(self, end: End) -> End:
         """Return an end with the cause that the sockets tell: to the session, a lost leg has only closed."""
-        if end.cause == close_reasons.CLIENT_CLOSED and self._client.lost is not None:
-            return End(close_reasons.CLIENT_LOST, self._client.lost)
-        if end.cause == close_reasons.SERVER_CLOSED and self._server.lost is not None:
-            return End(close_reasons.SERVER_LOST, self._server.lost)
+        if end.cause == close_reasons.CLIENT_CLOSED and self.client.lost is not None:
+            return End(close_reasons.CLIENT_LOST, self.client.lost)
+        if end.cause == close_reasons.SERVER_CLOSED and self.server.lost is not None:
+            return End(close_reasons.SERVER_LOST, self.server.lost)
         return end
 
     # -- deadlines of the session
@@ -292,6 +315,7 @@ class Relay:
                 continue
             # The slice begins after the wait: only work counts against it.
             timeslice.begin()
+            self._catch_up()
             before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))
             timeslice.end_step(self.session.frames_sent - before)
@@ -305,12 +329,12 @@ class Relay:
     async def _linger(self, end: End) -> None:
         """Let both peers take the bytes before the end."""
         if end.reset:
-            self._client.reset()
-            self._server.reset()
+            for leg in self._legs:
+                leg.reset()
             return
         with trio.move_on_after(LINGER):
             async with trio.open_nursery() as nursery:
-                for leg in self._from:
+                for leg in self._legs:
                     nursery.start_soon(_close_in_order, leg)
 
 

@@ -30,8 +30,9 @@ class DirectionPipe:
     phase: see `phase.py`.  outbox: the items that wait.  swallowing: a rule swallows frames from here on.
     pending: a call reached its limit while the scanner had more.  handled: the frames that the last call
     dealt with.  boundary_by: the time (ns) by which a frame that keeps injections back must have ended.
-    unsent: held frames of a connection that is gone, not yet recorded.  owed: bytes of answers to the sender
-    that wait for their fences.
+    unsent: held frames of a connection that is gone, not yet recorded.  open: the frame whose payload is
+    still coming.  later: frames of ours that wait for its end.  owed: bytes of answers to the sender that
+    wait for their fences.
     """
 
     def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
@@ -39,8 +40,8 @@ class DirectionPipe:
         self.scanner = scanner
         self.phase = PipePhase.FRAMED
         self.records = DirectionRecords(direction, scanner, context)
-        self._sender = Sender(direction, self.records, context)
-        self.outbox = self._sender.outbox
+        self.sender = Sender(direction, self.records, context)
+        self.outbox = self.sender.outbox
         self.in_bytes = self.handled = self.owed = 0
         self.swallowing = self.pending = False
         self.boundary_by: int | None = None
@@ -50,8 +51,8 @@ class DirectionPipe:
         self._charged = 0
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = 0
-        self._open: OpenFrame | None = None
-        self._later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
+        self.open: OpenFrame | None = None
+        self.later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
         self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
 
     # -- the phase
@@ -78,7 +79,7 @@ class DirectionPipe:
     @property
     def out_next(self) -> int:
         """The ordinal of the next frame that goes out."""
-        return self._sender.out_next
+        return self.sender.out_next
 
     # -- frames that pass
 
@@ -105,8 +106,8 @@ class DirectionPipe:
         """Send and record the frames that have been gathered."""
         if self._changed:
             changed, self._changed = self._changed, []
-            self._sender.write(b"".join(changed))
-            self._sender.out_next += len(changed)
+            self.sender.write(b"".join(changed))
+            self.sender.out_next += len(changed)
         if not self._frames:
             return
         # A view of the read: bytes that no rule wants are not copied between the two sockets.
@@ -114,7 +115,7 @@ class DirectionPipe:
         if self._end - self._start != len(self._buffer):
             data = memoryview(self._buffer)[self._start : self._end]
         frames, self._frames = self._frames, 0
-        self._sender.pass_(data, frames, self._ops, self._first, now)
+        self.sender.pass_(data, frames, self._ops, self._first, now)
         self._buffer = b""
 
     # -- frames that do not pass as they are
@@ -146,7 +147,7 @@ class DirectionPipe:
         """Let a frame go no further, its missing part included."""
         self.flush(now)
         if frame.missing:
-            self._open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
+            self.open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
         else:
             self.records.stayed(frame.raw, frame, ordinal, now, cause)
 
@@ -191,7 +192,7 @@ class DirectionPipe:
             if held:
                 self.outbox.put(item)
             else:
-                self._sender.send(item, raw, now)
+                self.sender.send(item, raw, now)
 
     def _begin_open(
         self,
@@ -206,27 +207,27 @@ class DirectionPipe:
 
         head: its first bytes, as they go on.  due: the time (ns) until which it is held, None for not at all.
         """
-        self._open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
+        self.open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
         if due is not None:
             untouched = head == frame.raw
             in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
-            self._open.item = Item([head], due, 1, 1 << frame.op, in_first, in_t, cause, of, open=True)
-            self.outbox.put(self._open.item)
+            self.open.item = Item([head], due, 1, 1 << frame.op, in_first, in_t, cause, of, open=True)
+            self.outbox.put(self.open.item)
         else:
             # Its head goes out now, so it has its place among the frames sent, however its body ends.
-            self._open.out_first = self.out_next
-            self._sender.write(head)
-            self._sender.out_next += 1
+            self.open.out_first = self.out_next
+            self.sender.write(head)
+            self.sender.out_next += 1
 
     def body(self, segment: Body, now: int) -> None:
         """Take more bytes of the open frame."""
-        opened = self._open
+        opened = self.open
         assert opened is not None
         data = segment.buffer[segment.start : segment.end]
         if opened.item is not None:
             self.outbox.grow(opened.item, data, last=segment.last)
         elif opened.head_out is not None:
-            self._sender.write(data)
+            self.sender.write(data)
         if self.records.on:
             room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
             if self._budget.spent and len(opened.tail) + len(data) > SMALL:
@@ -234,11 +235,11 @@ class DirectionPipe:
             if not opened.cut:
                 opened.tail += data[: max(0, room)]
         if segment.last:
-            self._open = None
+            self.open = None
             # A held frame that goes on untouched is recorded as it leaves, with both of its times.
             if opened.item is None or opened.item.in_first is None:
                 self.records.open_ended(opened, now)
-            if self._later:
+            if self.later:
                 self._boundary(now)
 
     def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
@@ -250,27 +251,27 @@ class DirectionPipe:
         if self.unframed:
             return
         if self.mid_frame:
-            self._later.append((raw, ops, cause))
+            self.later.append((raw, ops, cause))
             if self.boundary_by is None:
                 self.boundary_by = now + self._settings.boundary_timeout
             return
         for each, op in self.records.split(raw, ops):
-            self._sender.put(Item([each], now, 1, op, None, None, cause), each, now)
+            self.sender.put(Item([each], now, 1, op, None, None, cause), each, now)
 
     def _boundary(self, now: int) -> None:
-        later, self._later, self.boundary_by = self._later, [], None
+        later, self.later, self.boundary_by = self.later, [], None
         for raw, ops, cause in later:
             self.inject(raw, ops, now, cause)
 
     def pass_unframed(self, data: bytes, now: int) -> None:
         """Pass bytes that are not framed; only their length is recorded."""
         self.flush(now)
-        self._sender.put(Item([data], now, 0, 0, None, None), data, now)
+        self.sender.put(Item([data], now, 0, 0, None, None), data, now)
         self.records.unframed(len(data), now)
 
     def _cut_open(self, now: int) -> None:
         """Record a frame that came in pieces and will not end; once only, wherever it waits to be sent."""
-        opened, self._open = self._open, None
+        opened, self.open = self.open, None
         if opened is not None:
             self.records.open_ended(opened, now, Flags.CUT)
             if opened.item is not None:
@@ -282,7 +283,7 @@ class DirectionPipe:
         self.flush(now)
         self._cut_open(now)
         if rest:
-            self._sender.put(Item([rest], now, 0, 0, None, None), rest, now)
+            self.sender.put(Item([rest], now, 0, 0, None, None), rest, now)
             self.records.cut_short(rest, self.scanner.ordinal, self.out_next, now)
         self.step(PipeEvent.END)
 
@@ -309,16 +310,16 @@ class DirectionPipe:
     @property
     def mid_frame(self) -> bool:
         """True if a frame is half sent, or may be: no frame of ours may go out now."""
-        return self.unframed or (self._open is not None and self._open.head_out is not None)
+        return self.unframed or (self.open is not None and self.open.head_out is not None)
 
     def finish(self, now: int) -> None:
         """Half-close this direction after everything before it."""
         self.flush(now)
-        self._sender.finish(now)
+        self.sender.finish(now)
 
     def tick(self, now: int, limit: WorkLimit) -> None:
         """Send the items that are due, up to the limit."""
-        self._sender.release(now, limit)
+        self.sender.release(now, limit)
 
     @property
     def full(self) -> bool:
@@ -338,8 +339,8 @@ class DirectionPipe:
     def charge(self) -> None:
         """Charge the bytes held here to the budget, after a read or a release."""
         held = self.scanner.held + self.outbox.bytes + self.owed
-        if self._open is not None:
-            held += len(self._open.tail)
+        if self.open is not None:
+            held += len(self.open.tail)
         self._budget.used += held - self._charged
         self._charged = held
 

@@ -64,6 +64,11 @@ class DirectionRecords:
         self._secrets = context.secrets
         self._actions = context.actions
 
+    @property
+    def suspicious(self) -> bool:
+        """True if each record has to be searched for secrets: what was seen before may make any frame one."""
+        return self.on and (self._scanner.odd or self._secrets.alert)
+
     def put(self, record: Frames) -> None:
         """Give a record to the recorder, without its secrets."""
         # The scanner has seen every frame of it: only where one was odd does each have to be looked at.

@@ -9,7 +9,6 @@ Theory
    verbose nor pedantic mode needs any counting.
 3. Nothing of ours goes out inside a frame; nothing asynchronous of ours reaches the client between its
    CONNECT and its first PONG (`phase.py`); nothing that cannot be framed goes on, unless configured.
-4. The parts share one `ConnectionState` and one list of actions; each is given the parts that it needs.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from natsproxy.rules.interface import Chain, Subscription
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, SessionSettings
 from natsproxy.session.budget import UNLIMITED, Budget
+from natsproxy.session.bypass import Bypass
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
@@ -48,9 +48,9 @@ class Session:
     """The state machine of one connection.
 
     pipes: its two directions, c2s first; a relay reads their `pending`, `handled`, `full`, `ended` and
-    `passed_on` itself, because a property here would cost time at each read.  conn, ordinal: its number, in
-    events and records, and among the accepted connections.  record: whether records are made from the start.
-    key_of: gives the connection its key at its CONNECT.
+    `passed_on` itself, because a property here would cost time at each read.  bypass: lets frames go past.
+    conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
+    records are made from the start.  key_of: gives the connection its key at its CONNECT.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class Session:
     ) -> None:
         state = ConnectionState(settings, conn, ordinal, address, record, budget or Budget(UNLIMITED))
         self.pipes = state.pipes
-        self._settings = settings
         self._state = state
         self._actions = state.actions
         self._pongs = PongQueue(state)
@@ -80,6 +79,7 @@ class Session:
         self._unframed = UnframedStreams(parts)
         self._draining = Draining(state, self._pongs)
         self._ends = StreamEnds(state)
+        self.bypass = Bypass(state, self._pongs)
         self._rules_due: int | None = None  # when the rules have something to do without a frame
 
     # -- facts for the proxy
@@ -249,7 +249,7 @@ class Session:
         self._state.speak_by = None
         c2s, s2c = self.pipes
         if s2c.outbox.bytes or c2s.full:  # a rule holds its INFO or its frames back
-            self._state.speak_by = now + self._settings.auth_timeout
+            self._state.speak_by = now + self._state.settings.auth_timeout
         elif not c2s.scanner.ordinal and not c2s.mid_frame:
             s2c.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
             self._state.end(close_reasons.STALLED, "the client said nothing in the auth time-out")

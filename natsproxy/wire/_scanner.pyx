@@ -70,6 +70,7 @@ cdef int watch_of(self, Watch *watch) except -1:
     cdef Interest interest = self.interest
     watch.s2c = self.direction
     watch.limit = self._limit
+    watch.stop_at_system = False
     watch.ops = self.watch_ops
     watch.wants = interest.by_op
     watch.sids, watch.subjects = _table(self.watch_sids), _table(self.watch_subjects)
@@ -97,10 +98,13 @@ cdef tuple _pass(self, Py_ssize_t at, Py_ssize_t most):
     cdef Passed passed
     watch_of(self, &watch)
     pass_messages(p, at, PyBytes_GET_SIZE(buf), most, &watch, &passed)
-    _count(self, &passed)
     wanted = None
     if passed.stop == AT_WANTED:
+        passed.odd |= is_system(p, &passed.message)
+        account(p, &watch, &passed.message)
+        passed.counted[passed.message.op] += 1
         wanted = _frame(buf, p, passed.at, &passed.message, watch.s2c, b"", b"")
+    _count(self, &passed)
     return passed.at, passed.frames, passed.ops, wanted
 
 

@@ -8,7 +8,7 @@ wants one, and returns the frames before it as a run.  `_input_py.py` keeps unfi
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import ClassVar
 
 from natsproxy.wire import awaited
@@ -76,6 +76,30 @@ class Scanner(Input):
     def mid_frame(self) -> bool:
         """True after a `Frame` whose `Body` is not complete."""
         return self._missing > 0
+
+    @property
+    def idle(self) -> bool:
+        """True if it stands between two frames and keeps no bytes."""
+        return self._pos == len(self._buf) and not (
+            self._missing or self._chunks or self._ahead or self._queued or self._dead or self._opaque
+        )
+
+    @property
+    def line_limit(self) -> int:
+        """The most bytes of a control line."""
+        return self._limit
+
+    def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]], odd: bool) -> None:
+        """Count frames that went by while it was idle: their number, bytes, and how many of each op."""
+        self.ordinal += frames
+        self._base += size
+        self.odd |= odd
+        for op, count in ops:
+            self.counts[op] += count
+
+    def skip_into(self, missing: int) -> None:
+        """Stand in the payload of the last frame that went by: its other `missing` bytes follow as `Body`."""
+        self._missing = missing
 
     def next(self) -> Segment | None:
         """Return the next segment, or None when more bytes are needed."""

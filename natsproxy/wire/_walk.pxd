@@ -21,7 +21,7 @@ cdef enum:
 cdef enum Stop:
     AT_END              # nothing is left
     AT_LIMIT            # as many frames as were asked for
-    AT_WANTED           # somebody wants the frame here, which is whole; it is counted in `counted` only
+    AT_WANTED           # somebody wants the frame here, which is whole; it is not accounted for
     AT_OPEN             # nobody wants the frame here, and its end is not there yet
     AT_OTHER            # anything else: an unfinished line, another op, bytes that are no frame
 
@@ -30,6 +30,7 @@ cdef struct Watch:
     # What is wanted of one direction.  Tables may be NULL.
     bint s2c
     Py_ssize_t limit            # bytes of a control line
+    bint stop_at_system         # a frame on a subject of the system (`$SYS.`) is AT_OTHER
     uint32_t ops
     const Wants *wants          # by op
     const Table *sids           # s2c only, as are tallies
@@ -179,15 +180,15 @@ cdef inline void pass_messages(const unsigned char *p, Py_ssize_t at, Py_ssize_t
             break
         if is_wanted(p, watch, message):
             if message.end <= length:
-                passed.odd |= is_system(p, message)
-                account(p, watch, message)
-                passed.counted[message.op] += 1
                 passed.stop = AT_WANTED
             break
+        if is_system(p, message):
+            if watch.stop_at_system:
+                break
+            passed.odd = True
         if message.end > length:
             passed.stop = AT_OPEN
             break
-        passed.odd |= is_system(p, message)
         account(p, watch, message)
         passed.counted[message.op] += 1
         passed.ops |= 1 << message.op

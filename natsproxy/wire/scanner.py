@@ -37,7 +37,7 @@ Rules of the scanner
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Protocol
 
 from natsproxy.wire.frames import Frame, Need, Segment
@@ -117,6 +117,24 @@ class ScannerLike(Protocol):
 
         Much may change before the next `next`, so it asks again for each frame whether it is wanted.
         """
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """True if it stands between two frames and keeps no bytes."""
+        ...
+
+    @property
+    def line_limit(self) -> int:
+        """The most bytes of a control line."""
+        ...
+
+    def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]], odd: bool) -> None:
+        """Count frames that went by while it was idle: their number, bytes, and how many of each op."""
+        ...
+
+    def skip_into(self, missing: int) -> None:
+        """Stand in the payload of the last frame that went by: its other `missing` bytes follow as `Body`."""
         ...
 
     @property

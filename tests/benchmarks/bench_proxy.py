@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -28,7 +29,23 @@ from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
 ROUNDS = 3
+REQUESTS = 2_000
+SIZES = ((16, 600_000), (128, 500_000), (1024, 200_000), (16384, 20_000))
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"echo":false,"protocol":1}\r\nPING\r\n'
+
+
+class Way(NamedTuple):
+    """A way to the server: its port, and the process that it costs (0: none)."""
+
+    port: int
+    pid: int
+
+    def cpu(self) -> float:
+        """Return the processor time of its process so far, in seconds."""
+        if not self.pid:
+            return 0.0
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def dial(port: int) -> socket.socket:
@@ -89,7 +106,7 @@ def throughput(ports: tuple[int, int], size: int, count: int) -> float:
     return count / seconds
 
 
-def latency(port: int, count: int = 2_000) -> tuple[float, float]:
+def latency(port: int, count: int) -> tuple[float, float]:
     """Return p50 and p99 of a request (four passes), in µs."""
     times = []
     with dial(port) as asker, dial(port) as answerer:
@@ -135,20 +152,20 @@ def relay(upstream: int) -> None:
 
 
 @contextlib.contextmanager
-def bare_relay(upstream: int) -> Iterator[int]:
-    """Run the bare relay; yield its port."""
+def bare_relay(upstream: int) -> Iterator[Way]:
+    """Run the bare relay."""
     command = [sys.executable, __file__, "relay", str(upstream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline())
+            yield Way(int(process.stdout.readline()), process.pid)
         finally:
             process.kill()
 
 
 @contextlib.contextmanager
-def haproxy(upstream: int, folder: Path) -> Iterator[int]:
-    """Run haproxy in TCP mode; yield its port."""
+def haproxy(upstream: int, folder: Path) -> Iterator[Way]:
+    """Run haproxy in TCP mode."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -164,52 +181,72 @@ def haproxy(upstream: int, folder: Path) -> Iterator[int]:
                 if sock.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.01)
-        yield port
+        yield Way(port, process.pid)
     finally:
         process.kill()
         process.wait()
 
 
-def compare_throughput(paths: dict[str, int]) -> None:
-    """Print messages a second on each path, and their ratio to direct."""
-    for size, count in ((16, 600_000), (128, 500_000), (1024, 200_000), (16384, 20_000)):
+def compare_throughput(paths: dict[str, Way]) -> None:
+    """Print messages a second on each path as a ratio to direct, and its processor time beside haproxy's."""
+    for size, count in SIZES:
         rates: dict[str, list[float]] = {name: [] for name in paths}
+        costs: dict[str, list[float]] = {name: [] for name in paths}
         for _ in range(ROUNDS):
-            for name, port in paths.items():
-                rates[name].append(throughput((port, port), size, count))
-        medians = {name: statistics.median(values) for name, values in rates.items()}
-        base = medians["direct"]
-        cells = "".join(f"{rate / 1e3:>11.0f} k/s {rate / base:>4.2f}" for rate in medians.values())
-        print(f"{size:>8} B payload        {cells}", flush=True)
+            for name, way in paths.items():
+                before = way.cpu()
+                rates[name].append(throughput((way.port, way.port), size, count))
+                costs[name].append((way.cpu() - before) / count * 1e6)
+        rate = {name: statistics.median(values) for name, values in rates.items()}
+        cost = {name: statistics.median(values) for name, values in costs.items()}
+        base = rate["direct"]
+        print(
+            f"{size:>8} B  msgs/s  " + "".join(f"{v / 1e3:>9.0f} k {v / base:>5.2f}" for v in rate.values())
+        )
+        print(
+            f"{'':>10}  CPU µs  " + "".join(_ratio(cost[name], cost.get("haproxy")) for name in paths),
+            flush=True,
+        )
 
 
-def compare_latency(paths: dict[str, int]) -> None:
-    """Print p50 and p99 of a request on each path, and their ratio to the bare relay's."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in paths}
+def _ratio(cost: float, base: float | None) -> str:
+    return f"{cost:>11.3f} {cost / base:>5.2f}" if base else f"{cost:>11.3f}      "
+
+
+def compare_latency(paths: dict[str, Way]) -> None:
+    """Print the latency that each path adds to a request (four passes), and its processor time."""
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in paths}
     for _ in range(ROUNDS):
-        for name, port in paths.items():
-            found[name].append(latency(port))
+        for name, way in paths.items():
+            before = way.cpu()
+            p50, p99 = latency(way.port, REQUESTS)
+            found[name].append((p50, p99, (way.cpu() - before) / REQUESTS * 1e6))
     medians = {
-        name: [statistics.median(one[i] for one in values) for i in (0, 1)] for name, values in found.items()
+        name: [statistics.median(one[i] for one in values) for i in range(3)]
+        for name, values in found.items()
     }
-    print(f"{'request p50 / p99 µs':26}" + "".join(f"{a:>12.0f} / {b:<5.0f}" for a, b in medians.values()))
-    base = medians["bare relay"]
-    ratios = "".join(f"{a / base[0]:>12.2f} / {b / base[1]:<5.2f}" for a, b in medians.values())
-    print(f"{'  of the bare relay':26}{ratios}", flush=True)
+    base = medians["direct"]
+    print(f"{'request  p50/p99 µs':20}" + "".join(f"{a:>9.0f} /{b:>6.0f}" for a, b, _ in medians.values()))
+    added = "".join(f"{a - base[0]:>+9.0f} /{b - base[1]:>+6.0f}" for a, b, _ in medians.values())
+    print(f"{'  added to direct':20}{added}")
+    print(
+        f"{'  CPU µs':20}"
+        + "".join(_ratio(c, medians.get("haproxy", base)[2]) for _, _, c in medians.values())
+    )
 
 
 def main() -> None:
     """Print the tables."""
     with tempfile.TemporaryDirectory() as folder, NatsServer() as server, contextlib.ExitStack() as stack:
-        paths = {"direct": server.port}
+        paths = {"direct": Way(server.port, 0)}
         if shutil.which("haproxy"):
             paths["haproxy"] = stack.enter_context(haproxy(server.port, Path(folder)))
         paths["bare relay"] = stack.enter_context(bare_relay(server.port))
         plain = stack.enter_context(ProxyProcess(server.url))
-        paths["proxy"] = plain.port
-        capture = f"{folder}/b.ncap"
-        paths["recording"] = stack.enter_context(ProxyProcess(server.url, "--record", capture)).port
-        print(f"{'publish + deliver':26}" + "".join(f"{name:>20}" for name in paths))
+        paths["proxy"] = Way(plain.port, plain.process.pid)
+        recorder = stack.enter_context(ProxyProcess(server.url, "--record", f"{folder}/b.ncap"))
+        paths["recording"] = Way(recorder.port, recorder.process.pid)
+        print(f"{'publish + deliver':20}" + "".join(f"{name:>17}" for name in paths))
         compare_throughput(paths)
         compare_latency(paths)
         before = plain.memory()

@@ -201,7 +201,7 @@ async def test_one_stuck_client_does_not_stop_the_others(nats_server: NatsServer
         with trio.fail_after(60):
             await trio.to_thread.run_sync(lambda: asyncio.run(flood(url)))
             await trio.to_thread.run_sync(lambda: asyncio.run(conversation(url)))
-        backlog = max(relay._client.backlog for relay in proxy.relays.values())
+        backlog = max(relay.client.backlog for relay in proxy.relays.values())
         assert backlog < 1 << 20
         await stuck.aclose()
         await proxy.drain(1)

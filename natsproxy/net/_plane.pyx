@@ -1,0 +1,827 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The native plane: it moves the bytes of all connections, and calls Python only for frames that somebody wants.
+
+Theory
+1. A *leg* is one socket, a *flow* one direction between the two legs of a connection.  All legs are registered
+   once, edge-triggered, with an epoll of our own; one task of the loop waits for that epoll (`net/plane.py`).
+2. A flow that is *clear* is walked here: whole frames that nobody wants are sent, and recorded, without the
+   interpreter lock.  A flow is clear while its session has nothing to do between the frames: it holds nothing
+   back, injects nothing, and stands between two frames.  `Connection.settle` says so after each call into Python.
+3. The first byte that is not such a frame, and everything behind it in the same read, goes to the session as it
+   does without a plane.  The session keeps what is unfinished; the flow is not clear until that is over.
+4. A frame that nobody wants and that is not whole is passed on as it comes.  `missing` are its bytes that have
+   not come; where it is recorded, its bytes are kept in `record`.  An unfinished control line waits in `tail`.
+5. The session counts frames too.  The plane adds up those it passed, and hands the sums over before the session
+   looks (`Connection.take`); an open frame is handed over with them.
+6. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
+   gone.  Flows take turns of `SLICE` ns, a step ends after its own time, so nobody starves.
+
+Lifetime: the structs are parts of a `Connection`, which the plane keeps alive to the end of the step in which it
+is removed.  An event that epoll had already returned for it is cleared, so a descriptor that is used again at
+once cannot get it.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcpy, memmove, memset
+
+import os
+
+from natsproxy.capture.write._block cimport BlockBuilder
+from natsproxy.net._socket cimport (
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
+    MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, POLLIN, SHUT_WR,
+    close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
+    eventfd_write, monotonic, poll_ns, pollfd, recv, send, shutdown,
+)
+from natsproxy.wire._interest cimport Interest
+from natsproxy.wire._line cimport OPS_ROOM, letter
+from natsproxy.wire._table cimport ByteTable
+from natsproxy.wire._walk cimport AT_OPEN, Message, Passed, Watch, account, pass_messages
+from natsproxy.wire.ops import Direction
+
+cdef object _DIRECTIONS = tuple(Direction)
+
+cdef enum:
+    C2S = 0
+    S2C = 1
+    READ = 131072           # bytes of one read
+    TAIL = 4096             # bytes of a control line that waits here
+    EVENTS = 256
+    SLICE = 250000          # ns of a flow's turn
+    NO_LIMIT = 1 << 30
+
+
+cdef struct Leg:
+    int fd
+    int error               # the number of the error that lost it
+    bint readable           # the kernel may have bytes, or the end of the stream
+    bint hangup             # the peer has ended the stream, or reset it: read on to the end
+    bint gone               # the peer takes no more
+    bint ended              # the end of its stream was read
+    bint finished           # we have half-closed it
+    bint awaited            # Python waits for the end of the backlog
+    unsigned char *backlog
+    Py_ssize_t backlog_at
+    Py_ssize_t backlog_size
+    Py_ssize_t backlog_room
+    Flow *outgoing          # the flow whose source it is
+    Flow *incoming          # the flow whose target it is
+
+
+cdef struct Flow:
+    Leg *source
+    Leg *target
+    void *connection        # a Connection
+    Flow *next              # in the list of the ready
+    int direction
+    bint ready              # in that list
+    bint clear
+    bint paused             # the session holds back too much
+    bint pending            # the session has work left
+    bint over               # it is not to be read any more
+    bint recording
+    uint64_t conn
+    # What was passed since the session last took over.
+    uint64_t passed_frames
+    uint64_t passed_bytes
+    Py_ssize_t[OPS_ROOM] passed_ops
+    bint odd
+    # Ordinals of the next frame on both legs.
+    uint64_t next_in
+    uint64_t next_out
+    # The open frame.
+    int open_op
+    Py_ssize_t open_size
+    Py_ssize_t missing
+    uint64_t open_in
+    uint64_t open_out
+    unsigned char *record
+    Py_ssize_t record_size
+    # An unfinished control line.
+    unsigned char *tail
+    Py_ssize_t tail_size
+    Watch watch
+
+
+cdef inline bint begins_message(const unsigned char *p, Py_ssize_t size, bint s2c) noexcept nogil:
+    """True if bytes without a line end may be the beginning of an ordinary message frame."""
+    cdef const char *name = b"MSG" if s2c else b"PUB"
+    cdef Py_ssize_t i, at = 0
+    if size and letter(p[0], 72):
+        at = 1
+    for i in range(3):
+        if at == size:
+            return True
+        if not letter(p[at], name[i]):
+            return False
+        at += 1
+    return at == size or p[at] == 32 or p[at] == 9
+
+
+cdef class NativeLeg:
+    """One socket of a connection, as a relay uses it (see `Leg` in `net/leg.py`)."""
+
+    cdef Leg *leg
+    cdef Plane plane
+    cdef Connection connection  # keeps `leg` alive
+    cdef readonly object origin
+    cdef public object flushed
+
+    @property
+    def backlog(self):
+        """Bytes written that the kernel has not taken yet."""
+        return self.leg.backlog_size
+
+    @property
+    def gone(self):
+        """True if the peer takes no more; writes are dropped."""
+        return bool(self.leg.gone)
+
+    @property
+    def lost(self):
+        """The reason why the leg was lost; None where the peer had ended the stream before, or it is not lost."""
+        return os.strerror(self.leg.error) if self.leg.error else None
+
+    @property
+    def readable(self):
+        """True if bytes are waiting in the kernel."""
+        cdef char byte
+        return recv(self.leg.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0
+
+    def write_all(self, list parts):
+        """Send as much as the kernel takes now, and keep the rest; True if that lost the leg."""
+        cdef bytes data = parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
+        cdef bint gone = self.leg.gone
+        if self.leg.gone or self.leg.finished:
+            return False
+        self.plane.send(self.leg, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        return bool(self.leg.gone and not gone)
+
+    def expect_flush(self):
+        """Have `Connection.relay.flushed` called once the backlog is empty, or the leg is gone."""
+        self.leg.awaited = True
+
+    def finish(self):
+        """Half-close: the peer sees the end of the stream after the bytes that were sent."""
+        self.leg.finished = True
+        shutdown(self.leg.fd, SHUT_WR)
+
+
+cdef class Connection:
+    """The two legs and two flows of one relay.
+
+    relay: gets `received(direction, data)`, `ended(direction)`, `leg_lost(leg)`, `flushed(leg)` and
+    `failed(error)`.
+    """
+
+    cdef Leg[2] legs            # by the direction whose source they are: client, server
+    cdef Flow[2] flows
+    cdef Plane plane
+    cdef object relay
+    cdef readonly NativeLeg client, server
+    cdef list kept              # keeps the tables of the watches alive
+    cdef bint removed
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(2):
+            free(self.legs[i].backlog)
+            free(self.flows[i].record)
+            free(self.flows[i].tail)
+
+    def settle(self, int direction, bint clear, pipe, bint recording):
+        """Say how a flow goes on: called after the session has worked.
+
+        clear: nothing has to be done between its frames.  pipe: the session's pipe of that direction.
+        recording: its frames are recorded.
+        """
+        cdef Flow *flow = &self.flows[direction]
+        cdef Watch *watch = &flow.watch
+        cdef Interest interest
+        cdef ByteTable table
+        cdef list kept
+        flow.paused = pipe.full
+        flow.pending = pipe.pending
+        flow.recording = recording
+        flow.clear = clear and not flow.pending and (not recording or self.plane.builder is not None)
+        if flow.clear:
+            scanner = pipe.scanner
+            interest = scanner.interest
+            kept = [interest]
+            watch.s2c = direction
+            watch.limit = min(scanner.line_limit, TAIL)
+            watch.stop_at_system = recording
+            watch.ops = scanner.watch_ops
+            watch.wants = interest.by_op
+            table = scanner.watch_sids
+            watch.sids = &table.table
+            kept.append(table)
+            table = scanner.watch_subjects
+            watch.subjects = &table.table
+            kept.append(table)
+            table = scanner.tallies
+            watch.tallies = &table.table
+            kept.append(table)
+            table = scanner.awaited
+            watch.awaited = NULL if table is None else &table.table
+            kept.append(table)
+            self.kept[direction] = kept
+            flow.next_in = scanner.ordinal
+            flow.next_out = pipe.out_next
+        if flow.pending or (flow.source.readable and not flow.paused):
+            self.plane.make_ready(flow)
+
+    def take(self, int direction):
+        """Hand over what was passed since the last call: `None`, or frames, bytes, frames by op, and the open frame.
+
+        The open frame is `None`, or op, ordinals on both legs, size, bytes that are missing and recorded bytes;
+        from then on it is the session's.
+        """
+        cdef Flow *flow = &self.flows[direction]
+        cdef int op
+        if not (flow.passed_frames or flow.passed_bytes or flow.missing):
+            return None
+        opened = None
+        if flow.missing:
+            data = b"" if flow.record == NULL else PyBytes_FromStringAndSize(<char *>flow.record, flow.record_size)
+            opened = (flow.open_op, flow.open_in, flow.open_out, flow.open_size, flow.missing, data)
+            self._drop_record(flow)
+            flow.missing = 0
+            flow.clear = False
+        taken = (
+            flow.passed_frames, flow.passed_bytes,
+            [(op, flow.passed_ops[op]) for op in range(OPS_ROOM) if flow.passed_ops[op]], bool(flow.odd), opened,
+        )
+        flow.passed_frames = flow.passed_bytes = 0
+        flow.odd = False
+        memset(flow.passed_ops, 0, sizeof(flow.passed_ops))
+        return taken
+
+    cdef void _drop_record(self, Flow *flow):
+        if flow.record != NULL:
+            self.plane.open_room += flow.open_size
+            free(flow.record)
+            flow.record = NULL
+
+    def rest(self, int direction):
+        """Take out an unfinished control line."""
+        cdef Flow *flow = &self.flows[direction]
+        cdef Py_ssize_t size = flow.tail_size
+        flow.tail_size = 0
+        return PyBytes_FromStringAndSize(<char *>flow.tail, size) if size else b""
+
+    def stop(self):
+        """Read no more."""
+        cdef int i
+        for i in range(2):
+            self.flows[i].over = True
+
+    def remove(self):
+        """Take the connection off the plane; return for each leg its backlog, and whether its stream has ended."""
+        cdef int i
+        found = []
+        if not self.removed:
+            self.removed = True
+            self.plane.forget(self)
+        for i in range(2):
+            data = PyBytes_FromStringAndSize(
+                <char *>self.legs[i].backlog + self.legs[i].backlog_at, self.legs[i].backlog_size
+            ) if self.legs[i].backlog_size else b""
+            self.legs[i].backlog_size = 0
+            found.append((data, bool(self.legs[i].ended)))
+        return found
+
+
+cdef class Plane:
+    """An epoll of our own, and the connections that were given to it.
+
+    builder: takes the records of clear flows, None while nobody records.  recorded: called at the end of a step
+    that has recorded.  held: no leg is read.  reads, frames: how many there were, frames passed here only.
+    """
+
+    cdef readonly int fd
+    cdef public bint held
+    cdef BlockBuilder builder
+    cdef public object recorded
+    cdef readonly uint64_t reads, frames
+    cdef int64_t clock          # from the system's monotonic clock to the proxy's, ns
+    cdef bint has_recorded
+    cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here
+    cdef unsigned char *buffer
+    cdef Flow *first
+    cdef Flow *last
+    cdef epoll_event[EVENTS] events
+    cdef int event_at, event_count
+    cdef int wake               # makes `fd` readable where a flow becomes ready between two steps
+    cdef bint stepping
+    cdef bint called            # Python code has run in this step: it may have woken tasks
+    cdef Py_ssize_t open_room   # bytes that open frames may still take for their records
+    cdef set connections
+    cdef list removed
+
+    def __cinit__(self, int64_t clock, Py_ssize_t open_room, Py_ssize_t open_most):
+        self.clock = clock
+        self.open_room, self.open_most = open_room, open_most
+        self.connections = set()
+        self.removed = []
+        self.buffer = <unsigned char *>malloc(TAIL + READ)
+        if self.buffer == NULL:
+            raise MemoryError
+        self.fd = self.wake = -1
+        self.fd = epoll_create1(EPOLL_CLOEXEC)
+        self.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.fd < 0 or self.wake < 0:
+            raise OSError(errno, os.strerror(errno))
+        self._register(self.wake, EPOLLIN, &self.wake)
+
+    def __dealloc__(self):
+        free(self.buffer)
+        self.close()
+
+    cpdef close(self):
+        """Close the epoll; idempotent."""
+        if self.wake >= 0:
+            close(self.wake)
+        if self.fd >= 0:
+            close(self.fd)
+        self.fd = self.wake = -1
+
+    def set_builder(self, BlockBuilder builder):
+        """Take the records of clear flows; None: flows that record are not clear, until they are settled again."""
+        cdef Connection connection
+        cdef int i
+        self.builder = builder
+        for each in self.connections:
+            connection = each
+            for i in range(2):
+                if connection.flows[i].recording:
+                    connection.flows[i].clear = False
+
+    # -- connections
+
+    def adopt(self, relay, uint64_t conn, client, server, leg_type):
+        """Take over two sockets; client, server: the `Leg` objects that own them.  Returns the connection."""
+        cdef Connection connection = Connection.__new__(Connection)
+        cdef Leg *leg
+        cdef Flow *flow
+        cdef int i
+        connection.plane, connection.relay, connection.kept = self, relay, [None, None]
+        natives = []
+        for i, origin in enumerate((client, server)):
+            leg, flow = &connection.legs[i], &connection.flows[i]
+            leg.fd = origin.fileno()
+            leg.outgoing, leg.incoming = flow, &connection.flows[1 - i]
+            leg.readable = True
+            flow.source, flow.target = leg, &connection.legs[1 - i]
+            flow.connection = <void *>connection
+            flow.direction, flow.conn = i, conn
+            natives.append(self._leg(connection, leg, origin, leg_type))
+        connection.client, connection.server = natives
+        self.connections.add(connection)
+        for i in range(2):
+            leg = &connection.legs[i]
+            self._register(leg.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, leg)
+            self.make_ready(&connection.flows[i])
+        return connection
+
+    cdef NativeLeg _leg(self, Connection connection, Leg *leg, origin, leg_type):
+        cdef NativeLeg native = leg_type.__new__(leg_type)
+        native.plane, native.connection, native.leg, native.origin = self, connection, leg, origin
+        return native
+
+    cdef int _register(self, int fd, uint32_t events, void *owner) except -1:
+        cdef epoll_event event
+        event.events = events
+        event.data.ptr = owner
+        if epoll_ctl(self.fd, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise OSError(errno, os.strerror(errno))
+        return 0
+
+    cdef void forget(self, Connection connection):
+        cdef int i, at
+        cdef Leg *leg
+        for i in range(2):
+            leg = &connection.legs[i]
+            epoll_ctl(self.fd, EPOLL_CTL_DEL, leg.fd, NULL)
+            for at in range(self.event_at, self.event_count):
+                if self.events[at].data.ptr == leg:
+                    self.events[at].data.ptr = NULL
+            self._make_unready(&connection.flows[i])
+            connection.flows[i].over = True
+        self.connections.discard(connection)
+        self.removed.append(connection)  # its structs may be in use: to the end of the step
+
+    # -- the list of the ready
+
+    cdef void make_ready(self, Flow *flow) noexcept nogil:
+        if flow.ready or flow.over:
+            return
+        flow.ready = True
+        flow.next = NULL
+        if self.first == NULL:
+            self.first = flow
+            if not self.stepping:
+                eventfd_write(self.wake, 1)
+        else:
+            self.last.next = flow
+        self.last = flow
+
+    cdef Flow *_next_ready(self) noexcept nogil:
+        cdef Flow *flow = self.first
+        if flow != NULL:
+            self.first = flow.next
+            flow.ready = False
+        return flow
+
+    cdef void _make_unready(self, Flow *flow) noexcept nogil:
+        cdef Flow *before = NULL
+        cdef Flow *each = self.first
+        if not flow.ready:
+            return
+        while each != flow:
+            before, each = each, each.next
+        if before == NULL:
+            self.first = flow.next
+        else:
+            before.next = flow.next
+        if self.last == flow:
+            self.last = before
+        flow.ready = False
+
+    def resume(self):
+        """Read all legs again, after `held`."""
+        cdef Connection connection
+        cdef int i
+        for each in self.connections:
+            connection = each
+            for i in range(2):
+                self.make_ready(&connection.flows[i])
+
+    # -- the step
+
+    def step(self, int64_t most, int64_t linger, int other):
+        """Move bytes for about `most` ns; True if there is more to do, or the loop has.
+
+        linger: the ns to wait for bytes before the step ends with False.  other: the loop's own epoll, which
+        ends that wait; -1 for none.
+        """
+        cdef bint more
+        self.stepping = True
+        self.called = False
+        with nogil:
+            more = self._step(most, linger, other)
+        self.stepping = False
+        if self.has_recorded:
+            self.has_recorded = False
+            self.recorded()
+        self.removed.clear()
+        return more
+
+    cdef bint _step(self, int64_t most, int64_t linger, int other) noexcept nogil:
+        cdef int64_t until = monotonic() + most
+        cdef Flow *flow
+        cdef Flow *stop
+        cdef pollfd[2] fds
+        fds[0].fd, fds[0].events = self.fd, POLLIN
+        fds[1].fd, fds[1].events, fds[1].revents = other, POLLIN, 0
+        while True:
+            self._take_events()
+            if self.first == NULL:
+                if self.called:
+                    return True
+                if poll_ns(fds, 2 if other >= 0 else 1, linger) <= 0:
+                    return False  # nothing for that time, or a signal
+                if fds[1].revents:
+                    return True
+                continue
+            stop = self.last
+            while True:
+                flow = self._next_ready()
+                if flow == NULL:
+                    break
+                if self._serve(flow):
+                    self.make_ready(flow)
+                if flow == stop:
+                    break
+            if monotonic() >= until:
+                return True
+
+    cdef void _take_events(self) noexcept nogil:
+        cdef Leg *leg
+        cdef uint32_t events
+        cdef uint64_t count
+        while True:
+            self.event_count = epoll_wait(self.fd, self.events, EVENTS, 0)
+            self.event_at = 0
+            while self.event_at < self.event_count:
+                leg = <Leg *>self.events[self.event_at].data.ptr
+                events = self.events[self.event_at].events
+                self.event_at += 1
+                if leg == <Leg *>&self.wake:
+                    eventfd_read(self.wake, &count)
+                    continue
+                if leg == NULL:  # its connection was removed by the event before
+                    continue
+                if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+                    leg.hangup = True
+                if events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+                    leg.readable = True
+                    self.make_ready(leg.outgoing)
+                if leg.backlog_size and events & (EPOLLOUT | EPOLLHUP | EPOLLERR):
+                    self._flush(leg)
+            if self.event_count < EVENTS:
+                self.event_at = self.event_count = 0
+                return
+
+    # -- sending
+
+    cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+        """Send, and keep what the kernel does not take."""
+        cdef Py_ssize_t sent = 0
+        if leg.gone or leg.finished:
+            return
+        if leg.backlog_size == 0:
+            sent = send(leg.fd, p, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent == size:
+                return
+            if sent < 0:
+                if errno != EAGAIN and errno != EINTR:
+                    self._lose(leg, errno)
+                    return
+                sent = 0
+        if not self._keep(leg, p + sent, size - sent):
+            self._lose(leg, 12)  # ENOMEM
+
+    cdef bint _keep(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+        cdef Py_ssize_t room = leg.backlog_size + size
+        cdef unsigned char *grown
+        if leg.backlog_at + room > leg.backlog_room and leg.backlog_at:
+            memmove(leg.backlog, leg.backlog + leg.backlog_at, leg.backlog_size)
+            leg.backlog_at = 0
+        if room > leg.backlog_room:
+            grown = <unsigned char *>realloc(leg.backlog, room)
+            if grown == NULL:
+                return False
+            leg.backlog, leg.backlog_room = grown, room
+        memcpy(leg.backlog + leg.backlog_at + leg.backlog_size, p, size)
+        leg.backlog_size = room
+        return True
+
+    cdef void _flush(self, Leg *leg) noexcept nogil:
+        cdef Py_ssize_t sent
+        while leg.backlog_size:
+            sent = send(leg.fd, leg.backlog + leg.backlog_at, leg.backlog_size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno != EAGAIN:
+                    self._lose(leg, errno)
+                    with gil:
+                        self._lost(leg)
+                return
+            leg.backlog_at += sent
+            leg.backlog_size -= sent
+        self._drop_backlog(leg)
+        self.make_ready(leg.incoming)
+        if leg.awaited:
+            leg.awaited = False
+            with gil:
+                self._flushed(leg)
+
+    cdef void _drop_backlog(self, Leg *leg) noexcept nogil:
+        free(leg.backlog)
+        leg.backlog = NULL
+        leg.backlog_at = leg.backlog_size = leg.backlog_room = 0
+
+    cdef void _lose(self, Leg *leg, int error) noexcept nogil:
+        leg.gone = True
+        if not leg.ended and not leg.error:
+            leg.error = error
+        self._drop_backlog(leg)
+
+    # -- receiving
+
+    cdef bint _serve(self, Flow *flow) noexcept nogil:
+        """Read a flow for its slice of time; True if there is more."""
+        cdef Leg *source = flow.source
+        cdef Py_ssize_t size, kept
+        cdef int64_t now = monotonic(), until = now + SLICE
+        while not (flow.over or flow.target.gone):
+            if flow.target.backlog_size or self.held:
+                return False  # the end of that makes it ready again
+            if flow.pending:
+                with gil:
+                    self._hand_over(flow, NULL, 0)
+            elif flow.paused or not source.readable:
+                return False
+            else:
+                kept = flow.tail_size
+                size = recv(source.fd, self.buffer + TAIL, READ, MSG_DONTWAIT)
+                self.reads += 1
+                if size < 0:
+                    if errno == EINTR:
+                        continue
+                    source.readable = False
+                    if errno == EAGAIN:
+                        return False
+                    self._lose(source, errno)
+                    with gil:
+                        self._lost(source)
+                        self._end(flow)
+                    return False
+                if size == 0:
+                    source.readable, source.ended = False, True
+                    with gil:
+                        self._end(flow)
+                    return False
+                if size < READ and not source.hangup:
+                    source.readable = False
+                if kept:
+                    memcpy(self.buffer + TAIL - kept, flow.tail, kept)
+                    flow.tail_size = 0
+                if flow.clear:
+                    self._pass(flow, self.buffer + TAIL - kept, kept + size, now + self.clock)
+                else:
+                    with gil:
+                        self._hand_over(flow, self.buffer + TAIL - kept, kept + size)
+            now = monotonic()
+            if now >= until:
+                return flow.pending or source.readable
+        return False
+
+    cdef void _pass(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
+        """Pass on the frames that nobody wants; the first byte of anything else, and all behind it, is Python's."""
+        cdef Py_ssize_t at = 0, rest
+        cdef Passed passed
+        cdef bint whole = True
+        cdef int op
+        if flow.missing:
+            at = self._pass_open(flow, p, size, now)
+            whole = at == size or flow.missing == 0
+        if whole and at < size:
+            pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
+            if passed.frames:
+                if flow.recording:
+                    self.has_recorded = True
+                    self.builder.add_run(
+                        flow.conn, flow.direction, p + at, passed.at - at, passed.frames, passed.ops,
+                        flow.next_in, now, flow.next_out,
+                    )
+                self._count(flow, &passed, passed.at - at)
+                at = passed.at
+            if passed.stop == AT_OPEN and self._begin_open(flow, p, at, size, &passed.message):
+                at = size
+        if at:
+            self.send(flow.target, p, at)
+        rest = size - at
+        if rest and rest < flow.watch.limit and passed_is_tail(flow, p + at, rest, whole):
+            if flow.tail == NULL:
+                flow.tail = <unsigned char *>malloc(TAIL)
+            if flow.tail != NULL:
+                memcpy(flow.tail, p + at, rest)
+                flow.tail_size = rest
+                rest = 0
+        if flow.target.gone or rest:
+            with gil:
+                if flow.target.gone:
+                    self._lost(flow.target)
+                if rest and not flow.over:
+                    self._hand_over(flow, p + at, rest)
+        elif self.has_recorded and self.builder.full():
+            with gil:
+                self.has_recorded = False
+                self._guard_recorded()
+
+    cdef void _count(self, Flow *flow, const Passed *passed, Py_ssize_t size) noexcept nogil:
+        cdef int op
+        flow.passed_frames += passed.frames
+        flow.passed_bytes += size
+        flow.next_in += passed.frames
+        flow.next_out += passed.frames
+        flow.odd |= passed.odd
+        self.frames += passed.frames
+        for op in range(OPS_ROOM):
+            if passed.ops >> op & 1:
+                flow.passed_ops[op] += passed.counted[op]
+
+    # -- open frames
+
+    cdef bint _begin_open(self, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, const Message *message) noexcept nogil:
+        """Begin a frame whose end has not come; False where that is the session's to do."""
+        cdef Py_ssize_t whole = message.end - at
+        if message.end - size <= 2:
+            # Its terminator has begun: the session knows how to judge it.
+            return False
+        if flow.recording:
+            if whole > self.open_most or whole > self.open_room:
+                return False
+            flow.record = <unsigned char *>malloc(whole)
+            if flow.record == NULL:
+                return False
+            self.open_room -= whole
+            memcpy(flow.record, p + at, size - at)
+            flow.record_size = size - at
+        account(p, &flow.watch, message)
+        flow.open_op, flow.open_size, flow.missing = message.op, whole, message.end - size
+        flow.open_in, flow.open_out = flow.next_in, flow.next_out
+        flow.next_in += 1
+        flow.next_out += 1
+        flow.passed_frames += 1
+        flow.passed_ops[message.op] += 1
+        flow.passed_bytes += size - at
+        self.frames += 1
+        return True
+
+    cdef Py_ssize_t _pass_open(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
+        """Take more bytes of the open frame; return how many, fewer than it needs where its terminator is wrong."""
+        cdef Py_ssize_t at = flow.missing - 2 if flow.missing > 2 else 0
+        if at > size:
+            at = size
+        flow.missing -= at
+        while at < size and flow.missing and p[at] == (13 if flow.missing == 2 else 10):
+            at += 1
+            flow.missing -= 1
+        flow.passed_bytes += at
+        if flow.record != NULL:
+            memcpy(flow.record + flow.record_size, p, at)
+            flow.record_size += at
+            if flow.missing == 0:
+                self.has_recorded = True
+                self.builder.add_run(
+                    flow.conn, flow.direction, flow.record, flow.record_size, 1, 1 << flow.open_op,
+                    flow.open_in, now, flow.open_out,
+                )
+                self.open_room += flow.open_size
+                free(flow.record)
+                flow.record = NULL
+        return at
+
+    # -- calls into Python
+
+    cdef int _hand_over(self, Flow *flow, const unsigned char *p, Py_ssize_t size) except -1:
+        """Give bytes to the session, or let it go on with its work."""
+        cdef Connection connection = <Connection>flow.connection
+        self.called = True
+        flow.pending = False
+        try:
+            connection.relay.received(_DIRECTIONS[flow.direction], PyBytes_FromStringAndSize(<const char *>p, size) if size else b"")
+        except BaseException as error:
+            self._fail(connection, error)
+        return 0
+
+    cdef int _end(self, Flow *flow) except -1:
+        cdef Connection connection = <Connection>flow.connection
+        self.called = True
+        flow.over = True
+        try:
+            rest = connection.rest(flow.direction)
+            if rest:
+                connection.relay.received(_DIRECTIONS[flow.direction], rest)
+            connection.relay.ended(_DIRECTIONS[flow.direction])
+        except BaseException as error:
+            self._fail(connection, error)
+        return 0
+
+    cdef int _lost(self, Leg *leg) except -1:
+        cdef Connection connection = <Connection>leg.outgoing.connection
+        native = connection.client if leg == &connection.legs[0] else connection.server
+        self.called = True
+        try:
+            if leg.awaited:
+                leg.awaited = False
+                connection.relay.flushed(native)
+            connection.relay.leg_lost(native)
+        except BaseException as error:
+            self._fail(connection, error)
+        return 0
+
+    cdef int _flushed(self, Leg *leg) except -1:
+        cdef Connection connection = <Connection>leg.outgoing.connection
+        self.called = True
+        try:
+            connection.relay.flushed(connection.client if leg == &connection.legs[0] else connection.server)
+        except BaseException as error:
+            self._fail(connection, error)
+        return 0
+
+    cdef int _guard_recorded(self) except -1:
+        self.recorded()
+        return 0
+
+    cdef int _fail(self, Connection connection, error) except -1:
+        """End one connection for a bug in its Python code."""
+        connection.flows[0].over = connection.flows[1].over = True
+        connection.relay.failed(error)
+        return 0
+
+
+cdef inline bint passed_is_tail(const Flow *flow, const unsigned char *p, Py_ssize_t size, bint whole) noexcept nogil:
+    """True for the beginning of a control line that may wait here for its end."""
+    return (
+        whole and flow.missing == 0
+        and memchr(p, 10, size) == NULL and memchr(p, 13, size) == NULL
+        and begins_message(p, size, flow.direction)
+    )

@@ -1,0 +1,117 @@
+"""The plane in Python: two tasks for each connection, which give all bytes to the session.
+
+It serves where nothing is compiled or there is no epoll, and on a mock clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from natsproxy.net.admission import Admission
+from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.plane_interface import Rider
+from natsproxy.net.timeslice import Timeslice
+from natsproxy.session.passed import Passed
+from natsproxy.wire.ops import C2S, S2C, Direction
+
+
+class PythonPlane:
+    """Moves bytes by tasks of the connections themselves."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def adopt(self, rider: Rider, client: Leg, server: Leg, nursery: trio.Nursery) -> Pumps:
+        """Start the tasks of a connection."""
+        pumps = Pumps(rider, self._admission)
+        nursery.start_soon(pumps.run, C2S, client, server)
+        nursery.start_soon(pumps.run, S2C, server, client)
+        return pumps
+
+    def record_into(self, builder: object, recorded: Callable[[], None]) -> None:
+        """Do nothing: all frames are the session's to record."""
+
+    async def run(self) -> None:
+        """Do nothing: the connections have tasks of their own."""
+
+
+class Pumps:
+    """The two tasks of one connection.
+
+    A pump stops reading while the other leg cannot take bytes, while the session holds back too much, or
+    while the recorder holds traffic.  The next time slice does the work that one leaves undone, before more
+    is read.
+    """
+
+    def __init__(self, rider: Rider, admission: Admission) -> None:
+        self._rider = rider
+        self._admission = admission
+        self._unblocked = trio.Event()
+
+    def take(self, direction: int) -> Passed | None:
+        """Return None: nothing passes without the session."""
+        return None
+
+    def settle(self, *, recording: bool) -> None:
+        """Wake a pump that the session held back."""
+        if not any(pipe.full for pipe in self._rider.session.pipes):
+            self._unblocked.set()
+
+    def stop(self) -> None:
+        """Do nothing: the tasks are cancelled."""
+
+    def leave(self) -> tuple[bytes, bytes]:
+        """Return no bytes: all that came is the session's."""
+        return b"", b""
+
+    async def run(self, direction: Direction, source: Leg, target: Leg) -> None:
+        """Pump one direction to the end of its stream."""
+        rider, pipe = self._rider, self._rider.session.pipes[direction]
+        timeslice = rider.timeslices[direction]
+        while not target.gone:
+            await self._until_admitted(direction, timeslice)
+            data = b"" if pipe.pending else self._receive(source)
+            if data is None:
+                await source.wait_readable()
+                timeslice.begin()
+                continue
+            if not (data or pipe.pending):
+                rider.ended(direction)
+                return
+            over = rider.received(direction, data)
+            if target.backlog:
+                await self._flush(target)
+            elif over:
+                await trio.lowlevel.checkpoint()
+            else:
+                continue
+            timeslice.begin()
+
+    async def _until_admitted(self, direction: Direction, timeslice: Timeslice) -> None:
+        session = self._rider.session
+        while session.pipes[direction].full and not session.over:
+            # An event of trio is set once; each wait needs a fresh one.
+            if self._unblocked.is_set():
+                self._unblocked = trio.Event()
+            await self._unblocked.wait()
+            timeslice.begin()
+        while self._admission.held:
+            await self._admission.wait_open()
+            timeslice.begin()
+
+    def _receive(self, source: Leg) -> bytes | None:
+        """Return the bytes of a leg: `b""` at its end or where it is lost, None when there are none yet."""
+        try:
+            data = source.try_receive()
+        except LegLost as lost:
+            self._rider.leg_lost(lost.leg)
+            return b""
+        return b"" if data is None and source.gone else data
+
+    async def _flush(self, leg: Leg) -> None:
+        try:
+            await leg.flush()
+        except LegLost as lost:
+            self._rider.leg_lost(lost.leg)

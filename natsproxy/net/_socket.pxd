@@ -1,0 +1,61 @@
+# cython: language_level=3
+"""The system calls of the plane (Linux)."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef extern from "sys/epoll.h" nogil:
+    cdef union epoll_data_t:
+        void *ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
+    int epoll_wait(int epfd, epoll_event *events, int most, int timeout)
+    enum:
+        EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR, EPOLLET, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
+
+cdef extern from "sys/socket.h" nogil:
+    Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    Py_ssize_t send(int fd, const void *data, size_t size, int flags)
+    int shutdown(int fd, int how)
+    enum:
+        MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, SHUT_WR
+
+cdef extern from "poll.h" nogil:
+    cdef struct pollfd:
+        int fd
+        short events
+        short revents
+    enum:
+        POLLIN
+
+cdef extern from "sys/eventfd.h" nogil:
+    int eventfd(unsigned int value, int flags)
+    int eventfd_read(int fd, uint64_t *value)
+    int eventfd_write(int fd, uint64_t value)
+    enum:
+        EFD_CLOEXEC, EFD_NONBLOCK
+
+cdef extern from "unistd.h" nogil:
+    int close(int fd)
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <poll.h>
+    #include <time.h>
+    static inline long long natsproxy_monotonic(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return t.tv_sec * 1000000000LL + t.tv_nsec;
+    }
+    static inline int natsproxy_poll(struct pollfd *fds, int count, long long ns) {
+        struct timespec t = {ns / 1000000000LL, ns % 1000000000LL};
+        return ppoll(fds, count, &t, NULL);
+    }
+    """
+    int64_t monotonic "natsproxy_monotonic"() nogil
+    int poll_ns "natsproxy_poll"(pollfd *fds, int count, int64_t ns) nogil

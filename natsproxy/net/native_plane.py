@@ -1,0 +1,157 @@
+"""The native plane on trio: one task steps it, and waits without going back to trio for bytes that come soon.
+
+trio charges some ten microseconds for a wake-up, as much as ten requests cost here.  So a step that has
+nothing to do *lingers*: it waits in the plane's own epoll for up to `LINGER`.  It ends at once when trio
+itself has something to do: a task that is ready (an instrument counts them), a deadline, or an event of
+trio's own epoll, which is waited for as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from natsproxy.net import _plane  # type: ignore[attr-defined, unused-ignore]
+from natsproxy.net.admission import Admission
+from natsproxy.net.clock import now_ns
+from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.plane_interface import Rider
+from natsproxy.wire.ops import C2S, S2C, Direction
+
+STEP = 1_000_000  # ns of one step, after which other tasks run
+LINGER = 1_000_000  # ns
+
+
+class NativeLeg(_plane.NativeLeg):  # type: ignore[misc, unused-ignore]
+    """A leg on the native plane."""
+
+    flushed: trio.Event | None
+
+    def write_all(self, parts: list[bytes | memoryview]) -> None:
+        """Send several pieces; what the kernel does not take is kept.  Raises LegLost."""
+        if super().write_all(parts):
+            raise LegLost(self, self.lost or "gone")
+
+    async def flush(self) -> None:
+        """Wait until the kernel has all written bytes, or the leg is lost."""
+        while self.backlog:
+            if self.flushed is None:
+                self.flushed = trio.Event()
+                self.expect_flush()
+            await self.flushed.wait()
+
+
+class NativePlace:
+    """The place of one connection on the native plane."""
+
+    def __init__(self, rider: Rider, client: Leg, server: Leg, plane: Any) -> None:
+        self._rider = rider
+        self._origins = (client, server)
+        self._connection = plane.adopt(self, rider.conn, client, server, NativeLeg)
+        rider.client, rider.server = self._connection.client, self._connection.server
+        self.take, self.stop = self._connection.take, self._connection.stop
+        self.ended, self.leg_lost, self.failed = rider.ended, rider.leg_lost, rider.failed
+        for leg, origin in zip((rider.client, rider.server), self._origins, strict=True):
+            if backlog := origin.take_backlog():
+                with suppress(LegLost):  # its end is read later
+                    leg.write_all(backlog)
+
+    def received(self, direction: Direction, data: bytes) -> None:
+        """Give bytes to the session, for a time slice."""
+        self._rider.timeslices[direction].begin()
+        self._rider.received(direction, data)
+
+    def flushed(self, leg: NativeLeg) -> None:
+        """Wake the tasks that wait for the end of a backlog."""
+        if leg.flushed is not None:
+            leg.flushed.set()
+            leg.flushed = None
+
+    def settle(self, *, recording: bool) -> None:
+        """Go on as the pipes of the session say now."""
+        session = self._rider.session
+        for direction in (C2S, S2C):
+            clear = session.bypass.clear(direction)
+            self._connection.settle(direction, clear, session.pipes[direction], recording)
+
+    def leave(self) -> tuple[bytes, bytes]:
+        """Give the legs back; return the unfinished control lines of both directions."""
+        legs = (self._connection.client, self._connection.server)
+        for leg, origin, (backlog, ended) in zip(legs, self._origins, self._connection.remove(), strict=True):
+            origin.take_back(backlog, leg.lost, gone=leg.gone, ended=ended)
+        self._rider.client, self._rider.server = self._origins
+        return self._connection.rest(C2S), self._connection.rest(S2C)
+
+
+class _Runnable(trio.abc.Instrument):
+    """Knows the tasks that are ready to run and have not run yet."""
+
+    def __init__(self) -> None:
+        self.tasks: set[trio.lowlevel.Task] = set()
+        # Bound methods of the set itself: trio calls them for each step of each task.
+        self.task_scheduled = self.tasks.add  # type: ignore[assignment, method-assign]
+        self.before_task_step = self.tasks.discard  # type: ignore[assignment, method-assign]
+
+
+class NativePlane:
+    """Moves the bytes of all connections by one task."""
+
+    def __init__(self, admission: Admission, record_room: int, record_most: int) -> None:
+        clock = now_ns() - time.monotonic_ns()
+        self._plane = _plane.Plane(clock, record_room, record_most)
+        self._plane.recorded = _nothing
+        self._runnable = _Runnable()
+        self._loop = _epoll_of_trio()
+        admission.on_change = self._admit
+
+    def adopt(self, rider: Rider, client: Leg, server: Leg, nursery: trio.Nursery) -> NativePlace:
+        """Take over two legs."""
+        return NativePlace(rider, client, server, self._plane)
+
+    def record_into(self, builder: Any, recorded: Callable[[], None]) -> None:
+        """Record frames that pass without Python; builder: of the recorder's blocks, None for none."""
+        self._plane.set_builder(builder)
+        self._plane.recorded = recorded
+
+    def _admit(self, held: bool) -> None:
+        self._plane.held = held
+        if not held:
+            self._plane.resume()
+
+    async def run(self) -> None:
+        """Move bytes until cancelled."""
+        trio.lowlevel.add_instrument(self._runnable)
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._plane.fd)
+                while self._plane.step(STEP, self._linger(), self._loop):
+                    await trio.lowlevel.checkpoint()
+        finally:
+            trio.lowlevel.remove_instrument(self._runnable)
+            self._plane.close()
+
+    def _linger(self) -> int:
+        """Return the time (ns) for which nothing but the plane has anything to do."""
+        if self._runnable.tasks or self._loop < 0:
+            return 0
+        seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
+        return max(0, min(LINGER, int(min(seconds, 1) * 1e9)))
+
+
+def _nothing() -> None:
+    return None
+
+
+def _epoll_of_trio() -> int:
+    """Return the descriptor of trio's own epoll, -1 where this trio does not show it: then nobody lingers."""
+    from trio._core import _run
+
+    try:
+        manager: Any = _run.GLOBAL_RUN_CONTEXT.runner.io_manager
+        return int(manager._epoll.fileno())
+    except AttributeError:
+        return -1

@@ -1,0 +1,44 @@
+"""The plane: it moves the bytes of all connections of a proxy between their legs.
+
+There are two: the native one (`_plane.pyx`) has an epoll of its own and passes frames that nobody wants
+without Python; the one in Python (`_plane_py.py`) has two tasks for each connection and gives all bytes to
+the session.  `open_plane` chooses: the native one where it is built, unless `NATSPROXY_PLANE=python` or a
+mock clock is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import trio
+import trio.testing
+
+from natsproxy.net._plane_py import PythonPlane
+from natsproxy.net.admission import Admission
+from natsproxy.net.plane_interface import Plane
+from natsproxy.wire.scanner import COMPILED
+
+
+def open_plane(admission: Admission, *, record_room: int, record_most: int) -> Plane:
+    """Return the best plane that there is.
+
+    admission: tells when no leg may be read.  record_room: the bytes that frames whose end has not come may
+    take while they are recorded, all together; record_most: those of one.
+    """
+    native = _native() if os.environ.get("NATSPROXY_PLANE") != "python" else None
+    if native is None or isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock):
+        return PythonPlane(admission)
+    plane: Plane = native(admission, record_room, record_most)
+    return plane
+
+
+def _native() -> Callable[[Admission, int, int], Plane] | None:
+    """Return the class of the native plane, None where it is not built."""
+    if not COMPILED:
+        return None
+    try:
+        from natsproxy.net.native_plane import NativePlane
+    except ImportError:  # not built, or no epoll
+        return None
+    return NativePlane

@@ -1,0 +1,60 @@
+"""The bypass: frames that nobody wants go past the session, and are counted here afterwards.
+
+A native plane passes such frames on by itself while a direction is `clear`: nothing is to be done between two
+of them.  Before the session does anything it catches up with what went by.
+"""
+
+from __future__ import annotations
+
+from natsproxy.session.connection import ConnectionState
+from natsproxy.session.direction_records import OpenFrame
+from natsproxy.session.fences import PongQueue
+from natsproxy.session.passed import OpenPassed, PassedFrames
+from natsproxy.session.phase import Phase, PipePhase
+from natsproxy.wire.ops import C2S, Direction, Op
+
+
+class Bypass:
+    """The part of a session that lets frames go past it."""
+
+    def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
+        self._state = state
+        self._pongs = pongs
+
+    def clear(self, direction: Direction) -> bool:
+        """Return whether frames that nobody wants may go by: nothing happens between them."""
+        state = self._state
+        pipe = state.pipes[direction]
+        return (
+            (state.phase is Phase.READY or state.phase is Phase.CONNECTED)
+            and pipe.phase is PipePhase.FRAMED
+            and pipe.open is None
+            and not (pipe.outbox.active or pipe.swallowing or pipe.later)
+            and pipe.scanner.idle
+            and not pipe.records.suspicious
+            and state.answers.then_end is None  # a drain waits for the last answer
+        )
+
+    def catch_up(self, passed: PassedFrames) -> None:
+        """Count the frames that went by."""
+        for pipe in self._state.pipes:
+            taken = passed.take(pipe.direction)
+            if taken is None:
+                continue
+            frames, size, ops, odd, opened = taken
+            if pipe.direction == C2S:
+                self._pongs.last = None  # the fence there no longer stands at the end of the stream
+            pipe.in_bytes += size
+            pipe.sender.out_next += frames
+            pipe.scanner.skip(frames, size, ops, odd)
+            if opened is not None:
+                op, ordinal, out, whole, missing, data = OpenPassed(*opened)
+                pipe.open = OpenFrame(Op(op), ordinal, data, data, None, whole, out)
+                pipe.scanner.skip_into(missing)
+
+    def leave(self, rests: tuple[bytes, bytes]) -> None:
+        """Take the unfinished control lines that the plane has kept, at its end."""
+        for pipe, rest in zip(self._state.pipes, rests, strict=True):
+            if rest:
+                pipe.in_bytes += len(rest)
+                pipe.scanner.feed(rest)
