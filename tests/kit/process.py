@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_READY = 20.0  # seconds
+_READY = 60.0  # seconds, for a machine that is busy with other work
 
 
 class ProxyProcess:
