@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -e '.[test,check,spark]'
+	$(BIN)/python -m pip install -q -e '.[test,check,spark,sail]'
 	@$(BIN)/python -c 'from natsproxy.wire.scanner import COMPILED; print("scanner:", "compiled" if COMPILED else "pure Python (no C compiler was found: everything works, only slower)")'
 	@touch $(STAMP)
 

@@ -34,16 +34,9 @@ _sessions: WeakSet[Any] = WeakSet()
 def sail_session(cores: int, settings: Mapping[str, str]) -> SparkSession:
     """Start Sail in this process and return a session of it.
 
-    Raises NatsproxyError, with the command that installs them, where its packages are missing or PySpark is
-    too new for it.
+    Raises NatsproxyError as `check_packages` does.
     """
-    if not all(find_spec(name) for name in ("pysail", "grpc", "grpc_status", "pandas")):
-        raise NatsproxyError(MISSING)
-    found = version("pyspark")
-    if tuple(map(int, found.split(".")[:2])) >= TOO_NEW:
-        raise NatsproxyError(
-            f"Sail works with PySpark 4.2, and here is {found}: pip install 'natsproxy[sail]'"
-        )
+    check_packages()
     os.environ.setdefault("SAIL_EXECUTION__DEFAULT_PARALLELISM", str(cores))
     os.environ.setdefault("RUST_LOG", "off")  # its errors come as exceptions
     from pysail.spark import SparkConnectServer
@@ -58,6 +51,20 @@ def sail_session(cores: int, settings: Mapping[str, str]) -> SparkSession:
         session.conf.set(key, value)
     _sessions.add(session)
     return session
+
+
+def check_packages() -> None:
+    """Raise NatsproxyError, with the command that installs them, where packages of Sail are missing.
+
+    PySpark may also be too new for it.
+    """
+    if not all(find_spec(name) for name in ("pysail", "grpc", "grpc_status", "pandas")):
+        raise NatsproxyError(MISSING)
+    found = version("pyspark")
+    if tuple(map(int, found.split(".")[:2])) >= TOO_NEW:
+        raise NatsproxyError(
+            f"Sail works with PySpark 4.2, and here is {found}: pip install 'natsproxy[sail]'"
+        )
 
 
 def _stop(session: SparkSession, server: Any) -> None:

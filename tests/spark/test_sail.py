@@ -1,0 +1,172 @@
+"""Sail against Spark: the same tables, row for row, from the same captures."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproxy.capture.format.records import Open
+from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.wire.ops import C2S, S2C
+from tests.kit.captures import MONO, Scribe, write
+from tests.spark.conftest import Known, load
+
+pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from natsproxy.spark import sail, session
+from natsproxy.spark.tables import FROM, derive, exchanges
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+ROUGH = "distinct_subjects"
+"""The one column that holds an estimate; each engine has its own."""
+
+
+def reason() -> str | None:
+    """Return why Sail cannot run here; None where it can."""
+    try:
+        sail.check_packages()
+    except NatsproxyError as error:
+        return str(error)
+    return None
+
+
+def skewed(path: Path) -> Path:
+    """Write a capture in which one reply subject, one subject and one connection have nearly everything."""
+    scribe = Scribe()
+    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    for n in range(2_000):
+        scribe.frame(n * 1_000, 1, C2S, b"PUB hot _INBOX.hot 1\r\nq\r\n")
+        scribe.frame(n * 1_000 + 300, 1, S2C, b"MSG _INBOX.hot 9 1\r\na\r\n")
+    scribe.frame(0, 2, C2S, b"PUB cold _INBOX.cold 1\r\nq\r\n")
+    return write(path, scribe.items)
+
+
+def damaged(path: Path) -> Path:
+    """Write a capture with a block that cannot be read: its row has no time, and so no day."""
+    scribe = Scribe()
+    for n in range(30):
+        scribe.frame(n * 1_000, 1, C2S, b"PUB orders.%d 1\r\nx\r\n" % n)
+    raw = bytearray(write(path, scribe.items, per_block=3).read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    path.write_bytes(raw)
+    return path
+
+
+def analyze(captures: list[Path], out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command on Sail, in a process of its own: one that has a Spark cannot also have a client."""
+    command = [sys.executable, "-m", "natsproxy", "analyze", *map(str, captures), "--out", str(out)]
+    return subprocess.run(
+        [*command, "--engine", "sail", *options], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def rows(table: pa.Table) -> Counter[str]:
+    """Return the rows of a table, each with its number."""
+    kept = [name for name in table.column_names if name != ROUGH]
+    return Counter(map(repr, table.select(kept).to_pylist()))
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_tables_equal_those_of_spark(spark: SparkSession, known: Known, tmp_path: Path) -> None:
+    """Of the golden captures and of firings, with damage and skew; and the report is made of them."""
+    captures = [*known.captures, skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
+    done = analyze(captures, tmp_path / "out", "--report", str(tmp_path / "report.html"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    frames, items = load(spark, captures)
+    paired = exchanges(frames)
+    paired = spark.createDataFrame(paired.toArrow(), paired.schema)
+    for name in FROM:
+        theirs = derive(name, frames, items, paired).toArrow()
+        ours = pq.read_table(tmp_path / "out" / name)
+        assert [(field.name, field.type) for field in ours.schema] == [
+            (field.name, field.type) for field in theirs.schema
+        ]
+        assert rows(ours) == rows(theirs), name
+        if ROUGH in ours.column_names:
+            sums = [sum(table.column(ROUGH).to_pylist()) for table in (ours, theirs)]
+            assert sums[0] == pytest.approx(sums[1], rel=0.1)
+    stored = pq.read_table(tmp_path / "out" / "frames").drop_columns("date")
+    assert rows(stored) == rows(frames.toArrow())
+    assert "_corrupt" in stored.column("op").to_pylist()
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
+    """As it is on Spark."""
+    other = tmp_path / "other.ncap"
+    other.write_bytes(b"something else entirely")
+    done = analyze([other], tmp_path / "out")
+    assert (done.returncode, done.stderr) == (2, f"Error: {other}: this is not a natsproxy capture\n")
+
+
+READ = """
+import sys
+from natsproxy.spark.session import open_session
+from natsproxy.spark.storage.store import Store
+store = Store(open_session(engine="sail"), sys.argv[1])
+print(store.read("errors").count())
+try:
+    store.read("gaps")
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_a_table_that_was_removed_is_not_an_empty_one(tmp_path: Path) -> None:
+    """One without rows is."""
+    out = tmp_path / "out"
+    assert analyze([damaged(tmp_path / "a.ncap")], out, "--tables", "errors,gaps").returncode == 0
+    shutil.rmtree(out / "gaps")
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(out)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.splitlines() == ["0", f"{out}/gaps is missing: run the analysis again"], done.stderr
+
+
+def test_what_would_lose_rows_is_refused(tmp_path: Path) -> None:
+    """A watch, and a place that is not this machine."""
+    done = analyze([tmp_path], tmp_path / "out", "--watch")
+    assert done.returncode == 2
+    assert "--watch needs --engine spark" in done.stderr
+    with pytest.raises(ConfigError, match="without a master or a Connect server"):
+        session.open_session(engine="sail", master="local[2]")
+
+
+def test_hours_are_refused(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, tmp_path: Path) -> None:
+    """Sail would delete the other ones."""
+    from natsproxy.spark.storage.parquet import replace_hours
+
+    monkeypatch.setattr(sail, "is_sail", lambda session: True)
+    with pytest.raises(ConfigError, match="would delete other hours"):
+        replace_hours(spark.range(1), str(tmp_path / "hours"))
+    assert not (tmp_path / "hours").exists()
+
+
+@pytest.mark.parametrize(
+    ("missing", "found", "text"),
+    [
+        ("pysail", "4.2.1", r"pip install 'natsproxy\[sail\]'"),
+        ("", "4.3.0", r"Sail works with PySpark 4.2, and here is 4.3.0: pip install 'natsproxy\[sail\]'"),
+    ],
+)
+def test_what_is_not_installed_is_named(
+    missing: str, found: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one sentence, with the command that installs it."""
+    monkeypatch.setattr(sail, "find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr(sail, "version", lambda name: found)
+    with pytest.raises(NatsproxyError, match=text):
+        session.open_session(engine="sail")
