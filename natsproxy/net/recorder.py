@@ -22,7 +22,6 @@ a disk that is too slow, or fails:
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,7 @@ from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net.admission import Admission
-from natsproxy.net.clock import now_ns
+from natsproxy.net.clock import clocks, now_ns
 from natsproxy.net.writer_thread import WriterThread
 from natsproxy.wire.frames import NO_LIMIT
 
@@ -102,7 +101,8 @@ class Recorder:
             "frame_max": self.settings.frame_max,
             **self.settings.selection.described(),
         }
-        return SegmentInfo(self.id, self.boot, time.time_ns(), now_ns(), self._seed, self._rules, settings)
+        mono, wall = clocks()
+        return SegmentInfo(self.id, self.boot, wall, mono, self._seed, self._rules, settings)
 
     # -- the traffic path
 
@@ -110,7 +110,7 @@ class Recorder:
         """Record an item; it never blocks and never raises."""
         builder = self.builder
         if not (builder.begun or builder.dropping):
-            builder.begin(now_ns(), time.time_ns())
+            builder.begin(*clocks())
         builder.put(item)
         self.added()
 
