@@ -115,7 +115,9 @@ def known_conversation() -> Conversation:
 
 
 def _comings(s: Conversation) -> None:
-    s.items += [Open(conn, MONO, {"client": f"10.0.0.{conn}:1"}) for conn in (ASKER, FIRST, SECOND, WORKER)]
+    for conn in (ASKER, FIRST, SECOND, WORKER):
+        own = {} if conn == WORKER else {"upstream_local": f"10.1.0.0:{conn}"}  # format 1.0 has none
+        s.items.append(Open(conn, MONO, {"client": f"10.0.0.{conn}:1", **own}))
     s.change(
         0, ASKER, S2C, b'INFO {"version":"2.15.1","connect_urls":["a"]}\r\n', b'INFO {"version":"2.15.1"}\r\n'
     )

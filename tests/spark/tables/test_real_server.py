@@ -31,6 +31,18 @@ RULES: list[dict[str, Any]] = [
     {"name": "no-secrets", "kind": "deny", "subject": ["secret.>"]},
     {"name": "lost", "kind": "drop", "subject": ["telemetry"], "direction": "c2s"},
 ]
+CONFIG = """
+no_auth_user: anybody
+accounts: {
+  ONE: {
+    jetstream: enabled
+    users: [
+      { user: anybody, password: x }
+      { user: stranger, password: x, permissions: { subscribe: { deny: "events.>" } } }
+    ]
+  }
+}
+"""
 SLOW, FAST, NOBODY, SECRET, LOST, EVENTS, STORED, REFUSED = 10, 12, 3, 4, 5, 7, 6, 2
 
 
@@ -88,6 +100,26 @@ async def store(client: Any) -> None:
     for _ in range(REFUSED):
         (message,) = await pull.fetch(1, timeout=10)
         await message.ack_sync()
+    bucket = await js.create_key_value(bucket="truth")
+    await bucket.put("key", b"x")
+    watcher = await bucket.watchall()
+    assert await watcher.updates(timeout=10)
+    await watcher.stop()
+
+
+async def forbidden(url: str) -> None:
+    """Subscribe to a subject that the server denies; the refusal has come."""
+    refused = asyncio.Event()
+
+    async def note(error: Exception) -> None:
+        refused.set()
+
+    client = await nats.connect(url, name="stranger", user="stranger", password="x", error_cb=note)
+    try:
+        await client.subscribe("events.>")
+        await asyncio.wait_for(refused.wait(), 10)
+    finally:
+        await client.close()
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +128,12 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     from natsproxy.spark.tables import derive, exchanges
 
     path = tmp_path_factory.mktemp("truth") / "truth.ncap"
-    with NatsServer(jetstream=True) as server, TestProxy(server.url, record=path, rules=RULES) as proxy:
+    with (
+        NatsServer(CONFIG, jetstream=True) as server,
+        TestProxy(server.url, record=path, rules=RULES) as proxy,
+    ):
         asyncio.run(conversation(proxy.url))
+        asyncio.run(forbidden(proxy.url))
     frames, items = load(spark, [Path(path)])
     assert frames.where("op = '_corrupt'").count() == 0
     made = exchanges(frames)
@@ -129,7 +165,7 @@ def test_requests_and_their_injected_delays(tables: dict[str, list[dict[str, Any
 def test_refused_and_lost_messages(tables: dict[str, list[dict[str, Any]]]) -> None:
     """The denied subjects, refused by the proxy; the dropped messages never reached the server."""
     refused = {(row["subject"], row["from_proxy"]) for row in tables["errors"]}
-    assert refused == {(f"secret.{number}", True) for number in range(SECRET)}
+    assert refused == {(f"secret.{number}", True) for number in range(SECRET)} | {("events.>", False)}
     fired = Counter(row["rule"] for row in tables["faults"])
     assert (fired["no-secrets"], fired["lost"]) == (SECRET, LOST)
     denied = [row["error"] for row in tables["faults"] if row["rule"] == "no-secrets"]
@@ -142,15 +178,25 @@ def test_copies_of_messages(tables: dict[str, list[dict[str, Any]]]) -> None:
     """Both got each event."""
     copies = [row["deliveries"] for row in tables["fanout"] if row["subject"] == "events.x"]
     assert copies == [2] * EVENTS
-    delivered = [row["delivered"] for row in tables["subscriptions"] if row["subject"] == "events.>"]
-    assert delivered == [EVENTS, EVENTS]
+    held = [row for row in tables["subscriptions"] if row["subject"] == "events.>"]
+    assert sorted((row["delivered"], row["ended"]) for row in held) == [
+        (0, "refused"),
+        (EVENTS, "close"),
+        (EVENTS, "close"),
+    ]
 
 
 def test_stored_and_redelivered(tables: dict[str, list[dict[str, Any]]]) -> None:
     """Every publish was acknowledged, every refused delivery came again."""
     assert [row["outcome"] for row in tables["pub_acks"] if row["stream"] == "TRUTH"] == ["ack"] * STORED
-    answers = Counter((row["answer"], row["redelivered"]) for row in tables["js_acks"])
+    mine = [row for row in tables["js_acks"] if row["stream"] == "TRUTH"]
+    answers = Counter((row["answer"], row["redelivered"]) for row in mine)
     assert answers == {("nak", False): REFUSED, ("ack", False): STORED - REFUSED, ("ack", True): REFUSED}
-    again = {row["stream_seq"] for row in tables["js_acks"] if row["redelivered"]}
+    watched = [row for row in tables["js_acks"] if row["stream"] == "KV_truth"]
+    assert [(row["ack_policy"], row["answer"]) for row in watched] == [("none", "not asked")]
+    assert {row["ack_policy"] for row in mine} == {"explicit"}
+    unheard = {row["subject"] for row in tables["fanout"] if not row["deliveries"] and not row["stored"]}
+    assert {subject.split(".")[0] for subject in unheard}.isdisjoint({"truth", "$KV", "$JS"})
+    again = {row["stream_seq"] for row in mine if row["redelivered"]}
     assert again == set(range(1, REFUSED + 1))
     assert {"STREAM.CREATE", "CONSUMER.MSG.NEXT"} <= {row["verb"] for row in tables["js_api"]}

@@ -255,13 +255,13 @@ def test_liveness(table: Callable[[str], list[Row]]) -> None:
 def test_connections(table: Callable[[str], list[Row]]) -> None:
     """With their clients; one from before the recording, one that ended in it."""
     rows = {row["conn_id"]: row for row in table("connections")}
-    names = ("name", "lang", "version", "user", "server_version", "client", "cause")
+    names = ("name", "lang", "version", "user", "server_version", "client", "upstream_local", "cause")
     assert {conn: tuple(row[name] for name in names) for conn, row in rows.items()} == {
-        ASKER: ("asker", "go", "1.53", "ann", "2.15.1", "10.0.0.1:1", None),
-        FIRST: (None, None, None, None, None, "10.0.0.2:1", "rule"),
-        SECOND: (None, None, None, None, None, "10.0.0.3:1", None),
-        WORKER: (None, None, None, None, None, "10.0.0.4:1", None),
-        OLD: ("old", "python3", None, None, "2.12.3", "10.0.0.5:1", None),
+        ASKER: ("asker", "go", "1.53", "ann", "2.15.1", "10.0.0.1:1", "10.1.0.0:1", None),
+        FIRST: (None, None, None, None, None, "10.0.0.2:1", "10.1.0.0:2", "rule"),
+        SECOND: (None, None, None, None, None, "10.0.0.3:1", "10.1.0.0:3", None),
+        WORKER: (None, None, None, None, None, "10.0.0.4:1", None, None),
+        OLD: ("old", "python3", None, None, "2.12.3", "10.0.0.5:1", None, None),
     }
     assert (rows[OLD]["opened_ns"], ms(rows[ASKER]["opened_ns"]), rows[ASKER]["closed_ns"]) == (None, 0, None)
     first = rows[FIRST]
