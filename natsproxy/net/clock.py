@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import trio
 
@@ -12,12 +13,27 @@ def now_ns() -> int:
     return int(trio.current_time() * 1_000_000_000)
 
 
-def clocks() -> tuple[int, int]:
-    """Return trio's clock and the wall clock (Unix) of one moment, in nanoseconds.
+class BlockClocks:
+    """The two clocks of a capture's blocks: trio's, and the wall clock (Unix).
 
-    The process may lose its turn between two readings, by which a whole block would be dated wrong: of a few
-    tries the shortest counts.
+    The distance between the two is kept until the wall clock was moved by more than `STEADY`: so times of two
+    blocks have the difference that they had on trio's clock, and latencies are not blurred.
     """
-    tries = [(now_ns(), time.time_ns(), now_ns()) for _ in range(3)]
-    before, wall, after = min(tries, key=lambda one: one[2] - one[0])
-    return (before + after) // 2, wall
+
+    STEADY: Final = 100_000
+    """The change of the distance that is taken for an inexact reading, ns."""
+
+    def __init__(self) -> None:
+        self._distance: int | None = None
+
+    def read(self) -> tuple[int, int]:
+        """Return both clocks at one moment, in nanoseconds.
+
+        The process may lose its turn between two readings: of a few tries the shortest counts.
+        """
+        tries = [(now_ns(), time.time_ns(), now_ns()) for _ in range(3)]
+        before, wall, after = min(tries, key=lambda one: one[2] - one[0])
+        mono = (before + after) // 2
+        if self._distance is None or abs(wall - mono - self._distance) > self.STEADY:
+            self._distance = wall - mono
+        return mono, mono + self._distance

@@ -36,7 +36,7 @@ from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net.admission import Admission
-from natsproxy.net.clock import clocks, now_ns
+from natsproxy.net.clock import BlockClocks, now_ns
 from natsproxy.net.writer_thread import WriterThread
 from natsproxy.wire.frames import NO_LIMIT
 
@@ -71,6 +71,7 @@ class Recorder:
         self.id = os.urandom(16)
         self.boot = _boot_id()
         self.failure: str | None = None
+        self._clocks = BlockClocks()
         self._seed, self._rules = seed, rules
         self._emit, self._preambles, self._admission, self._end_all = emit, preambles, admission, end_all
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
@@ -101,7 +102,7 @@ class Recorder:
             "frame_max": self.settings.frame_max,
             **self.settings.selection.described(),
         }
-        mono, wall = clocks()
+        mono, wall = self._clocks.read()
         return SegmentInfo(self.id, self.boot, wall, mono, self._seed, self._rules, settings)
 
     # -- the traffic path
@@ -110,7 +111,7 @@ class Recorder:
         """Record an item; it never blocks and never raises."""
         builder = self.builder
         if not (builder.begun or builder.dropping):
-            builder.begin(*clocks())
+            builder.begin(*self._clocks.read())
         builder.put(item)
         self.added()
 
