@@ -283,7 +283,7 @@ cdef class BlockBuilder:
         return True
 
     cdef bint _make_room(self, Py_ssize_t more) noexcept nogil:
-        cdef Py_ssize_t room = max(ROOM, self.size + more)
+        cdef Py_ssize_t room = max(ROOM, self.size + more + self.size // 2)
         cdef unsigned char *grown
         if self.data != NULL and self.size + more <= self.room:
             return True
@@ -350,7 +350,9 @@ cdef class BlockBuilder:
         cdef Py_buffer data
         cdef bint added
         conn, direction, received, frames, ops, in_first, in_t, out_first, out_t, cause, flags, extra = item
-        if flags or cause is not None or extra is not None or in_first is None or out_first is None or in_t != out_t:
+        if flags or cause is not None or extra is not None or in_first is None or out_first is None:
+            return False
+        if in_t is None or in_t != out_t:
             return False
         if filtered and self.filter is not None and self.run_filter is None:
             return False
