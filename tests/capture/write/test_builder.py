@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.format.blocks import summary_of, unpack
@@ -99,6 +99,7 @@ def first_tokens(given: list[Item]) -> list[bytes] | None:
 
 @compiled
 @settings(deadline=None)
+@example([(Frames(1, C2S, b"", 0, 0, 0, None, 0, None), "add")])
 @given(
     st.lists(st.tuples(items, st.sampled_from(["add", "add", "add", "seal", "drop", "keep"])), max_size=30)
 )
