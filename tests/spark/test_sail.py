@@ -111,6 +111,32 @@ def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"Error: {other}: this is not a natsproxy capture\n")
 
 
+MANY = """
+import sys
+from natsproxy.__main__ import start
+from natsproxy.spark.storage import store
+store.FEW = 0
+start()
+"""
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_many_rows_are_written_by_sail_itself(tmp_path: Path) -> None:
+    """Once each, over the tables of an earlier run."""
+    captures = [skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
+    assert analyze(captures, tmp_path / "few").returncode == 0
+    command = [sys.executable, "-c", MANY, "analyze", *map(str, captures), "--out", str(tmp_path / "many")]
+    for _ in range(2):
+        done = subprocess.run(
+            [*command, "--engine", "sail"], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+    for name in FROM:
+        few, many = (pq.read_table(tmp_path / place / name) for place in ("few", "many"))
+        assert many.schema.types == few.schema.types
+        assert rows(many) == rows(few), name
+
+
 READ = """
 import sys
 from natsproxy.spark.session import open_session

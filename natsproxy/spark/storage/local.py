@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,8 +23,8 @@ from natsproxy.errors import NatsproxyError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPARK_NAMES = ("part-", "_", ".", "date=", "hour=")
-"""The beginnings of all names that Spark writes into a table."""
+NAMES = re.compile(r"part-|_|\.|date=|hour=|\w+\.zst\.parquet$")
+"""The names that Spark and Sail write into a table."""
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def remove_tables(out: str, names: Iterable[str]) -> None:
     """Remove the tables of an earlier run.  Raises NatsproxyError for a folder that is no table."""
     found = [folder for folder in (Path(out, name) for name in sorted(names)) if folder.exists()]
     for folder in found:
-        if not folder.is_dir() or not all(path.name.startswith(SPARK_NAMES) for path in folder.iterdir()):
+        if not folder.is_dir() or not all(NAMES.match(path.name) for path in folder.iterdir()):
             raise NatsproxyError(f"{folder} is no table of an analysis: choose another folder")
     for folder in found:
         try:
@@ -88,7 +89,7 @@ def count(folder: str) -> int | None:
     """Return the number of rows of a table, from the footers of its files; None where there is no file."""
     import pyarrow.parquet as pq
 
-    rows = [pq.read_metadata(file).num_rows for file in Path(folder).rglob("part-*.parquet")]
+    rows = [pq.read_metadata(file).num_rows for file in Path(folder).rglob("*.parquet")]
     return sum(rows) if rows else None
 
 
