@@ -1,6 +1,6 @@
 """The report: the tables of an analysis flow in, one self-contained HTML page flows out.
 
-`collect.py` asks Spark for small answers, section by section; the questions stand in `traffic.py`,
+`collect.py` asks Spark for small answers, section by section; the questions stand in `traffic.py`, `talk.py`,
 `exchanges.py`, `jetstream.py`, `faults.py` and `peers.py`.  `findings.py` picks the few sentences for the top
 of the page.  `page.py` puts all of it as JSON into the page, which draws itself (`*.js`).  `page.py` and
 `findings.py` know nothing of Spark.

@@ -12,11 +12,12 @@ function stack(parts, whole, label) {
   }
   return root;
 }
-function line(values, label) {
+function line(all, label, kind = "c2s") {
+  const values = inView(all, POINTS).map((value) => value ?? 0);
   const most = Math.max(...values, 1), wide = 100 / values.length;
   const d = values.map((v, i) => (v ? `M${(i * wide).toFixed(2)} 18v${(-17 * v / most).toFixed(2)}h${wide.toFixed(2)}V18z` : "")).join("");
   return svg("svg", { viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img", "aria-label": label },
-    svg("rect", { class: "track", y: 17, width: 100, height: 1 }), svg("path", { class: "c2s", d }));
+    svg("rect", { class: "track", y: 17, width: 100, height: 1 }), svg("path", { class: kind, d }));
 }
 // p50 to p99 as a bar, a whisker to the largest, on a scale of powers of ten.
 function range(four, least, most) {
@@ -48,7 +49,7 @@ const beforeOther = (a, b) => (a === null || a === undefined ? (b === null || b 
 // columns: { label, note: its meaning, value(row): its sort key, show(row): text or node, hot(row),
 // kind: "num" | "text" | "name" | "wide" }
 function table(columns, rows, caption) {
-  const body = el("tbody"), kind = (column) => column.kind ?? "num";
+  const body = el("tbody"), note = el("p", { class: "note" }), whole = el("div", { class: "table" }), kind = (column) => column.kind ?? "num";
   let order = null, direction = 1;
   const cell = (row) => (column) => {
     const shown = (column.show ?? ((r) => num(column.value(r))))(row);
@@ -56,7 +57,13 @@ function table(columns, rows, caption) {
     return el("td", { class: [kind(column), quiet && "zero", column.hot?.(row) && "hot"].filter(Boolean).join(" ") }, shown);
   };
   const fill = () => {
-    const sorted = order === null ? rows : [...rows].sort((a, b) => {
+    const kept = rows.filter(fits), not = unfiltered(rows);
+    note.textContent = [
+      kept.length < rows.length ? `${many(kept.length, "row")} of ${rows.length}` : "",
+      not.length ? `not told apart by ${not.join(" and ")}` : "",
+    ].filter(Boolean).join(", ");
+    whole.classList.toggle("few", kept.length <= ROWS);
+    const sorted = order === null ? kept : [...kept].sort((a, b) => {
       const p = order.value(a), q = order.value(b);
       return beforeOther(p, q) || (p < q ? -direction : p > q ? direction : 0);
     });
@@ -75,7 +82,8 @@ function table(columns, rows, caption) {
     return make(head, {}, [el("button", { type: "button", click: sort }, column.label)]);
   });
   fill();
-  const whole = el("div", { class: "table" },
+  followers.add(fill);
+  whole.append(note,
     el("div", { class: "scroll" }, el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), body)));
   if (rows.length > ROWS) {
     const all = el("button", { type: "button", class: "all", click: () => (whole.classList.add("open"), all.remove()) }, `Show all ${rows.length}`);
@@ -89,6 +97,8 @@ const quantiles = (field = "latency") =>
     label, value: (row) => row[field]?.[place], show: (row) => dur(row[field]?.[place]),
   }));
 const subject = (label = "subject template", name = "template") => ({ label, kind: "text", value: (row) => row[name], show: (row) => code(row[name]) });
+// An estimate is said to be one.
+const estimate = (label, name, note, known = () => false) => ({ label, note, value: (row) => row[name], show: (row) => `${known(row) ? "" : "≈ "}${num(row[name])}` });
 const tally = (label, name, note) => ({ label, note, value: (row) => row[name] });
 const warning = (label, name, note) => ({ ...tally(label, name, note), hot: (row) => row[name] > 0 });
 const at = (label, name) => ({ label, value: (row) => row[name], show: (row) => (row[name] === null ? "–" : clock(row[name])) });

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark.report import exchanges, faults, jetstream, peers, traffic
+from natsproxy.spark.report import exchanges, faults, jetstream, peers, talk, traffic
 from natsproxy.spark.report.findings import findings
 from natsproxy.spark.report.tables import Axis, Tables, axis
 
@@ -36,6 +36,7 @@ class Question:
 QUESTIONS: Final = (
     Question("traffic", "frames", traffic.traffic, "No frame was recorded."),
     Question("templates", "frames", traffic.templates, "No message was recorded: nobody published anything."),
+    Question("talk", "frames", talk.talk, "No message was recorded: nobody talked to anybody."),
     Question("fanout", "fanout", traffic.fanout, "No message reached the server."),
     Question(
         "latency",
@@ -74,12 +75,13 @@ def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path]
     frames = tables.get("frames")
     if frames is None:
         raise NatsproxyError(f"{out} has no tables to report on: {tables.why['frames']}")
-    totals = traffic.overview(frames)
+    totals, recorders = traffic.overview(frames), traffic.recorders(frames)
+    tables.several = len(recorders) > 1
     first, last = totals.pop("first") or 0, totals.pop("last") or 0
     whole = axis(first, last)
     data: dict[str, Any] = {
         "captures": [Path(str(path)).name[: traffic.TEXT] for path in captures][: traffic.TOP],
-        "recorders": traffic.recorders(frames),
+        "recorders": recorders,
         "axis": {"t0": first / 1e6, "step": whole.step / 1e6, "count": whole.count, "length": whole.ms(last)},
         "top": traffic.TOP,
         "totals": totals,

@@ -40,8 +40,7 @@ const percent = (part, whole) => (whole ? `${digits((100 * part) / whole)} %` : 
 
 function clock(ms, fine = step < 1000) {
   const iso = new Date(t0 + ms).toISOString();
-  const time = span > 1728e5 ? iso.slice(5, 16) : iso.slice(11, fine ? 23 : 19);
-  return time.replace("T", " ");
+  return (span > 1728e5 ? iso.slice(5, 16) : iso.slice(11, fine ? 23 : 19)).replace("T", " ");
 }
 // When, to a given width: below a millisecond as the time since the beginning.
 const moment = (ms, wide = step) => (wide < 1 ? `+${dur(ms)}` : clock(ms, wide < 1000));
@@ -52,11 +51,11 @@ function nice(most, parts) {
   return power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
 }
 
-// -- charts over time: they share the axis and one cursor
+// -- charts over time: they share the axis, the time in view and one cursor
 
 const LEFT = 52, RIGHT = 8, BOTTOM = 20;
 const charts = [];
-let place = null;
+let place = null, marked = null;  // the step that is pointed at, and the one at which Enter began a choice
 function point(at) {
   place = at === null ? null : Math.max(0, Math.min(count - 1, at));
   charts.forEach((chart) => chart.follow());
@@ -66,56 +65,80 @@ const waiting = new Map();
 const watcher = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach(({ target }) => waiting.get(target)())));
 function fitted(host, draw) {
   let drawn = 0;
-  const again = () => {
-    const width = Math.round(host.clientWidth);
+  const again = (width = Math.round(host.clientWidth)) => {
     if (width && width !== drawn) host.replaceChildren(draw((drawn = width)));
   };
-  waiting.set(host, again);
+  waiting.set(host, () => again());
+  followers.add(() => ((drawn = 0), again()));
   watcher.observe(host);
   return host;
 }
 
-// title: of the chart; summary: the text of the read-out while no step is pointed at;
-// paint(root, x, width): draws; read(bucket): the read-out of a step.
+// title: of the chart; summary(): the text of the read-out while no step is pointed at; height(): its pixels;
+// paint(root, x, width): draws; read(bucket): the read-out of a step.  What is dragged over is shown alone.
 function overTime({ title, summary, height, paint, read, left = LEFT }) {
-  const readout = el("output", { "aria-live": "polite" }, summary);
+  const readout = el("output", { "aria-live": "polite" });
   const chart = { follow: () => {} };
   charts.push(chart);
   const host = fitted(el("div", { class: "plot" }), (width) => {
-    const inner = width - left - RIGHT;
-    const x = (ms) => left + (Math.max(0, Math.min(span, ms)) / span) * inner;
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, "aria-label": `${title}: ${summary}` });
-    const every = TICKS.find((tick) => (tick / span) * inner >= 92) ?? span;
-    for (let t = Math.ceil(t0 / every) * every - t0; t <= span; t += every) {
+    const inner = width - left - RIGHT, high = height(), long = view.to - view.from;
+    const x = (ms) => left + ((Math.max(view.from, Math.min(view.to, ms)) - view.from) / long) * inner;
+    const root = svg("svg", { viewBox: `0 0 ${width} ${high}`, role: "img", tabindex: 0, "aria-label": `${title}: ${summary()}` });
+    const every = TICKS.find((tick) => (tick / long) * inner >= 92) ?? long;
+    for (let t = Math.ceil((t0 + view.from) / every) * every - t0; t <= view.to; t += every) {
       const anchor = x(t) > width - 40 ? "end" : "middle";
-      root.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 0, y2: height - BOTTOM }),
-        svg("text", { x: x(t), y: height - 5, "text-anchor": anchor }, moment(t, every)));
+      root.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 0, y2: high - BOTTOM }),
+        svg("text", { x: x(t), y: high - 5, "text-anchor": anchor }, moment(t, every)));
     }
-    paint(root, x, width, height - BOTTOM);
-    for (const gap of data.gaps?.listed ?? []) {
+    paint(root, x, width, high - BOTTOM);
+    for (const gap of (data.gaps?.listed ?? []).filter((row) => row.t >= view.from && row.t <= view.to)) {
       root.append(svg("path", { class: "bad", d: `M${(x(gap.t) - 5).toFixed(1)} 0h10l-5 7z` }, svg("title", {}, `gap: ${gap.reason ?? "not recorded"}`)));
     }
-    const line = svg("line", { class: "cursor", y1: 0, y2: height - BOTTOM, visibility: "hidden" });
-    root.append(line);
+    const line = svg("line", { class: "cursor", y1: 0, y2: high - BOTTOM, visibility: "hidden" });
+    const brush = svg("rect", { class: "brush", y: 0, height: high - BOTTOM, visibility: "hidden" });
+    root.append(brush, line);
     chart.follow = () => {
       line.setAttribute("visibility", place === null ? "hidden" : "visible");
-      readout.textContent = place === null ? summary : `${moment(place * step)} · ${read(place)}`;
+      readout.textContent = place === null ? summary() : `${moment(place * step)} · ${read(place)}`;
       if (place === null) return;
       line.setAttribute("x1", x((place + 0.5) * step));
       line.setAttribute("x2", x((place + 0.5) * step));
     };
-    const touch = (event) => {
+    chart.follow();
+    let begun = null;
+    const under = (event) => {
       const box = root.getBoundingClientRect();
-      point(Math.floor((((event.clientX - box.left) * width) / box.width - left) / inner * count));
+      return view.from + Math.max(0, Math.min(1, (((event.clientX - box.left) * width) / box.width - left) / inner)) * long;
+    };
+    const touch = (event) => {
+      const now = under(event);
+      point(Math.floor(now / step));
+      if (begun === null) return;
+      brush.setAttribute("visibility", "visible");
+      brush.setAttribute("x", Math.min(x(begun), x(now)));
+      brush.setAttribute("width", Math.abs(x(now) - x(begun)));
+    };
+    const show = (one, other) => {
+      const [from, to] = [Math.floor(Math.min(one, other) / step) * step, Math.min(span, Math.ceil(Math.max(one, other) / step) * step)];
+      if (to - from >= 2 * step) change({ from, to });
+    };
+    const drop = (event) => {
+      const from = begun;
+      begun = null;
+      brush.setAttribute("visibility", "hidden");
+      if (from !== null && Math.abs(x(under(event)) - x(from)) > 6) show(from, under(event));
     };
     const keys = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
     return make(root, {
-      pointermove: touch, pointerdown: touch, pointerleave: () => point(null), blur: () => point(null),
+      pointermove: touch, pointerup: drop, blur: () => point(null), dblclick: () => change({ from: 0, to: span }),
+      pointerdown: (event) => { begun = under(event); touch(event); }, pointercancel: () => (begun = null),
+      pointerleave: () => { begun = null; brush.setAttribute("visibility", "hidden"); point(null); },
       keydown: (event) => {
-        if (event.key === "Escape") point(null);
+        if (event.key === "Escape") zoomed() ? change({ from: 0, to: span }) : point(null);
+        if (event.key === "Enter" && place !== null) marked === null ? (marked = place) : (show(marked * step, (place + 1) * step), (marked = null));
         if (!(event.key in keys)) return;
         event.preventDefault();
-        point((place ?? (keys[event.key] > 0 ? -1 : count)) + keys[event.key]);
+        point((place ?? (keys[event.key] > 0 ? Math.floor(view.from / step) - 1 : Math.ceil(view.to / step))) + keys[event.key]);
       },
     }, []);
   });
@@ -134,15 +157,15 @@ function stairs(values, x, base, scale, up, coarse = 1) {
 // Two directions about one line: client to server above it, server to client below.
 // Per second, or per step where that is shorter: a rate must not say more than was seen.
 function mirror(title, { c2s, s2c }, format, unit) {
-  const seconds = Math.max(1, step / 1000), per = step < 1000 ? ` in ${dur(step)}` : "/s";
-  const up = c2s.map((v) => v / seconds), down = s2c.map((v) => v / seconds);
-  const high = Math.max(...up, 1e-9), low = Math.max(...down, 1e-9), height = 190;
+  const each = Math.max(1, step / 1000), per = step < 1000 ? ` in ${dur(step)}` : "/s";
+  const up = c2s.map((v) => v / each), down = s2c.map((v) => v / each);
+  const peak = (values) => Math.max(...inView(values), 1e-9);
   return overTime({
-    title: `${title} per ${step < 1000 ? dur(step) : "second"}`, height,
-    summary: `peak ${format(high)}${per} to the server, ${format(low)}${per} to clients`,
+    title: `${title} per ${step < 1000 ? dur(step) : "second"}`, height: () => 190,
+    summary: () => `peak ${format(peak(up))}${per} to the server, ${format(peak(down))}${per} to clients`,
     read: (at) => `${format(up[at])}${per} to the server · ${format(down[at])}${per} to clients`,
     paint(root, x, width, floor) {
-      const scale = (floor - 14) / (high + low), base = 7 + high * scale, every = Math.max(nice(high + low, 5), step < 1000 ? 1 : 0);
+      const high = peak(up), low = peak(down), scale = (floor - 14) / (high + low), base = 7 + high * scale, every = Math.max(nice(high + low, 5), step < 1000 ? 1 : 0);
       for (let v = -Math.floor(low / every) * every; v <= high; v += every) {
         const y = base - v * scale;
         root.append(svg("line", { class: v ? "grid" : "base", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }),
@@ -154,12 +177,14 @@ function mirror(title, { c2s, s2c }, format, unit) {
   });
 }
 
+const shown = (at, coarse = 1) => (at + 1) * step * coarse > view.from && at * step * coarse < view.to;
+
 // Marks of a track: one bar per step, as high as its count asks (square root, so that one is seen beside many).
 function marks(root, x, top, height, values, kind, coarse = 1) {
-  const most = Math.sqrt(Math.max(...values, 1)), wide = Math.max(1.5, x(step * coarse) - x(0));
+  const most = Math.sqrt(Math.max(...inView(values, coarse), 1)), wide = Math.max(1.5, x(view.from + step * coarse) - x(view.from));
   let path = "";
   values.forEach((value, at) => {
-    if (!value) return;
+    if (!value || !shown(at, coarse)) return;
     const tall = Math.max(3, (Math.sqrt(value) / most) * height);
     path += `M${x(at * step * coarse).toFixed(1)} ${(top + height - tall).toFixed(1)}h${wide.toFixed(1)}v${tall.toFixed(1)}h-${wide.toFixed(1)}z`;
   });
@@ -170,10 +195,28 @@ function marks(root, x, top, height, values, kind, coarse = 1) {
 function trace(root, values, x, y, kind, coarse = 1) {
   let path = "", pen = false;
   values.forEach((value, at) => {
-    if (value === null) return void (pen = false);
+    if (value === null || value === undefined || !shown(at, coarse)) return void (pen = false);
     const here = `${x((at + 0.5) * step * coarse).toFixed(1)} ${y(value).toFixed(1)}`;
     path += pen ? `L${here}` : `M${here}h.01`;
     pen = true;
   });
   root.append(svg("path", { class: "under", d: path }), svg("path", { class: kind, d: path }));
+}
+
+// Lines over time on one scale from zero.  lines: [[name, kind, values]], each value of `coarse` steps.
+function lines(title, series, format, coarse, summary) {
+  const most = () => Math.max(...series.flatMap(([, , values]) => inView(values, coarse).map((value) => value ?? 0)), 1e-9);
+  return overTime({
+    title, summary, height: () => 150,
+    read: (at) => series.map(([name, , values]) => [name, values[Math.floor(at / coarse)]]).filter(([, value]) => value !== null && value !== undefined)
+      .map(([name, value]) => `${name} ${format(value)}`).join(" · ") || "nothing",
+    paint(root, x, width, floor) {
+      const top = most(), y = (value) => floor - (value / top) * (floor - 10), every = nice(top, 4);
+      for (let value = 0; value <= top; value += every) {
+        root.append(svg("line", { class: value ? "grid" : "base", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
+          svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)));
+      }
+      for (const [, kind, values] of series) trace(root, values, x, y, `line ${kind}`, coarse);
+    },
+  });
 }

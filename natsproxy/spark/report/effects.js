@@ -6,16 +6,29 @@ const part = (id, heading, found, draw) => [
   el("h3", { id }, heading), ...(found ? draw(found) : [el("p", { class: "empty" }, data.empty[id])]),
 ];
 
-const ANSWERS = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
+const ANSWERS = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["not asked", "track", "not asked for"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
+
+const LINES = ["c2s", "fault", "s2c", "busy", "bad", "good"];
+
+function pendingOverTime(listed) {
+  const shown = listed.filter((row) => row.pending > 0).sort((a, b) => b.pending - a.pending).slice(0, LINES.length);
+  if (!shown.length) return [];
+  return [
+    el("p", { class: "keys" }, shown.map((row, at) => stroke(`line ${LINES[at]}`, `${row.stream} · ${row.consumer}`))),
+    lines("Messages pending", shown.map((row, at) => [row.consumer, LINES[at], row.over]), short, POINTS, () => `at most ${num(shown[0].pending)}, for ${shown[0].consumer}`),
+  ];
+}
 
 function deliveries({ listed, whole }) {
   const most = Math.max(...listed.map((row) => row.deliveries)), used = ANSWERS.filter(([name]) => whole[name]);
   return [
+    ...pendingOverTime(listed),
     el("p", { class: "keys" }, used.map(([, kind, label]) => key(kind, label))),
     table([
       { ...subject("stream", "stream"), kind: "name" }, subject("consumer", "consumer"), tally("deliveries", "deliveries"),
       { label: "answers", kind: "wide", show: (row) => stack(used.map(([name, kind]) => [row[name], kind]), most, used.map(([name, , label]) => `${num(row[name])} ${label}`).join(", ")) },
-      warning("again", "redelivered", "Deliveries of a message that was delivered before"),
+      warning("redelivered", "redelivered", "Deliveries of a message that was delivered before"),
+      tally("pending", "pending", "The most messages that waited for the consumer"),
       { label: "most", note: "How often one message was delivered at most", value: (row) => row.most, show: (row) => `${num(row.most)} ×` },
       ...used.map(([name, , label]) => tally(label, name)),
       { label: "answer p50", value: (row) => row.latency?.[0], show: (row) => dur(row.latency?.[0]) },
@@ -53,8 +66,22 @@ const errorColumns = [
   tally("conns", "connections"), at("first", "first"), at("last", "last"),
 ];
 
-function errors({ count: total, listed, denied }) {
+// Errors and failed requests over time: first how many, then the share.
+function errorRates({ over, count: total }) {
+  const rate = data.latency?.rate, coarse = data.latency?.coarse, each = Math.max(1, step / 1000);
+  const per = step < 1000 ? ` in ${dur(step)}` : "/s", failed = rate && sum(rate.map(([, no]) => no));
   return [
+    lines(`Errors per ${step < 1000 ? dur(step) : "second"}`, [["errors", "bad", over.map((n) => n / each)]], (n) => short(n), 1,
+      () => `${many(sum(inView(over)), "error")} of ${num(total)}, at most ${short(Math.max(...inView(over)) / each)}${per}`),
+    failed ? lines("Requests without a useful answer, in %", [["failed", "fault", rate.map(([all, no]) => (all ? (100 * no) / all : null))]],
+      (part) => `${digits(part)} %`, coarse, () => `${percent(sum(inView(rate, coarse).map(([, no]) => no)), sum(inView(rate, coarse).map(([all]) => all)))} of requests: no answer, or no responders`) : null,
+  ];
+}
+
+function errors(found) {
+  const { count: total, listed, denied } = found;
+  return [
+    ...errorRates(found),
     table([
       { label: "kind", kind: "text", value: (row) => row.kind, show: (row) => code(row.kind) }, tally("times", "count"),
       { label: "share", kind: "wide", show: (row) => stack([[row.from_proxy, "fault"], [row.count - row.from_proxy, "bad"]], total, `${percent(row.count, total)} of all errors`) },
@@ -87,8 +114,8 @@ function ruleStrips({ count: total, strips: fired }) {
     return [...hits, o && `p50 ${dur(o[1])}, p99 ${dur(o[3])}`].filter(Boolean).join(" · ") || "nothing";
   };
   return overTime({
-    title: "Rules, and the events meanwhile", left: 58, height: strips.length * tall + (answered ? band : 0) + BOTTOM + 4,
-    summary: `${many(total, "firing")} of ${many(fired.length, "rule")}`, read,
+    title: "Rules, and the events meanwhile", left: 58, height: () => strips.length * tall + (answered ? band : 0) + BOTTOM + 4,
+    summary: () => `${many(total, "firing")} of ${many(fired.length, "rule")}`, read,
     paint(root, x, width, floor) {
       strips.forEach((strip, place) => {
         const top = place * tall, sum = strip.values.reduce((a, b) => a + b, 0);
@@ -97,11 +124,11 @@ function ruleStrips({ count: total, strips: fired }) {
           svg("text", { x: x(0) - 6, y: top + 30, "text-anchor": "end" }, short(sum)));
       });
       if (!answered) return;
-      const values = asked.over.flatMap((o) => (o ? [o[1], o[3]] : [])), low = Math.log10(Math.min(...values)), high = Math.log10(Math.max(...values));
+      const values = inView(asked.over, asked.coarse).flatMap((o) => (o ? [o[1], o[3]] : [])), low = Math.log10(Math.min(...values)), high = Math.log10(Math.max(...values));
       const y = (ms) => floor - 6 - ((Math.log10(ms) - low) / (high - low || 1)) * (band - 34);
       root.append(svg("text", { class: "name halo", x: x(0), y: floor - band + 16 }, "request latency, p50 and p99"));
       for (let power = Math.ceil(low); power <= high; power++) {
-        root.append(svg("line", { class: "grid", x1: x(0), x2: x(span), y1: y(10 ** power), y2: y(10 ** power) }),
+        root.append(svg("line", { class: "grid", x1: x(view.from), x2: x(view.to), y1: y(10 ** power), y2: y(10 ** power) }),
           svg("text", { x: x(0) - 6, y: y(10 ** power) + 4, "text-anchor": "end" }, dur(10 ** power)));
       }
       quantileLines(root, x, y);
@@ -130,14 +157,14 @@ const ending = (c) => (c.clean ? (c.closed === null ? "c2s" : "s2c") : "bad");
 const from = (c) => c.opened ?? 0, until = (c) => c.closed ?? span;
 
 function lifelines(listed, total) {
-  const row = listed.length > 30 ? 16 : 20, text = (c) => `${c.name || c.client || ""}${c.clean ? "" : ` · ${c.detail || c.cause}`}`.slice(0, 60);
+  const row = listed.length > 30 ? 16 : 20, left = () => listed.filter(fits), text = (c) => `${c.name || c.client || ""}${c.clean ? "" : ` · ${c.detail || c.cause}`}`.slice(0, 60);
   const inside = (c, at) => from(c) < (at + 1) * step && until(c) >= at * step;
   return overTime({
-    title: "From first to last", height: listed.length * row + BOTTOM + 4, left: 40,
-    summary: total > listed.length ? `${num(listed.length)} of ${many(total, "connection")}: ends that were not clean first, then the busiest` : many(total, "connection"),
+    title: "From first to last", height: () => left().length * row + BOTTOM + 4, left: 40,
+    summary: () => total > listed.length ? `${num(listed.length)} of ${many(total, "connection")}: ends that were not clean first, then the busiest` : many(total, "connection"),
     read: (at) => `${num(listed.filter((c) => inside(c, at)).length)} of these open`,
     paint(root, x, width) {
-      listed.forEach((c, place) => {
+      left().forEach((c, place) => {
         const top = place * row + 3, start = x(from(c)), wide = Math.max(3, x(until(c)) - start), late = start > width * 0.7;
         root.append(svg("rect", { class: ending(c), x: start, y: top + row - 9, width: wide, height: 4, rx: 2 }),
           svg("text", { x: 34, y: top + row - 5, "text-anchor": "end" }, `#${c.id}`),

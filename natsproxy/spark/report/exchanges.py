@@ -12,13 +12,26 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TEXT, Rows, cut, ms, percentiles, rows, who, with_whole
+from natsproxy.spark.report.traffic import (
+    POINTS,
+    TEXT,
+    Rows,
+    cut,
+    ms,
+    percentiles,
+    rows,
+    seen_by,
+    who,
+    with_whole,
+)
 from natsproxy.spark.tables.base import clients_side
 
 DECADE: Final = 6
 """Rows of the heat map per power of ten."""
 NO_PULL: Final = "outcome <> 'pull'"
 """The requests that count here: pull requests wait for messages, so their latency means nothing."""
+_FAILED: Final = "outcome IN ('no reply', 'no responders')"
+"""The requests that got no answer that helps."""
 _COARSE: Final = 100
 """The most steps of time for latencies: a percentile needs more than a few requests."""
 _SLOWEST: Final = 12
@@ -37,13 +50,15 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
         percentiles("latency_ns"),
         percentiles("service_ns", "service"),
+        seen_by(tables),
     )
-    whole, listed = with_whole(counted, ("template",), counts, "requests")
+    whole, listed = with_whole(counted, ("template",), counts, "requests", also="latency[2]")
     if not listed:
         return {}
     for row in (whole, *listed):
         row["latency"], row["service"] = ms(row["latency"]), ms(row["service"])
     coarse = -(-axis.count // _COARSE)
+    _over_time(counted, axis, listed)
     counted = counted.withColumn("at", axis.bucket("t1", coarse))
     steps = counted.where("latency_ns IS NOT NULL").groupBy("at")
     over = {
@@ -51,14 +66,31 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         for row in rows(steps.agg(F.count("*").alias("count"), percentiles("latency_ns")))
     }
     places = range(-(-axis.count // coarse))
+    asked = counted.groupBy("at").agg(F.sum("requests").alias("all"), F.count_if(F.expr(_FAILED)).alias("no"))
+    rate = {row["at"]: [row["all"], row["no"]] for row in rows(asked)}
     return {
         "whole": whole,
         "listed": listed,
+        "rate": [rate.get(at, [0, 0]) for at in places],
         "coarse": coarse,
         "over": [over.get(at) for at in places],
         "decade": DECADE,
         "cells": _cells(counted),
     }
+
+
+def _over_time(counted: DataFrame, axis: Axis, listed: Rows) -> None:
+    """Add to the rows of subjects their p50 and p99 over time, in steps with an answer."""
+    coarse = -(-axis.count // POINTS)
+    named = counted.withColumn("template", cut("template")).where("latency_ns IS NOT NULL")
+    named = named.where(F.col("template").isin([row["template"] for row in listed]))
+    found: dict[str, dict[int, list[float]]] = {}
+    quantiles = F.expr("percentile_approx(latency_ns, array(0.5, 0.99), 1000)").alias("latency")
+    for row in rows(named.groupBy("template", axis.bucket("t1", coarse).alias("at")).agg(quantiles)):
+        found.setdefault(row["template"], {})[row["at"]] = ms(row["latency"]) or []
+    places = range(-(-axis.count // coarse))
+    for row in listed:
+        row["over"] = [found.get(row["template"], {}).get(at) for at in places]
 
 
 def _cells(counted: DataFrame) -> list[list[int | None]]:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from natsproxy.spark.report.exchanges import NO_PULL
 from natsproxy.spark.report.peers import CLEAN
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import cut, ms, percentiles, rows, with_whole
+from natsproxy.spark.report.traffic import cut, ms, percentiles, rows, seen_by, with_whole
 from natsproxy.spark.tables.base import peer
 
 _STRIPS: Final = 12
@@ -35,6 +35,7 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
         percentiles("nullif(delay_ns, 0)", "delay"),
         percentiles("reply_ns", "reply"),
+        seen_by(tables),
     )
     whole, listed = with_whole(table, ("rule", "kind", "action"), counts, "count")
     if not listed:

@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TOP, Rows, cut, ms, percentiles, rows, with_whole
+from natsproxy.spark.report.traffic import POINTS, TOP, Rows, cut, ms, percentiles, rows, seen_by, with_whole
 
-ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "none")
+ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "not asked", "none")
 """The answers to a delivery, as in the table `js_acks`."""
 OUTCOMES: Final = {
     "ack": "ack",
@@ -30,6 +30,8 @@ def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         F.count_if("redelivered").alias("redelivered"),
         F.max("delivered").alias("most"),
         percentiles("answer_ns"),
+        F.max("pending").alias("pending"),
+        seen_by(tables),
         *(F.count_if(F.col("answer") == name).alias(name) for name in ANSWERS),
     )
     whole, listed = with_whole(made, ("stream", "consumer"), counts, "deliveries")
@@ -37,7 +39,22 @@ def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         return {}
     for row in (whole, *listed):
         row["latency"] = ms(row["latency"])
+    _pending(made, axis, listed)
     return {"whole": whole, "listed": listed}
+
+
+def _pending(made: DataFrame, axis: Axis, listed: Rows) -> None:
+    """Add to the rows of consumers the messages that still waited for them, the most in each step of time."""
+    coarse = -(-axis.count // POINTS)
+    named = made.withColumns({name: cut(name) for name in ("stream", "consumer")})
+    known = F.col("consumer").isin([row["consumer"] for row in listed])
+    steps = named.where(known).groupBy("stream", "consumer", axis.bucket("delivered_ns", coarse).alias("at"))
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for row in rows(steps.agg(F.max("pending").alias("most"))):
+        found.setdefault((row["stream"], row["consumer"]), {})[row["at"]] = row["most"]
+    places = range(-(-axis.count // coarse))
+    for row in listed:
+        row["over"] = [found.get((row["stream"], row["consumer"]), {}).get(at) for at in places]
 
 
 def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
@@ -47,6 +64,7 @@ def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
         F.count("*").alias("publishes"),
         F.max("stream").alias("stream"),
         F.max(cut("error")).alias("error_text"),
+        seen_by(tables),
         *counts,
         percentiles("latency_ns"),
     )

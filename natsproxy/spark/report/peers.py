@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, rows, who
+from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, rows, seen_by, who
 from natsproxy.spark.tables.base import CONN
 
 STRIPS: Final = 60
@@ -71,6 +71,7 @@ def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
         *(F.count_if(F.col("ended") == end).alias(end) for end in ("unsub", "max", "close")),
         F.sum("delivered").alias("delivered"),
         F.sum("bytes").alias("bytes"),
+        seen_by(tables),
     )
     top = grouped.orderBy(F.desc("delivered"), F.desc("count"), "template", "queue").limit(TOP)
     return rows(top.withColumns({"template": cut("template"), "queue": cut("queue")}))

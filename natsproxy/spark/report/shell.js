@@ -3,6 +3,7 @@
 const SECTIONS = [
   ["traffic", "Traffic", "Frames between clients and the server, over time.", traffic],
   ["templates", "Subjects", "The busiest subject templates: numbers, identifiers and inbox tokens are turned into *.", templates],
+  ["talk", "Who talks to whom", "Clients that publish, the busiest subjects, clients that get their messages. Point at one to see its part.", talk],
   ["latency", "Latency", "Requests, and the time until their answers.", latency],
   ["slowest", "Slowest requests", "Open one to see its frames as they passed the proxy.", slowest],
   ["jetstream", "JetStream", "Deliveries to consumers and their answers, publish acks, and calls of the API.", jetstream],
@@ -20,12 +21,14 @@ function tiles() {
   const tile = (value, label, href, kind = "") => el("a", { class: `tile ${kind}`, href: `#${href}` }, el("b", {}, value), el("span", {}, label));
   const whole = (x) => short(x, 1e6);
   return el("div", { class: "tiles" }, [
+    tile(`${short(totals.messages / Math.max(data.axis.length / 1000, 1e-3))}/s`, "messages, on average", "traffic"),
     tile(whole(totals.frames), `frames, ${whole(totals.messages)} of them messages`, "traffic"),
     tile(bytes(totals.bytes), "in messages", "traffic"),
-    tile(whole(conns?.count ?? totals.connections), "connections", "connections"),
+    tile(conns ? whole(conns.count) : `≈ ${whole(totals.connections)}`, "connections", "connections"),
     asked && tile(whole(asked.whole.requests), `requests, ${whole(asked.whole.unanswered)} without an answer`, "latency"),
     asked?.whole.latency && tile(dur(asked.whole.latency[2]), `p99 latency, p50 ${dur(asked.whole.latency[0])}`, "latency"),
-    made && tile(whole(made.whole.deliveries), `JetStream deliveries, ${whole(made.whole.redelivered)} again`, "deliveries"),
+    made && tile(whole(made.whole.deliveries), "JetStream deliveries", "deliveries"),
+    made && tile(whole(made.whole.redelivered), "redelivered", "deliveries", made.whole.redelivered && "fault"),
     tile(whole(errs?.count ?? 0), "errors", "errors", errs && "bad"),
     tile(whole(fired?.count ?? 0), "firings of rules", "faults", fired && "fault"),
     lost && tile(whole(lost.count), "gaps", "gaps", "bad"),
@@ -56,11 +59,12 @@ function page() {
     ...(lost.length ? [el("div", { class: "alarm", role: "alert" }, el("b", {}, "This capture is not complete. "), lost.map((finding) => `${finding.text} `))] : []),
     tiles(),
     el("ul", { class: "short", "aria-label": "In short" }, others.map((finding) => el("li", { class: finding.level }, el("a", { href: `#${finding.section}` }, sentence(finding.text))))),
-    ...SECTIONS.map(([name, title, lead, draw]) => el("section", { id: name, "aria-labelledby": `${name}-title` },
+    el("div", { class: "sections" }, SECTIONS.map(([name, title, lead, draw]) => el("section", { id: name, "aria-labelledby": `${name}-title` },
       el("header", {}, el("h2", { id: `${name}-title` }, title), has(name) ? el("p", { class: "lead" }, lead) : null),
-      has(name) ? draw(data[name]) : el("p", { class: "empty" }, why(name)))),
-    el("footer", {}, `Times are UTC. Everything is seen from the clients' side of the proxy: what rules dropped or made counts as clients saw it. Latency is from the request's arrival at the proxy to its answer's way out; pull requests of consumers are left out, since waiting is what they are for. Tables hold the first ${data.top} rows of each question. Charts have steps of ${dur(step)}: point at one, or focus it and use the arrow keys, to read its values.`),
+      has(name) ? draw(data[name]) : el("p", { class: "empty" }, why(name))))),
+    el("footer", {}, `Times are UTC. Everything is seen from the clients' side of the proxy: what rules dropped or made counts as clients saw it. Latency is from the request's arrival at the proxy to its answer's way out; pull requests of consumers are left out, since waiting is what they are for. Tables hold the first ${data.top} rows of each question. Charts have steps of ${dur(step)}: point at one, or focus it and use the arrow keys, to read its values. Drag over a time, or press Enter at its two ends, to see it alone: charts and “messages” are then of that time, other counts of the whole capture. ≈ marks estimates.`),
   );
+  document.getElementById("tools").replaceChildren(...tools());
   document.getElementById("nav").append(...SECTIONS.map(([name, title]) => el("a", { href: `#${name}`, class: has(name) ? "" : "none" }, title)));
 }
 

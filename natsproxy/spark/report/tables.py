@@ -32,13 +32,17 @@ _STEPS: Final = tuple(
 
 
 class Tables:
-    """The tables under `out`; `why` has a sentence for each table that cannot be read."""
+    """The tables under `out`; `why` has a sentence for each table that cannot be read.
+
+    several: more than one recorder wrote them, so groups are told apart by recorder too.
+    """
 
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
         self._store = Store(spark, out)
         self._listed = self._store.listed()
         self._open: dict[str, DataFrame | None] = {}
         self.why: dict[str, str] = {}
+        self.several = False
 
     def get(self, name: str) -> DataFrame | None:
         """Return a table, None (and a reason in `why`) where it is missing or not whole."""

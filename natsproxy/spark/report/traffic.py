@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.tables.base import MESSAGE, clients_side, peer
 
-TOP: Final = 25
+TOP: Final = 50
 """The rows of a table in the report."""
 POINTS: Final = 60
 """The points of a small line."""
@@ -51,17 +51,33 @@ def ms(values: list[int] | None) -> list[float] | None:
     return None if values is None else [value / 1e6 for value in values]
 
 
+def seen_by(tables: Tables) -> Column:
+    """Return the recorders of a group, where there are several: their short names."""
+    if not tables.several:
+        return F.lit(None).alias("recorders")
+    return F.sort_array(F.collect_set(F.substring("recorder", 1, 8))).alias("recorders")
+
+
 def with_whole(
-    table: DataFrame, by: tuple[str, ...], counts: tuple[Column, ...], order: str
+    table: DataFrame, by: tuple[str, ...], counts: tuple[Column, ...], order: str, also: str = ""
 ) -> tuple[dict[str, Any], Rows]:
     """Return the counts of all rows and, by the columns `by`, of the `TOP` groups with most of `order`.
 
-    One pass for both.  Texts in `by` are cut.
+    also: SQL of which the `TOP` groups with most are returned too.  One pass for all.  Texts in `by` are cut.
     """
     grouped = table.rollup(*by).agg(F.grouping_id().alias("level"), *counts)
     all_of = 2 ** len(by) - 1
     kept = grouped.where(F.col("level").isin(0, all_of))
-    whole, *listed = rows(kept.orderBy(F.desc("level"), F.desc(order), *by).limit(TOP + 1)) or [{}]
+    ordered = [F.desc("level"), F.desc(order), *map(F.col, by)]
+    if also:
+        ranks = [
+            F.row_number().over(Window.partitionBy("level").orderBy(most, *by))
+            for most in (F.desc(order), F.expr(also).desc())
+        ]
+        kept = kept.withColumn("rank", F.least(*ranks)).where(F.col("rank") <= TOP).drop("rank")
+    else:
+        kept = kept.orderBy(*ordered).limit(TOP + 1)
+    whole, *listed = rows(kept.orderBy(*ordered)) or [{}]
     texts = [{name: (row[name] or "")[:TEXT] for name in by} for row in listed]
     for row in (whole, *listed):
         for name in ("level", *by):
@@ -126,6 +142,7 @@ def templates(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
             F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
             F.approx_count_distinct("subject").alias("subjects"),
             F.approx_count_distinct(peer()).alias("connections"),
+            seen_by(tables),
         )
         .orderBy((F.col("published") + F.col("delivered")).desc(), "template")
         .limit(TOP)
@@ -165,12 +182,12 @@ def errors(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     return {
         "count": sum(over.values()),
         "over": axis.series(over),
-        "listed": _errors_by(table, axis, "kind"),
-        "denied": _errors_by(denied, axis, "kind", "subject"),
+        "listed": _errors_by(table, axis, tables, "kind"),
+        "denied": _errors_by(denied, axis, tables, "kind", "subject"),
     }
 
 
-def _errors_by(errors: DataFrame, axis: Axis, *by: str) -> Rows:
+def _errors_by(errors: DataFrame, axis: Axis, tables: Tables, *by: str) -> Rows:
     """Return errors by some of their texts: counts, connections, an example, their origin."""
     grouped = errors.groupBy(*(cut(name).alias(name) for name in by)).agg(
         F.count("*").alias("count"),
@@ -179,6 +196,7 @@ def _errors_by(errors: DataFrame, axis: Axis, *by: str) -> Rows:
         F.any_value(cut("text")).alias("example"),
         F.min("t_ns").alias("first"),
         F.max("t_ns").alias("last"),
+        seen_by(tables),
     )
     listed = rows(grouped.orderBy(F.desc("count"), *by).limit(TOP))
     return [row | {"first": axis.ms(row["first"]), "last": axis.ms(row["last"])} for row in listed]

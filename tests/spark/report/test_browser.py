@@ -94,6 +94,14 @@ def test_the_numbers_in_the_document_are_those_of_the_tables(
     assert [(row["subject template"], row["published"], row["delivered"]) for row in subjects] == [
         (row["template"], f"{row['published']:,}", f"{row['delivered']:,}") for row in data["templates"]
     ]
+    assert subjects[0]["conns"] == f"\u2248 {data['templates'][0]['connections']}"
+    assert subjects[0]["per second"] == "5.77"  # 404 messages in 70 s
+    (talk,) = tables(browser, "talk")
+    assert talk[0] == {
+        "subject template": known.EVIL,
+        "published by": f"{known.EVIL} {known.EVENTS + known.DENIED} ",
+        "delivered to": f"client {known.EVENTS} ",
+    }
     (latency,) = tables(browser, "latency")
     assert [(row["subject template"], row["requests"], row["no answer"]) for row in latency] == [
         (row["template"], str(row["requests"]), str(row["unanswered"])) for row in data["latency"]["listed"]
@@ -101,7 +109,7 @@ def test_the_numbers_in_the_document_are_those_of_the_tables(
     slow = next(row for row in latency if row["subject template"] == "svc.b")
     assert (slow["p50"], slow["worst"], slow["service p99"]) == ("30 ms", "60 ms", "59 ms")
     (deliveries, calls, failed) = tables(browser, "jetstream")
-    assert {deliveries[0][name] for name in ("ack", "nak", "again")} == {"8", "2"}
+    assert {deliveries[0][name] for name in ("ack", "nak", "redelivered")} == {"8", "2"}
     assert (calls[0]["call"], calls[0]["errors"], failed[0]["error"]) == ("STREAM.INFO", "1", known.API_ERROR)
     (kinds, denied) = tables(browser, "errors")
     assert (kinds[0]["times"], denied[0]["subject"], denied[0]["denied"]) == (
@@ -144,6 +152,7 @@ def test_charts_are_drawn_in_their_colours(report: tuple[Path, Data], browser: B
     drawn = {
         "traffic": {"c2s": 2000, "s2c": 2000, "card": 50_000},
         "templates": {"c2s": 500, "s2c": 300},
+        "talk": {"c2s": 100, "s2c": 100},
         "latency": {"h1": 50, "h6": 50, "bad": 50},
         "slowest": {"busy": 5000},
         "jetstream": {"good": 300, "fault": 100},
@@ -204,7 +213,80 @@ def test_tables_sort_and_open(report: tuple[Path, Data], browser: Browser) -> No
     assert [row["after"] for row in frames] == ["0", "500 µs", "59.5 ms", "60 ms"]
 
 
-@pytest.mark.parametrize("width", [360, 820, 1280])
+def rows(browser: Browser, section: str) -> int:
+    """Return the rows of a section's tables, or its slow requests, that are shown."""
+    nodes = f"[...document.querySelectorAll('#{section} tbody tr, #{section} > details')]"
+    found: int = browser.run(f"{nodes}.filter((node) => node.checkVisibility()).length")
+    return found
+
+
+def test_a_time_is_chosen_by_dragging(report: tuple[Path, Data], browser: Browser) -> None:
+    """All charts show it alone, rows of other times go, counts are of it; the button brings all back."""
+    path, data = report
+    browser.open(path, "light", 1000)
+    peak = "document.querySelector('#traffic output').textContent"
+    before, slow = browser.run(peak), rows(browser, "slowest")
+    box = browser.run("document.querySelector('#traffic svg[tabindex]').getBoundingClientRect().toJSON()")
+    x = [box["x"] + 52 + (box["width"] - 60) * part for part in (0.5, 0.75)]
+    for kind, at in (("mousePressed", x[0]), ("mouseMoved", x[1]), ("mouseReleased", x[1])):
+        browser.tell("Input.dispatchMouseEvent", type=kind, x=at, y=box["y"] + 50, button="left", buttons=1)
+    browser.tell("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+
+    step = data["axis"]["step"]
+    chosen = slice(int(data["axis"]["count"] * 0.5), int(data["axis"]["count"] * 0.75) + 1)
+    up, down = (max(data["traffic"]["frames"][way][chosen]) for way in ("c2s", "s2c"))
+    assert (
+        browser.run(peak) == f"peak {up} in {step:.0f} ms to the server, {down} in {step:.0f} ms to clients"
+    )
+    assert browser.run(peak) != before
+    assert rows(browser, "slowest") == sum(35 <= row["t1"] / 1000 <= 53 for row in data["slowest"]) < slow
+    assert rows(browser, "gaps") == 0
+    browser.run("document.querySelector('#tools .all').click()")
+    assert (browser.run(peak), rows(browser, "slowest"), rows(browser, "gaps")) == (before, slow, 1)
+    assert browser.complaints() == []
+
+
+def test_a_time_is_chosen_by_keys(report: tuple[Path, Data], browser: Browser) -> None:
+    """Enter at its two ends; Escape shows the whole again."""
+    browser.open(report[0], "light", 1000)
+    browser.run("document.querySelector('#traffic svg[tabindex]').focus()")
+    for key in ("ArrowRight", "Enter", "PageDown", "Enter"):
+        for kind in ("rawKeyDown", "keyUp"):
+            browser.tell("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+    shown = "document.querySelector('#tools .all').textContent"
+    assert browser.run(shown).startswith("00:00:00.000 \u2013 00:00:05.500")
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "section", "fits"),
+    [
+        ("Subject", "svc.*", "latency", ["svc.a", "svc.b"]),
+        ("Subject", "SVC.A", "latency", ["svc.a"]),
+        ("Subject", "svc.z", "latency", []),
+        ("Connection", "service", "connections", ["2"]),
+        ("Connection", "#3", "connections", ["3"]),
+    ],
+)
+def test_filters_choose_rows(
+    report: tuple[Path, Data], browser: Browser, field: str, text: str, section: str, fits: list[str]
+) -> None:
+    """A pattern of NATS or a part of the text; a table without such a column says that it shows all."""
+    browser.open(report[0], "light", 1000)
+    browser.run(
+        f"(() => {{ const field = document.querySelector('#tools input[placeholder^=\"{field}\"]');"
+        f"field.value = {json.dumps(text)}; field.dispatchEvent(new Event('input')); }})()"
+    )
+    found = browser.run(
+        f"[...document.querySelectorAll('#{section} table')][0].tBodies[0].innerText.split('\\n')"
+        ".map((line) => line.split('\\t')[0]).filter(Boolean)"
+    )
+    assert found == fits
+    notes = browser.run("[...document.querySelectorAll('#errors .note')].map((node) => node.textContent)")
+    assert notes[0] == f"not told apart by {field.lower()}"
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("width", [360, 390, 820, 1280, 2560])
 def test_no_page_is_wider_than_its_window(report: tuple[Path, Data], browser: Browser, width: int) -> None:
     """Wide tables scroll by themselves."""
     browser.open(report[0], "light", width)
@@ -218,7 +300,7 @@ def test_an_empty_page_gives_the_reason(browser: Browser, tmp_path: Path) -> Non
     browser.open(path, "light", 1000)
     assert (
         browser.run("[...document.querySelectorAll('section .empty')].map((node) => node.textContent)")
-        == ["Nothing."] * 9
+        == ["Nothing."] * 10
     )
     assert browser.complaints() == []
 

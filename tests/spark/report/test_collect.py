@@ -239,6 +239,9 @@ def test_the_page_is_small_whatever_the_capture_holds(spark: SparkSession, tmp_p
     assert data["connections"]["count"] == many
     assert data["latency"]["whole"]["requests"] == data["deliveries"]["whole"]["deliveries"] == many
     lists = [data["templates"], *(data[name]["listed"] for name in ("latency", "errors", "faults", "gaps"))]
-    assert {len(rows) for rows in lists} == {25}
+    # Of latencies those with most requests, and the slowest.
+    assert [len(rows) for rows in lists] == [50, len(data["latency"]["listed"]), 50, 50, 50]
+    slowest = sorted((row["latency"][2] for row in data["latency"]["listed"]), reverse=True)
+    assert slowest[:50] == [float(many - 1 - place) for place in range(50)]
     assert len(data["connections"]["listed"]) == 60
     assert len(render(data)) < 500_000

@@ -24,6 +24,7 @@ HOSTILE = (
 SECTIONS = (
     "traffic",
     "templates",
+    "talk",
     "fanout",
     "latency",
     "slowest",
