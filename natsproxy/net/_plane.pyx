@@ -31,7 +31,7 @@ import os
 
 from natsproxy.capture.write._block cimport BlockBuilder
 from natsproxy.net._socket cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
     MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, POLLIN, SHUT_WR,
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
     eventfd_write, monotonic, poll_ns, pollfd, recv, send, shutdown,
@@ -39,7 +39,7 @@ from natsproxy.net._socket cimport (
 from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport OPS_ROOM, letter
 from natsproxy.wire._table cimport ByteTable
-from natsproxy.wire._walk cimport AT_OPEN, Message, Passed, Watch, account, pass_messages
+from natsproxy.wire._walk cimport AT_OPEN, Message, Passed, Watch, account, is_system, pass_messages
 from natsproxy.wire.ops import Direction
 
 cdef object _DIRECTIONS = tuple(Direction)
@@ -58,7 +58,7 @@ cdef struct Leg:
     int fd
     int error               # the number of the error that lost it
     bint readable           # the kernel may have bytes, or the end of the stream
-    bint hangup             # the peer has ended the stream, or reset it: read on to the end
+    bint to_the_end         # a short read does not mean that nothing is left: the stream ends, or has urgent bytes
     bint gone               # the peer takes no more
     bint ended              # the end of its stream was read
     bint finished           # we have half-closed it
@@ -381,10 +381,14 @@ cdef class Plane:
             natives.append(self._leg(connection, leg, origin, leg_type))
         connection.client, connection.server = natives
         self.connections.add(connection)
-        for i in range(2):
-            leg = &connection.legs[i]
-            self._register(leg.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, leg)
-            self.make_ready(&connection.flows[i])
+        try:
+            for i in range(2):
+                leg = &connection.legs[i]
+                self._register(leg.fd, EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET, leg)
+                self.make_ready(&connection.flows[i])
+        except OSError:
+            self.forget(connection)  # nothing may read a descriptor that is not ours to read any more
+            raise
         return connection
 
     cdef NativeLeg _leg(self, Connection connection, Leg *leg, origin, leg_type):
@@ -504,10 +508,10 @@ cdef class Plane:
                     break
                 if self._serve(flow):
                     self.make_ready(flow)
+                if monotonic() >= until:
+                    return True
                 if flow == stop:
                     break
-            if monotonic() >= until:
-                return True
 
     cdef void _take_events(self) noexcept nogil:
         cdef Leg *leg
@@ -525,8 +529,8 @@ cdef class Plane:
                     continue
                 if leg == NULL:  # its connection was removed by the event before
                     continue
-                if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
-                    leg.hangup = True
+                if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI):
+                    leg.to_the_end = True
                 if events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
                     leg.readable = True
                     self.make_ready(leg.outgoing)
@@ -637,7 +641,7 @@ cdef class Plane:
                     with gil:
                         self._end(flow)
                     return False
-                if size < READ and not source.hangup:
+                if size < READ and not source.to_the_end:
                     source.readable = False
                 if kept:
                     memcpy(self.buffer + TAIL - kept, flow.tail, kept)
@@ -732,6 +736,7 @@ cdef class Plane:
         flow.passed_frames += 1
         flow.passed_ops[message.op] += 1
         flow.passed_bytes += size - at
+        flow.odd |= is_system(p, message)
         self.frames += 1
         return True
 

@@ -1,0 +1,259 @@
+"""The native plane by itself, between sockets and a relay that is only a list of what it was told."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
+from natsproxy.wire.scanner import COMPILED, Interest, Scanner
+
+if not COMPILED:
+    pytest.skip("not compiled", allow_module_level=True)
+_plane: Any = pytest.importorskip("natsproxy.net._plane")
+
+FRAME = b"PUB a 1\r\nx\r\n"
+LONG = 1 << 60  # ns: a step ends when nothing is left to do
+
+
+class Relay:
+    """Notes its calls; `then` is called at each, once only."""
+
+    def __init__(self, plane: Any, client: socket.socket, server: socket.socket) -> None:
+        self.sockets = (client, server)
+        self.told: list[Any] = []
+        self.then: Callable[[], None] | None = None
+        self.connection = plane.adopt(self, 1, client, server, _plane.NativeLeg)
+
+    def clear(self, *ops: Op) -> None:
+        """Let frames of all ops but these go past."""
+        clauses = (Clause(op_mask(*ops)),) if ops else ()
+        for direction in (C2S, S2C):
+            pipe = SimpleNamespace(full=False, pending=False, out_next=0)
+            pipe.scanner = Scanner(direction, Interest(clauses))
+            self.connection.settle(direction, True, pipe, False)
+
+    def leave(self) -> None:
+        self.connection.remove()
+        for sock in self.sockets:
+            sock.close()
+
+    def _note(self, *told: Any) -> None:
+        self.told.append(told)
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+
+    def received(self, direction: Direction, data: bytes) -> None:
+        self._note(direction, data)
+
+    def ended(self, direction: Direction) -> None:
+        self._note(direction, "ended")
+
+    def leg_lost(self, leg: Any) -> None:
+        self._note(leg, "lost")
+
+    def flushed(self, leg: Any) -> None:
+        self._note("flushed")
+
+    def failed(self, error: BaseException) -> None:
+        self._note(error)
+
+
+class Rig:
+    """A plane, and the peers of its connections."""
+
+    def __init__(self) -> None:
+        self.plane = _plane.Plane(0, 1 << 20, 1 << 20)
+        self.plane.recorded = lambda: None
+        self._open: list[socket.socket] = []
+
+    def sockets(self) -> list[socket.socket]:
+        """Return our ends of two connections, and the peers' ends: client, server, client, server."""
+        pairs = [socket.socketpair() for _ in range(2)]
+        found = [pair[end] for end in range(2) for pair in pairs]
+        for sock in found:
+            sock.setblocking(False)
+        self._open += found
+        return found
+
+    def connect(self) -> tuple[Relay, socket.socket, socket.socket]:
+        """Return a new relay and its two peers."""
+        client, server, *peers = self.sockets()
+        return Relay(self.plane, client, server), peers[0], peers[1]
+
+    def step(self, most: int = LONG) -> bool:
+        return bool(self.plane.step(most, 0, -1))
+
+    def run(self) -> None:
+        """Step until nothing is left to do."""
+        while self.step():
+            pass
+
+    def close(self) -> None:
+        self.plane.close()
+        for sock in self._open:
+            sock.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def fill(relay: Relay, peer: socket.socket) -> None:
+    """Write to the client of a relay until the kernel takes no more, and wait for the rest to go."""
+    while not relay.connection.client.backlog:
+        relay.connection.client.write_all([bytes(1 << 16)])
+    relay.connection.client.expect_flush()
+
+
+def test_an_event_of_a_batch_is_not_for_a_connection_that_ended_in_it(rig: Rig) -> None:
+    """Nor for one that has its descriptors by then."""
+    (first, first_peer, _), (second, second_peer, _) = rig.connect(), rig.connect()
+    fill(first, first_peer)
+    rig.run()
+    later: list[Relay] = []
+
+    def replace() -> None:
+        descriptors = [sock.fileno() for sock in second.sockets]
+        second.leave()
+        relay, peer, _ = rig.connect()
+        assert set(descriptors) & {sock.fileno() for sock in relay.sockets}
+        peer.send(b"for the later one")
+        later.append(relay)
+
+    first.then = replace
+    first_peer.recv(1 << 20)  # room for the backlog: an event, before the second's
+    second_peer.send(b"for the one that ended")
+    rig.run()
+    while not later:
+        first_peer.recv(1 << 20)
+        rig.run()
+    assert ("flushed",) in first.told
+    assert second.told == []
+    assert later[0].told == [(C2S, b"for the later one")]
+
+
+def test_a_connection_that_leaves_in_its_own_call_makes_room_for_another(rig: Rig) -> None:
+    first, peer, _ = rig.connect()
+    later: list[Relay] = []
+
+    def replace() -> None:
+        first.leave()
+        relay, next_peer, _ = rig.connect()
+        next_peer.send(b"b")
+        later.append(relay)
+
+    first.then = replace
+    peer.send(b"a")
+    rig.run()
+    assert first.told == [(C2S, b"a")]
+    assert later[0].told == [(C2S, b"b")]
+
+
+def test_a_leg_that_was_not_adopted_is_not_read(rig: Rig) -> None:
+    client, server, peer, _ = rig.sockets()
+    server.close()
+    peer.send(b"for nobody")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Relay(rig.plane, client, server)
+    rig.run()
+    assert client.recv(100) == b"for nobody"
+
+
+def test_a_step_ends_after_its_time_whoever_is_ready(rig: Rig) -> None:
+    """After the flow that it serves: with no time at all, one flow has its turn in each step."""
+    relays = []
+    for _ in range(10):
+        relay, peer, _ = rig.connect()
+        peer.send(b"a")
+        relays.append(relay)
+    served = []
+    while rig.step(0):
+        served.append(sum(len(relay.told) for relay in relays))
+    assert [relay.told for relay in relays] == [[(C2S, b"a")]] * 10
+    assert set(range(1, 10)) <= set(served)
+
+
+def test_bytes_behind_urgent_ones_are_read(rig: Rig) -> None:
+    """A read ends before an urgent byte: a short one then does not mean that nothing is left."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        client, _ = listener.accept()
+    _, server, _, server_peer = rig.sockets()
+    client.setblocking(False)
+    with peer, client:
+        relay = Relay(rig.plane, client, server)
+        relay.clear()
+        rig.run()
+        peer.send(FRAME)
+        peer.send(b"!", socket.MSG_OOB)
+        peer.send(FRAME)
+        rig.run()
+        assert server_peer.recv(100) == FRAME * 2
+        relay.connection.remove()
+
+
+def test_a_frame_of_the_system_is_told_before_its_end_has_come(rig: Rig) -> None:
+    """Recorders search the frames behind it for secrets."""
+    relay, peer, server_peer = rig.connect()
+    relay.clear()
+    peer.send(b"PUB $SYS.REQ.x 100\r\nand its payload, of which")
+    rig.run()
+    assert server_peer.recv(100)
+    _, _, _, odd, opened = relay.connection.take(C2S)
+    assert odd
+    assert opened is not None
+
+
+def test_a_failure_ends_the_turns_of_one_connection(rig: Rig) -> None:
+    (failing, failing_peer, _), (other, other_peer, _) = rig.connect(), rig.connect()
+    error = RuntimeError("a bug")
+
+    def fail() -> None:
+        raise error
+
+    failing.then = fail
+    for _ in range(2):
+        failing_peer.send(b"a")
+        other_peer.send(b"b")
+        rig.run()
+    assert failing.told == [(C2S, b"a"), (error,)]
+    assert [data for _, data in other.told] == [b"b", b"b"]
+
+
+def test_both_legs_end_in_the_same_step(rig: Rig) -> None:
+    relay, peer, server_peer = rig.connect()
+    relay.clear(*Op)
+    peer.send(b"PUB a 1")
+    for each in (peer, server_peer):
+        each.close()
+    rig.run()
+    assert relay.told == [(C2S, b"PUB a 1"), (C2S, "ended"), (S2C, "ended")]
+    assert relay.connection.remove() == [(b"", True), (b"", True)]
+
+
+def test_a_backlog_is_sent_before_a_half_close(rig: Rig) -> None:
+    relay, peer, _ = rig.connect()
+    fill(relay, peer)
+    relay.then = relay.connection.client.finish
+    received = bytearray()
+    while True:
+        try:
+            data = peer.recv(1 << 20)
+        except BlockingIOError:
+            rig.run()
+            continue
+        if not data:
+            break
+        received += data
+    assert relay.told == [("flushed",)]
+    assert len(received) % (1 << 16) == 0
