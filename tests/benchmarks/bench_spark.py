@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from natsproxy.capture.read.segment import CaptureFile
-from tests.kit.traffic import traffic
+from tests.kit.traffic import minutes, traffic
 
 FRAMES = 2_000_000
+SMALL, CAPTURES, FRAMES_EACH = "minutes", 10_000, 100
 PURE_BLOCKS = 10  # of the capture: enough for the pure twin
 
 
@@ -71,6 +72,25 @@ def tables(path: Path, cores: int) -> dict[str, Any]:
     return watch.facts(count(path)) | {
         "steps": [(name, at - b) for (name, at), b in zip(marks, before, strict=False)]
     }
+
+
+def plan_small(path: Path, cores: int) -> dict[str, Any]:
+    """The tasks of small captures in a folder beside the large one, as `analyze` plans them."""
+    from natsproxy.spark.source.data_source import plan
+    from natsproxy.spark.source.options import parse
+    from natsproxy.spark.storage.executor_writer import TASK_BYTES
+
+    with Watch() as watch:
+        tasks = plan(parse({"path": str(path.parent / SMALL), "partitionBytes": str(TASK_BYTES)}))
+    return watch.facts(CAPTURES * FRAMES_EACH) | {"note": f"{CAPTURES:,} captures in {len(tasks)} tasks"}
+
+
+def info_small(path: Path, cores: int) -> dict[str, Any]:
+    """`capture info` of those."""
+    command = [sys.executable, "-m", "natsproxy", "capture", "info", str(path.parent / SMALL)]
+    with Watch() as watch:
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return watch.facts(CAPTURES * FRAMES_EACH)
 
 
 def count(path: Path) -> int:
@@ -130,6 +150,8 @@ JOBS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "decode to Arrow, pure Python": lambda path, cores: decode(path, cores, pure=True),
     "data source to noop": source,
     "analyze, all tables": tables,
+    "plan small captures": plan_small,
+    "capture info of those": info_small,
 }
 ROWS = [
     ("decode to Arrow, compiled", 1),
@@ -138,6 +160,8 @@ ROWS = [
     ("data source to noop", 1),
     ("analyze, all tables", 2),
     ("analyze, all tables", 1),
+    ("plan small captures", 1),
+    ("capture info of those", 1),
 ]
 
 
@@ -148,6 +172,7 @@ def main(frames: int) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = traffic(Path(folder) / "a.ncap", frames)
+        minutes(path.parent / SMALL, CAPTURES, FRAMES_EACH)
         print(f"{count(path):,} frames of 16 bytes, {path.stat().st_size / 1e6:.0f} MB")
         print(f"{'':32}{'cores':>6}{'seconds':>9}{'cpu s':>8}{'frames/s':>12}{'per cpu s':>11}{'MiB':>7}")
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -158,7 +183,7 @@ def main(frames: int) -> None:
             rate, worked = made["frames"] / made["seconds"], made["frames"] / made["cpu"]
             print(
                 f"{name:32}{cores:>6}{made['seconds']:>9.1f}{made['cpu']:>8.1f}{rate:>12,.0f}{worked:>11,.0f}"
-                f"{made['memory']:>7}",
+                f"{made['memory']:>7}  {made.get('note', '')}".rstrip(),
                 flush=True,
             )
             for table, seconds in made.get("steps", []):

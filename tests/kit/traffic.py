@@ -58,6 +58,22 @@ def traffic(path: Path, frames: int, *, size: int = 16) -> Path:
     return path
 
 
+def minutes(folder: Path, count: int, frames: int) -> Path:
+    """Write captures that a recorder rotated by the minute, of so many frames each; return their folder."""
+    writer = CaptureWriter(folder, SegmentInfo(os.urandom(16), bytes(16), WALL, MONO))
+    minute = 60 * 1_000_000_000
+    for number in range(count):
+        writer.open_segment()
+        builder, t = BlockBuilder(), MONO + number * minute
+        builder.begin(t, WALL + number * minute)
+        for first in range(number * frames, (number + 1) * frames):
+            raw = b"PUB telemetry.device-%d 5\r\nhello\r\n" % (first % 50)
+            builder.add(Frames(1 + first % 8, C2S, raw, 1, op_mask(Op.PUB), first, t, first, t))
+        writer.write(builder.seal())
+    writer.close()
+    return folder
+
+
 def _read(read: int, size: int) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the bytes of a read: what 1 published, 2 got, 2 published, 1 got."""
     body = b"%d\r\n%s\r\n" % (size, b"x" * size)
