@@ -16,6 +16,7 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 from tests.spark.conftest import Known, load
+from tests.spark.hop_captures import in_a_row
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 import pyarrow as pa
@@ -80,7 +81,12 @@ def rows(table: pa.Table) -> Counter[str]:
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_tables_equal_those_of_spark(spark: SparkSession, known: Known, tmp_path: Path) -> None:
     """Of the golden captures and of firings, with damage and skew; and the report is made of them."""
-    captures = [*known.captures, skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
+    captures = [
+        *known.captures,
+        *in_a_row(tmp_path),
+        skewed(tmp_path / "skewed.ncap"),
+        damaged(tmp_path / "damaged.ncap"),
+    ]
     done = analyze(captures, tmp_path / "out", "--report", str(tmp_path / "report.html"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").stat().st_size > 10_000

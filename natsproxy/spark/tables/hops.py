@@ -15,7 +15,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.tables.base import CONN, shaped, when, with_text
+from natsproxy.spark.tables.base import CONN, shaped, when
 from natsproxy.spark.tables.connections import info
 
 SLACK = 5_000_000_000
@@ -50,8 +50,8 @@ def hops(frames: DataFrame, items: DataFrame) -> DataFrame:
             F.max(when("sends", "at_ns")).alias("sent_ns"),
             F.max(when("NOT sends", "at_ns")).alias("received_ns"),
             F.max("size").alias("size"),
-            F.max(F.xxhash64("op")).alias("op_id"),
-            F.max(F.xxhash64("subject")).alias("subject_id"),
+            # No key has more than two rows here: texts cost no more than numbers that stand for them.
+            *(F.any_value(text, True).alias(text) for text in ("op", "subject", "template")),
         )
         .where("sent_ns IS NOT NULL AND received_ns IS NOT NULL")
         .join(F.broadcast(found), "link")
@@ -63,8 +63,6 @@ def hops(frames: DataFrame, items: DataFrame) -> DataFrame:
     )
     clocks = clocks.withColumn("clock_ns", F.expr("(there - back) DIV 2"))
     rows = pairs.withColumn("hour", hour).join(F.broadcast(clocks), ["recorder", "next_recorder", "hour"])
-    rows = with_text(rows, frames, "op_id", "op", few=True)
-    rows = with_text(rows, passed.where("subject IS NOT NULL"), "subject_id", "subject", "template")
     ahead = "if(dir = 0, 1, -1) * coalesce(clock_ns, 0)"
     return shaped("hops", rows.withColumn("latency_ns", F.expr(f"{took} - {ahead}")))
 
@@ -91,9 +89,8 @@ def links(items: DataFrame) -> DataFrame:
         f"AND opened <= coalesce(next_closed + {SLACK}, opened)"
     )
     # An address that was soon used again: of the pairs in question the two that began together.
-    apart = F.expr("abs(next_opened - opened)")
-    for conn in (CONN, [f"next_{name}" for name in CONN]):
-        place = F.row_number().over(Window.partitionBy(*conn).orderBy(apart))
-        found = found.withColumn("place", place).where("place = 1")
     names = [*CONN, *(f"next_{name}" for name in CONN)]
+    for conn in (names[:2], names[2:]):
+        order = Window.partitionBy(*conn).orderBy(F.expr("abs(next_opened - opened)"), *names)
+        found = found.withColumn("place", F.row_number().over(order)).where("place = 1")
     return found.select(F.xxhash64(*names).alias("link"), *names)

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 
-from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.testing import TestProxy
-from natsproxy.wire.ops import C2S, S2C
-from tests.kit.captures import MONO, Scribe, write
 from tests.kit.servers import NatsServer
 from tests.spark.conftest import load
+from tests.spark.hop_captures import AHEAD, MS, in_a_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 Row = dict[str, Any]
-MS = 1_000_000
 REQUESTS = 100
 
 
@@ -87,28 +84,11 @@ def test_a_sidecar_and_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_clocks_and_addresses(spark: SparkSession, tmp_path: Path) -> None:
-    """The clock of the second is 7 ms ahead; an address is used again, by a client of another machine."""
-    ahead, address = 7 * MS, "10.0.0.1:4000"
-    near, far = Scribe(), Scribe()
-    near.items.append(Open(1, MONO, {"client": "10.0.0.9:1", "upstream_local": address}))
-    for conn, since in ((5, 1 * MS), (6, 90_000 * MS)):
-        far.items.append(
-            Open(conn, MONO + since + ahead, {"client": address, "upstream_local": "10.0.0.2:1"})
-        )
-    far.frame(2 * MS + ahead, 5, S2C, b"INFO {}\r\n")
-    near.frame(4 * MS, 1, S2C, b"INFO {}\r\n")
-    for number, took in enumerate((2, 3)):
-        near.frame((10 + number) * MS, 1, C2S, b"PUB a.%d 1\r\nx\r\n" % number)
-        far.frame((10 + number + took) * MS + ahead, 5, C2S, b"PUB a.%d 1\r\nx\r\n" % number)
-    near.frame(20 * MS, 1, C2S, b"PUB lost 1\r\nx\r\n")
-    far.frame(90_001 * MS, 6, C2S, b"PUB a.0 1\r\nx\r\n")
-    for scribe, conn in ((near, 1), (far, 5)):
-        scribe.items.append(Close(conn, MONO + 30 * MS, "client-closed", {}))
-    captures = [write(tmp_path / "near.ncap", near.items), write(tmp_path / "far.ncap", far.items)]
-    hops = tables(spark, captures, "hops")["hops"]
+    """The difference of the clocks is found, and the client of another machine is not taken for the proxy."""
+    hops = tables(spark, in_a_row(tmp_path), "hops")["hops"]
     names = ("conn_id", "next_conn_id", "dir", "ordinal", "op", "subject", "size", "clock_ns", "latency_ns")
     assert sorted(tuple(row[name] for name in names) for row in hops) == [
-        (1, 5, 0, 0, "PUB", "a.0", 1, ahead, 2 * MS),
-        (1, 5, 0, 1, "PUB", "a.1", 1, ahead, 3 * MS),
-        (1, 5, 1, 0, "INFO", None, 0, ahead, 2 * MS),
+        (1, 5, 0, 0, "PUB", "a.0", 1, AHEAD, 2 * MS),
+        (1, 5, 0, 1, "PUB", "a.1", 1, AHEAD, 3 * MS),
+        (1, 5, 1, 0, "INFO", None, 0, AHEAD, 2 * MS),
     ]
