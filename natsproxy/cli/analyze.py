@@ -101,20 +101,29 @@ def analyze(
         )
     size = None if files is None else sum(file.size for file in files)
     settings = dict(map(_setting, conf))
-    spark = open_session(
-        cores, size=size, master=master, remote=remote, engine=engine, log=spark_log, settings=settings
-    )
-    try:
-        if watch:
-            _watch(spark, captures, out, wanted, every, refresh, report, quiet)
-        else:
-            with survey.saved(files or ()) as seen:
-                analyze.analyze(
-                    spark, captures, out, wanted, _silent if quiet else _progress, seen if files else None
-                )
-        _results(spark, out, wanted, report, captures)
-    finally:
-        spark.stop()
+    with _RunProgress(quiet) as progress:
+        spark = open_session(
+            cores,
+            size=size,
+            master=master,
+            remote=remote,
+            engine=engine,
+            log=spark_log,
+            settings=settings,
+            starting=lambda: progress.say(f"starting {engine.capitalize()}"),
+        )
+        try:
+            if watch:
+                progress.end()
+                _watch(spark, captures, out, wanted, every, refresh, report, quiet)
+            else:
+                with survey.saved(files or ()) as seen:
+                    made = seen if files else None
+                    progress.say(f"reading {', '.join(captures)}")
+                    analyze.analyze(spark, captures, out, wanted, progress.table, made, progress.reading)
+            _results(spark, out, wanted, report, captures, progress)
+        finally:
+            spark.stop()
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -122,6 +131,48 @@ def _setting(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise ConfigError(f"--conf {text}: must be NAME=VALUE, such as spark.driver.memory=4g")
     return name, value
+
+
+class _RunProgress:
+    """Progress of a run: what it does now, one changing line on a terminal; and a line per written table."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        self._quiet = quiet
+        self._status = console.status("", spinner="line") if console.is_terminal and not quiet else None
+
+    def __enter__(self) -> _RunProgress:
+        return self
+
+    def say(self, text: str) -> None:
+        """Say what is done now."""
+        if self._status is not None:
+            self._status.update(text)
+            self._status.start()
+        elif not self._quiet and text:
+            click.echo(text, err=True)
+
+    def reading(self, done: int, tasks: int) -> None:
+        """Say how much is read; only where that line can change."""
+        if self._status is not None:
+            self.say(f"reading: {done} of {tasks} parts")
+
+    def table(self, name: str, rows: int) -> None:
+        """Say that a table is written."""
+        if not self._quiet:
+            _progress(name, rows)
+        if self._status is not None:
+            self.say("making tables")
+
+    def end(self) -> None:
+        """Say no more."""
+        if self._status is not None:
+            self._status.stop()
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
 
 
 class _StopRequest:
@@ -222,8 +273,16 @@ class _WatchProgress:
         )
 
 
-def _results(spark: Spark, out: str, tables: list[str], report: str | None, captures: Sequence[str]) -> None:
+def _results(
+    spark: Spark,
+    out: str,
+    tables: list[str],
+    report: str | None,
+    captures: Sequence[str],
+    progress: _RunProgress,
+) -> None:
     """Show the latencies; write the report if one is wanted."""
+    progress.end()
     from natsproxy.spark.jobs.analyze import latencies
 
     if "requests" in tables:
@@ -231,7 +290,9 @@ def _results(spark: Spark, out: str, tables: list[str], report: str | None, capt
     if report is not None:
         from natsproxy.spark.report import write
 
+        progress.say(f"writing {report}")
         write(spark, out, report, captures)
+        progress.end()
     click.echo(f"the tables are in {out}" + (f", the report is {report}" if report else ""), err=True)
 
 

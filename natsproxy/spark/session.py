@@ -22,13 +22,14 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.spark.reach import check_reachable
 from natsproxy.spark.sail import sail_session
 
 if TYPE_CHECKING:
@@ -85,20 +86,23 @@ def open_session(
     engine: str = ENGINES[0],
     log: str | Path | None = None,
     settings: Mapping[str, str] | None = None,
+    starting: Callable[[], None] = lambda: None,
 ) -> SparkSession:
     """Return the session to work in.
 
     cores: of this machine, unless there is a master or a Connect server; size: the bytes to read, about (they
     decide about compilers).  master: `spark://host:7077`, `yarn`, `local[4]`.  remote: of a Connect server,
     `sc://host:15002`.  engine: one of `ENGINES`.  log: a file for the stderr of a Java that is started here
-    (each failure is pages of stack traces); our own stderr if not given.  settings: Spark's, by name.  Raises
-    NatsproxyError, in a sentence, where pyspark or a Java is missing or Spark does not start, and ConfigError
+    (each failure is pages of stack traces); our own stderr if not given.  settings: Spark's, by name.
+    starting: called before the seconds that the start takes.  Raises NatsproxyError, in a sentence, where
+    pyspark or a Java is missing, a master or server is not reached or Spark does not start, and ConfigError
     for a master beside a Connect server.
     """
     need_pyspark()
     if engine == "sail":
         if master or remote:
             raise ConfigError("the engine sail runs on this machine, without a master or a Connect server")
+        starting()
         return sail_session(cores, {**ALWAYS, **(settings or {})})
     from pyspark.sql import SparkSession
 
@@ -123,6 +127,8 @@ def open_session(
         builder = builder.master(master)
         if master.startswith("local"):
             chosen = {**local_settings(size), "spark.sql.warehouse.dir": _folder(), **chosen}
+    check_reachable(remote or master or "")
+    starting()
     for key, value in chosen.items():
         builder = builder.config(key, value)
     with translate_errors(place), _stderr(log):

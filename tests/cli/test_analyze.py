@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -102,6 +103,26 @@ def test_options_that_make_no_sense(options: list[str], expected: str, tmp_path:
     done = CliRunner().invoke(main, ["analyze", str(good), "--out", str(tmp_path / "out"), *options])
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
     assert expected in done.output
+
+
+@pytest.mark.parametrize(
+    "option", ["--master=spark://127.0.0.1:{},127.0.0.1:{}", "--remote=sc://127.0.0.1:{}"]
+)
+def test_a_master_that_cannot_be_reached_is_said_at_once(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would try for minutes."""
+    monkeypatch.setattr("natsproxy.spark.session.find_spec", lambda name: object())
+    monkeypatch.setattr("natsproxy.spark.session.find_java", lambda: None)
+    good = write(tmp_path / "good.ncap", [])
+    with socket.socket() as closed:  # bound, and nobody listens
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        place = option.replace("{}", str(port))
+        done = CliRunner().invoke(main, ["analyze", str(good), "--out", str(tmp_path / "out"), place])
+    assert done.exit_code == 2
+    assert f"://127.0.0.1:{port} cannot be reached: Connection refused" in done.output
+    assert len(done.output.splitlines()) == 1
 
 
 def test_without_the_extra_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,7 @@ def test_a_java_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
             str(tmp_path / "out"),
             "--spark-log",
             str(tmp_path / "log"),
+            "--quiet",
         ],
         env={**os.environ, "JAVA_HOME": str(home)},
         capture_output=True,
@@ -178,6 +179,8 @@ def test_analyze_works_where_no_java_is_installed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr + log.read_text()
     assert "quotes.acme" in done.stdout
     assert done.stderr.splitlines() == [
+        "starting Spark",
+        f"reading {capture}",
         "frames: 28 rows",
         "items: 4 rows",
         "requests: 3 rows",

@@ -28,6 +28,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.source.data_source import NatscapDataSource
+from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, TABLES, derive, exchanges
@@ -79,15 +80,17 @@ def analyze(
     tables: Iterable[str] = TABLES,
     progress: Progress = lambda table, rows: None,
     survey: str | None = None,
+    reading: Reading = lambda done, tasks: None,
 ) -> None:
     """Write tables under `out`, one folder of Parquet each; `frames` and `items` always.
 
     out: a folder, or a URL that Spark can write to.  The columns of each table stand in
     `natsproxy/spark/schema.py`, their meaning with its function in `natsproxy/spark/tables/`.  progress:
     called with each table when it is written, and the number of its rows.  survey: a file with the survey of
-    the captures (`natsproxy/spark/source/survey.py`), where the caller has made it.  Raises, in one sentence
-    each, ConfigError for an unknown table, CaptureError for captures that cannot be read, NatsproxyError
-    where the tables cannot be written.
+    the captures (`natsproxy/spark/source/survey.py`), where the caller has made it.  reading:
+    called while captures are read, with the tasks that have ended and the number of all.  Raises, in one
+    sentence each, ConfigError for an unknown table, CaptureError for captures that cannot be read,
+    NatsproxyError where the tables cannot be written.
     """
     wanted = chosen(tables)
     store = Store(spark, out)
@@ -96,7 +99,7 @@ def analyze(
         if store.local_tasks:
             paths = _list(captures)
             sources = {name: {**given, **made, "paths": paths} for name, given in SOURCE_OPTIONS.items()}
-            written = store.write_on_executors(sources)
+            written = store.write_on_executors(sources, reading)
         else:
             frames, items = (read(spark, captures, **SOURCE_OPTIONS[name], **made) for name in SOURCES)
             written = {"frames": store.write("frames", dated(frames)), "items": store.write("items", items)}

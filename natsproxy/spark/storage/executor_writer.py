@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,7 +55,17 @@ class WrittenFile(NamedTuple):
     rows: int
 
 
-def write(spark: SparkSession, sources: Mapping[str, Mapping[str, str]], out: Path) -> dict[str, int]:
+Reading = Callable[[int, int], None]
+"""Called about each second with the tasks that have ended, and the number of all."""
+_DONE = "done-"
+
+
+def write(
+    spark: SparkSession,
+    sources: Mapping[str, Mapping[str, str]],
+    out: Path,
+    reading: Reading = lambda done, tasks: None,
+) -> dict[str, int]:
     """Write the tables `frames` (by days) and `items` under `out`; return the number of rows of each.
 
     sources: the options of the data source for both, with the same captures.  The tables do not exist yet.
@@ -67,7 +80,8 @@ def write(spark: SparkSession, sources: Mapping[str, Mapping[str, str]], out: Pa
         if sum(each.size for each in partitions) < TASK_BYTES:
             files = write_partitions(partitions, options, temporary)
         else:
-            files = _run_tasks(spark, sources, temporary)
+            with _watched(temporary, len(partitions), reading):
+                files = _run_tasks(spark, sources, temporary)
         for name in options:
             (out / name).mkdir(exist_ok=True)
         for file in files:
@@ -95,6 +109,25 @@ def _run_tasks(
     given = {"folder": str(folder), "sources": json.dumps(sources)}
     rows = spark.read.format(FORMAT).options(**given).load().collect()  # this runs the tasks
     return [WrittenFile(*row) for row in rows]
+
+
+@contextmanager
+def _watched(folder: Path, tasks: int, reading: Reading) -> Iterator[None]:
+    """Count the tasks that have ended while others run."""
+    ended = threading.Event()
+
+    def count() -> None:
+        while not ended.wait(1):
+            reading(sum(1 for _ in folder.glob(f"{_DONE}*")), tasks)
+
+    counting = threading.Thread(target=count)
+    reading(0, tasks)
+    counting.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        counting.join()
 
 
 def write_partitions(
@@ -156,6 +189,7 @@ class ExecutorReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[WrittenFile]:
         """Write one partition; yield the files."""
         yield from write_partitions([partition], self._options, self._folder)
+        (self._folder / f"{_DONE}{uuid.uuid4()}").touch()
 
 
 class DayFiles:

@@ -117,14 +117,18 @@ class Store:
             count = table.num_rows
         return count
 
-    def write_on_executors(self, sources: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+    def write_on_executors(
+        self,
+        sources: Mapping[str, Mapping[str, str]],
+        reading: executor_writer.Reading = lambda done, tasks: None,
+    ) -> dict[str, int]:
         """Write the whole tables `frames` and `items` past Spark's writer; return the number of their rows.
 
-        sources: the options of the data source for both.  Allowed only with `local_tasks`: the tasks write
-        files of this machine.
+        sources: the options of the data source for both.  reading: see `executor_writer.py`.  Allowed only
+        with `local_tasks`: the tasks write files of this machine.
         """
         with translate_errors(self.place("frames")):
-            written = executor_writer.write(self._spark, sources, Path(self.out))
+            written = executor_writer.write(self._spark, sources, Path(self.out), reading)
         self._rows |= written
         self.few = written["frames"] < FEW
         return written

@@ -67,7 +67,10 @@ def test_they_are_the_rows_of_the_source(
     theirs = Store(spark, tmp_path / "theirs")
     ours = Store(spark, tmp_path / "ours")
     assert ours.local_tasks
-    written = ours.write_on_executors(sources(captures))
+    told = list[tuple[int, int]]()
+    written = ours.write_on_executors(sources(captures), lambda done, tasks: told.append((done, tasks)))
+    assert bool(told) is (task_bytes == 1)
+    assert all(done <= tasks > len(GOLDEN) for done, tasks in told)
     assert written == {"frames": theirs.write("frames", source), "items": theirs.write("items", items)}
     for name in written:
         rows = [Counter(map(tuple, store.source(name).collect())) for store in (ours, theirs)]
