@@ -32,6 +32,8 @@ from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, TABLES, derive, exchanges
+from natsproxy.spark.tables.folding import message_folds
+from natsproxy.spark.tables.messages import subjects
 
 Progress = Callable[[str, int], None]
 """Called with a table and its number of rows, each time when a table or a batch is written."""
@@ -127,6 +129,8 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
             paired = pool.submit(kept.enter_context, store.kept(exchanges(frames)))
 
         def write(name: str) -> int:
+            if name == "subjects":
+                return store.write(name, subjects(frames, message_folds(frames)))
             return store.write(
                 name, derive(name, frames, items, paired.result() if name in selecting else None)
             )

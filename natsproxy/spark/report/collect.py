@@ -72,6 +72,7 @@ def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path]
     captures: their names, for the heading.  Raises NatsproxyError where `out` has no whole table of frames.
     """
     tables = Tables(spark, out)
+    tables.fold()
     frames = tables.get("frames")
     if frames is None:
         raise NatsproxyError(f"{out} has no tables to report on: {tables.why['frames']}")

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from natsproxy.spark.storage.store import Store
+from natsproxy.spark.tables.folding import folded, template_folds
 
 BUCKETS: Final = 240
 """The most steps that the time axis has."""
@@ -43,15 +44,28 @@ class Tables:
         self._open: dict[str, DataFrame | None] = {}
         self.why: dict[str, str] = {}
         self.several = False
+        self._folds: list[str] = []
 
     def get(self, name: str) -> DataFrame | None:
         """Return a table, None (and a reason in `why`) where it is missing or not whole."""
         if name not in self._open:
             row = self._listed.get(name)
-            self._open[name] = None if row is None else self._store.of(row)
+            self._open[name] = None if row is None else self._folded(self._store.of(row))
             if row is None:
                 self.why[name] = f"The table “{name}” was not written by this analysis."
         return self._open[name]
+
+    def fold(self) -> None:
+        """Fold the templates of all tables where those of `subjects` take too many names."""
+        subjects = self.get("subjects")
+        if subjects is not None:
+            self._folds = template_folds(subjects)
+            self._open.clear()
+
+    def _folded(self, table: DataFrame) -> DataFrame:
+        if not self._folds or "template" not in table.columns:
+            return table
+        return table.withColumn("template", folded("template", self._folds))
 
 
 @dataclass(frozen=True)

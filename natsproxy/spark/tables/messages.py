@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -15,18 +17,22 @@ from natsproxy.spark.tables.base import (
     when,
     with_peer,
 )
+from natsproxy.spark.tables.folding import folded
 
 _LINES = r"transform(split(headers, '\n'), line -> regexp_replace(line, '\r$', ''))"
 _MINUTE = 60_000_000_000
 _BLANKS = r"'^[ \t]+|[ \t]+$'"
 
 
-def subjects(frames: DataFrame) -> DataFrame:
+def subjects(frames: DataFrame, folds: Sequence[str] = ()) -> DataFrame:
     """Return one row per subject template, minute and direction: messages, bytes, connections, subjects.
 
-    minute: of arrival at the proxy.  distinct_subjects: an estimate, within 5 % in most cases.
+    minute: of arrival at the proxy.  distinct_subjects: an estimate, within 5 % in most cases.  folds: the
+    positions that are folded (`folding.py`), `**` in the template.
     """
     rows = clients_side(frames).where(MESSAGE)
+    if folds:
+        rows = rows.withColumn("template", folded("template", folds))
     minute = F.expr(f"(t_ns - pmod(t_ns, {_MINUTE})) DIV {_MINUTE}")
     grouped = rows.groupBy("template", minute.alias("minute"), "dir").agg(
         F.count("*").alias("messages"),

@@ -89,6 +89,25 @@ def test_running_it_again_replaces_everything(spark: SparkSession, tmp_path: Pat
     assert not (out / "gaps").exists()
 
 
+def test_positions_with_too_many_names_are_folded(spark: SparkSession, tmp_path: Path) -> None:
+    """In `subjects` and in the report, whatever signs stand before them; a few names stay."""
+    from natsproxy.spark.report.collect import collect
+
+    scribe = Scribe()
+    names = [f"{first}{second}" for first in "abcdefgh" for second in "ijklmnop"]
+    for n, name in enumerate(names):
+        for subject in (f"chat+(x.{name}.said.{name}", f"few.{name[0]}"):
+            scribe.frame(n * MS, 1, C2S, b"PUB %s 1\r\nx\r\n" % subject.encode())
+    capture = write(tmp_path / "a.ncap", scribe.items)
+    analyze(spark, [capture], tmp_path / "out", ["subjects"])
+
+    rows = Store(spark, tmp_path / "out").read("subjects").collect()
+    found = {row.template: row.messages for row in rows}
+    assert found == {"chat+(x.**.said.**": 64} | {f"few.{name}": 8 for name in "abcdefgh"}
+    templates = collect(spark, tmp_path / "out")["templates"]
+    assert {row["template"]: row["published"] for row in templates} == found
+
+
 def test_several_captures_are_one(spark: SparkSession, tmp_path: Path) -> None:
     """Files and folders, in one DataFrame."""
     conversation(tmp_path / "a.ncap", 2)

@@ -1,0 +1,65 @@
+"""Folding of subject templates: a position that takes more names than a person reads becomes `**`.
+
+Templates have lost their numbers and ids, but names of users or places vary as much.  Where more than `MOST`
+different names follow the same tokens, all of them are one, `**`: no pattern of NATS, so that it shows.  What
+stands behind them is counted together, and may be folded in turn.  A first token that begins with `$` or `_`
+is never folded.
+
+The result does not depend on the order of the templates, and memory follows what is left, not their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+FOLDED: Final = "**"
+MOST: Final = 50
+"""The different names of a position that a person still reads."""
+_DEPTH: Final = 16
+"""The tokens of a template that are looked at."""
+
+
+class _Node(dict[str, "_Node"]):
+    """The tokens that follow some tokens, each with what follows it."""
+
+    def add(self, tokens: list[str]) -> None:
+        node = self
+        for token in tokens:
+            node = node.setdefault(token, _Node())
+
+    def fold(self, *, first: bool) -> None:
+        """Make one of the tokens that follow here where there are too many, and of their followers."""
+        names = [name for name in self if not (first and name[:1] in ("$", "_"))]
+        if FOLDED in self or len(names) > MOST:
+            merged = _Node()
+            for name in names:
+                merged.merge(self.pop(name))
+            self[FOLDED] = merged
+        for node in self.values():
+            node.fold(first=False)
+
+    def merge(self, other: _Node) -> None:
+        for name, node in other.items():
+            self.setdefault(name, _Node()).merge(node)
+
+    def prefixes(self, before: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+        if FOLDED in self:
+            yield before
+        for name, node in self.items():
+            yield from node.prefixes((*before, name))
+
+
+def folds(templates: Iterable[str]) -> list[str]:
+    """Return what stands before each position to be folded, the shortest first: "" or "chat.**." for example.
+
+    A `**` in a template says that its position was folded before.
+    """
+    root = _Node()
+    for number, template in enumerate(templates, 1):
+        root.add(template.split(".")[:_DEPTH])
+        if number % 10_000 == 0:
+            root.fold(first=True)
+    root.fold(first=True)
+    found = sorted(root.prefixes(()), key=lambda tokens: (len(tokens), tokens))
+    return ["".join(f"{token}." for token in tokens) for tokens in found]
