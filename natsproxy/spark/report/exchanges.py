@@ -52,7 +52,7 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         percentiles("service_ns", "service"),
         seen_by(tables),
     )
-    whole, listed = with_whole(counted, ("template",), counts, "requests", also="latency[2]")
+    whole, listed = with_whole(counted, ("template",), counts, "requests", also="get(latency, 2)")
     if not listed:
         return {}
     for row in (whole, *listed):
@@ -85,7 +85,7 @@ def _over_time(counted: DataFrame, axis: Axis, listed: Rows) -> None:
     named = counted.withColumn("template", cut("template")).where("latency_ns IS NOT NULL")
     named = named.where(F.col("template").isin([row["template"] for row in listed]))
     found: dict[str, dict[int, list[float]]] = {}
-    quantiles = F.expr("percentile_approx(latency_ns, array(0.5, 0.99), 1000)").alias("latency")
+    quantiles = percentiles("latency_ns", shares=("0.5", "0.99"))
     for row in rows(named.groupBy("template", axis.bucket("t1", coarse).alias("at")).agg(quantiles)):
         found.setdefault(row["template"], {})[row["at"]] = ms(row["latency"]) or []
     places = range(-(-axis.count // coarse))

@@ -35,10 +35,12 @@ def rows(frame: DataFrame) -> Rows:
     return [row.asDict() for row in frame.collect()]
 
 
-def percentiles(column: str, name: str = "latency") -> Column:
-    """Return p50, p90, p99 and the largest of a column of ns, as an array."""
-    shares = ", ".join(f"percentile_approx({column}, {share})" for share in ("0.5", "0.9", "0.99", "1.0"))
-    return F.expr(f"if(count({column}) = 0, NULL, array({shares}))").alias(name)
+def percentiles(
+    column: str, name: str = "latency", shares: tuple[str, ...] = ("0.5", "0.9", "0.99", "1.0")
+) -> Column:
+    """Return percentiles of a column of ns as an array, p50, p90, p99 and the largest; NULL without any."""
+    of_each = ", ".join(f"percentile_approx({column}, {share})" for share in shares)  # Sail takes no array
+    return F.expr(f"if(count({column}) = 0, NULL, array({of_each}))").alias(name)
 
 
 def who(recorder: str | None, conn: int | None) -> str | None:
