@@ -32,9 +32,9 @@ import os
 from natsproxy.capture.write._block cimport BlockBuilder
 from natsproxy.net._socket cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
-    MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, POLLIN, SHUT_WR,
+    FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, SHUT_WR,
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
-    eventfd_write, monotonic, poll_ns, pollfd, recv, send, shutdown,
+    eventfd_write, ioctl, monotonic, poll_ns, pollfd, recv, send, shutdown,
 )
 from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport OPS_ROOM, letter
@@ -147,9 +147,9 @@ cdef class NativeLeg:
 
     @property
     def readable(self):
-        """True if bytes are waiting in the kernel."""
-        cdef char byte
-        return recv(self.leg.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0
+        """True if bytes are waiting in the kernel; a look at them would take the error that lost the leg."""
+        cdef int waiting = 0
+        return ioctl(self.leg.fd, FIONREAD, &waiting) == 0 and waiting > 0
 
     def write_all(self, list parts):
         """Send as much as the kernel takes now, and keep the rest; True if that lost the leg."""

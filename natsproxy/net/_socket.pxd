@@ -20,7 +20,12 @@ cdef extern from "sys/socket.h" nogil:
     Py_ssize_t send(int fd, const void *data, size_t size, int flags)
     int shutdown(int fd, int how)
     enum:
-        MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, SHUT_WR
+        MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_WR
+
+cdef extern from "sys/ioctl.h" nogil:
+    int ioctl(int fd, unsigned long request, int *value)
+    enum:
+        FIONREAD
 
 cdef extern from "poll.h" nogil:
     cdef struct pollfd:

@@ -9,8 +9,10 @@ Errors of sockets are translated here, once: a leg raises LegLost and nothing el
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import struct
+import termios
 from collections import deque
 from contextlib import suppress
 
@@ -210,11 +212,13 @@ class Leg:
 
     @property
     def readable(self) -> bool:
-        """True if bytes are waiting in the kernel."""
+        """True if bytes are waiting in the kernel; a look at them would take the error that lost the leg."""
+        waiting = bytearray(4)
         try:
-            return bool(self._sock.recv(1, socket.MSG_PEEK))
+            fcntl.ioctl(self._sock, termios.FIONREAD, waiting)
         except OSError:
             return False
+        return any(waiting)
 
     @property
     def local(self) -> Address:

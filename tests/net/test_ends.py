@@ -181,6 +181,21 @@ async def test_a_leg_that_takes_no_more_is_still_read() -> None:
         leg.close()
 
 
+async def test_a_look_whether_a_leg_has_bytes_leaves_the_reason_why_it_was_lost() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        leg = Leg(socket.create_connection(listener.getsockname()))
+        peer, _ = listener.accept()
+        peer.sendall(b"x")
+        assert leg.readable
+        assert leg.try_receive() == b"x"
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        assert not leg.readable
+        with pytest.raises(LegLost):
+            await leg.receive()
+        leg.close()
+
+
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("sent", "announced"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -199,6 +200,26 @@ def test_bytes_behind_urgent_ones_are_read(rig: Rig) -> None:
         peer.send(FRAME)
         rig.run()
         assert server_peer.recv(100) == FRAME * 2
+        relay.connection.remove()
+
+
+def test_a_look_whether_a_leg_has_bytes_leaves_the_reason_why_it_was_lost(rig: Rig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        client, _ = listener.accept()
+    client.setblocking(False)
+    with client:
+        relay = Relay(rig.plane, client, rig.sockets()[0])
+        leg = relay.connection.client
+        peer.send(b"x")
+        assert leg.readable
+        rig.run()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        assert not leg.readable
+        rig.run()
+        assert relay.told == [(C2S, b"x"), (leg, "lost"), (C2S, "ended")]
+        assert leg.lost == "Connection reset by peer"
         relay.connection.remove()
 
 
