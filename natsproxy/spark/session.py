@@ -53,10 +53,15 @@ LOCAL = {
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "4",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
+    ),
     "spark.sql.maxConcurrentOutputFileWriters": "16",  # one for each day; with too few, Spark sorts
 }
-"""Settings of a local session."""
+"""Settings of a local session.
+
+With the first compiler alone Java keeps 48 MB for compiled code; when they are full, it compiles no more.
+"""
 FOR_MUCH = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
 """The settings of a local session with `MUCH` to read: Java's second compiler."""
 FOR_LITTLE = {
