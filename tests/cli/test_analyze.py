@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
 from natsproxy.cli.analyze import _StopRequest, analyze
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError
 from tests.kit.captures import write
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
@@ -164,6 +165,21 @@ def test_the_commands_in_the_document_parse(command: str) -> None:
     """Ours, and those behind `spark-submit`."""
     context = analyze.make_context("analyze", shlex.split(command))
     assert context.params["captures"]
+
+
+def test_copies_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the work begins."""
+    golden = Path(__file__).parents[2] / "recordings" / "core-v1.ncap"
+    for name in "abc":
+        shutil.copy(golden, tmp_path / f"{name}.ncap")
+
+    def no_session(*_: object, **__: object) -> None:
+        raise ConfigError("no Spark here")
+
+    monkeypatch.setattr("natsproxy.spark.session.open_session", no_session)
+    done = CliRunner().invoke(main, ["analyze", str(tmp_path), "--out", str(tmp_path / "out")])
+    text = f"Note: {tmp_path}/b.ncap holds the same segment as {tmp_path}/a.ncap: each block counts once"
+    assert f"{text} (2 such files)\n" in done.stderr
 
 
 def test_help_has_examples() -> None:

@@ -34,9 +34,9 @@ def told(files: Iterable[SegmentFile]) -> str | None:
     if not found:
         return None
     first, second, *_ = found[0]
-    others = sum(len(holding) - 1 for holding in found) - 1
-    more = f", and {others} more files are copies" if others else ""
-    return f"{second.name} holds the same segment as {first.name}{more}: each block counts once"
+    others = sum(len(holding) - 1 for holding in found)
+    such = f" ({others} such files)" if others > 1 else ""
+    return f"{second.name} holds the same segment as {first.name}: each block counts once{such}"
 
 
 def shares(files: Iterable[SegmentFile]) -> dict[str, Share]:
