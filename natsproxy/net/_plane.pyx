@@ -39,7 +39,9 @@ from natsproxy.net._socket cimport (
 from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport OPS_ROOM, letter
 from natsproxy.wire._table cimport ByteTable
-from natsproxy.wire._walk cimport AT_OPEN, Message, Passed, Watch, account, is_system, pass_messages
+from natsproxy.wire._walk cimport (
+    AT_OPEN, Message, Passed, Watch, account, is_system, is_wanted, message_at, pass_messages,
+)
 from natsproxy.wire.ops import Direction
 
 cdef object _DIRECTIONS = tuple(Direction)
@@ -83,6 +85,7 @@ cdef struct Flow:
     bint pending            # the session has work left
     bint over               # it is not to be read any more
     bint recording
+    Py_ssize_t boundary     # bytes that the session needs until the flow can be clear, 0: not known
     uint64_t conn
     # What was passed since the session last took over.
     uint64_t passed_frames
@@ -207,6 +210,7 @@ cdef class Connection:
         flow.pending = pipe.pending
         flow.recording = recording
         flow.clear = clear and not flow.pending and (not recording or self.plane.builder is not None)
+        flow.boundary = pipe.scanner.lacking
         if flow.clear:
             scanner = pipe.scanner
             interest = scanner.interest
@@ -646,22 +650,56 @@ cdef class Plane:
                 if kept:
                     memcpy(self.buffer + TAIL - kept, flow.tail, kept)
                     flow.tail_size = 0
-                if flow.clear:
-                    self._pass(flow, self.buffer + TAIL - kept, kept + size, now + self.clock)
-                else:
-                    with gil:
-                        self._hand_over(flow, self.buffer + TAIL - kept, kept + size)
+                self._take(flow, self.buffer + TAIL - kept, kept + size, now + self.clock)
             now = monotonic()
             if now >= until:
                 return flow.pending or source.readable
         return False
 
-    cdef void _pass(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
-        """Pass on the frames that nobody wants; the first byte of anything else, and all behind it, is Python's."""
+    cdef void _take(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
+        """Deal with the bytes of a read: pass on frames that nobody wants, give the session the others."""
+        cdef Py_ssize_t at = 0, stop
+        while at < size and not flow.over:
+            if flow.clear and not (flow.paused or self.held or flow.target.backlog_size):
+                at += self._pass(flow, p + at, size - at, now)
+                if at == size or flow.target.gone:
+                    return
+                stop = at + self._session_share(flow, p + at, size - at)
+            elif flow.boundary:
+                stop = min(size, at + flow.boundary)
+            else:
+                stop = size
+            with gil:
+                self._hand_over(flow, p + at, stop - at)
+            at = stop
+
+    cdef Py_ssize_t _session_share(self, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+        """Return how many bytes the session is to see before frames may pass again.
+
+        They are neighbouring frames that are wanted, or one line, or all where their end is not known.
+        """
+        cdef Message message
+        cdef Py_ssize_t at = 0
+        cdef const unsigned char *end
+        while at < size and message_at(p, at, size, &flow.watch, &message):
+            if message.end > size or not is_wanted(p, &flow.watch, &message):
+                break
+            at = message.end
+        if at:
+            return at
+        if begins_message(p, min(size, 5), flow.direction):
+            return size
+        end = <const unsigned char *>memchr(p, 10, size)
+        return size if end == NULL else end - p + 1
+
+    cdef Py_ssize_t _pass(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
+        """Pass on the frames that nobody wants; return where the first byte of anything else stands.
+
+        The beginning of a control line at the end is kept, and counts as passed.
+        """
         cdef Py_ssize_t at = 0, rest
         cdef Passed passed
         cdef bint whole = True
-        cdef int op
         if flow.missing:
             at = self._pass_open(flow, p, size, now)
             whole = at == size or flow.missing == 0
@@ -680,24 +718,27 @@ cdef class Plane:
                 at = size
         if at:
             self.send(flow.target, p, at)
-        rest = size - at
-        if rest and rest < flow.watch.limit and passed_is_tail(flow, p + at, rest, whole):
-            if flow.tail == NULL:
-                flow.tail = <unsigned char *>malloc(TAIL)
-            if flow.tail != NULL:
-                memcpy(flow.tail, p + at, rest)
-                flow.tail_size = rest
-                rest = 0
-        if flow.target.gone or rest:
-            with gil:
-                if flow.target.gone:
-                    self._lost(flow.target)
-                if rest and not flow.over:
-                    self._hand_over(flow, p + at, rest)
-        elif self.has_recorded and self.builder.full():
+        if self.has_recorded and self.builder.full():
             with gil:
                 self.has_recorded = False
-                self._guard_recorded()
+                self.recorded()
+        if flow.target.gone:
+            with gil:
+                self._lost(flow.target)
+            return at
+        rest = size - at
+        if rest and rest < flow.watch.limit and is_tail(flow, p + at, rest, whole) and self._keep_tail(flow, p + at, rest):
+            return size
+        return at
+
+    cdef bint _keep_tail(self, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+        if flow.tail == NULL:
+            flow.tail = <unsigned char *>malloc(TAIL)
+            if flow.tail == NULL:
+                return False
+        memcpy(flow.tail, p, size)
+        flow.tail_size = size
+        return True
 
     cdef void _count(self, Flow *flow, const Passed *passed, Py_ssize_t size) noexcept nogil:
         cdef int op
@@ -716,9 +757,8 @@ cdef class Plane:
     cdef bint _begin_open(self, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, const Message *message) noexcept nogil:
         """Begin a frame whose end has not come; False where that is the session's to do."""
         cdef Py_ssize_t whole = message.end - at
-        if message.end - size <= 2:
-            # Its terminator has begun: the session knows how to judge it.
-            return False
+        if message.end - size == 1 and p[size - 1] != 13:
+            return False  # its terminator is wrong already
         if flow.recording:
             if whole > self.open_most or whole > self.open_room:
                 return False
@@ -812,10 +852,6 @@ cdef class Plane:
             self._fail(connection, error)
         return 0
 
-    cdef int _guard_recorded(self) except -1:
-        self.recorded()
-        return 0
-
     cdef int _fail(self, Connection connection, error) except -1:
         """End one connection for a bug in its Python code."""
         connection.flows[0].over = connection.flows[1].over = True
@@ -823,10 +859,10 @@ cdef class Plane:
         return 0
 
 
-cdef inline bint passed_is_tail(const Flow *flow, const unsigned char *p, Py_ssize_t size, bint whole) noexcept nogil:
+cdef inline bint is_tail(const Flow *flow, const unsigned char *p, Py_ssize_t size, bint whole) noexcept nogil:
     """True for the beginning of a control line that may wait here for its end."""
     return (
         whole and flow.missing == 0
-        and memchr(p, 10, size) == NULL and memchr(p, 13, size) == NULL
+        and memchr(p, 10, size) == NULL and memchr(p, 13, size - 1) == NULL  # LF may follow the last byte
         and begins_message(p, size, flow.direction)
     )

@@ -85,6 +85,13 @@ class Scanner(Input):
         )
 
     @property
+    def lacking(self) -> int:
+        """The bytes that a begun frame lacks to be whole, its CRLF included; 0 where that is not known."""
+        if self._missing or self._want_line or self.idle:
+            return self._missing
+        return max(0, self._want - self.held)
+
+    @property
     def line_limit(self) -> int:
         """The most bytes of a control line."""
         return self._limit

@@ -155,9 +155,23 @@ cdef inline bint passes_ok(const unsigned char *p, Py_ssize_t at, Py_ssize_t len
     )
 
 
+cdef inline void _shift(Message *message, Py_ssize_t by) noexcept nogil:
+    """Move a message to another place of the buffer, where the same control line stands."""
+    cdef int i
+    message.end += by
+    message.line.end += by
+    for i in range(message.line.count):
+        message.line.start[i] += by
+        message.line.stop[i] += by
+
+
 cdef inline void pass_messages(const unsigned char *p, Py_ssize_t at, Py_ssize_t length, Py_ssize_t most, const Watch *watch, Passed *passed) noexcept nogil:
-    """Pass over whole frames that nobody wants, `most` at most."""
+    """Pass over whole frames that nobody wants, `most` at most.
+
+    Neighbours mostly have the same control line: that is read, and asked about, once.
+    """
     cdef Message *message = &passed.message
+    cdef Py_ssize_t last = -1, line_size = 0  # where the last control line stands that was read
     memset(passed.counted, 0, sizeof(passed.counted))
     passed.frames = 0
     passed.ops = 0
@@ -174,18 +188,26 @@ cdef inline void pass_messages(const unsigned char *p, Py_ssize_t at, Py_ssize_t
             at += 5
             continue
         passed.stop = AT_OTHER
-        if not message_at(p, at, length, watch, message):
-            break
-        if message.end <= length and (p[message.end - 2] != 13 or p[message.end - 1] != 10):
-            break
-        if is_wanted(p, watch, message):
-            if message.end <= length:
-                passed.stop = AT_WANTED
-            break
-        if is_system(p, message):
-            if watch.stop_at_system:
+        if last >= 0 and length - at >= line_size and memcmp(&p[at], &p[last], line_size) == 0:
+            _shift(message, at - last)
+            last = at
+            if message.end <= length and (p[message.end - 2] != 13 or p[message.end - 1] != 10):
                 break
-            passed.odd = True
+        else:
+            if not message_at(p, at, length, watch, message):
+                break
+            if message.end <= length and (p[message.end - 2] != 13 or p[message.end - 1] != 10):
+                break
+            if is_wanted(p, watch, message):
+                if message.end <= length:
+                    passed.stop = AT_WANTED
+                break
+            if is_system(p, message):
+                if watch.stop_at_system:
+                    break
+                passed.odd = True
+            last = at
+            line_size = message.line.end - at
         if message.end > length:
             passed.stop = AT_OPEN
             break

@@ -125,6 +125,11 @@ class ScannerLike(Protocol):
         ...
 
     @property
+    def lacking(self) -> int:
+        """The bytes that a begun frame lacks to be whole, its CRLF included; 0 where that is not known."""
+        ...
+
+    @property
     def line_limit(self) -> int:
         """The most bytes of a control line."""
         ...
