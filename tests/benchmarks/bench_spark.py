@@ -3,11 +3,12 @@
 Run as `python -m tests.benchmarks.bench_spark [FRAMES]` (2 M without).  Each row is a process of its own.
 Beside the seconds of the clock stands what all its processes took of a core: on a machine with other load
 those hold better.  Memory is the sum of the peaks of that process, its JVM and its Python workers.  Starting
-Spark is not in the time.
+Spark is in the time of whole commands only, whose memory is not measured.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.kit.traffic import minutes, traffic
 
 FRAMES = 2_000_000
 SMALL, CAPTURES, FRAMES_EACH = "minutes", 10_000, 100
+GOLDEN = Path(__file__).parents[2] / "recordings" / "jetstream-v1.ncap"
 PURE_BLOCKS = 10  # of the capture: enough for the pure twin
 
 
@@ -93,6 +96,18 @@ def info_small(path: Path, cores: int) -> dict[str, Any]:
     return watch.facts(CAPTURES * FRAMES_EACH)
 
 
+def whole(path: Path, cores: int, *, engine: str) -> dict[str, Any]:
+    """The whole command, with the start of Python and of the engine."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # Java becomes a child of this process when the command ends
+    command = [sys.executable, "-m", "natsproxy", "analyze", str(path), "--quiet", "--engine", engine]
+    with tempfile.TemporaryDirectory() as out, Watch() as watch:
+        subprocess.run([*command, "--cores", str(cores), "--out", out], stdout=subprocess.DEVNULL, check=True)
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+    return watch.facts(count(path))
+
+
 def count(path: Path) -> int:
     """Return how many frames a capture has."""
     with CaptureFile(path) as file:
@@ -150,6 +165,10 @@ JOBS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "decode to Arrow, pure Python": lambda path, cores: decode(path, cores, pure=True),
     "data source to noop": source,
     "analyze, all tables": tables,
+    "command, golden capture": lambda path, cores: whole(GOLDEN, cores, engine="spark"),
+    "command, golden capture, Sail": lambda path, cores: whole(GOLDEN, cores, engine="sail"),
+    "command": lambda path, cores: whole(path, cores, engine="spark"),
+    "command, Sail": lambda path, cores: whole(path, cores, engine="sail"),
     "plan small captures": plan_small,
     "capture info of those": info_small,
 }
@@ -160,6 +179,10 @@ ROWS = [
     ("data source to noop", 1),
     ("analyze, all tables", 2),
     ("analyze, all tables", 1),
+    ("command, golden capture", 2),
+    ("command, golden capture, Sail", 2),
+    ("command", 2),
+    ("command, Sail", 2),
     ("plan small captures", 1),
     ("capture info of those", 1),
 ]
@@ -177,6 +200,9 @@ def main(frames: int) -> None:
         print(f"{'':32}{'cores':>6}{'seconds':>9}{'cpu s':>8}{'frames/s':>12}{'per cpu s':>11}{'MiB':>7}")
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         for name, cores in ROWS:
+            if name.endswith("Sail") and find_spec("pysail") is None:
+                print(f"{name:32} needs pip install 'natsproxy[sail]'")
+                continue
             command = [sys.executable, __file__, "--row", name, str(cores), str(path)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
             made = json.loads(done.stdout.splitlines()[-1])
