@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.tables import Axis, Tables
@@ -65,21 +65,16 @@ def with_whole(
 ) -> tuple[dict[str, Any], Rows]:
     """Return the counts of all rows and, by the columns `by`, of the `TOP` groups with most of `order`.
 
-    also: SQL of which the `TOP` groups with most are returned too.  One pass for all.  Texts in `by` are cut.
+    also: SQL of which the `TOP` groups with most are returned too.  Texts in `by` are cut.
     """
     grouped = table.rollup(*by).agg(F.grouping_id().alias("level"), *counts)
     all_of = 2 ** len(by) - 1
     kept = grouped.where(F.col("level").isin(0, all_of))
-    ordered = [F.desc("level"), F.desc(order), *map(F.col, by)]
-    if also:
-        ranks = [
-            F.row_number().over(Window.partitionBy("level").orderBy(most, *by))
-            for most in (F.desc(order), F.expr(also).desc())
-        ]
-        kept = kept.withColumn("rank", F.least(*ranks)).where(F.col("rank") <= TOP).drop("rank")
-    else:
-        kept = kept.orderBy(*ordered).limit(TOP + 1)
-    whole, *listed = rows(kept.orderBy(*ordered)) or [{}]
+    whole, *listed = rows(kept.orderBy(F.desc("level"), F.desc(order), *by).limit(TOP + 1)) or [{}]
+    if also and len(listed) == TOP:
+        known = {tuple(row[name] for name in by) for row in listed}
+        others = rows(kept.where("level = 0").orderBy(F.expr(also).desc(), *by).limit(TOP))
+        listed += [row for row in others if tuple(row[name] for name in by) not in known]
     texts = [{name: (row[name] or "")[:TEXT] for name in by} for row in listed]
     for row in (whole, *listed):
         for name in ("level", *by):

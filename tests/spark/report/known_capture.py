@@ -119,10 +119,11 @@ def make(path: Path) -> Path:
 
 
 def make_wide(path: Path, many: int) -> Path:
-    """Write a capture with that many of everything, each with a long name of its own."""
+    """Write a capture with that many of everything, each with a long name of its own; 400 at most."""
     conversation, long = Conversation(), "x" * 500
     for number in range(many):
-        name, t = f"n{chr(97 + number % 26)}{number}q.{long}", number * SECOND
+        first, second = (chr(97 + part) for part in divmod(number, 20))
+        name, t = f"n{first}.p{second}.{long}", number * SECOND
         raw, reply = name.encode(), b"_INBOX.x.%d" % number
         ack = b"$JS.ACK.%s%d.C%d.1.1.1.1767225600000000000.0" % (long.encode(), number, number)
         conversation.items.append(Open(number, MONO + t, {"client": f"10.0.0.1:{number}"}))
