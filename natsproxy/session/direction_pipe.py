@@ -275,8 +275,8 @@ class DirectionPipe:
         if opened is not None:
             self.records.open_ended(opened, now, Flags.CUT)
             if opened.item is not None:
-                # Its arrival is recorded now; without this ordinal the outbox does not record it again.
-                opened.item.in_first = None
+                # It is recorded now, and goes out as far as it came: it is no frame, and none is awaited.
+                opened.item.in_first, opened.item.frames, opened.item.open = None, 0, False
 
     def cut(self, rest: bytes, now: int) -> None:
         """Take the end of the sender's stream, maybe inside a frame; pass the last bytes and record them."""

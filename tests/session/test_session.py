@@ -505,6 +505,23 @@ def test_a_held_frame_that_the_end_cuts_is_recorded_once() -> None:
     assert [(record.cause, record.flags) for record in play.records[before:]] == [("holds", Flags.CUT)]
 
 
+def test_the_end_of_a_stream_goes_on_behind_a_held_frame_that_it_cuts() -> None:
+    """As far as the frame came, it goes at its time: nobody waits for the rest of it."""
+
+    def hold(direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return Decision(until=1_000, cause="holds") if frame.op == Op.PUB else None
+
+    play = Playbook(OneRule(hold, ops=PUBS)).greeted()
+    before = len(play.records)
+    cut = b"PUB a 100000\r\n" + b"x" * 70_000
+    play.client(cut).eof(C2S)
+    play.nothing()
+
+    assert play.at(1_000).to_server == cut
+    assert play.finished == [C2S]
+    assert [record.flags for record in play.records[before:]] == [Flags.CUT]
+
+
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_held_frame_that_streams_is_recorded_once_on_each_leg(renamed: bool) -> None:
     """Untouched it is one record with both times, rewritten two that the ordinal ties."""
