@@ -101,7 +101,8 @@ cdef struct Flow:
     uint64_t open_out
     unsigned char *record
     Py_ssize_t record_size
-    # An unfinished control line.
+    Py_ssize_t open_line
+    # An unfinished control line, or that of the open frame.
     unsigned char *tail
     Py_ssize_t tail_size
     Watch watch
@@ -239,8 +240,8 @@ cdef class Connection:
     def take(self, int direction):
         """Hand over what was passed since the last call: `None`, or frames, bytes, frames by op, and the open frame.
 
-        The open frame is `None`, or op, ordinals on both legs, size, bytes that are missing and recorded bytes;
-        from then on it is the session's.
+        The open frame is `None`, or op, ordinals on both legs, size, bytes that are missing, and the bytes that
+        came, of which there is only the control line if nobody records; from then on it is the session's.
         """
         cdef Flow *flow = &self.flows[direction]
         cdef int op
@@ -248,7 +249,10 @@ cdef class Connection:
             return None
         opened = None
         if flow.missing:
-            data = b"" if flow.record == NULL else PyBytes_FromStringAndSize(<char *>flow.record, flow.record_size)
+            if flow.record == NULL:
+                data = PyBytes_FromStringAndSize(<char *>flow.tail, flow.open_line)
+            else:
+                data = PyBytes_FromStringAndSize(<char *>flow.record, flow.record_size)
             opened = (flow.open_op, flow.open_in, flow.open_out, flow.open_size, flow.missing, data)
             self._drop_record(flow)
             flow.missing = 0
@@ -750,6 +754,10 @@ cdef class Plane:
         cdef Py_ssize_t whole = message.end - at
         if message.end - size == 1 and p[size - 1] != 13:
             return False  # its terminator is wrong already
+        flow.open_line = message.line.end - at
+        if flow.open_line > TAIL or not self._keep_tail(flow, p + at, flow.open_line):
+            return False
+        flow.tail_size = 0
         if flow.recording:
             if whole > self.open_most or whole > self.open_room:
                 return False

@@ -104,20 +104,26 @@ class Relay:
             with trio.CancelScope(shield=True):
                 await self._linger(end)
         finally:
-            self._leave()
-            for leg in self._legs:
-                leg.close()
-            self._over.set()
+            try:
+                self._leave()
+            finally:
+                for leg in self._legs:
+                    leg.close()
+                self._over.set()
             with trio.CancelScope(shield=True):
                 await self._record_unsent()
         return end
 
     def _leave(self) -> None:
         """Take the legs back from the plane."""
-        if self._place is not None:
+        if self._place is None:
+            return
+        try:
             self._catch_up()
+        finally:  # a bug there must not keep the sockets
             place, self._place = self._place, None
-            self.session.bypass.leave(place.leave())
+            rests = place.leave()
+        self.session.bypass.leave(rests)
 
     def _catch_up(self) -> None:
         """Let the session count the frames that went past it: called before it does anything."""

@@ -10,7 +10,7 @@ class OpenPassed(NamedTuple):
     """A frame that went by and whose end has not come: the session goes on with it.
 
     ordinal, out: its numbers on both legs.  size: its bytes, `missing` of which have not come.  data: the
-    others, where they are recorded.
+    others where they are recorded, else its control line.
     """
 
     op: int

@@ -1,0 +1,263 @@
+"""Connections on both planes, and what happens to them from outside: bugs, captures, rules, held traffic."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.capture.read.frames import read_frames
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.events import Closed
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
+from natsproxy.session import close_reasons
+from natsproxy.session.bypass import Bypass
+from natsproxy.session.session import Session
+from natsproxy.wire.ops import C2S, Direction
+
+DEADLINE = 60.0  # seconds
+INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
+HELLO = b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\nPING\r\n'
+FRAME = b"PUB a 5\r\nhello\r\n"
+SIZE = 200_000
+HEAD = b"PUB a %d\r\n" % SIZE
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", request.param)
+
+
+async def receive(stream: trio.SocketStream, size: int) -> bytes:
+    """Return so many bytes, or fewer at the end of the stream."""
+    received = bytearray()
+    while len(received) < size and (data := await stream.receive_some(size - len(received))):
+        received += data
+    return bytes(received)
+
+
+class Stage:
+    """A proxy, the listener behind it, and the ends of its connections."""
+
+    def __init__(self, proxy: Proxy, listener: trio.SocketListener) -> None:
+        self.proxy, self._listener = proxy, listener
+        self.ends: dict[int, Closed] = {}
+        self._ended = trio.Event()
+        proxy.subscribe(self._on_event)
+
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, Closed):
+            self.ends[event.conn] = event
+            self._ended.set()
+
+    async def end_of(self, conn: int) -> str:
+        """Wait for the end of a connection; return its cause."""
+        while conn not in self.ends:
+            self._ended = trio.Event()
+            await self._ended.wait()
+        return self.ends[conn].cause
+
+    async def connect(self) -> tuple[trio.SocketStream, trio.SocketStream]:
+        """Return a client and its server, past the first PONG."""
+        client = await trio.open_tcp_stream("127.0.0.1", self.proxy.listen[0].port)
+        server = await self._listener.accept()
+        await server.send_all(INFO)
+        greeting = b""
+        while b"\r\n" not in greeting:
+            greeting += await client.receive_some()
+        await client.send_all(HELLO)
+        assert await receive(server, len(HELLO)) == HELLO
+        await server.send_all(b"PONG\r\n")
+        assert await receive(client, 6) == b"PONG\r\n"
+        return client, server
+
+
+@asynccontextmanager
+async def stage() -> AsyncIterator[Stage]:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=5_000)
+    upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
+    proxy = Proxy(ProxySettings(listen=(Address(),), upstream=upstream))
+    made = Stage(proxy, listener)
+    async with listener, trio.open_nursery() as nursery:
+        await nursery.start(proxy.serve)
+        with trio.fail_after(DEADLINE):
+            yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_bug_in_the_code_of_one_connection_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Session.receive
+
+    def receive_or_fail(self: Session, direction: Direction, data: bytes, *rest: Any) -> Any:
+        if b"bug" in data:
+            raise RuntimeError("a bug")
+        return real(self, direction, data, *rest)
+
+    monkeypatch.setattr(Session, "receive", receive_or_fail)
+    async with stage() as made:
+        bad, bad_server = await made.connect()
+        good, good_server = await made.connect()
+        await bad.send_all(b"SUB bug 1\r\n" + FRAME)
+        await good.send_all(FRAME)
+        assert await receive(good_server, len(FRAME)) == FRAME
+        assert await made.end_of(1) == close_reasons.INTERNAL
+        assert await receive(bad_server, 1) == b""
+        await good.send_all(FRAME)
+        assert await receive(good_server, len(FRAME)) == FRAME
+        assert 2 not in made.ends
+        for stream in (bad, bad_server, good, good_server):
+            await stream.aclose()
+
+
+async def test_a_bug_at_the_end_of_a_connection_leaves_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as made:
+        client, server = await made.connect()
+        await client.send_all(FRAME)
+        assert await receive(server, len(FRAME)) == FRAME
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(Bypass, "catch_up", fail)
+        await client.send_all(b"PING\r\n")
+        assert await made.end_of(1) == close_reasons.INTERNAL
+        assert await receive(server, 100) in (b"", b"PING\r\n")
+        await client.aclose()
+        await server.aclose()
+
+
+async def play_open_frame(made: Stage, path: Path, on: tuple[int, ...]) -> bytes:
+    """Send a frame in four pieces; a capture is started or stopped before the pieces of those numbers."""
+    client, server = await made.connect()
+    frame = HEAD + b"".join(bytes([65 + n]) * (SIZE // 4) for n in range(4)) + b"\r\n"
+    sent = 0
+    for number in range(4):
+        if number in on:
+            if made.proxy.recorder is None:
+                made.proxy.start_recording(RecordSettings(path / f"{number}.ncap"))
+            else:
+                await made.proxy.stop_recording()
+        piece = frame[number * 50_000 + (20 if number else 0) : (number + 1) * 50_000 + 20]
+        await client.send_all(piece)
+        sent += len(piece)
+        assert await receive(server, len(piece)) == piece
+    await client.send_all(frame[sent:] + FRAME)
+    assert await receive(server, len(frame) - sent + len(FRAME)) == frame[sent:] + FRAME
+    await client.aclose()
+    await server.aclose()
+    await made.end_of(1)
+    return frame
+
+
+@pytest.mark.parametrize("on", [(1,), (0, 2), (0, 1, 3), (0,)])
+async def test_a_capture_that_begins_or_ends_inside_a_frame_has_its_beginning_or_nothing(
+    on: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Never pieces that did not follow each other: a reader would take them for a frame."""
+    async with stage() as made:
+        frame = await play_open_frame(made, tmp_path, on)
+        if made.proxy.recorder is not None:
+            await made.proxy.stop_recording()
+    for number in on[::2]:
+        reader = open_capture(tmp_path / f"{number}.ncap")
+        found = [item for _, item in reader.items() if isinstance(item, Frames) and item.direction == C2S]
+        large = [item for item in found if item.data != FRAME and b"CONNECT" not in bytes(item.data)]
+        for item in large:
+            assert frame.startswith(bytes(item.data))
+            assert len(item.data) == SIZE + len(HEAD) + 2 or item.flags & (Flags.TRUNCATED | Flags.CUT)
+        assert all(one.head is not None for one in read_frames(reader))
+        if on == (0,):
+            assert [bytes(item.data) for item in large] == [frame]
+
+
+async def test_rules_are_swapped_under_load_and_every_byte_arrives() -> None:
+    rules = '[[rules]]\nname = "r"\nkind = "%s"\nsubject = "%s"\n%s'
+    texts = [
+        "rules = []\n",
+        rules % ("drop", "nobody", ""),
+        rules % ("latency", "late", 'delay = "1ms"'),
+        rules % ("corrupt", "a.b", ""),
+    ]
+    chains = [RuleChain(load(text, KINDS), seed=1) for text in texts]
+    sent = (FRAME + HEAD + bytes(SIZE) + b"\r\n" + b"PUB late 2\r\nhi\r\n" + FRAME * 500) * 10
+    async with stage() as made:
+        client, server = await made.connect()
+        received = bytearray()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, sent)
+            turn = 0
+            while len(received) < len(sent):
+                received += await server.receive_some(30_000)
+                made.proxy.swap(chains[turn % len(chains)])
+                turn += 1
+        assert received == sent
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_no_leg_is_read_while_traffic_is_held() -> None:
+    """And all are afterwards, those too that had bytes before."""
+    async with stage() as made:
+        pairs = [await made.connect() for _ in range(3)]
+        admission = made.proxy._recording.admission
+        admission.hold()
+        for client, _ in pairs:
+            await client.send_all(FRAME)
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        for _, server in pairs:
+            with pytest.raises(BlockingIOError):
+                server.socket._sock.recv(1)  # type: ignore[attr-defined]
+        admission.open()
+        for client, server in pairs:
+            assert await receive(server, len(FRAME)) == FRAME
+            await client.aclose()
+            await server.aclose()
+
+
+@pytest.mark.long
+async def test_five_thousand_connections_with_traffic_on_a_tenth() -> None:
+    count, busy = 5_000, 500
+    needed = 4 * count + 1_000
+    # All four sockets of each connection are in this process.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < needed:
+        pytest.skip(f"needs {needed} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    async with stage() as made:
+        pairs = []
+        for _ in range(count):
+            with trio.fail_after(DEADLINE):
+                pairs.append(await made.connect())
+
+        async def talk(client: trio.SocketStream, server: trio.SocketStream) -> None:
+            for _ in range(20):
+                await client.send_all(FRAME * 10)
+                assert await receive(server, 10 * len(FRAME)) == FRAME * 10
+
+        async with trio.open_nursery() as nursery:
+            for client, server in pairs[:: count // busy]:
+                nursery.start_soon(partial(talk, client, server))
+        for client, server in pairs:
+            client.socket.close()
+            server.socket.close()
+        for conn in range(1, count + 1):
+            await made.end_of(conn)
+        assert {end.cause for end in made.ends.values()} <= {
+            close_reasons.CLIENT_CLOSED,
+            close_reasons.SERVER_CLOSED,
+        }
