@@ -104,26 +104,23 @@ class Relay:
             with trio.CancelScope(shield=True):
                 await self._linger(end)
         finally:
-            try:
-                self._leave()
-            finally:
-                for leg in self._legs:
-                    leg.close()
-                self._over.set()
+            for leg in self._legs:
+                leg.close()
+            self._over.set()
+            self._leave()  # last: a bug there must not keep the sockets
             with trio.CancelScope(shield=True):
                 await self._record_unsent()
         return end
 
     def _leave(self) -> None:
         """Take the legs back from the plane."""
-        if self._place is None:
-            return
-        try:
-            self._catch_up()
-        finally:  # a bug there must not keep the sockets
-            place, self._place = self._place, None
-            rests = place.leave()
-        self.session.bypass.leave(rests)
+        if self._place is not None:
+            try:
+                self._catch_up()
+            finally:  # a bug there must not keep the sockets
+                place, self._place = self._place, None
+                rests = place.leave()
+            self.session.bypass.leave(rests)
 
     def _catch_up(self) -> None:
         """Let the session count the frames that went past it: called before it does anything."""
