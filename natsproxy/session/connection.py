@@ -147,6 +147,13 @@ class ConnectionState:
         """Return how many messages went to the client on a subscription, as far as they were counted."""
         return self.tallies.get(sub.sid, max(0, sub.delivered))
 
+    def record(self, on: bool) -> None:
+        """Make records from now on, or stop making them."""
+        for pipe in self.pipes:
+            if pipe.open is not None and pipe.records.on != on:
+                pipe.open.cut = True  # what comes now must not be glued to what was recorded of it
+            pipe.records.on = on
+
     def counts(self) -> dict[str, int]:
         """Return the bytes and frames that came, by direction, as the end of a connection is recorded."""
         c2s, s2c = self.pipes

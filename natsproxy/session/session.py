@@ -138,10 +138,7 @@ class Session:
 
     def record(self, on: bool) -> None:
         """Make records from the next frame on, or stop making them."""
-        for pipe in self.pipes:
-            if pipe.open is not None and pipe.records.on != on:
-                pipe.open.cut = True  # what comes now must not be glued to what was recorded of it
-            pipe.records.on = on
+        self._state.record(on)
 
     def take_actions(self) -> list[Action]:
         """Take out the actions that were asked for."""
