@@ -45,7 +45,7 @@ class DirectionPipe:
         self.in_bytes = self.handled = self.owed = 0
         self.swallowing = self.pending = False
         self.boundary_by: int | None = None
-        self.unsent: deque[Item] = deque()
+        self.unsent: deque[Item] | None = None
         self._settings = context.settings
         self._budget = context.budget
         self._charged = 0
@@ -296,7 +296,7 @@ class DirectionPipe:
         if self.pending:
             self.in_bytes -= len(self.scanner.rest())
             self.pending = False
-        self.unsent += self.outbox.left()
+        self.unsent = deque(self.outbox.left()) if self.unsent is None else self.unsent
         while self.unsent and not limit.reached():
             item = self.unsent.popleft()
             if item.frames and item.in_first is not None:

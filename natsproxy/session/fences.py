@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import ConnectionState
@@ -37,17 +38,21 @@ class Fence:
     drains: bool = False
 
 
+_NOBODY: Final[deque[Fence | None]] = deque()
+"""Shared by connections without PINGs: an empty deque takes 760 bytes."""
+
+
 class PongQueue:
     """The FIFO of PONG owners: a `Fence`, or None for the client."""
 
     def __init__(self, state: ConnectionState) -> None:
         self.last: Fence | None = None
         self._state = state
-        self._owners: deque[Fence | None] = deque()
+        self._owners: deque[Fence | None] = _NOBODY
 
     def client_ping(self) -> None:
         """Note that a PING of the client goes upstream."""
-        self._owners.append(None)
+        self._own(None)
 
     def fence(self, now: int) -> Fence:
         """Return a fence at this place of the c2s stream; neighbours share one."""
@@ -55,12 +60,19 @@ class PongQueue:
         if self.last is None:
             self.last = Fence(deadline=now + self._state.settings.fence_timeout)
             self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")
-            self._owners.append(self.last)
+            self._own(self.last)
         return self.last
+
+    def _own(self, owner: Fence | None) -> None:
+        if self._owners is _NOBODY:
+            self._owners = deque()
+        self._owners.append(owner)
 
     def pong(self) -> Fence | None:
         """Take the owner of a PONG that came: a fence, or None where it is the client's (or has no owner)."""
         fence = self._owners.popleft() if self._owners else None
+        if not self._owners:
+            self._owners = _NOBODY
         if fence is not None and fence is self.last:
             self.last = None
         return fence

@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
+from typing import Final
 
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.work_limit import UNLIMITED_WORK
 
 PLAIN = LinkConditions()
+# An empty deque takes 760 bytes, and most connections never hold anything: they share these two.
+_NO_ITEMS: Final[deque[Item]] = deque()
+_NO_BYTES: Final[deque[memoryview]] = deque()
 OVERHEAD = 400
 """Bytes that an item takes beside its data: a frame of ten bytes must not be held for the price of ten."""
 
@@ -54,13 +58,13 @@ class Outbox:
     def __init__(self) -> None:
         self.conditions = PLAIN
         self.bytes = 0
-        self._queue: deque[Item] = deque()
+        self._queue: deque[Item] = _NO_ITEMS
         self._aside = 0  # how many items may be overtaken: they are sent when due, wherever the queue is
         self._numbered = count()
         self._by_time: list[tuple[int, int, Item]] = []  # heaps of them; an item may be in both
         self._by_count: list[tuple[int, int, Item]] = []
         self._went = 0  # how many frames went by, for deferred items
-        self._carry: deque[memoryview] = deque()  # released frames that the slow link has not taken yet
+        self._carry: deque[memoryview] = _NO_BYTES  # released frames that the slow link has not taken yet
         self._credit_at = 0  # when the link is free for the next slice
 
     @property
@@ -75,6 +79,8 @@ class Outbox:
         item.due += self.conditions.delay
         self.bytes += item.size
         if not (item.overtake or item.defer):
+            if self._queue is _NO_ITEMS:
+                self._queue = deque()
             self._queue.append(item)
             return
         self._aside += 1
@@ -133,6 +139,8 @@ class Outbox:
 
     def carry(self, data: bytes | memoryview) -> None:
         """Give released bytes to the link's slicer and rate limit."""
+        if self._carry is _NO_BYTES:
+            self._carry = deque()
         self._carry.append(memoryview(data))
         self.bytes += len(data)
 
