@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from natsproxy.session.work_limit import WorkLimit
 
-LENGTH = 1_000_000  # ns of one slice
+LENGTH = 400_000  # ns of one slice
 FIRST_STEP = 256  # frames of the first step
 SMALLEST_STEP = 16
 

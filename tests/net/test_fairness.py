@@ -1,7 +1,7 @@
 """Fairness: a client gets its answers while another one floods frames that cost Python work.
 
 No real clock is looked at: each look of a rule or a filter at a frame makes a clock of our own go on by
-50 µs, and a slice of a millisecond has time for twenty.  The tests count the frames of the flood
+50 µs, and a slice of 400 µs has time for eight.  The tests count the frames of the flood
 that are looked at before the other client has its PONG.
 """
 
