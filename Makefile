@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 # A worker for each core; tests/conftest.py shares the tests out.
 PYTEST := $(BIN)/python -m pytest -q -n auto
 
+# What goes through a plane; it is tested on the one in Python too, and with nothing compiled.
+RELAYED := tests/net tests/rules tests/differential tests/testing
+
 .PHONY: demo test test-fast check check-long coverage bench fix clean
 
 $(STAMP): pyproject.toml $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
@@ -34,6 +37,8 @@ check: $(STAMP)
 
 check-long: $(STAMP)
 	$(PYTEST) -m long
+	NATSPROXY_PLANE=python $(PYTEST) -m "not long" $(RELAYED)
+	NATSPROXY_PURE=1 $(PYTEST) -m "not long" $(RELAYED)
 
 coverage: $(STAMP)
 	$(BIN)/coverage erase

@@ -218,7 +218,8 @@ async def test_a_drain_announces_lame_duck_mode_to_clients_that_take_it(
                 nursery.start_soon(proxy.drain)
                 received = await read(client)
                 await client.aclose()
-        assert (b'"ldm":true' in received, received.count(b"INFO ")) == (announced, int(announced))
+        # Another INFO may be among them: the server sends a second one of its own.
+        assert received.count(b'"ldm":true') == int(announced)
         assert (await ends.receive()).cause == close_reasons.DRAINED
 
 
