@@ -702,11 +702,7 @@ cdef class Plane:
             pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
             if passed.frames:
                 if flow.recording:
-                    self.has_recorded = True
-                    self.builder.add_run(
-                        flow.conn, flow.direction, p + at, passed.at - at, passed.frames, passed.ops,
-                        flow.next_in, now, flow.next_out,
-                    )
+                    self._record(flow, p + at, passed.at - at, passed.frames, passed.ops, flow.next_in, now, flow.next_out)
                 self._count(flow, &passed, passed.at - at)
                 at = passed.at
             if passed.stop == AT_OPEN and self._begin_open(flow, p, at, size, &passed.message):
@@ -734,6 +730,15 @@ cdef class Plane:
         memcpy(flow.tail, p, size)
         flow.tail_size = size
         return True
+
+    cdef void _record(
+        self, Flow *flow, const unsigned char *p, Py_ssize_t size, Py_ssize_t frames, uint32_t ops,
+        uint64_t first_in, int64_t now, uint64_t first_out
+    ) noexcept nogil:
+        self.has_recorded = True
+        if not self.builder.add_run(flow.conn, flow.direction, p, size, frames, ops, first_in, now, first_out):
+            with gil:  # what cannot be recorded must not be lost without a word
+                self._fail(<Connection>flow.connection, MemoryError("no memory for the capture"))
 
     cdef void _count(self, Flow *flow, const Passed *passed, Py_ssize_t size) noexcept nogil:
         cdef int op
@@ -793,10 +798,8 @@ cdef class Plane:
             memcpy(flow.record + flow.record_size, p, at)
             flow.record_size += at
             if flow.missing == 0:
-                self.has_recorded = True
-                self.builder.add_run(
-                    flow.conn, flow.direction, flow.record, flow.record_size, 1, 1 << flow.open_op,
-                    flow.open_in, now, flow.open_out,
+                self._record(
+                    flow, flow.record, flow.record_size, 1, 1 << flow.open_op, flow.open_in, now, flow.open_out
                 )
                 self.open_room += flow.open_size
                 free(flow.record)

@@ -99,10 +99,9 @@ class Relay:
             self._leave()
             if self._error is not None:
                 raise self._error
-            end = self.end
-            assert end is not None  # only `_stop` and `failed` end the nursery
+            assert self.end is not None  # only `_stop` and `failed` end the nursery
             with trio.CancelScope(shield=True):
-                await self._linger(end)
+                await self._linger(self.end)
         finally:
             for leg in self._legs:
                 leg.close()
@@ -110,7 +109,7 @@ class Relay:
             self._leave()  # last: a bug there must not keep the sockets
             with trio.CancelScope(shield=True):
                 await self._record_unsent()
-        return end
+        return self.end
 
     def _leave(self) -> None:
         """Take the legs back from the plane."""
@@ -292,8 +291,10 @@ class Relay:
         """Return an end with the cause that the sockets tell: to the session, a lost leg has only closed."""
         if end.cause == close_reasons.CLIENT_CLOSED and self.client.lost is not None:
             return End(close_reasons.CLIENT_LOST, self.client.lost)
-        if end.cause == close_reasons.SERVER_CLOSED and self.server.lost is not None:
-            return End(close_reasons.SERVER_LOST, self.server.lost)
+        # A server that closes with an -ERR may reset as well, where bytes of the client are left.
+        lost = None if self.session.server_error else self.server.lost
+        if end.cause == close_reasons.SERVER_CLOSED and lost is not None:
+            return End(close_reasons.SERVER_LOST, lost)
         return end
 
     # -- deadlines of the session
@@ -316,8 +317,7 @@ class Relay:
             now = now_ns()
             if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
                 continue
-            # The slice begins after the wait: only work counts against it.
-            timeslice.begin()
+            timeslice.begin()  # after the wait: only work counts
             self._catch_up()
             before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))
