@@ -126,6 +126,7 @@ start()
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_many_rows_are_written_by_sail_itself(tmp_path: Path) -> None:
     """Once each, over the tables of an earlier run."""
