@@ -1,0 +1,51 @@
+"""Programs in JavaScript, run by the machine's own Node.js with the packages that `package.json` names.
+
+A test that needs them is skipped, with its reason, where there is no node or no npm.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+_INSTALLED = Path(sys.prefix) / "node"
+
+
+@cache
+def _packages() -> Path:
+    """Return the folder with the packages; install them once for all workers."""
+    _INSTALLED.mkdir(exist_ok=True)
+    with (_INSTALLED / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted, done = (_HERE / "package-lock.json").read_bytes(), _INSTALLED / "done"
+        if not done.exists() or done.read_bytes() != wanted:
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(_HERE / name, _INSTALLED)
+            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+            subprocess.run(command, cwd=_INSTALLED, check=True, timeout=180)
+            done.write_bytes(wanted)
+    return _INSTALLED / "node_modules"
+
+
+def run_node(program: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
+    """Run a program and return its output; fail where it fails.  It may `require` the packages."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("there is no Node.js with npm: apt-get install nodejs npm")
+    done = subprocess.run(
+        ["node", str(program), *arguments],
+        env={**os.environ, "NODE_PATH": str(_packages()), **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{program.name}:\n{done.stdout}{done.stderr}"
+    return done.stdout
