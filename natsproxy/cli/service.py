@@ -1,0 +1,103 @@
+"""The service of `natsproxy run`: a proxy with a log, signals and the rules of a file."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from natsproxy.config.build import inline_rules, rules_file
+from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.log import EventLog, LogFile
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import NONE_NAMED
+from natsproxy.rules.model.rule import Rule
+
+
+class Service:
+    """A proxy with a log and signals.
+
+    config, rules: the files with its rules; a rules file wins.  stopped_at_once: True after a second signal
+    ended it before it was drained.
+    """
+
+    def __init__(self, proxy: Proxy, file: LogFile, config: Path | None, rules: Path | None) -> None:
+        self._proxy = proxy
+        self._file = file
+        self._config = config
+        self._rules = rules
+        self.stopped_at_once = False
+
+    def load_rules(self) -> list[str]:
+        """Put the rules of the files in force and return the names of those that are gone.
+
+        Raises ConfigError, and changes nothing, for a bad file and for a configuration file whose rules
+        have disappeared (`rules = []` clears them).
+        """
+        before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
+        rules: tuple[Rule, ...] | None = None
+        if self._rules is not None:
+            rules = rules_file(self._rules)
+        elif self._config is not None:
+            rules = inline_rules(self._config)
+            if rules is None and before is not None and before.rules:
+                raise ConfigError(f"{self._config}: {NONE_NAMED}")
+        if rules is None:
+            return []
+        self._proxy.swap(RuleChain(rules, seed=self._proxy.seed, previous=before))
+        kept = {rule.name for rule in rules}
+        return [rule.name for rule in before.rules if rule.name not in kept] if before is not None else []
+
+    async def run(self, log: Any, signals: AsyncIterator[int]) -> None:
+        """Serve until drained.  signals: the numbers of the process's signals, as they arrive."""
+        proxy = self._proxy
+        events = EventLog(log)
+        proxy.subscribe(events)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._handle_signals, signals, log, nursery.cancel_scope)
+            listening = await nursery.start(proxy.serve)
+            log.info(
+                "listening",
+                listen=[str(one) for one in listening],
+                upstream=str(proxy.settings.upstream),
+                seed=proxy.seed,
+                record=str(proxy.recorder.file) if proxy.recorder is not None else None,
+            )
+            await proxy.done.wait()
+            nursery.cancel_scope.cancel()
+        events.close()
+
+    async def _handle_signals(
+        self, signals: AsyncIterator[int], log: Any, everything: trio.CancelScope
+    ) -> None:
+        draining = False
+        async with trio.open_nursery() as nursery:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    self._reload(log)
+                elif draining:
+                    log.warning("stopping at once")
+                    self.stopped_at_once = True
+                    everything.cancel()
+                else:
+                    draining = True
+                    log.info("draining", connections=len(self._proxy.relays))
+                    nursery.start_soon(self._proxy.drain)
+
+    def _reload(self, log: Any) -> None:
+        self._proxy.rotate()
+        try:
+            self._file.reopen()
+        except NatsproxyError as error:
+            log.error("the log stays where it was", reason=str(error))
+        try:
+            gone = self.load_rules()
+        except NatsproxyError as error:
+            log.error("the rules stay as they were", reason=str(error))
+            return
+        write = log.warning if gone else log.info
+        write("reloaded", rules_gone=gone or None)
