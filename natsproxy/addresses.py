@@ -8,6 +8,7 @@ error shows it through `mask_url`, `mask_urls` or `mask_addresses` only.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ NATS_PORT: Final = 4222
 MAX_PORT: Final = 65_535
 
 _ADDRESS: Final = re.compile(
-    r"(?:nats://)?(?:[^@/]*@)?(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^:/\[\]@,?#\s]*)(?::(?P<port>[0-9]{1,9}))?/?"
+    r"(?:[^@/]*@)?(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^:/\[\]@,?#\s]*)(?::(?P<port>[0-9]{1,9}))?/?"
 )
 _HOST: Final = r"(?:\[[^\]@]*\]|[^:@/?#,]*)(?::[0-9]*)?"
 # A text that surely holds no password: hosts with ports and a path, or an IPv6 address without brackets.
@@ -38,25 +39,34 @@ class Address:
 
 
 def parse_address(
-    text: str, *, host: str = "", port: int | None = NATS_PORT, credentials: bool = False
+    text: str,
+    *,
+    host: str = "",
+    port: int | None = NATS_PORT,
+    credentials: bool = False,
+    schemes: Sequence[str] = ("nats",),
 ) -> Address:
-    """Read `HOST:PORT` or `nats://HOST:PORT`.
+    """Read `HOST:PORT` or `nats://HOST:PORT`, or another scheme.
 
     host, port: the parts of an address that has none; with the port None, the text must have one.
-    credentials: a user and a password may stand before an `@`, and are ignored.  Raises ValueError with the
-    end of a sentence that begins with the name of the setting; it never quotes a password.
+    credentials: a user and a password may stand before an `@`, and are ignored.  schemes: those that may
+    stand before the host.  Raises ValueError with the end of a sentence that begins with the name of the
+    setting; it never quotes a password.
     """
     shown = mask_url(text)
-    scheme, slashes, _ = text.partition("://")
-    if slashes and scheme != "nats":
-        raise ValueError(f"must be nats://HOST:PORT, not {shown!r}: {scheme}:// is not supported yet")
+    forms = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
+    scheme, slashes, rest = text.partition("://")
+    if slashes and scheme not in schemes:
+        raise ValueError(f"must be {forms}, not {shown!r}: {scheme}:// is not supported")
+    if not slashes:
+        rest = text
     if "@" in text and not credentials:
         raise ValueError(f"must have no credentials, not {shown!r}: clients bring their own")
     if "," in text.rpartition("@")[2]:
         raise ValueError(f"must be one server, not {shown!r}")
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not text.removeprefix("nats://"):
-        raise ValueError(f"must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not {shown!r}")
+    found = _ADDRESS.fullmatch(rest)
+    if found is None or not rest:
+        raise ValueError(f"must be HOST:PORT or {forms} (IPv6 as [::1]:4222), not {shown!r}")
     if found["host"].isdecimal():  # a port alone, most likely
         raise ValueError(f"must be HOST:PORT, such as 127.0.0.1:{found['host']}, not {shown!r}")
     if found["port"] is None and port is None:

@@ -26,7 +26,7 @@ from natsproxy.printable import printable, wants_plain
 QUEUE: Final = 1 << 20
 """Bytes of lines that wait to be written, at most."""
 _SERVER_CAUSES: Final = ("server-closed", "server-lost", "server-protocol")
-"""Ends that the server caused, which are warnings; `net/upstream.py` reports outages."""
+"""Ends that the server caused, which are warnings; `net/upstreams.py` reports outages."""
 _CLIENT_LEFT: Final = ("client-closed", "client-lost")
 PROBES_EVERY: Final = 600_000_000_000
 """The time (ns) between two lines about probes."""

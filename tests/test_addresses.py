@@ -33,7 +33,7 @@ def test_an_address_is_a_host_and_a_port(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tls://x:1", "must be nats://HOST:PORT, not 'tls://x:1': tls:// is not supported yet"),
+        ("tls://x:1", "must be nats://HOST:PORT, not 'tls://x:1': tls:// is not supported"),
         ("a:b:c", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not "),
         ("::1", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not "),
         ("", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not ''"),

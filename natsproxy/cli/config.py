@@ -100,7 +100,7 @@ def _table_line(name: str, value: Any, source: str) -> str:
         value = ", ".join(map(str, value))
     elif isinstance(value, bool):
         value = str(value).lower()
-    note = "needed by natsproxy run" if name == "upstream" and value is None else source
+    note = "needed by natsproxy run" if name == "upstream" and not value else source
     return f"{name:20} {'-' if value in (None, '') else value!s:32} {note}"
 
 
@@ -108,7 +108,7 @@ def _toml_lines(rows: _Rows, file: Path | None) -> Iterator[str]:
     """Yield the lines of a configuration file, with the rules of the present one."""
     for name, row in rows.items():
         value = row["value"]
-        if value is None and name == "upstream":
+        if not value and name == "upstream":
             yield '# upstream = "nats://HOST:PORT"  # needed by natsproxy run'
         elif value not in (None, []):
             yield f"{name} = {value_to_toml(value)}  # {row['source']}"

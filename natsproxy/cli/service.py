@@ -63,7 +63,7 @@ class Service:
             log.info(
                 "listening",
                 listen=[str(one) for one in listening],
-                upstream=str(proxy.settings.upstream),
+                upstream=[str(server) for server in proxy.settings.upstream],
                 seed=proxy.seed,
                 record=str(proxy.recorder.file) if proxy.recorder is not None else None,
             )

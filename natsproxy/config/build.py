@@ -129,15 +129,19 @@ def _line_of(name: str, text: str) -> int:
 def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
     """Return the settings of a proxy from typed option values by `Option.key`.
 
-    Raises ConfigError if the upstream is one of the proxy's own listening addresses.
+    Raises ConfigError if a server is one of the proxy's own listening addresses, or is named twice.
     """
-    for listen in o["listen"]:
-        # Port 0 is chosen by the system, which takes none that is in use.
-        if listen.port and listen.port == o["upstream"].port and _may_be_the_same(listen, o["upstream"]):
-            raise ConfigError(f"upstream {o['upstream']} is natsproxy's own address: name the server")
+    for number, server in enumerate(o["upstream"]):
+        for listen in o["listen"]:
+            # Port 0 is chosen by the system, which takes none that is in use.
+            address = server.address
+            if listen.port and listen.port == address.port and _may_be_the_same(listen, address):
+                raise ConfigError(f"upstream {address} is natsproxy's own address: name the server")
+        if server in o["upstream"][:number]:
+            raise ConfigError(f"upstream {server} is given twice")
     return ProxySettings(
         listen=tuple(o["listen"]),
-        upstream=o["upstream"],
+        upstream=tuple(o["upstream"]),
         advertise=o["advertise"],
         upstream_hold=o["upstream_hold"],
         connect_timeout=o["connect_timeout"],

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from natsproxy.addresses import NATS_PORT, Address, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
+from natsproxy.config.settings import SERVER_SCHEMES, Server
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
 
@@ -53,11 +54,14 @@ def listen(value: Any) -> Address:
     return parse_address(values.text(value), port=None)
 
 
-def upstream(value: Any) -> Address:
-    """Return the address of nats://HOST[:PORT] or HOST:PORT."""
+def upstream(value: Any) -> Server:
+    """Return the server of SCHEME://HOST[:PORT] or HOST:PORT."""
     text = values.text(value)
+    scheme = text.partition("://")[0] if "://" in text else None
     # A bare word is a mistake more often than a host, and the proxy would wait for it in vain.
-    return parse_address(text, host="127.0.0.1", port=NATS_PORT if "://" in text else None)
+    port = None if scheme is None else NATS_PORT
+    address = parse_address(text, host="127.0.0.1", port=port, schemes=SERVER_SCHEMES)
+    return Server(address, scheme or SERVER_SCHEMES[0])
 
 
 def duration(value: Any) -> int:
@@ -109,7 +113,7 @@ _size = values.above_zero(values.size)
 
 OPTIONS: Final = (
     Option("listen", listen, "127.0.0.1:4222", "The address for clients.", many=True, metavar="HOST:PORT"),
-    Option("upstream", upstream, None, "The server.", required=True, metavar="nats://HOST:PORT"),
+    Option("upstream", upstream, None, "A server.", many=True, required=True, metavar="nats://HOST:PORT"),
     Option(
         "advertise",
         values.one_of("strip", "self", "pass"),

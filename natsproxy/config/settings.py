@@ -13,7 +13,20 @@ from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.units import MIB, SECOND
 
 _LISTEN = Address("127.0.0.1", 4222)
-_UPSTREAM = Address("127.0.0.1", 4223)
+
+SERVER_SCHEMES = ("nats",)
+"""The schemes of `--upstream` URLs; a URL without one has the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that clients are relayed to, as one `--upstream` URL names it."""
+
+    address: Address
+    scheme: str = SERVER_SCHEMES[0]
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.address}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ class ProxySettings:
     """
 
     listen: tuple[Address, ...] = (_LISTEN,)
-    upstream: Address = _UPSTREAM
+    upstream: tuple[Server, ...] = (Server(Address("127.0.0.1", 4223)),)
     advertise: str = "strip"
     upstream_hold: int = 0
     unparsed: str = "close"

@@ -19,11 +19,12 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.clock import now_ns
+from natsproxy.net.dial import NoServer
 from natsproxy.net.leg import Leg
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
-from natsproxy.net.upstream import NoServer, Upstream
+from natsproxy.net.upstreams import Upstreams
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, SessionSettings
@@ -66,7 +67,7 @@ class Connections:
         self._session_settings = _session_settings(settings)
         self._recording = recording
         self._emit = emit
-        self._upstream = Upstream(settings, emit, now_ns)
+        self._upstreams = Upstreams(settings, emit, now_ns)
         self._budget = Budget(settings.buffers)
         self._names: Counter[str] = Counter()
         self._closed = trio.Event()
@@ -123,12 +124,12 @@ class Connections:
     ) -> End:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
-        server, greeting = await self._upstream.dial()
+        chosen, server, greeting = await self._upstreams.dial()
         if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
             server.close()
             return refusal
         client, conn, peer, local, opened = accepted
-        upstream = str(self._settings.upstream)
+        upstream = str(chosen.address)
         self._emit(Opened(opened, conn, peer, upstream, str(local), conn))
         recording = self._recording
         assert self.plane is not None

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings, Server
 from natsproxy.errors import CaptureError
 from natsproxy.testing.harness import ProxyHarness, server_address
 
@@ -40,7 +40,7 @@ class TestProxy(ProxyHarness):
         self.upstream = server_address(upstream)
         self._settings = ProxySettings(
             listen=(Address(),),
-            upstream=self.upstream,
+            upstream=(Server(self.upstream),),
             seed=seed,
             # "wait": a test that passes has a whole recording, never one with gaps.
             record=None if record is None else RecordSettings(Path(record), overflow="wait"),

@@ -26,7 +26,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
 
     assert done.exit_code == 0, done.output
     rows = {name: (row["value"], row["source"]) for name, row in json.loads(done.output).items()}
-    assert rows["upstream"] == ("file:1", "file")
+    assert rows["upstream"] == (["nats://file:1"], "file")
     assert rows["listen"] == (["127.0.0.1:2"], "environment")
     assert rows["seed"] == (7, "flag")
     assert rows["buffers"] == (256 << 20, "default")
@@ -41,7 +41,8 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
             'upstream = "nats://x:1"\nlisen = "a:1"\n',
             ":2: there is no setting 'lisen'; did you mean 'listen'?",
         ),
-        ("upstream = [1]\n", ":1: upstream takes one value"),
+        ("upstream = [1]\n", ":1: upstream must be a text, not 1"),
+        ("seed = [1]\n", ":1: seed takes one value"),
         ('upstream = "nats://u:secret@x:1"\n', "clients bring their own"),
         ("upstream-hold = -1\n", ":1: upstream-hold must be a duration"),
         ('[record]\npath = "x.ncap"\nflsh = "1s"\n', ":3: there is no setting 'record-flsh'; did you mean"),
@@ -215,7 +216,7 @@ def test_toml_of_the_defaults_names_the_missing_upstream(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [("nats://h", "h:4222"), ("h:1", "h:1"), ("nats://[::1]", "[::1]:4222")],
+    [("nats://h", "nats://h:4222"), ("h:1", "nats://h:1"), ("nats://[::1]", "nats://[::1]:4222")],
 )
 def test_an_upstream_is_written_as_clients_write_it(text: str, address: str) -> None:
     assert str(upstream(text)) == address

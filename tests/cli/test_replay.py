@@ -51,7 +51,7 @@ def test_addresses_are_read_as_clients_read_them(text: str, address: Address) ->
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("http://x", "must be nats://HOST:PORT, not 'http://x': http:// is not supported yet"),
+        ("http://x", "must be nats://HOST:PORT, not 'http://x': http:// is not supported"),
         ("a:b:c", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not 'a:b:c'"),
         ("", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not ''"),
         ("u:secret@host:99999", "must have a port up to 65535, not 99999"),

@@ -17,7 +17,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.write._builder_py import BlockBuilder
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings, Server
 from natsproxy.net import recorder
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.timeslice import FIRST_STEP, Timeslice
@@ -125,7 +125,9 @@ async def test_a_ping_is_answered_after_a_few_slices_of_a_flood(
         listeners = await nursery.start(partial(trio.serve_tcp, answering, 0, host="127.0.0.1"))
         port = listeners[0].socket.getsockname()[1]
         record = None if selection is None else RecordSettings(tmp_path / "x.ncap", selection=selection)
-        settings = ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port), record=record)
+        settings = ProxySettings(
+            listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),), record=record
+        )
         chain = RuleChain(load(rules, KINDS), seed=1) if rules else None
         found = await looks_before_the_pong(Proxy(settings, chain), work)
         nursery.cancel_scope.cancel()

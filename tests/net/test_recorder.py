@@ -16,7 +16,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Gap, Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net import writer_thread
@@ -116,7 +116,9 @@ async def running(server: NatsServer, path: Path, **record: Any) -> AsyncIterato
     async with trio.open_nursery() as nursery:
         port = await nursery.start(tee.serve)
         proxy = Proxy(
-            ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", port), record=settings)
+            ProxySettings(
+                listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),), record=settings
+            )
         )
         run = RunningProxy(proxy, tee, path)
         proxy.subscribe(run.events.append)

@@ -17,7 +17,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
@@ -59,7 +59,9 @@ async def test_a_password_is_nowhere(
     with NatsServer(CONFIG) as server:
         record = RecordSettings(path, compression="zstd")
         proxy = Proxy(
-            ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", server.port), record=record)
+            ProxySettings(
+                listen=(Address(),), upstream=(Server(Address("127.0.0.1", server.port)),), record=record
+            )
         )
         with LogFile(lines) as file:
             log = logger(file, "json", "debug")
@@ -123,7 +125,9 @@ async def test_a_preamble_holds_no_secret(tmp_path: Path) -> None:
     """A capture that begins in mid-conversation tells who was there, and not with which password."""
     path = tmp_path / "x.ncap"
     with NatsServer(CONFIG) as server:
-        proxy = Proxy(ProxySettings(listen=(Address(),), upstream=Address("127.0.0.1", server.port)))
+        proxy = Proxy(
+            ProxySettings(listen=(Address(),), upstream=(Server(Address("127.0.0.1", server.port)),))
+        )
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)
             async with await trio.open_tcp_stream(address.host, address.port) as stream:

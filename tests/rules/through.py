@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import ProxySettings, RecordSettings, Server
 from natsproxy.events import Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
@@ -26,7 +26,7 @@ async def through(
     """Run `program` (given the proxy's URL) to its end; return the outcome."""
     settings = ProxySettings(
         listen=(Address(),),
-        upstream=Address("127.0.0.1", port),
+        upstream=(Server(Address("127.0.0.1", port)),),
         seed=seed,
         record=RecordSettings(record) if record is not None else None,
     )

@@ -1,0 +1,128 @@
+"""The dial: one attempt at one server, from the TCP connection to its first line, INFO.
+
+The steps in their order: connect, then the first line.  A step that is not configured costs nothing.
+
+A connection alone proves nothing: a load balancer, or the port mapping of a container, accepts connections
+for a server that is gone, and a server with `handshake_first` accepts them and sends nothing.  One
+ClientHello per outage, on a connection of its own, tells these two apart.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from contextlib import suppress
+from typing import NamedTuple
+
+import trio
+
+from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.net.leg import Leg, LegLost
+from natsproxy.units import format_duration
+
+_LONGEST_LINE = 1 << 20  # bytes of the first line
+_HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
+_TLS_RECORDS = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
+
+
+class NoServer(Exception):
+    """A server cannot be used now; the text is the reason, and names the server."""
+
+
+class Dialled(NamedTuple):
+    """A connection to a server, with the bytes received on it: its first line, and perhaps more."""
+
+    server: Server
+    leg: Leg
+    greeting: bytes
+
+
+class Dialer:
+    """Connects to servers, each time with the settings of a proxy."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self._settings = settings
+        self._speaks_tls: dict[Server, bool] = {}  # of servers without a greeting, once it is known
+        self._probing = trio.Lock()
+
+    async def dial(self, server: Server) -> Dialled:
+        """Connect to a server and wait for its first line.  Raises NoServer."""
+        address, limit = server.address, self._settings.connect_timeout
+        reason = f"cannot connect to {address}: no answer in time"
+        leg = None
+        try:
+            with trio.move_on_after(limit / 1e9):
+                leg = await self._connect(server)
+                reason = f"{address} accepts connections and sends no INFO in {format_duration(limit)}"
+                greeting = await _first_line(leg)
+                if greeting:
+                    self._speaks_tls.pop(server, None)
+                    kept, leg = leg, None
+                    return Dialled(server, kept, greeting)
+                reason = f"{address} closes connections before its INFO"
+        except OSError as error:
+            raise NoServer(f"cannot connect to {address}: {_reason(error)}") from None
+        finally:
+            if leg is not None:
+                leg.close()
+        if leg is not None and await self._wants_tls(server):
+            reason = f"{address} speaks TLS from the first byte (handshake_first), natsproxy does not yet"
+        raise NoServer(reason)
+
+    async def _connect(self, server: Server) -> Leg:
+        stream = await trio.open_tcp_stream(server.address.host, server.address.port)
+        return Leg.from_stream(stream, keepalive=self._settings.keepalive)
+
+    async def _wants_tls(self, server: Server) -> bool:
+        """Tell whether a server that gave no greeting answers a ClientHello; it gets one per outage."""
+        async with self._probing:
+            if server not in self._speaks_tls:
+                self._speaks_tls[server] = False
+                with trio.move_on_after(_HELLO_TIMEOUT):
+                    self._speaks_tls[server] = await self._answers_hello(server)
+            return self._speaks_tls[server]
+
+    async def _answers_hello(self, server: Server) -> bool:
+        try:
+            leg = await self._connect(server)
+        except OSError:
+            return False
+        try:
+            leg.write(_client_hello())
+            return (await leg.receive())[:1] in _TLS_RECORDS
+        except LegLost:
+            return False
+        finally:
+            leg.close()
+
+
+async def _first_line(leg: Leg) -> bytes:
+    """Return the bytes of a server up to its first line end or more; `b""` where the stream ends before."""
+    line = b""
+    try:
+        while b"\n" not in line and len(line) < _LONGEST_LINE:
+            data = await leg.receive()
+            if not data:
+                return b""
+            line += data
+    except LegLost:
+        return b""
+    return line
+
+
+def _client_hello() -> bytes:
+    out = ssl.MemoryBIO()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), out, server_hostname="nats")
+    with suppress(ssl.SSLWantReadError):  # it waits for an answer that it will not be given
+        client.do_handshake()
+    return out.read()
+
+
+def _reason(error: OSError) -> str:
+    """Return the reason why a connection cannot be made: that of the first address that was tried."""
+    cause: BaseException | None = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    first = cause if isinstance(cause, OSError) else error
+    number = first.errno or 0  # below zero: the name is not resolved; getaddrinfo has numbers of its own
+    return os.strerror(number) if number > 0 else first.strerror or str(first)
