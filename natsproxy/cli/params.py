@@ -13,6 +13,7 @@ from natsproxy.addresses import Address
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.options import duration
 from natsproxy.errors import ConfigError
+from natsproxy.protocol.credentials import Credentials
 from natsproxy.replay.client_playback import credentials as creds
 
 URL: Final = "nats://HOST:PORT"
@@ -60,16 +61,16 @@ def parse_address(text: str, option: str) -> Address:
         raise ConfigError(f"{option} {error}") from None
 
 
-def parse_credentials(options: dict[str, Any]) -> creds.Credentials:
+def parse_credentials(options: dict[str, Any]) -> creds.ReplayCredentials:
     """Return the credentials of --creds, --user and --map-user.
 
     Raises ConfigError for a value that cannot be read.
     """
-    base = creds.Credentials()
+    own = Credentials()
     if options["creds"]:
-        base = creds.from_creds(options["creds"])
+        own = creds.from_creds(options["creds"])
     elif options["user"]:
-        base = creds.from_user(options["user"])
+        own = creds.from_user(options["user"])
     users = {}
     for entry in options["map_user"]:
         recorded, equals, text = entry.partition("=")
@@ -77,7 +78,7 @@ def parse_credentials(options: dict[str, Any]) -> creds.Credentials:
             # The value itself is not quoted: it holds a password.
             raise ConfigError("a value of --map-user is not RECORDED=USER:PASSWORD")
         users[recorded] = creds.from_user(text)
-    return creds.Credentials(base.user, base.password, base.token, base.jwt, base.seed, users)
+    return creds.ReplayCredentials(own, users)
 
 
 def parse_connections(text: str) -> frozenset[int]:

@@ -21,7 +21,7 @@ from natsproxy.protocol.redaction import CONNECT_SECRETS, SEED, SEED_WITHHELD, r
 class Connect:
     """The options of a connection; the defaults are those before any CONNECT (`server/client.go`).
 
-    credentials: the names among `_CREDENTIALS` whose values are not empty.
+    credentials: the names among `AUTH_FIELDS` whose values are not empty.
     remote: the CONNECT of a leafnode or a route (`import`, `export` or `remote_account` were given).
     """
 
@@ -61,9 +61,10 @@ _KEPT: Final[dict[str, type]] = {
     "account": str,
     "new_account": bool,
 }
-_CREDENTIALS: Final[tuple[str, ...]] = ("user", "pass", "auth_token", "nkey", "jwt", "sig", "proxy_sig")
+AUTH_FIELDS: Final[tuple[str, ...]] = ("user", "pass", "auth_token", "nkey", "jwt", "sig", "proxy_sig")
+"""The members that say who a client is, and prove it."""
 _REMOTE: Final[dict[str, type]] = {"import": dict, "export": dict, "remote_account": str}
-_FIELDS: Final = {**_KEPT, **dict.fromkeys(_CREDENTIALS, str), **_REMOTE}
+_FIELDS: Final = {**_KEPT, **dict.fromkeys(AUTH_FIELDS, str), **_REMOTE}
 
 
 def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
@@ -73,7 +74,7 @@ def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
     """
     found = gojson.fill(args, _FIELDS)
     kept: dict[str, Any] = {name: _shown(value) for name, value in found.items() if name in _KEPT}
-    given: dict[str, bool] = {name: bool(found[name]) for name in _CREDENTIALS if name in found}
+    given: dict[str, bool] = {name: bool(found[name]) for name in AUTH_FIELDS if name in found}
     # The merge of the server: an empty string takes a credential back, an absent member keeps it.
     credentials = {name for name in base.credentials if given.get(name, True)}
     credentials |= {name for name, present in given.items() if present}

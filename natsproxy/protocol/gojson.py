@@ -6,15 +6,15 @@ Writing: no blanks, and `<`, `>`, `&`, U+2028 and U+2029 are escaped (`\\u003c` 
 
 Text is bytes decoded with "surrogateescape", so untouched text encodes to the very same bytes again.
 
-Edits of JSON (`info.rewrite_info`, `redaction`, the API bodies of `rules/rewriting`) need places in the text,
-which `json` does not give: `lex` and `members` find them, in text that `json` has already accepted.
+Edits of JSON (`rewrite`, `redaction`, the API bodies of `rules/rewriting`) need places in the text, which
+`json` does not give: `lex` and `members` find them, in text that `json` has already accepted.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 _ESCAPES: Final = str.maketrans(
@@ -163,3 +163,37 @@ def members(text: str) -> list[Member]:
             pending.append(Member(fold(json.loads(last.text)), last.start, 0, 0, depth))
         last = token
     return done
+
+
+def rewrite(raw: bytes, *, remove: Collection[str] = (), set: Mapping[str, Any] | None = None) -> bytes:
+    """Return a JSON object without the members `remove` and with those of `set`; `null` is an empty one.
+
+    Names are lower case; members match in any letter case.  A member of `set` is replaced where it stands
+    (its duplicates are removed) or added at the end; a member that has its value already keeps its bytes.
+    Returns `raw` itself when nothing changes.  Raises ValueError for anything but an object and `null`.
+    """
+    load_pairs(raw)
+    text = to_text(raw)
+    wanted = dict(set or {})
+    top = [member for member in members(text) if member.depth == 1]
+    last = {member.key: member for member in top}
+    parts: list[str] = []
+    changed = False
+    for member in top:
+        name = member.key
+        # A reader takes the last duplicate, so that is the one to replace.
+        if name in remove or (name in wanted and member is not last[name]):
+            changed = True
+        elif name not in wanted:
+            parts.append(text[member.start : member.end])
+        else:
+            value = wanted.pop(name)
+            if loads(to_bytes(text[member.value : member.end])) == value:
+                parts.append(text[member.start : member.end])
+            else:
+                parts.append(text[member.start : member.value] + to_text(dumps(value)))
+                changed = True
+    added = [to_text(dumps(name) + b":" + dumps(value)) for name, value in wanted.items()]
+    if not changed and not added:
+        return raw
+    return to_bytes("{" + ",".join(parts + added) + "}")

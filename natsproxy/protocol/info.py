@@ -111,40 +111,11 @@ def parse_info(args: bytes) -> Info:
 def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str, Any] | None = None) -> bytes:
     """Return the arguments of an INFO without the members `remove` and with those of `set`.
 
-    Names are lower case; members match in any letter case.  A member of `set` is replaced where it stands
-    (its duplicates are removed) or added at the end; a member that has its value already keeps its bytes.
-    Returns `args` itself when nothing changes.  Raises ValueError when `args` is not a JSON object.
+    As `gojson.rewrite` does it.  Raises ValueError when `args` is not a JSON object.
     """
     if gojson.load_pairs(args) is None:
         raise ValueError("an INFO of null")
-    text = gojson.to_text(args)
-    wanted = dict(set or {})
-    top = [member for member in gojson.members(text) if member.depth == 1]
-    last = {member.key: member for member in top}
-    parts: list[str] = []
-    changed = False
-    for member in top:
-        name = member.key
-        # A reader takes the last duplicate, so that is the one to replace.
-        if name in remove or (name in wanted and member is not last[name]):
-            changed = True
-        elif name not in wanted:
-            parts.append(text[member.start : member.end])
-        else:
-            value = wanted.pop(name)
-            if gojson.loads(gojson.to_bytes(text[member.value : member.end])) == value:
-                parts.append(text[member.start : member.end])
-            else:
-                parts.append(text[member.start : member.value] + _written(value))
-                changed = True
-    added = [f"{_written(name)}:{_written(value)}" for name, value in wanted.items()]
-    if not changed and not added:
-        return args
-    return gojson.to_bytes("{" + ",".join(parts + added) + "}")
-
-
-def _written(value: Any) -> str:
-    return gojson.to_text(gojson.dumps(value))
+    return gojson.rewrite(args, remove=remove, set=set)
 
 
 def redact_info(args: bytes) -> bytes:

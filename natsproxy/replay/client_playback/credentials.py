@@ -7,56 +7,37 @@ recorded CONNECT (name, language, verbose, echo, headers, ...) are kept.
 
 from __future__ import annotations
 
-import base64
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol import gojson
+from natsproxy.protocol.connect import AUTH_FIELDS
+from natsproxy.protocol.credentials import Credentials, read_credentials
 
-_SECRET: Final = {"user", "pass", "auth_token", "jwt", "sig", "nkey", "proxy_sig"}
 _DEFAULT: Final = {"verbose": False, "pedantic": False, "protocol": 1, "headers": True, "no_responders": True}
-_PEM: Final = re.compile(r"-{3,}BEGIN [^-]+-{3,}\s*([A-Za-z0-9_\-.=]+)\s*-{3,}END [^-]+-{3,}")
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """Credentials of a connection.  users: by recorded user name; empty fields are not sent."""
+class ReplayCredentials:
+    """The credentials of the replayed clients.  own: of all but those in `users`, by recorded user name."""
 
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    jwt: str = field(default="", repr=False)
-    seed: str = field(default="", repr=False)
-    users: dict[str, Credentials] = field(default_factory=dict)
-
-    def connect_fields(self, nonce: str) -> dict[str, str]:
-        """Return the members of a CONNECT that identify the user.
-
-        Raises ConfigError where the server's nonce cannot be signed.
-        """
-        named = {"user": self.user, "pass": self.password, "auth_token": self.token, "jwt": self.jwt}
-        if self.seed and nonce:
-            named["sig"] = _sign(self.seed, nonce)
-        return {key: value for key, value in named.items() if value}
+    own: Credentials = field(default_factory=Credentials)
+    users: Mapping[str, Credentials] = field(default_factory=dict)
 
 
 def from_creds(path: Path) -> Credentials:
-    """Read a `.creds` file.
-
-    Raises ConfigError when it holds no JWT and seed.
-    """
+    """Read a `.creds` file.  Raises ConfigError when it holds no credentials."""
     try:
-        found = _PEM.findall(path.read_text())
+        return read_credentials(path.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read the credentials {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a credentials file: it is not text") from None
-    if len(found) < 2:
-        raise ConfigError(f"{path} is not a credentials file: it holds no JWT and seed")
-    return Credentials(jwt=found[0], seed=found[1])
+    except ValueError as error:
+        raise ConfigError(f"{path} {error}") from None
 
 
 def from_user(text: str) -> Credentials:
@@ -65,7 +46,7 @@ def from_user(text: str) -> Credentials:
     return Credentials(user=user, password=password) if colon else Credentials(token=text)
 
 
-def rebuild_connect(recorded: bytes, credentials: Credentials, nonce: str) -> bytes:
+def rebuild_connect(recorded: bytes, credentials: ReplayCredentials, nonce: str) -> bytes:
     """Return CONNECT arguments: the recorded ones without secrets, with the user's credentials."""
     known: dict[str, Any] = dict(_DEFAULT)
     if recorded:
@@ -74,15 +55,7 @@ def rebuild_connect(recorded: bytes, credentials: Credentials, nonce: str) -> by
         except ValueError:
             known = dict(_DEFAULT)
     user = next((str(value) for key, value in known.items() if gojson.fold(key) == "user"), "")
-    kept = {key: value for key, value in known.items() if gojson.fold(key) not in _SECRET}
+    kept = {key: value for key, value in known.items() if gojson.fold(key) not in AUTH_FIELDS}
     kept.pop("withheld", None)
-    return gojson.dumps({**kept, **credentials.users.get(user, credentials).connect_fields(nonce)})
-
-
-def _sign(seed: str, nonce: str) -> str:
-    try:
-        import nkeys  # needed for nkey users only
-    except ImportError:
-        raise ConfigError("signing the server's nonce needs the package nkeys: pip install nkeys") from None
-    pair = nkeys.from_seed(bytearray(seed.encode()))
-    return base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+    own = credentials.users.get(user, credentials.own)
+    return gojson.dumps({**kept, **own.connect_fields(nonce)})

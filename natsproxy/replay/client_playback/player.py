@@ -11,7 +11,7 @@ from natsproxy.addresses import Address
 from natsproxy.errors import NatsproxyError, ProtocolError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg, LegLost
-from natsproxy.replay.client_playback.credentials import Credentials, rebuild_connect
+from natsproxy.replay.client_playback.credentials import ReplayCredentials, rebuild_connect
 from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.state import Action, Dial, Write
 from natsproxy.replay.handshake import open_connection
@@ -23,11 +23,11 @@ class ClientPlayer:
     """Plays the clients of a `ClientPlayback` machine against a server."""
 
     def __init__(
-        self, machine: ClientPlayback, address: Address, credentials: Credentials | None = None
+        self, machine: ClientPlayback, address: Address, credentials: ReplayCredentials | None = None
     ) -> None:
         self.machine = machine
         self.address = address
-        self.credentials = credentials or Credentials()
+        self.credentials = credentials or ReplayCredentials()
         self.connected = 0
         self._legs: dict[int, Leg] = {}
         self._scopes: dict[int, trio.CancelScope] = {}

@@ -13,7 +13,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.replay.client_playback.batches import batches
-from natsproxy.replay.client_playback.credentials import Credentials
+from natsproxy.replay.client_playback.credentials import ReplayCredentials
 from natsproxy.replay.client_playback.iterations import Iteration
 from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.player import ClientPlayer
@@ -33,7 +33,7 @@ class ReplayOptions:
     patience: int = 5_000_000_000
     iterations: int = 1
     connections: frozenset[int] = frozenset()
-    credentials: Credentials = field(default_factory=Credentials)
+    credentials: ReplayCredentials = field(default_factory=ReplayCredentials)
 
 
 class ReplayJob:

@@ -10,25 +10,30 @@ import nkeys
 import pytest
 
 from natsproxy.errors import ConfigError
-from natsproxy.replay.client_playback.credentials import Credentials, from_creds, from_user, rebuild_connect
+from natsproxy.replay.client_playback.credentials import (
+    ReplayCredentials,
+    from_creds,
+    from_user,
+    rebuild_connect,
+)
 
 RECORDED = b'{"verbose":false,"name":"n","user":"old","pass":"[redacted]","sig":"s","JWT":"j","echo":true}'
 SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
 
 
 def test_secrets_go_and_the_rest_stays() -> None:
-    fields = json.loads(rebuild_connect(RECORDED, Credentials(), ""))
+    fields = json.loads(rebuild_connect(RECORDED, ReplayCredentials(), ""))
     assert fields == {"verbose": False, "name": "n", "echo": True}
 
 
 def test_the_users_credentials_come_in_their_place() -> None:
-    fields = json.loads(rebuild_connect(RECORDED, from_user("me:pw:1"), ""))
+    fields = json.loads(rebuild_connect(RECORDED, ReplayCredentials(from_user("me:pw:1")), ""))
     assert (fields["user"], fields["pass"]) == ("me", "pw:1")
-    assert json.loads(rebuild_connect(b"", from_user("tok"), ""))["auth_token"] == "tok"
+    assert json.loads(rebuild_connect(b"", ReplayCredentials(from_user("tok")), ""))["auth_token"] == "tok"
 
 
 def test_a_recorded_user_may_have_credentials_of_its_own() -> None:
-    both = Credentials(token="t", users={"old": from_user("new:pw")})
+    both = ReplayCredentials(from_user("t"), {"old": from_user("new:pw")})
     assert json.loads(rebuild_connect(RECORDED, both, ""))["user"] == "new"
     assert json.loads(rebuild_connect(b'{"user":"else"}', both, ""))["auth_token"] == "t"
 
@@ -39,7 +44,7 @@ def test_a_creds_file_signs_the_live_nonce(tmp_path: Path) -> None:
         f"-----BEGIN NATS USER JWT-----\naaa.bbb.ccc\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END USER NKEY SEED------\n"
     )
-    fields = json.loads(rebuild_connect(RECORDED, from_creds(path), "nonce"))
+    fields = json.loads(rebuild_connect(RECORDED, ReplayCredentials(from_creds(path)), "nonce"))
     assert fields["jwt"] == "aaa.bbb.ccc"
     signature = base64.urlsafe_b64decode(fields["sig"] + "==")
     assert nkeys.from_seed(bytearray(SEED.encode())).verify(b"nonce", signature)
@@ -47,7 +52,7 @@ def test_a_creds_file_signs_the_live_nonce(tmp_path: Path) -> None:
 
 def test_a_file_without_seed_and_a_missing_one_are_reported(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("nothing")
-    with pytest.raises(ConfigError, match="not a credentials file"):
+    with pytest.raises(ConfigError, match=r"is not a \.creds file"):
         from_creds(tmp_path / "x")
     with pytest.raises(ConfigError, match="cannot read the credentials"):
         from_creds(tmp_path / "y")
