@@ -132,7 +132,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
     Raises ConfigError if a server is one of the proxy's own listening addresses, or is named twice.
     """
     for number, server in enumerate(o["upstream"]):
-        for listen in o["listen"]:
+        for listen in (listener.address for listener in o["listen"]):
             # Port 0 is chosen by the system, which takes none that is in use.
             address = server.address
             if listen.port and listen.port == address.port and _may_be_the_same(listen, address):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from natsproxy.addresses import NATS_PORT, Address, parse_address
+from natsproxy.addresses import NATS_PORT, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
-from natsproxy.config.settings import SERVER_SCHEMES, Server
+from natsproxy.config.settings import LISTENER_SCHEMES, SERVER_SCHEMES, Listener, Server
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
 
@@ -49,9 +49,11 @@ class Option:
         return isinstance(self.default, bool)
 
 
-def listen(value: Any) -> Address:
-    """Return the address of HOST:PORT, [::1]:PORT or :PORT."""
-    return parse_address(values.text(value), port=None)
+def listen(value: Any) -> Listener:
+    """Return the listener of [SCHEME://]HOST:PORT, with [::1]:PORT and :PORT as well."""
+    text = values.text(value)
+    scheme = text.partition("://")[0] if "://" in text else LISTENER_SCHEMES[0]
+    return Listener(parse_address(text, port=None, schemes=LISTENER_SCHEMES), scheme)
 
 
 def upstream(value: Any) -> Server:

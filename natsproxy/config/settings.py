@@ -12,8 +12,6 @@ from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.units import MIB, SECOND
 
-_LISTEN = Address("127.0.0.1", 4222)
-
 SERVER_SCHEMES = ("nats",)
 """The schemes of `--upstream` URLs; a URL without one has the first."""
 
@@ -24,6 +22,22 @@ class Server:
 
     address: Address
     scheme: str = SERVER_SCHEMES[0]
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.address}"
+
+
+_ANY_PORT = Address()
+LISTENER_SCHEMES = ("nats",)
+"""The schemes of `--listen`; an address without one has the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address for clients, as one `--listen` names it; port 0 is one that the system chooses."""
+
+    address: Address = _ANY_PORT
+    scheme: str = LISTENER_SCHEMES[0]
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.address}"
@@ -63,7 +77,7 @@ class ProxySettings:
     One name differs: queue_bytes is the option `queue`.
     """
 
-    listen: tuple[Address, ...] = (_LISTEN,)
+    listen: tuple[Listener, ...] = (Listener(Address("127.0.0.1", 4222)),)
     upstream: tuple[Server, ...] = (Server(Address("127.0.0.1", 4223)),)
     advertise: str = "strip"
     upstream_hold: int = 0

@@ -1,6 +1,7 @@
 """The plane in Python: two tasks for each connection, which give all bytes to the session.
 
-It serves where nothing is compiled or there is no epoll, and on a mock clock.
+It serves where nothing is compiled or there is no epoll, on a mock clock, and connections with a leg that is
+not plain.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import trio
 
 from natsproxy.net.admission import Admission
-from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.net.plane_interface import Rider
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.session.passed import Passed
@@ -23,7 +24,7 @@ class PythonPlane:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    def adopt(self, rider: Rider, client: Leg, server: Leg, nursery: trio.Nursery) -> Pumps:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Pumps:
         """Start the tasks of a connection."""
         pumps = Pumps(rider, self._admission)
         nursery.start_soon(pumps.run, C2S, client, server)
@@ -66,7 +67,7 @@ class Pumps:
         """Return no bytes: all that came is the session's."""
         return b"", b""
 
-    async def run(self, direction: Direction, source: Leg, target: Leg) -> None:
+    async def run(self, direction: Direction, source: AnyLeg, target: AnyLeg) -> None:
         """Pump one direction to the end of its stream."""
         rider, pipe = self._rider, self._rider.session.pipes[direction]
         timeslice = rider.timeslices[direction]
@@ -101,7 +102,7 @@ class Pumps:
             await self._admission.wait_open()
             timeslice.begin()
 
-    def _receive(self, source: Leg) -> bytes | None:
+    def _receive(self, source: AnyLeg) -> bytes | None:
         """Return the bytes of a leg: `b""` at its end or where it is lost, None when there are none yet."""
         try:
             data = source.try_receive()
@@ -110,7 +111,7 @@ class Pumps:
             return b""
         return b"" if data is None and source.gone else data
 
-    async def _flush(self, leg: Leg) -> None:
+    async def _flush(self, leg: AnyLeg) -> None:
         try:
             await leg.flush()
         except LegLost as lost:

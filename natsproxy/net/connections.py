@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 
 import trio
 
-from natsproxy.addresses import Address
 from natsproxy.capture.format import records
-from natsproxy.config.settings import ProxySettings
+from natsproxy.config.settings import Listener, ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.clock import now_ns
 from natsproxy.net.dial import NoServer
-from natsproxy.net.leg import Leg
+from natsproxy.net.leg import AnyLeg, Leg
+from natsproxy.net.opening import ClientFacts, OpeningFailed, open_client
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
@@ -36,12 +36,11 @@ _MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them,
 
 
 class _Accepted(NamedTuple):
-    """A client leg with its facts at the accept: number of the connection, both addresses, time (ns)."""
+    """A client leg with its facts, the number of the connection, and the time of the accept (ns)."""
 
-    leg: Leg
+    leg: AnyLeg
+    facts: ClientFacts
     conn: int
-    peer: str
-    local: Address
     opened: int
 
 
@@ -84,13 +83,24 @@ class Connections:
             self._closed = trio.Event()
             await self._closed.wait()
 
-    async def serve(self, client: Leg, conn: int) -> None:
+    async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
         """Serve one connection to its end.  conn: its number, counted from 1."""
-        accepted = _Accepted(client, conn, client.peer, client.local, now_ns())
-        if (refusal := self._recording.refusal()) is not None:
-            client.close()
-            self._emit(Closed(accepted.opened, conn, refusal.cause, refusal.detail))
-            return
+        opened = now_ns()
+        try:
+            client, facts = await open_client(leg, listener)
+            if (refusal := self._recording.refusal()) is not None:
+                self._emit(Closed(opened, conn, refusal.cause, refusal.detail))
+            else:
+                await self._serve(_Accepted(client, facts, conn, opened))
+        except OpeningFailed as error:
+            self._emit(Closed(now_ns(), conn, error.cause, str(error), duration=now_ns() - opened))
+        except Exception as error:  # as in `_serve`
+            self._emit(Closed(now_ns(), conn, *self._failed(conn, error)[:2], duration=now_ns() - opened))
+        finally:
+            leg.close()
+
+    async def _serve(self, accepted: _Accepted) -> None:
+        client, conn = accepted.leg, accepted.conn
         session = self._session(accepted)
         record = self._recording.open(conn, session)
         end = End(close_reasons.KILLED)  # stays where we are cancelled
@@ -99,13 +109,18 @@ class Connections:
         except NoServer as error:
             end = End(close_reasons.UPSTREAM_DOWN, str(error))
         except Exception as error:  # a bug that the bytes of one peer reach must not end the others
-            end = End(close_reasons.INTERNAL, f"natsproxy failed, please report it: {place_of(error)}")
-            self._emit(Notice(now_ns(), conn, "error", end.detail))
+            end = self._failed(conn, error)
         finally:
             client.close()
             self._close(session, end, accepted)
 
-    def _refuse(self, session: Session, client: Leg) -> End | None:
+    def _failed(self, conn: int, error: Exception) -> End:
+        """Report a bug in the code of a connection; return the end of the connection."""
+        end = End(close_reasons.INTERNAL, f"natsproxy failed, please report it: {place_of(error)}")
+        self._emit(Notice(now_ns(), conn, "error", end.detail))
+        return end
+
+    def _refuse(self, session: Session, client: AnyLeg) -> End | None:
         """Close the client leg where a rule refuses the connection, and return its end."""
         opening = session.opening
         if opening not in ("refuse", "close"):
@@ -128,13 +143,18 @@ class Connections:
         if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
             server.close()
             return refusal
-        client, conn, peer, local, opened = accepted
+        client, facts, conn, opened = accepted
         upstream = str(chosen.address)
-        self._emit(Opened(opened, conn, peer, upstream, str(local), conn))
+        self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn))
         recording = self._recording
         assert self.plane is not None
         relay = Relay(session, conn, client, server, self.plane, self._emit, record, recording.most_frames)
-        info = {"client": peer, "upstream": upstream, "ordinal": conn, "upstream_local": relay.upstream_local}
+        info = {
+            "client": facts.peer,
+            "upstream": upstream,
+            "ordinal": conn,
+            "upstream_local": relay.upstream_local,
+        }
         record(records.Open(conn, opened, info))
         self.relays[conn] = relay
         if self.chain is not chain:  # it was swapped during the dial
@@ -142,13 +162,13 @@ class Connections:
         return await relay.run(greeting)
 
     def _session(self, accepted: _Accepted) -> Session:
-        local = accepted.local
+        local = accepted.facts.local
         return Session(
             replace(self._session_settings, self_host=local.host, self_port=local.port),
             self.chain,
             conn=accepted.conn,
             ordinal=accepted.conn,
-            address=accepted.peer,
+            address=accepted.facts.peer,
             record=self._recording.active,
             now=accepted.opened,
             budget=self._budget,

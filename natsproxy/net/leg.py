@@ -1,8 +1,9 @@
 """A leg: the connection on one side of the proxy, on a non-blocking socket.
 
 trio charges for every wake-up, so each operation is first tried on the socket itself, and the task waits in
-trio only where it would block: `try_receive`, then `wait_readable`; `write`, then `flush`.  A leg with TLS is
-to have the same operations.
+trio only where it would block: `try_receive`, then `wait_readable`; `write`, then `flush`.
+
+`AnyLeg` is the interface, `Leg` the plain leg on a socket.  The others are layers (`layered_leg.py`).
 
 Errors of sockets are translated here, once: a leg raises LegLost and nothing else.
 """
@@ -15,7 +16,7 @@ import struct
 import termios
 from collections import deque
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -36,13 +37,93 @@ class LegLost(Exception):
     Bytes that the peer sent before may still be there to receive.
     """
 
-    def __init__(self, leg: Leg, reason: str) -> None:
+    def __init__(self, leg: AnyLeg, reason: str) -> None:
         super().__init__(reason)
         self.leg = leg
 
 
+class PlaneLeg(Protocol):
+    """A leg on a plane, as a relay uses it.
+
+    backlog, gone, lost: as in `Leg`.
+    """
+
+    @property
+    def backlog(self) -> int:
+        """Bytes written that the kernel has not taken yet."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """True if the peer takes no more; writes are dropped."""
+        ...
+
+    @property
+    def lost(self) -> str | None:
+        """The reason why it was lost; None where it is not, or the peer had ended the stream."""
+        ...
+
+    @property
+    def readable(self) -> bool:
+        """True if bytes are waiting in the kernel."""
+        ...
+
+    def write_all(self, parts: list[bytes | memoryview]) -> object:
+        """Send several pieces; what the kernel does not take is kept.  Raises LegLost."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until the kernel has all written bytes.  Raises LegLost, or returns where the leg is lost."""
+        ...
+
+    def finish(self) -> None:
+        """Half-close: the peer sees the end of the stream after the bytes that were sent."""
+        ...
+
+
+class AnyLeg(PlaneLeg, Protocol):
+    """The operations of a leg, plain or not.
+
+    All errors are LegLost, with the outermost leg of its layers.
+    """
+
+    @property
+    def local(self) -> Address:
+        """Our own address and port."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """The peer's address as `host:port`; `gone` where it has left already."""
+        ...
+
+    def try_receive(self) -> bytes | None:
+        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Return the next bytes, `b""` at the end of the stream.  Raises LegLost."""
+        ...
+
+    async def wait_readable(self) -> None:
+        """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
+        ...
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send as much as the kernel takes now and keep the rest for `flush`.  Raises LegLost."""
+        ...
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        ...
+
+    def reset(self) -> None:
+        """Close with RST, and drop all that is unsent or unread."""
+        ...
+
+
 class Leg:
-    """The connection on one side of the proxy.
+    """A plain leg.
 
     backlog: bytes written that the kernel has not taken yet.  gone: the peer takes no more, and writes are
     dropped.  lost: the reason for that, where the peer had not ended the stream before.

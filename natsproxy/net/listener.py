@@ -8,6 +8,7 @@ from typing import Final
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.config.settings import Listener
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Notice
 from natsproxy.net.clock import now_ns
@@ -16,18 +17,23 @@ from natsproxy.net.leg import Leg
 _RETRY: Final = 0.1  # seconds until the next try where the process is out of descriptors
 
 
-async def open_listeners(addresses: Sequence[Address]) -> list[trio.SocketListener]:
-    """Listen on all addresses, or on none.  Raises ConfigError that names the address at fault."""
-    listeners: list[trio.SocketListener] = []
-    for address in addresses:
+async def open_listeners(listeners: Sequence[Listener]) -> list[tuple[trio.SocketListener, Listener]]:
+    """Listen on the addresses of all listeners, or on none; one may stand for several sockets.
+
+    Raises ConfigError that names the address at fault.
+    """
+    sockets: list[tuple[trio.SocketListener, Listener]] = []
+    for listener in listeners:
+        address = listener.address
         try:
-            listeners += await trio.open_tcp_listeners(address.port, host=address.host or None)
+            for opened in await trio.open_tcp_listeners(address.port, host=address.host or None):
+                sockets.append((opened, listener))
         except OSError as error:
-            for listener in listeners:
-                await listener.aclose()
+            for opened, _ in sockets:
+                await opened.aclose()
             reason = error.strerror or str(error)
             raise ConfigError(f"cannot listen on {address}: {reason}") from None
-    return listeners
+    return sockets
 
 
 def local_address(listener: trio.SocketListener) -> Address:

@@ -16,10 +16,11 @@ from typing import Any
 import trio
 
 from natsproxy.net import _plane  # type: ignore[attr-defined, unused-ignore]
+from natsproxy.net._plane_py import PythonPlane
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
-from natsproxy.net.leg import Leg, LegLost
-from natsproxy.net.plane_interface import Rider
+from natsproxy.net.leg import AnyLeg, Leg, LegLost
+from natsproxy.net.plane_interface import Place, Rider
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 STEP = 1_000_000  # ns of one step, after which other tasks run
@@ -104,13 +105,16 @@ class NativePlane:
         clock = now_ns() - time.monotonic_ns()
         self._plane = _plane.Plane(clock, record_room, record_most)
         self._plane.recorded = _nothing
+        self._layered = PythonPlane(admission)
         self._runnable = _Runnable()
         self._loop = _epoll_of_trio()
         admission.on_change = self._admit
 
-    def adopt(self, rider: Rider, client: Leg, server: Leg, nursery: trio.Nursery) -> NativePlace:
-        """Take over two legs."""
-        return NativePlace(rider, client, server, self._plane)
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Place:
+        """Take over two legs; the plane in Python takes those that are not plain."""
+        if isinstance(client, Leg) and isinstance(server, Leg):
+            return NativePlace(rider, client, server, self._plane)
+        return self._layered.adopt(rider, client, server, nursery)
 
     def record_into(self, builder: Any, recorded: Callable[[], None]) -> None:
         """Record frames that pass without Python; builder: of the recorder's blocks, None for none."""

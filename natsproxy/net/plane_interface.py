@@ -7,50 +7,11 @@ from typing import Any, Protocol
 
 import trio
 
-from natsproxy.net.leg import Leg
+from natsproxy.net.leg import AnyLeg, PlaneLeg
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.session.passed import PassedFrames
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import Direction
-
-
-class PlaneLeg(Protocol):
-    """A leg on a plane, as a relay uses it.
-
-    backlog, gone, lost: as in `Leg`.
-    """
-
-    @property
-    def backlog(self) -> int:
-        """Bytes written that the kernel has not taken yet."""
-        ...
-
-    @property
-    def gone(self) -> bool:
-        """True if the peer takes no more; writes are dropped."""
-        ...
-
-    @property
-    def lost(self) -> str | None:
-        """The reason why it was lost; None where it is not, or the peer had ended the stream."""
-        ...
-
-    @property
-    def readable(self) -> bool:
-        """True if bytes are waiting in the kernel."""
-        ...
-
-    def write_all(self, parts: list[bytes | memoryview]) -> object:
-        """Send several pieces; what the kernel does not take is kept.  Raises LegLost."""
-        ...
-
-    async def flush(self) -> None:
-        """Wait until the kernel has all written bytes.  Raises LegLost, or returns where the leg is lost."""
-        ...
-
-    def finish(self) -> None:
-        """Half-close: the peer sees the end of the stream after the bytes that were sent."""
-        ...
 
 
 class Rider(Protocol):
@@ -101,7 +62,7 @@ class Place(PassedFrames, Protocol):
 class Plane(Protocol):
     """Moves the bytes of all connections."""
 
-    def adopt(self, rider: Rider, client: Leg, server: Leg, nursery: trio.Nursery) -> Place:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Place:
         """Take over two legs; the rider gets others in their place until it leaves."""
         ...
 

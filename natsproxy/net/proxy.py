@@ -16,7 +16,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.capture.format import records
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Firing
 from natsproxy.net.connections import Connections
@@ -73,25 +73,25 @@ class Proxy:
             self._background = background
             background.start_soon(self._open_plane().run)
             listeners = await open_listeners(self.settings.listen)
-            self.listen = tuple(local_address(listener) for listener in listeners)
+            self.listen = tuple(local_address(opened) for opened, _ in listeners)
             try:
                 if self.settings.record is not None:
                     self.start_recording(self.settings.record)
                 task_status.started(self.listen)
                 with self._serving:
                     async with trio.open_nursery() as serving:
-                        take = self._take_into(serving)
                         with self._accepting:
                             async with trio.open_nursery() as accepting:
-                                for listener in listeners:
-                                    accepting.start_soon(accept, listener, take, self.emit)
+                                for opened, listener in listeners:
+                                    take = self._take_into(serving, listener)
+                                    accepting.start_soon(accept, opened, take, self.emit)
                         # Closed before the connections end: a client that comes back is refused at once.
-                        for listener in listeners:
-                            await listener.aclose()
+                        for opened, _ in listeners:
+                            await opened.aclose()
             finally:
                 with trio.CancelScope(shield=True):
-                    for listener in listeners:
-                        await listener.aclose()
+                    for opened, _ in listeners:
+                        await opened.aclose()
                     await self.stop_recording()
                 background.cancel_scope.cancel()
                 self.done.set()
@@ -105,10 +105,10 @@ class Proxy:
         self._recording.plane = self._connections.plane = plane
         return plane
 
-    def _take_into(self, nursery: trio.Nursery) -> Callable[[Leg], None]:
+    def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[Leg], None]:
         def take(client: Leg) -> None:
             self.accepted += 1
-            nursery.start_soon(self._connections.serve, client, self.accepted)
+            nursery.start_soon(self._connections.serve, client, listener, self.accepted)
 
         return take
 

@@ -20,8 +20,8 @@ import trio
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.net.clock import now_ns
-from natsproxy.net.leg import Leg, LegLost
-from natsproxy.net.plane_interface import Place, Plane, PlaneLeg
+from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
+from natsproxy.net.plane_interface import Place, Plane
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
@@ -44,8 +44,8 @@ class Relay:
         self,
         session: Session,
         conn: int,
-        client: Leg,
-        server: Leg,
+        client: AnyLeg,
+        server: AnyLeg,
         plane: Plane,
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
@@ -341,7 +341,7 @@ class Relay:
                     nursery.start_soon(_close_in_order, leg)
 
 
-async def _close_in_order(leg: Leg) -> None:
+async def _close_in_order(leg: AnyLeg) -> None:
     """Flush, half-close, then read to the end: unread bytes would turn our close into an RST."""
     with suppress(LegLost):
         await leg.flush()

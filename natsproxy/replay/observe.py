@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.errors import CaptureError
 from natsproxy.net.proxy import Proxy
 
@@ -31,7 +31,8 @@ async def observe(path: Path, upstream: Address, listen: Address | None = None) 
     """
     # One file without gaps: a comparison needs every frame, and nobody is in a hurry here.
     record = RecordSettings(path, rotate_size=0, overflow="wait")
-    proxy = Proxy(ProxySettings(listen=(listen or Address(),), upstream=(Server(upstream),), record=record))
+    listener = Listener(listen or Address())
+    proxy = Proxy(ProxySettings(listen=(listener,), upstream=(Server(upstream),), record=record))
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
         yield proxy

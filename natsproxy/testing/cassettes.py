@@ -13,8 +13,7 @@ from typing import Final
 
 import trio
 
-from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, use
 from natsproxy.replay.conversation.matching import BodyMatcher
@@ -116,7 +115,7 @@ class cassette(ProxyHarness):
             self._use = used
             behind = server_address(used.url)
             async with self._run_proxy(
-                ProxySettings(listen=(Address(),), upstream=(Server(behind),), seed=self.seed)
+                ProxySettings(listen=(Listener(),), upstream=(Server(behind),), seed=self.seed)
             ) as proxy:
                 started()
                 await stop.wait()

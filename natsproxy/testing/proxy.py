@@ -8,8 +8,7 @@ from typing import Any
 
 import trio
 
-from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.errors import CaptureError
 from natsproxy.testing.harness import ProxyHarness, server_address
 
@@ -39,7 +38,7 @@ class TestProxy(ProxyHarness):
         super().__init__(rules=rules, seed=seed)
         self.upstream = server_address(upstream)
         self._settings = ProxySettings(
-            listen=(Address(),),
+            listen=(Listener(),),
             upstream=(Server(self.upstream),),
             seed=seed,
             # "wait": a test that passes has a whole recording, never one with gaps.

@@ -27,7 +27,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     rows = {name: (row["value"], row["source"]) for name, row in json.loads(done.output).items()}
     assert rows["upstream"] == (["nats://file:1"], "file")
-    assert rows["listen"] == (["127.0.0.1:2"], "environment")
+    assert rows["listen"] == (["nats://127.0.0.1:2"], "environment")
     assert rows["seed"] == (7, "flag")
     assert rows["buffers"] == (256 << 20, "default")
     assert rows["drain"] == ("30s", "default")

@@ -17,7 +17,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
 from tests.kit.captures import legs
@@ -35,7 +35,7 @@ async def between_tees(server: NatsServer, record: Path) -> AsyncIterator[tuple[
     closed = trio.Event()
     async with trio.open_nursery() as nursery:
         port = await nursery.start(inner.serve)
-        settings = ProxySettings(listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),))
+        settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),))
         proxy = Proxy(replace(settings, record=RecordSettings(record)))
         proxy.subscribe(lambda event: closed.set() if isinstance(event, Closed) else None)
         (address,) = await nursery.start(proxy.serve)

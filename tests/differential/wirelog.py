@@ -7,7 +7,7 @@ import random
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, S2C, Op
@@ -18,7 +18,7 @@ _ALL = Interest((Clause(ALL_OPS, Need.PAYLOAD),))
 
 def settings_before(port: int) -> ProxySettings:
     """Return the settings of a proxy before a server on this machine."""
-    return ProxySettings(listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),))
+    return ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),))
 
 
 def split(data: bytes, dice: random.Random) -> list[bytes]:

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.events import Closed
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.proxy import Proxy
@@ -31,7 +31,7 @@ PIECE = bytes(70_000)
 @asynccontextmanager
 async def before(port: int) -> AsyncIterator[tuple[Proxy, trio.MemoryReceiveChannel[Closed]]]:
     """Yield a proxy before a server, and the ends of its connections."""
-    proxy = Proxy(ProxySettings(listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),)))
+    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),)))
     put, ends = trio.open_memory_channel[Closed](1_000)
     proxy.subscribe(lambda event: put.send_nowait(event) if isinstance(event, Closed) else None)
     async with trio.open_nursery() as nursery:

@@ -17,7 +17,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.write._builder_py import BlockBuilder
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.net import recorder
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.timeslice import FIRST_STEP, Timeslice
@@ -126,7 +126,7 @@ async def test_a_ping_is_answered_after_a_few_slices_of_a_flood(
         port = listeners[0].socket.getsockname()[1]
         record = None if selection is None else RecordSettings(tmp_path / "x.ncap", selection=selection)
         settings = ProxySettings(
-            listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),), record=record
+            listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),), record=record
         )
         chain = RuleChain(load(rules, KINDS), seed=1) if rules else None
         found = await looks_before_the_pong(Proxy(settings, chain), work)

@@ -16,7 +16,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
@@ -88,7 +88,7 @@ class Stage:
 async def stage() -> AsyncIterator[Stage]:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=5_000)
     upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
-    proxy = Proxy(ProxySettings(listen=(Address(),), upstream=(Server(upstream),)))
+    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(upstream),)))
     made = Stage(proxy, listener)
     async with listener, trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
@@ -259,7 +259,7 @@ async def play(script: Conversation, rules: str, record: Path | None) -> Outcome
     with socket.create_server(("127.0.0.1", 0)) as listener, trio.fail_after(DEADLINE):
         proxy = Proxy(
             ProxySettings(
-                listen=(Address(),),
+                listen=(Listener(),),
                 upstream=(Server(Address("127.0.0.1", listener.getsockname()[1])),),
                 record=None if record is None else RecordSettings(record),
                 max_control_line=1024,

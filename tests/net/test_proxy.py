@@ -21,7 +21,7 @@ from nats.errors import NoRespondersError
 from natsproxy.addresses import Address
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
@@ -41,7 +41,7 @@ def settings_for(server: NatsServer, record: Path | None = None) -> ProxySetting
     # On a busy machine the server's greeting may take more than the default of two seconds; the proxy then
     # closes a client whose bytes it never read, which resets the connection.
     settings = ProxySettings(
-        listen=(Address(),),
+        listen=(Listener(),),
         upstream=(Server(Address("127.0.0.1", server.port)),),
         connect_timeout=30 * SECOND,
     )
@@ -168,7 +168,7 @@ async def test_upstream_down_closes_like_a_dead_server(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    proxy = Proxy(ProxySettings(listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),)))
+    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),)))
     events: list[Event] = []
     proxy.subscribe(events.append)
     async with trio.open_nursery() as nursery:

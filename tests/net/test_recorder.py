@@ -16,7 +16,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Gap, Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net import writer_thread
@@ -117,7 +117,7 @@ async def running(server: NatsServer, path: Path, **record: Any) -> AsyncIterato
         port = await nursery.start(tee.serve)
         proxy = Proxy(
             ProxySettings(
-                listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),), record=settings
+                listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),), record=settings
             )
         )
         run = RunningProxy(proxy, tee, path)

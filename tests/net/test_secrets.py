@@ -17,7 +17,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
@@ -60,7 +60,7 @@ async def test_a_password_is_nowhere(
         record = RecordSettings(path, compression="zstd")
         proxy = Proxy(
             ProxySettings(
-                listen=(Address(),), upstream=(Server(Address("127.0.0.1", server.port)),), record=record
+                listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),), record=record
             )
         )
         with LogFile(lines) as file:
@@ -126,7 +126,7 @@ async def test_a_preamble_holds_no_secret(tmp_path: Path) -> None:
     path = tmp_path / "x.ncap"
     with NatsServer(CONFIG) as server:
         proxy = Proxy(
-            ProxySettings(listen=(Address(),), upstream=(Server(Address("127.0.0.1", server.port)),))
+            ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),))
         )
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)

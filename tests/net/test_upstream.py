@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Frames, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
@@ -59,7 +59,7 @@ async def before(
     port: int, *, hold: int = 0, auth_timeout: int = 20_000 * MS
 ) -> AsyncIterator[tuple[Proxy, list[Event]]]:
     """Run a proxy before a port of the loopback."""
-    settings = ProxySettings(listen=(Address(),), upstream=(Server(Address("127.0.0.1", port)),))
+    settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),))
     proxy = Proxy(replace(settings, connect_timeout=100 * MS, upstream_hold=hold, auth_timeout=auth_timeout))
     events: list[Event] = []
     proxy.subscribe(events.append)

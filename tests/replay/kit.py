@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.server_playback.server import CassetteServer
@@ -47,7 +47,7 @@ async def run_program(program: Path, url: str, *arguments: str) -> str:
 async def recording(capture: Path, upstream: Address) -> AsyncIterator[str]:
     """Run a recording proxy before a server; yields its URL; the capture is whole after the block."""
     settings = ProxySettings(
-        listen=(Address("127.0.0.1", 0),),
+        listen=(Listener(),),
         upstream=(Server(upstream),),
         record=RecordSettings(capture),
         drain=10**9,

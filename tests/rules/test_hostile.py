@@ -10,7 +10,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.format import records
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
@@ -26,7 +26,7 @@ async def test_odd_names_meet_rules_and_recorder(nats_server: NatsServer, tmp_pa
     text = '[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nclient = { name = "*" }\nprobability = 1.0\n'
     upstream = Address("127.0.0.1", nats_server.port)
     settings = ProxySettings(
-        listen=(Address(),), upstream=(Server(upstream),), record=RecordSettings(capture)
+        listen=(Listener(),), upstream=(Server(upstream),), record=RecordSettings(capture)
     )
     proxy = Proxy(settings, RuleChain(load(text, KINDS)))
     async with trio.open_nursery() as nursery:

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
@@ -25,7 +25,7 @@ async def through(
 ) -> list[Event]:
     """Run `program` (given the proxy's URL) to its end; return the outcome."""
     settings = ProxySettings(
-        listen=(Address(),),
+        listen=(Listener(),),
         upstream=(Server(Address("127.0.0.1", port)),),
         seed=seed,
         record=RecordSettings(record) if record is not None else None,
