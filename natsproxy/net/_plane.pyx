@@ -24,103 +24,29 @@ once cannot get it.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcpy, memmove, memset
+from libc.stdlib cimport free, malloc
+from libc.string cimport memchr, memcpy, memset
 
 import os
 
 from natsproxy.capture.write._block cimport BlockBuilder
+from natsproxy.net._flow cimport (
+    EVENTS, NO_LIMIT, READ, SLICE, TAIL,
+    Flow, Leg, begins_message, is_tail, keep_tail, lose, send_backlog, send_to,
+)
 from natsproxy.net._socket cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
-    FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, SHUT_WR,
+    FIONREAD, MSG_DONTWAIT, POLLIN, SHUT_WR,
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
-    eventfd_write, ioctl, monotonic, poll_ns, pollfd, recv, send, shutdown,
+    eventfd_write, ioctl, monotonic, poll_ns, pollfd, recv, shutdown,
 )
 from natsproxy.wire._interest cimport Interest
-from natsproxy.wire._line cimport OPS_ROOM, letter
+from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._table cimport ByteTable
 from natsproxy.wire._walk cimport AT_OPEN, Message, Passed, Watch, account, is_system, pass_messages
 from natsproxy.wire.ops import Direction
 
 cdef object _DIRECTIONS = tuple(Direction)
-
-cdef enum:
-    C2S = 0
-    S2C = 1
-    READ = 131072           # bytes of one read
-    TAIL = 4096             # bytes of a control line that waits here
-    EVENTS = 256
-    SLICE = 250000          # ns of a flow's turn
-    NO_LIMIT = 1 << 30
-
-
-cdef struct Leg:
-    int fd
-    int error               # the number of the error that lost it
-    bint readable           # the kernel may have bytes, or the end of the stream
-    bint to_the_end         # a short read does not mean that nothing is left: the stream ends, or has urgent bytes
-    bint gone               # the peer takes no more
-    bint ended              # the end of its stream was read
-    bint finished           # we have half-closed it
-    bint awaited            # Python waits for the end of the backlog
-    unsigned char *backlog
-    Py_ssize_t backlog_at
-    Py_ssize_t backlog_size
-    Py_ssize_t backlog_room
-    Flow *outgoing          # the flow whose source it is
-    Flow *incoming          # the flow whose target it is
-
-
-cdef struct Flow:
-    Leg *source
-    Leg *target
-    void *connection        # a Connection
-    Flow *next              # in the list of the ready
-    int direction
-    bint ready              # in that list
-    bint clear
-    bint paused             # the session holds back too much
-    bint pending            # the session has work left
-    bint over               # it is not to be read any more
-    bint recording
-    Py_ssize_t boundary     # bytes that the session needs until the flow can be clear, 0: not known
-    uint64_t conn
-    # What was passed since the session last took over.
-    uint64_t passed_frames
-    uint64_t passed_bytes
-    Py_ssize_t[OPS_ROOM] passed_ops
-    bint odd
-    # Ordinals of the next frame on both legs.
-    uint64_t next_in
-    uint64_t next_out
-    # The open frame.
-    int open_op
-    Py_ssize_t open_size
-    Py_ssize_t missing
-    uint64_t open_in
-    uint64_t open_out
-    unsigned char *record
-    Py_ssize_t record_size
-    Py_ssize_t open_line
-    # An unfinished control line, or that of the open frame.
-    unsigned char *tail
-    Py_ssize_t tail_size
-    Watch watch
-
-
-cdef inline bint begins_message(const unsigned char *p, Py_ssize_t size, bint s2c) noexcept nogil:
-    """True if bytes without a line end may be the beginning of an ordinary message frame."""
-    cdef const char *name = b"MSG" if s2c else b"PUB"
-    cdef Py_ssize_t i, at = 0
-    if size and letter(p[0], 72):
-        at = 1
-    for i in range(3):
-        if at == size:
-            return True
-        if not letter(p[at], name[i]):
-            return False
-        at += 1
-    return at == size or p[at] == 32 or p[at] == 9
 
 
 cdef class NativeLeg:
@@ -159,7 +85,7 @@ cdef class NativeLeg:
         cdef bint gone = self.leg.gone
         if self.leg.gone or self.leg.finished:
             return False
-        self.plane.send(self.leg, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        send_to(self.leg, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return bool(self.leg.gone and not gone)
 
     def expect_flush(self):
@@ -548,69 +474,17 @@ cdef class Plane:
 
     # -- sending
 
-    cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-        """Send, and keep what the kernel does not take."""
-        cdef Py_ssize_t sent = 0
-        if leg.gone or leg.finished:
-            return
-        if leg.backlog_size == 0:
-            sent = send(leg.fd, p, size, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent == size:
-                return
-            if sent < 0:
-                if errno != EAGAIN and errno != EINTR:
-                    self._lose(leg, errno)
-                    return
-                sent = 0
-        if not self._keep(leg, p + sent, size - sent):
-            self._lose(leg, 12)  # ENOMEM
-
-    cdef bint _keep(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-        cdef Py_ssize_t room = leg.backlog_size + size
-        cdef unsigned char *grown
-        if leg.backlog_at + room > leg.backlog_room and leg.backlog_at:
-            memmove(leg.backlog, leg.backlog + leg.backlog_at, leg.backlog_size)
-            leg.backlog_at = 0
-        if room > leg.backlog_room:
-            grown = <unsigned char *>realloc(leg.backlog, room)
-            if grown == NULL:
-                return False
-            leg.backlog, leg.backlog_room = grown, room
-        memcpy(leg.backlog + leg.backlog_at + leg.backlog_size, p, size)
-        leg.backlog_size = room
-        return True
-
     cdef void _flush(self, Leg *leg) noexcept nogil:
-        cdef Py_ssize_t sent
-        while leg.backlog_size:
-            sent = send(leg.fd, leg.backlog + leg.backlog_at, leg.backlog_size, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent < 0:
-                if errno == EINTR:
-                    continue
-                if errno != EAGAIN:
-                    self._lose(leg, errno)
-                    with gil:
-                        self._lost(leg)
-                return
-            leg.backlog_at += sent
-            leg.backlog_size -= sent
-        self._drop_backlog(leg)
-        self.make_ready(leg.incoming)
-        if leg.awaited:
-            leg.awaited = False
+        send_backlog(leg)
+        if leg.gone:
             with gil:
-                self._flushed(leg)
-
-    cdef void _drop_backlog(self, Leg *leg) noexcept nogil:
-        free(leg.backlog)
-        leg.backlog = NULL
-        leg.backlog_at = leg.backlog_size = leg.backlog_room = 0
-
-    cdef void _lose(self, Leg *leg, int error) noexcept nogil:
-        leg.gone = True
-        if not leg.ended and not leg.error:
-            leg.error = error
-        self._drop_backlog(leg)
+                self._lost(leg)
+        elif leg.backlog_size == 0:
+            self.make_ready(leg.incoming)
+            if leg.awaited:
+                leg.awaited = False
+                with gil:
+                    self._flushed(leg)
 
     # -- receiving
 
@@ -637,7 +511,7 @@ cdef class Plane:
                     source.readable = False
                     if errno == EAGAIN:
                         return False
-                    self._lose(source, errno)
+                    lose(source, errno)
                     with gil:
                         self._lost(source)
                         self._end(flow)
@@ -708,7 +582,7 @@ cdef class Plane:
             if passed.stop == AT_OPEN and self._begin_open(flow, p, at, size, &passed.message):
                 at = size
         if at:
-            self.send(flow.target, p, at)
+            send_to(flow.target, p, at)
         if self.has_recorded and self.builder.full():
             with gil:
                 self.has_recorded = False
@@ -718,18 +592,9 @@ cdef class Plane:
                 self._lost(flow.target)
             return at
         rest = size - at
-        if rest and rest < flow.watch.limit and is_tail(flow, p + at, rest, whole) and self._keep_tail(flow, p + at, rest):
+        if rest and rest < flow.watch.limit and is_tail(flow, p + at, rest, whole) and keep_tail(flow, p + at, rest):
             return size
         return at
-
-    cdef bint _keep_tail(self, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-        if flow.tail == NULL:
-            flow.tail = <unsigned char *>malloc(TAIL)
-            if flow.tail == NULL:
-                return False
-        memcpy(flow.tail, p, size)
-        flow.tail_size = size
-        return True
 
     cdef void _record(
         self, Flow *flow, const unsigned char *p, Py_ssize_t size, Py_ssize_t frames, uint32_t ops,
@@ -760,7 +625,7 @@ cdef class Plane:
         if message.end - size == 1 and p[size - 1] != 13:
             return False  # its terminator is wrong already
         flow.open_line = message.line.end - at
-        if flow.open_line > TAIL or not self._keep_tail(flow, p + at, flow.open_line):
+        if flow.open_line > TAIL or not keep_tail(flow, p + at, flow.open_line):
             return False
         flow.tail_size = 0
         if flow.recording:
@@ -859,12 +724,3 @@ cdef class Plane:
         connection.flows[0].over = connection.flows[1].over = True
         connection.relay.failed(error)
         return 0
-
-
-cdef inline bint is_tail(const Flow *flow, const unsigned char *p, Py_ssize_t size, bint whole) noexcept nogil:
-    """True for the beginning of a control line that may wait here for its end."""
-    return (
-        whole and flow.missing == 0
-        and memchr(p, 10, size) == NULL and memchr(p, 13, size - 1) == NULL  # LF may follow the last byte
-        and begins_message(p, size, flow.direction)
-    )

@@ -1,0 +1,180 @@
+# cython: language_level=3
+"""The legs and flows of the native plane as C structs, and the functions that need no more than one of them.
+
+`_plane.pyx` says what they are.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcpy, memmove
+
+from natsproxy.net._socket cimport MSG_DONTWAIT, MSG_NOSIGNAL, send
+from natsproxy.wire._line cimport OPS_ROOM, letter
+from natsproxy.wire._walk cimport Watch
+
+cdef enum:
+    C2S = 0
+    S2C = 1
+    READ = 131072           # bytes of one read
+    TAIL = 4096             # bytes of a control line that waits here
+    EVENTS = 256
+    SLICE = 250000          # ns of a flow's turn
+    NO_LIMIT = 1 << 30
+
+
+cdef struct Leg:
+    int fd
+    int error               # the number of the error that lost it
+    bint readable           # the kernel may have bytes, or the end of the stream
+    bint to_the_end         # a short read does not mean that nothing is left: the stream ends, or has urgent bytes
+    bint gone               # the peer takes no more
+    bint ended              # the end of its stream was read
+    bint finished           # we have half-closed it
+    bint awaited            # Python waits for the end of the backlog
+    unsigned char *backlog
+    Py_ssize_t backlog_at
+    Py_ssize_t backlog_size
+    Py_ssize_t backlog_room
+    Flow *outgoing          # the flow whose source it is
+    Flow *incoming          # the flow whose target it is
+
+
+cdef struct Flow:
+    Leg *source
+    Leg *target
+    void *connection        # a Connection
+    Flow *next              # in the list of the ready
+    int direction
+    bint ready              # in that list
+    bint clear
+    bint paused             # the session holds back too much
+    bint pending            # the session has work left
+    bint over               # it is not to be read any more
+    bint recording
+    Py_ssize_t boundary     # bytes that the session needs until the flow can be clear, 0: not known
+    uint64_t conn
+    # What was passed since the session last took over.
+    uint64_t passed_frames
+    uint64_t passed_bytes
+    Py_ssize_t[OPS_ROOM] passed_ops
+    bint odd
+    # Ordinals of the next frame on both legs.
+    uint64_t next_in
+    uint64_t next_out
+    # The open frame.
+    int open_op
+    Py_ssize_t open_size
+    Py_ssize_t missing
+    uint64_t open_in
+    uint64_t open_out
+    unsigned char *record
+    Py_ssize_t record_size
+    Py_ssize_t open_line
+    # An unfinished control line, or that of the open frame.
+    unsigned char *tail
+    Py_ssize_t tail_size
+    Watch watch
+
+
+# -- sending
+
+cdef inline void drop_backlog(Leg *leg) noexcept nogil:
+    free(leg.backlog)
+    leg.backlog = NULL
+    leg.backlog_at = leg.backlog_size = leg.backlog_room = 0
+
+
+cdef inline void lose(Leg *leg, int error) noexcept nogil:
+    """Note that the peer takes no more."""
+    leg.gone = True
+    if not leg.ended and not leg.error:
+        leg.error = error
+    drop_backlog(leg)
+
+
+cdef inline bint keep(Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+    """Add bytes to the backlog; False without memory."""
+    cdef Py_ssize_t room = leg.backlog_size + size
+    cdef unsigned char *grown
+    if leg.backlog_at + room > leg.backlog_room and leg.backlog_at:
+        memmove(leg.backlog, leg.backlog + leg.backlog_at, leg.backlog_size)
+        leg.backlog_at = 0
+    if room > leg.backlog_room:
+        grown = <unsigned char *>realloc(leg.backlog, room)
+        if grown == NULL:
+            return False
+        leg.backlog, leg.backlog_room = grown, room
+    memcpy(leg.backlog + leg.backlog_at + leg.backlog_size, p, size)
+    leg.backlog_size = room
+    return True
+
+
+cdef inline void send_to(Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+    """Send, and keep what the kernel does not take."""
+    cdef Py_ssize_t sent = 0
+    if leg.gone or leg.finished:
+        return
+    if leg.backlog_size == 0:
+        sent = send(leg.fd, p, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if sent == size:
+            return
+        if sent < 0:
+            if errno != EAGAIN and errno != EINTR:
+                lose(leg, errno)
+                return
+            sent = 0
+    if not keep(leg, p + sent, size - sent):
+        lose(leg, ENOMEM)
+
+
+cdef inline void send_backlog(Leg *leg) noexcept nogil:
+    """Send as much of the backlog as the kernel takes."""
+    cdef Py_ssize_t sent
+    while leg.backlog_size:
+        sent = send(leg.fd, leg.backlog + leg.backlog_at, leg.backlog_size, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if sent < 0:
+            if errno == EINTR:
+                continue
+            if errno != EAGAIN:
+                lose(leg, errno)
+            return
+        leg.backlog_at += sent
+        leg.backlog_size -= sent
+    drop_backlog(leg)
+
+
+# -- unfinished control lines
+
+cdef inline bint begins_message(const unsigned char *p, Py_ssize_t size, bint s2c) noexcept nogil:
+    """True if bytes without a line end may be the beginning of an ordinary message frame."""
+    cdef const char *name = b"MSG" if s2c else b"PUB"
+    cdef Py_ssize_t i, at = 0
+    if size and letter(p[0], 72):
+        at = 1
+    for i in range(3):
+        if at == size:
+            return True
+        if not letter(p[at], name[i]):
+            return False
+        at += 1
+    return at == size or p[at] == 32 or p[at] == 9
+
+
+cdef inline bint is_tail(const Flow *flow, const unsigned char *p, Py_ssize_t size, bint whole) noexcept nogil:
+    """True for the beginning of a control line that may wait here for its end."""
+    return (
+        whole and flow.missing == 0
+        and memchr(p, 10, size) == NULL and memchr(p, 13, size - 1) == NULL  # LF may follow the last byte
+        and begins_message(p, size, flow.direction)
+    )
+
+
+cdef inline bint keep_tail(Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+    if flow.tail == NULL:
+        flow.tail = <unsigned char *>malloc(TAIL)
+        if flow.tail == NULL:
+            return False
+    memcpy(flow.tail, p, size)
+    flow.tail_size = size
+    return True
