@@ -139,12 +139,12 @@ class Connections:
     ) -> End:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
-        chosen, server, greeting = await self._upstreams.dial()
+        endpoint, server, greeting = await self._upstreams.dial()
         if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
             server.close()
             return refusal
         client, facts, conn, opened = accepted
-        upstream = str(chosen.address)
+        upstream = str(endpoint.address)
         self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn))
         recording = self._recording
         assert self.plane is not None

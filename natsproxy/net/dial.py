@@ -1,4 +1,4 @@
-"""The dial: one attempt at one server, from the TCP connection to its first line, INFO.
+"""The dial: one attempt at one address of a server, from the TCP connection to its first line, INFO.
 
 The steps in their order: connect, then the first line.  A step that is not configured costs nothing.
 
@@ -10,13 +10,15 @@ ClientHello per outage, on a connection of its own, tells these two apart.
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 from contextlib import suppress
 from typing import NamedTuple
 
 import trio
 
-from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.config.settings import ProxySettings
+from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.units import format_duration
 
@@ -32,7 +34,7 @@ class NoServer(Exception):
 class Dialled(NamedTuple):
     """A connection to a server, with the bytes received on it: its first line, and perhaps more."""
 
-    server: Server
+    endpoint: Endpoint
     leg: Leg
     greeting: bytes
 
@@ -42,49 +44,50 @@ class Dialer:
 
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
-        self._speaks_tls: dict[Server, bool] = {}  # of servers without a greeting, once it is known
+        self._speaks_tls: dict[Endpoint, bool] = {}  # of servers without a greeting, once it is known
         self._probing = trio.Lock()
 
-    async def dial(self, server: Server) -> Dialled:
+    async def dial(self, endpoint: Endpoint) -> Dialled:
         """Connect to a server and wait for its first line.  Raises NoServer."""
-        address, limit = server.address, self._settings.connect_timeout
-        reason = f"cannot connect to {address}: no answer in time"
+        limit = self._settings.connect_timeout
+        reason = f"cannot connect to {endpoint}: no answer in time"
         leg = None
         try:
             with trio.move_on_after(limit / 1e9):
-                leg = await self._connect(server)
-                reason = f"{address} accepts connections and sends no INFO in {format_duration(limit)}"
+                leg = await self._connect(endpoint)
+                reason = f"{endpoint} accepts connections and sends no INFO in {format_duration(limit)}"
                 greeting = await _first_line(leg)
                 if greeting:
-                    self._speaks_tls.pop(server, None)
+                    self._speaks_tls.pop(endpoint, None)
                     kept, leg = leg, None
-                    return Dialled(server, kept, greeting)
-                reason = f"{address} closes connections before its INFO"
+                    return Dialled(endpoint, kept, greeting)
+                reason = f"{endpoint} closes connections before its INFO"
         except OSError as error:
-            raise NoServer(f"cannot connect to {address}: {_reason(error)}") from None
+            raise NoServer(f"cannot connect to {endpoint}: {os.strerror(error.errno or 0)}") from None
         finally:
             if leg is not None:
                 leg.close()
-        if leg is not None and await self._wants_tls(server):
-            reason = f"{address} speaks TLS from the first byte (handshake_first), natsproxy does not yet"
+        if leg is not None and await self._wants_tls(endpoint):
+            reason = f"{endpoint} speaks TLS from the first byte (handshake_first), natsproxy does not yet"
         raise NoServer(reason)
 
-    async def _connect(self, server: Server) -> Leg:
-        stream = await trio.open_tcp_stream(server.address.host, server.address.port)
-        return Leg.from_stream(stream, keepalive=self._settings.keepalive)
+    async def _connect(self, endpoint: Endpoint) -> Leg:
+        with trio.socket.socket(endpoint.family, socket.SOCK_STREAM) as connecting:
+            await connecting.connect(endpoint.sockaddr)
+            return Leg(socket.socket(fileno=connecting.detach()), keepalive=self._settings.keepalive)
 
-    async def _wants_tls(self, server: Server) -> bool:
+    async def _wants_tls(self, endpoint: Endpoint) -> bool:
         """Tell whether a server that gave no greeting answers a ClientHello; it gets one per outage."""
         async with self._probing:
-            if server not in self._speaks_tls:
-                self._speaks_tls[server] = False
+            if endpoint not in self._speaks_tls:
+                self._speaks_tls[endpoint] = False
                 with trio.move_on_after(_HELLO_TIMEOUT):
-                    self._speaks_tls[server] = await self._answers_hello(server)
-            return self._speaks_tls[server]
+                    self._speaks_tls[endpoint] = await self._answers_hello(endpoint)
+            return self._speaks_tls[endpoint]
 
-    async def _answers_hello(self, server: Server) -> bool:
+    async def _answers_hello(self, endpoint: Endpoint) -> bool:
         try:
-            leg = await self._connect(server)
+            leg = await self._connect(endpoint)
         except OSError:
             return False
         try:
@@ -116,13 +119,3 @@ def _client_hello() -> bytes:
     with suppress(ssl.SSLWantReadError):  # it waits for an answer that it will not be given
         client.do_handshake()
     return out.read()
-
-
-def _reason(error: OSError) -> str:
-    """Return the reason why a connection cannot be made: that of the first address that was tried."""
-    cause: BaseException | None = error.__cause__
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    first = cause if isinstance(cause, OSError) else error
-    number = first.errno or 0  # below zero: the name is not resolved; getaddrinfo has numbers of its own
-    return os.strerror(number) if number > 0 else first.strerror or str(first)

@@ -16,6 +16,7 @@ import trio
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event, Notice
 from natsproxy.net.dial import Dialer, Dialled, NoServer
+from natsproxy.net.endpoints import Resolver
 from natsproxy.session.greeting import refusal_of
 
 _RETRY = 0.05  # seconds between attempts while a client is kept waiting
@@ -28,6 +29,7 @@ class Upstreams:
         self, settings: ProxySettings, emit: Callable[[Event], None], clock: Callable[[], int]
     ) -> None:
         self._settings = settings
+        self._resolver = Resolver(settings.connect_timeout / 1e9)
         self._dialer = Dialer(settings)
         self._emit = emit
         self._clock = clock
@@ -51,20 +53,21 @@ class Upstreams:
             if why is None:
                 self._up()
             else:  # the session turns the client away, with an -ERR that it understands
-                self._down(f"{dialled.server.address}: {why}")
+                self._down(f"{dialled.endpoint}: {why}")
                 self._turned_away += 1
             return dialled
 
     async def _dial_any(self) -> Dialled:
-        """Try each server once.  Raises NoServer with the reason of the last."""
-        error = NoServer("there is no server")
-        for server in self._settings.upstream:
+        """Try each endpoint once.  Raises NoServer with the reason of the last."""
+        endpoints, reasons = await self._resolver.look_up(self._settings.upstream)
+        for endpoint in endpoints:
             try:
-                return await self._dialer.dial(server)
+                return await self._dialer.dial(endpoint)
             except NoServer as failed:
-                self._down(str(failed))
-                error = failed
-        raise error
+                reasons.append(str(failed))
+        for reason in reasons:
+            self._down(reason)
+        raise NoServer(reasons[-1])
 
     # -- outages
 

@@ -1,0 +1,87 @@
+"""Endpoints: the addresses of servers, looked up anew for each connection.
+
+A server that is named by an IP address has one endpoint, and no look-up.  A name may have several, and others
+at any time: each is an endpoint of its own, since one of them may be gone while the others serve.
+
+A resolver that fails or is slow does not take the servers away: a name keeps its last addresses meanwhile.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.config.settings import Server
+
+_PATIENCE = 1.0  # seconds for a resolver once there is an endpoint to go on with
+
+
+class Endpoint(NamedTuple):
+    """One address of a server.  family, sockaddr: as sockets take them."""
+
+    server: Server
+    family: int
+    sockaddr: tuple[Any, ...]
+
+    @property
+    def address(self) -> Address:
+        """The IP address and the port."""
+        return Address(self.sockaddr[0], self.sockaddr[1])
+
+    def __str__(self) -> str:
+        named, host = self.server.address, self.sockaddr[0]
+        return str(named) if named.host == host else f"{named} ({host})"
+
+
+class Resolver:
+    """Looks up the endpoints of servers.  limit: the longest wait for the first of them, in seconds."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._last: dict[Server, list[Endpoint]] = {}  # the last addresses of names
+
+    async def look_up(self, servers: Sequence[Server]) -> tuple[list[Endpoint], list[str]]:
+        """Return the endpoints of servers in their order, and why some have none, as sentences."""
+        found = {server: _numeric(server) for server in servers}
+        names = [server for server in servers if not found[server]]
+        reasons = dict.fromkeys(names, "no answer from the resolver in time")
+        self._last = {name: self._last.get(name, []) for name in names}
+        if names:
+            usable = any(found.values()) or any(self._last.values())
+            with trio.move_on_after(_PATIENCE if usable else self._limit) as patience:
+                async with trio.open_nursery() as nursery:
+                    for name in names:
+                        nursery.start_soon(self._look_up_name, name, reasons, patience)
+            found.update(self._last)
+        endpoints = [endpoint for server in servers for endpoint in found[server]]
+        return endpoints, [
+            f"cannot connect to {name.address}: {reasons[name]}" for name in names if not found[name]
+        ]
+
+    async def _look_up_name(
+        self, server: Server, reasons: dict[Server, str], patience: trio.CancelScope
+    ) -> None:
+        host, port = server.address.host, server.address.port
+        try:
+            infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            reasons[server] = error.strerror or str(error)
+        except UnicodeError:
+            reasons[server] = "not a host name"
+        else:
+            self._last[server] = [Endpoint(server, info[0], info[4]) for info in infos]
+            patience.deadline = min(patience.deadline, trio.current_time() + _PATIENCE)
+
+
+def _numeric(server: Server) -> list[Endpoint]:
+    """Return the endpoint of a server that an IP address names, nothing for a name."""
+    host, port = server.address.host, server.address.port
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return []
+    return [Endpoint(server, info[0], info[4]) for info in infos]
