@@ -1,7 +1,8 @@
 """Durations, sizes and versions as people write them: one parser and one writer for each.
 
-A duration has Go's form (`250ms`, `1m30s`) and is a whole number of nanoseconds.  A size is a number of
-bytes, with a binary (`64KiB`) or a decimal (`2MB`) unit.  A version is a tuple of three numbers.
+A duration has Go's form (`250ms`, `1m30s`), with days too (`7d`), and is a whole number of nanoseconds.  A
+size is a number of bytes, with a binary (`64KiB`) or a decimal (`2MB`) unit.  A version is a tuple of three
+numbers.
 
 A parser raises ValueError with the end of a sentence that begins with the name of the setting:
 `must be a duration such as "250ms" or "1m30s", not '1 day'`.
@@ -17,11 +18,13 @@ MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 _TIMES: Final = {
+    "d": DAY,
     "h": HOUR,
     "m": MINUTE,
     "s": SECOND,
@@ -30,7 +33,7 @@ _TIMES: Final = {
     "µs": MICROSECOND,
     "ns": 1,
 }
-_TIME: Final = re.compile(r"(\d{1,18}(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
+_TIME: Final = re.compile(r"(\d{1,18}(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h|d)", re.ASCII)
 _BYTES: Final = {
     "GiB": GIB,
     "MiB": MIB,
@@ -42,7 +45,7 @@ _BYTES: Final = {
     None: 1,
 }
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(B|KiB|MiB|GiB|kB|MB|GB)?", re.ASCII)
-_WRITTEN_TIMES: Final = ("h", "m", "s", "ms")
+_WRITTEN_TIMES: Final = ("d", "h", "m", "s", "ms")
 _WRITTEN_SIZES: Final = ("GiB", "MiB", "KiB")
 _NUMBERS: Final = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,2}", re.ASCII)
 

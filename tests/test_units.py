@@ -21,6 +21,7 @@ from natsproxy.units import (
         (" 1.5h ", 5_400_000_000_000),
         (".5us", 500),
         ("2µs", 2000),
+        ("1d12h", 129_600_000_000_000),
         ("0", 0),
     ],
 )
@@ -48,6 +49,7 @@ def test_a_sign_is_taken_where_it_means_something() -> None:
         (1_500_000_000, "1500ms"),
         (90_000_000_000, "90s"),
         (7_200_000_000_000, "2h"),
+        (172_800_000_000_000, "2d"),
     ],
 )
 def test_a_written_duration_can_be_read(ns: int, text: str) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.options import OPTIONS
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.settings import Keep, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.rules.file.parser import ONE_TABLE, load, parse_rules
 from natsproxy.rules.file.reader import Place
@@ -169,10 +170,13 @@ def _may_be_the_same(listen: Address, upstream: Address) -> bool:
 
 
 def _record_settings(o: Mapping[str, Any]) -> RecordSettings:
+    keep = _keep(o["record_keep"])
     return RecordSettings(
         path=o["record"],
-        rotate_size=o["record_rotate"],
-        rotate_interval=o["record_rotate_every"],
+        # Whole segments are deleted: larger ones would make little of a limit.
+        rotate_size=_least(o["record_rotate"], -(-keep.size // 4)),
+        rotate_interval=_least(o["record_rotate_every"], -(-keep.age // 4)),
+        keep=keep,
         flush=o["record_flush"],
         compression=o["record_compression"],
         frame_max=o["record_frame_max"],
@@ -183,3 +187,18 @@ def _record_settings(o: Mapping[str, Any]) -> RecordSettings:
             tuple(o["record_connection"]), tuple(o["record_subject"]), tuple(o["record_payload"])
         ),
     )
+
+
+def _keep(limits: Iterable[Keep]) -> Keep:
+    """Return several limits as one.  Raises ConfigError for two of a kind."""
+    given: dict[str, int] = {}
+    for limit in limits:
+        for field, value in asdict(limit).items():
+            if value and given.setdefault(field, value) != value:
+                raise ConfigError(f"record-keep {limit}: there is another {field} limit, give one of each")
+    return Keep(**given)
+
+
+def _least(*limits: int) -> int:
+    """Return the least of limits, of which 0 means none."""
+    return min((limit for limit in limits if limit), default=0)

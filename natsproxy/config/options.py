@@ -9,15 +9,17 @@ the flag `--name`, the variable `NATSPROXY_NAME` and the key `name` in a file; `
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from natsproxy.addresses import NATS_PORT, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
-from natsproxy.config.settings import LISTENER_SCHEMES, SERVER_SCHEMES, Listener, Server
+from natsproxy.config.settings import LISTENER_SCHEMES, SERVER_SCHEMES, Keep, Listener, Server
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
+from natsproxy.units import parse_duration, parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,22 @@ def policy(value: Any) -> PayloadPolicy:
     return PayloadPolicy.parse(values.text(value))
 
 
+def keep(value: Any) -> Keep:
+    """Return one limit of a recording: a size with its unit, a number of segments, or an age."""
+    text = str(value).strip() if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    limit = Keep()
+    if text.isdecimal():  # a size without a unit would be mistaken for it
+        limit = Keep(count=whole(text))
+    for read, field in ((parse_size, "size"), (parse_duration, "age")):
+        if not limit:
+            with suppress(ValueError):
+                limit = Keep(**{field: read(text)})
+    if not limit:
+        expected = 'a size such as "10GiB", a number of segments such as 100, or an age such as "7d"'
+        raise ValueError(f"must be {expected}, not {value!r}")
+    return limit
+
+
 _size = values.above_zero(values.size)
 
 OPTIONS: Final = (
@@ -181,6 +199,15 @@ OPTIONS: Final = (
         "0s",
         "The age at which a new segment starts; 0 for never.",
         metavar="DURATION",
+    ),
+    Option(
+        "record-keep",
+        keep,
+        None,
+        "Keep this much, this many segments, or those of this age at most, and delete the oldest ones; a "
+        "segment is then at most a quarter of it.",
+        many=True,
+        metavar="LIMIT",
     ),
     Option(
         "record-flush", duration, "250ms", "The longest time before a frame is written.", metavar="DURATION"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
-from natsproxy.units import MIB, SECOND
+from natsproxy.units import KIB, MIB, SECOND, format_duration, format_size
 
 SERVER_SCHEMES = ("nats",)
 """The schemes of `--upstream` URLs; a URL without one has the first."""
@@ -44,11 +44,32 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """The most that a recording keeps: bytes, segments, and the age (ns) of a segment; 0 for no limit.
+
+    The segment that is being written counts for size and count.
+    """
+
+    size: int = 0
+    count: int = 0
+    age: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.size or self.count or self.age)
+
+    def __str__(self) -> str:
+        parts = [format_size(self.size) + "B" * (self.size % KIB > 0)] if self.size else []
+        parts += [str(self.count)] if self.count else []
+        return ", ".join(parts + ([format_duration(self.age)] if self.age else []))
+
+
+@dataclass(frozen=True, slots=True)
 class RecordSettings:
     """The settings of a recording.
 
     path: a file `x.ncap`, or a folder for segments.
     rotate_size (bytes), rotate_interval (ns): limits of a segment; 0 for none.
+    keep: the limits beyond which the oldest segments are deleted (see `net/retention.py`).
     flush: the longest time (ns) that a record waits for its block to be sealed.
     compression: "none" or "zstd".
     frame_max: the most bytes kept of one frame.
@@ -61,6 +82,7 @@ class RecordSettings:
     path: Path
     rotate_size: int = 256 * MIB
     rotate_interval: int = 0
+    keep: Keep = Keep()
     flush: int = SECOND // 4
     compression: str = "none"
     frame_max: int = 8 * MIB

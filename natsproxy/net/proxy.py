@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from socket import gethostname
 from typing import Final
 
 import trio
@@ -215,7 +216,13 @@ class Proxy:
         file cannot be created, and ConfigError during another capture.
         """
         assert self._background is not None
-        self._recording.start(settings, rules or self.chain.text or None, self._background)
+        listen = " ".join(map(str, self.listen))
+        self._recording.start(
+            settings,
+            rules or self.chain.text or None,
+            self._background,
+            owner=f"{gethostname()} {listen}",
+        )
 
     async def stop_recording(self) -> None:
         """End the capture; return when its index is written."""

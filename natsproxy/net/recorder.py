@@ -37,6 +37,7 @@ from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import BlockClocks, now_ns
+from natsproxy.net.retention import Expired, Retention
 from natsproxy.net.writer_thread import WriterThread
 from natsproxy.wire.frames import NO_LIMIT
 
@@ -53,6 +54,8 @@ class Recorder:
 
     preambles: returns the preambles of the open connections, for a new segment.  admission: holds or refuses
     traffic.  end_all: ends all connections, for a reason.  most_frames: the frames of one record at most.
+    owner: the recordings whose old segments may be deleted (`retention.py`).  rules: those in force, for the
+    header of the next segment.  expired: the number of segments that were deleted, and their bytes.
     failure: the reason why an ended capture is not whole, as a sentence; None where it is.
     """
 
@@ -62,6 +65,7 @@ class Recorder:
         *,
         seed: int | None,
         rules: str | None,
+        owner: str,
         emit: Callable[[Event], None],
         preambles: Callable[[], Iterable[Preamble]],
         admission: Admission,
@@ -72,15 +76,19 @@ class Recorder:
         self.boot = _boot_id()
         self.failure: str | None = None
         self._clocks = BlockClocks()
-        self._seed, self._rules = seed, rules
+        self._seed, self.rules = seed, rules
+        self.expired = (0, 0)
+        self._retention = Retention(settings, owner) if settings.keep else None
         self._emit, self._preambles, self._admission, self._end_all = emit, preambles, admission, end_all
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
         self._thread = WriterThread(
             self._writer,
+            retention=self._retention,
             low=settings.queue // 2,
             call_in_loop=trio.lowlevel.current_trio_token().run_sync_soon,
             on_failure=self._on_failure,
             on_room=self._resume,
+            on_expired=self._on_expired,
         )
         chosen = RecordingFilter(settings.selection)
         self.builder = BlockBuilder(chosen)
@@ -102,8 +110,10 @@ class Recorder:
             "frame_max": self.settings.frame_max,
             **self.settings.selection.described(),
         }
+        if self._retention is not None:
+            settings["keep"] = self._retention.described()
         mono, wall = self._clocks.read()
-        return SegmentInfo(self.id, self.boot, wall, mono, self._seed, self._rules, settings)
+        return SegmentInfo(self.id, self.boot, wall, mono, self._seed, self.rules, settings)
 
     # -- the traffic path
 
@@ -202,6 +212,19 @@ class Recorder:
             self.put(Gap(None, missed.t1, {"reason": reason, **missed._asdict()}))
         _, _, frames, size = missed or (0, 0, 0, 0)
         self._emit(GapEvent(now_ns(), None, reason, size, frames, since))
+
+    def _on_expired(self, expired: Expired) -> None:
+        segments, size = self.expired
+        self.expired = segments + expired.segments, size + expired.bytes
+        facts: dict[str, object] = {
+            "segments": expired.segments,
+            "bytes": expired.bytes,
+            "last": expired.last,
+        }
+        if expired.segments:
+            self._emit(Notice(now_ns(), None, "info", "old segments of the capture are deleted", facts))
+        if expired.failure:
+            self._emit(Notice(now_ns(), None, "error", f"the capture exceeds record-keep: {expired.failure}"))
 
     def _stop_holding(self) -> None:
         """Let traffic pass; the time that it was held up under `gap` is taken from the credit."""

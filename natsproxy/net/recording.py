@@ -98,6 +98,7 @@ class Recording:
     def record_rules(self, text: str) -> None:
         """Record the rules that are in force from now on."""
         if self.recorder is not None:
+            self.recorder.rules = text or None  # a segment that begins later has them in its header
             self.recorder.put(records.Note(now_ns(), {"rules": text}))
 
     def open(self, conn: int, session: Session) -> DeferredRecords:
@@ -111,10 +112,13 @@ class Recording:
 
     # -- captures
 
-    def start(self, settings: RecordSettings, rules: str | None, nursery: trio.Nursery) -> None:
+    def start(
+        self, settings: RecordSettings, rules: str | None, nursery: trio.Nursery, *, owner: str
+    ) -> None:
         """Begin a capture, with preambles of the open connections; its task runs in `nursery`.
 
-        Raises CaptureError if the file cannot be created, and ConfigError during another capture.
+        owner: the recordings whose old segments it may delete.  Raises CaptureError if the file cannot be
+        created, and ConfigError during another capture.
         """
         if self.recorder is not None:
             raise ConfigError("a capture is already being recorded: stop it first")
@@ -122,6 +126,7 @@ class Recording:
             settings,
             seed=self._seed,
             rules=rules,
+            owner=owner,
             emit=self._emit,
             preambles=self._preambles,
             admission=self.admission,

@@ -8,18 +8,21 @@ wait for it.
 The thread repeats a write that fails (a full disk, a removed folder, a device error) after pauses that grow;
 the blocks behind it wait in memory, and the recorder bounds them.  The loop gets two calls for an outage: one
 when writing first fails, and one when writing goes on and the queue has room again.
+
+Old segments are deleted here too (`retention.py`), so that no traffic waits for it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from natsproxy.capture.write.builder import SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
+from natsproxy.net.retention import Expired, Retention
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
@@ -30,6 +33,7 @@ class WriterThread:
     """Writes blocks and begins segments, in the order in which they are given.
 
     call_in_loop: calls a function in the loop's thread, soon.  on_failure: called there with the reason.
+    on_expired: called there when `retention` has deleted segments.
     on_room: called there when no more than `low` bytes wait, after a failure or `notify_room`.
     failure: the reason while writing fails.  lost_frames: frames that were given up at the end.
     """
@@ -38,16 +42,20 @@ class WriterThread:
         self,
         writer: CaptureWriter,
         *,
+        retention: Retention | None,
         low: int,
         call_in_loop: Callable[..., Any],
         on_failure: Callable[[str], None],
         on_room: Callable[[], None],
+        on_expired: Callable[[Expired], None],
     ) -> None:
         self.lost_frames = 0
         self.failure: str | None = None
         self._writer = writer
+        self._retention = retention
         self._low = low
         self._call_in_loop, self._on_failure, self._on_room = call_in_loop, on_failure, on_room
+        self._on_expired = on_expired
         self._jobs: SimpleQueue[SealedBlock | SegmentInfo | None] = SimpleQueue()
         self._ending = threading.Event()
         self._notify = False
@@ -92,8 +100,19 @@ class WriterThread:
 
     def run(self) -> None:
         """Write until `end`, then index and close the segment."""
-        while self._carry_out(self._jobs.get()):
-            pass
+        self._look()
+        job = self._next()
+        while self._carry_out(job):
+            job = self._next()
+
+    def _next(self) -> SealedBlock | SegmentInfo | None:
+        """Wait for the next job; segments that become too old meanwhile are deleted."""
+        while True:
+            due = self._retention.due() if self._retention is not None else None
+            try:
+                return self._jobs.get(timeout=due)
+            except Empty:
+                self._make_room(self._writer.size)
 
     def _carry_out(self, job: SealedBlock | SegmentInfo | None) -> bool:
         """Write until it succeeds or is given up; False after the last job."""
@@ -125,10 +144,27 @@ class WriterThread:
     def _attempt(self, job: SealedBlock | SegmentInfo | None) -> None:
         if isinstance(job, SegmentInfo):
             self._writer.open_segment(job)
+            self._look()
         elif job is not None:
+            self._make_room(self._writer.size + job.length)
             self._writer.write(job)
         else:
             self._writer.close()
+
+    def _look(self) -> None:
+        """Look for segments that are finished now, and delete those that there is no room for."""
+        if self._retention is not None and self._writer.file is not None:
+            try:
+                self._retention.look(self._writer.file)
+            except OSError as error:
+                reason = f"cannot look for old segments: {error.strerror}"
+                self._call_in_loop(self._on_expired, Expired(0, 0, "", reason))
+            self._make_room(self._writer.size)
+
+    def _make_room(self, more: int) -> None:
+        expired = self._retention.make_room(more) if self._retention is not None else None
+        if expired is not None:
+            self._call_in_loop(self._on_expired, expired)
 
     def _give_up(self, job: SealedBlock | SegmentInfo | None) -> None:
         if job is None:

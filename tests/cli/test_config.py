@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import main
-from natsproxy.config.build import inline_rules
-from natsproxy.config.options import OPTIONS, upstream
+from natsproxy.config.build import inline_rules, proxy_settings
+from natsproxy.config.options import OPTIONS, keep, upstream
+from natsproxy.config.settings import Keep
+from natsproxy.errors import ConfigError
+from natsproxy.units import DAY, HOUR
 
 FILE = '# the sidecar\nupstream = "nats://file:1"\nlisten = "127.0.0.1:1"\nseed = 5\nlog-format = "json"\n'
 
@@ -46,6 +50,8 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
         ('upstream = "nats://u:secret@x:1"\n', "clients bring their own"),
         ("upstream-hold = -1\n", ":1: upstream-hold must be a duration"),
         ('[record]\npath = "x.ncap"\nflsh = "1s"\n', ":3: there is no setting 'record-flsh'; did you mean"),
+        ('[record]\nkeep = "10 bottles"\n', ':2: record-keep must be a size such as "10GiB", a number of'),
+        ("record-keep = [0]\n", ":1: record-keep must be a size such as"),
         ('[record]\npayload = [">=burn"]\n', ":2: record-payload '>=burn': the action is keep"),
         ('upstream = "x:1"\n[[rules]]\nname = "a"\nkind = "dorp"\n', ":4: rule 'a'"),
         ("upstream = \n", "not valid TOML"),
@@ -144,6 +150,28 @@ def test_tables_and_rules_in_the_file(tmp_path: Path) -> None:
     assert rows["record-subject"] == (["a.>", "b"], "file")
     assert rows["record-payload"] == ([">=hash"], "file")
     assert rows["rules"] == (["slow"], "file")
+
+
+def test_limits_of_a_recording_are_told_apart_by_their_units() -> None:
+    """And a segment is at most a quarter of them."""
+    values: dict[str, Any] = {option.key: [] if option.many else None for option in OPTIONS}
+    values |= {"upstream": [upstream("nats://x:1")], "record": Path("x.ncap"), "record_rotate": 1 << 30}
+    values |= {"record_keep": [keep("1GiB"), keep(100), keep("7d")], "record_rotate_every": 0}
+    record = proxy_settings(values).record
+    assert record is not None
+    assert record.keep == Keep(size=1 << 30, count=100, age=7 * DAY)
+    assert (record.rotate_size, record.rotate_interval) == (1 << 28, 42 * HOUR)
+    values |= {"record_keep": [keep("12")], "record_rotate": 5}
+    record = proxy_settings(values).record
+    assert record is not None
+    assert (record.rotate_size, record.rotate_interval) == (5, 0)
+    with pytest.raises(ConfigError, match="record-keep 2d: there is another age limit, give one of each"):
+        proxy_settings(values | {"record_keep": [keep("1d"), keep("12"), keep("2d")]})
+
+
+@pytest.mark.parametrize("text", ["10GiB", "10GB", "513B", "100", "7d", "90m", "250ms"])
+def test_a_limit_is_read_as_it_is_written(text: str) -> None:
+    assert keep(str(keep(text))) == keep(text)
 
 
 def test_rules_that_are_replaced_are_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ it: the next write begins a new segment); closed with its index, or abandoned wi
 
 from __future__ import annotations
 
+import fcntl
 import os
 import zlib
 from contextlib import suppress
@@ -101,11 +102,15 @@ class CaptureWriter:
             if self.single:
                 file = self.path.with_name(f"{self.path.stem}-{number}.ncap") if number else self.path
             try:
-                return file, os.open(file, flags, 0o600)
+                fd = os.open(file, flags, 0o600)
             except FileExistsError:
                 continue
             except OSError as error:
                 raise CaptureError(f"cannot create the capture: {error.strerror}", path=file) from None
+            # It says that the segment is being written (`net/retention.py`), and ends with this process.
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file, fd
         raise CaptureError("cannot create the capture: all names like it are taken", path=self.path)
 
     def _header(self) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""The retention of a recording: beyond the limits of `--record-keep` the oldest segments are deleted.
+
+It runs in the writer's thread.  Before a block is written, segments are deleted until it fits: the files
+exceed the size by no more than the index of one segment, unless the open segment alone exceeds it (it gets
+what waits for the disk when it is due to end).  An age is that of the last write to a segment.
+
+A segment may be deleted if
+1. its header has the owner of this recording.  The owner is the host and the listening addresses, so that a
+   proxy that begins again goes on with the limits of its earlier runs; recordings without `--record-keep`
+   have no owner, and keep what they wrote;
+2. it is finished: it has its index, or its writer is gone.  A writer holds a lock on its open segment
+   (`capture/write/writer.py`), which the kernel releases when it dies;
+3. it still is the file that was looked at, by its inode.
+
+Readers hold no locks: an open file can be read to its end after it was deleted, and a reader that comes too
+late to open one says so (`MissingCapture`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from natsproxy.capture.read.segment import CaptureFile
+from natsproxy.config.settings import RecordSettings
+from natsproxy.errors import CaptureError, TruncatedCapture
+
+_Key = tuple[str, int]
+"""A file by its name and inode."""
+
+
+class Expired(NamedTuple):
+    """The segments that were deleted together.  failure: the reason why one could not be, or ""."""
+
+    segments: int
+    bytes: int
+    last: str
+    failure: str = ""
+
+
+class _Finished(NamedTuple):
+    """A finished segment; the begin by its own clock orders them.  ended: its last write, Unix ns."""
+
+    began: int
+    path: str
+    inode: int
+    size: int
+    ended: int
+
+
+class Retention:
+    """Deletes the segments of a recording that its limits have no room for, the oldest first."""
+
+    def __init__(self, settings: RecordSettings, owner: str) -> None:
+        self._keep = settings.keep
+        self._owner = owner
+        path = settings.path
+        single = path.suffix == ".ncap"
+        self._folder = path.parent if single else path
+        self._stem = path.stem if single else None
+        self._finished: deque[_Finished] = deque()
+        self._size = 0
+        self._others: set[_Key] = set()  # files that are not of this recording
+
+    def described(self) -> dict[str, object]:
+        """Return the owner and the limits, for the header of a segment."""
+        limits = {"size": self._keep.size, "count": self._keep.count, "age": self._keep.age}
+        return {"owner": self._owner, **{name: limit for name, limit in limits.items() if limit}}
+
+    # -- the files
+
+    def look(self, current: Path) -> None:
+        """Look for finished segments.  current: the one that is being written.  Raises OSError."""
+        known = {(Path(one.path).name, one.inode): one for one in self._finished}
+        keys = [key for key in self._files() if key[0] != current.name]
+        self._others.intersection_update(keys)
+        seen = [known.get(key) or self._examine(key) for key in keys if key not in self._others]
+        self._finished = deque(sorted(one for one in seen if one is not None))
+        self._size = sum(one.size for one in self._finished)
+
+    def _files(self) -> Iterator[_Key]:
+        """Yield the files that may be segments of this recording, by their names."""
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                stem, dot, suffix = entry.name.rpartition(".")
+                if not dot or suffix != "ncap" or not entry.is_file(follow_symlinks=False):
+                    continue
+                if self._stem is not None and stem != self._stem:  # or `x-1.ncap` beside `x.ncap`
+                    before, _, number = stem.rpartition("-")
+                    if before != self._stem or not number.isdecimal():
+                        continue
+                yield entry.name, entry.inode()
+
+    def _examine(self, key: _Key) -> _Finished | None:
+        """Return a finished segment; None for one that is still written to, and for a file of others."""
+        path = self._folder / key[0]
+        try:
+            with CaptureFile(path) as file:
+                kept = file.segment.settings.get("keep")
+                owned = isinstance(kept, dict) and kept.get("owner") == self._owner
+                if owned and (file.indexed() is not None or _writer_is_gone(path)):
+                    facts = path.lstat()
+                    return _Finished(file.segment.wall, str(path), key[1], facts.st_size, facts.st_mtime_ns)
+        except TruncatedCapture:
+            return None  # its writer has just created it
+        except (CaptureError, OSError):
+            owned = False  # nothing says that it is ours
+        if not owned:
+            self._others.add(key)
+        return None
+
+    # -- the limits
+
+    def make_room(self, more: int) -> Expired | None:
+        """Delete what the limits have no room for; None if that is nothing.
+
+        more: the size of the open segment, with the bytes that will be written to it next.
+        """
+        segments = size = 0
+        last = failure = ""
+        while self._finished and self._is_over(self._size + more):
+            one = self._finished.popleft()
+            self._size -= one.size
+            try:
+                if _delete(one):
+                    segments, size, last = segments + 1, size + one.size, one.path
+            except OSError as error:
+                failure = f"cannot delete {one.path}: {error.strerror}"
+        return Expired(segments, size, last, failure) if segments or failure else None
+
+    def _is_over(self, size: int) -> bool:
+        keep = self._keep
+        return bool(
+            (keep.size and size > keep.size)
+            or (keep.count and len(self._finished) + 1 > keep.count)
+            or (keep.age and self._until_old() <= 0)
+        )
+
+    def _until_old(self) -> float:
+        """Return the seconds until the oldest segment exceeds its age."""
+        return (self._finished[0].ended + self._keep.age - time.time_ns()) / 1e9
+
+    def due(self) -> float | None:
+        """Return the seconds until `make_room` has something to do if nothing is written; None for never."""
+        return max(0.0, self._until_old()) if self._keep.age and self._finished else None
+
+
+def _delete(one: _Finished) -> bool:
+    """Delete a segment; False if somebody else has, or has put another file in its place."""
+    path = Path(one.path)
+    try:
+        if path.lstat().st_ino != one.inode:
+            return False
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _writer_is_gone(path: Path) -> bool:
+    """Tell whether nobody holds a segment's lock; False where the file system has no locks."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
