@@ -6,6 +6,10 @@ cut back to its last whole block, and CaptureError is raised.  The caller may tr
 goes to the same file once a full disk has room, and to a new segment where the file was removed or cannot be
 used.
 
+Written blocks leave the kernel's page cache soon: a capture that nobody reads now must not take the memory of
+others, and fresh pages for all of it would cost more processor time than everything else here (several times
+as much on virtual machines that give unused pages back to their host).  It also keeps the final fsync short.
+
 A file goes through these states: no file (`_fd` is -1); open; open and torn (a part of a block stands behind
 the last whole one, and is cut off before the next write); open and broken (nothing more can be written to
 it: the next write begins a new segment); closed with its index, or abandoned without one.
@@ -30,6 +34,8 @@ from natsproxy.capture.write.builder import SealedBlock
 from natsproxy.errors import CaptureError
 
 _IOV_MAX = 1000  # below the kernel's 1,024
+_BEHIND = 8 << 20  # bytes after which the kernel is told to write, and to forget what it has written
+_FORGOTTEN = 64 << 20  # bytes behind which nothing is to be forgotten any more
 _NAMES = 10_000  # names that are tried for a capture beside others
 
 
@@ -55,6 +61,7 @@ class CaptureWriter:
         self.info = info
         self.segment = -1
         self.size = 0
+        self._behind = 0  # the size at the last call of `_write_behind`
         self.file: Path | None = None
         self._fd = -1
         self._torn = False
@@ -80,7 +87,7 @@ class CaptureWriter:
         except CaptureError:
             self.segment -= 1
             raise
-        self.size = 0
+        self.size = self._behind = 0
         self._torn = self._broken = False
         self._index = []
         self._items = self._frames = 0
@@ -150,6 +157,16 @@ class CaptureWriter:
         wall, first, last = block.summary[1], block.summary[2], block.summary[3]
         begin = self._walls[0] if self._walls else wall + first
         self._walls = (begin, max(wall + last, self._walls[1] if self._walls else 0))
+        if self.size - self._behind >= _BEHIND:
+            self._write_behind()
+
+    def _write_behind(self) -> None:
+        """Let the kernel begin to write what is new, and forget what is on the disk."""
+        first = max(0, self.size - _FORGOTTEN)
+        self._behind = self.size
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):  # not every file system can
+                os.posix_fadvise(self._fd, first, self.size - first, os.POSIX_FADV_DONTNEED)
 
     def _unusable(self) -> bool:
         """Tell whether a write would be lost: the file was removed, or a write to it failed for good."""

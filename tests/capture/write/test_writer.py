@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import Note, Open
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
@@ -99,3 +100,32 @@ def test_only_a_file_without_blocks_is_removed(tmp_path: Path, disk: Disk) -> No
     path.write_text("not ours")
     writer.abandon()
     assert path.read_text() == "not ours"
+
+
+@pytest.mark.parametrize("error", [False, True], ids=["works", "fails"])
+def test_what_is_written_leaves_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: bool
+) -> None:
+    advised: list[tuple[int, int]] = []
+
+    def advise(fd: int, offset: int, size: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        assert offset + size <= os.fstat(fd).st_size
+        advised.append((offset, offset + size))
+        if error:
+            raise OSError(errno.EINVAL, "not on this file system")
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    writer = begun(tmp_path / "x.ncap")
+    for number in range(40):
+        builder = BlockBuilder()
+        builder.begin(MONO, WALL)
+        builder.add(Open(number, MONO, {}))
+        builder.add(Note(MONO, {"padding": bytes(3 << 20)}))
+        writer.write(builder.seal())
+    begins, ends = zip(*advised, strict=True)
+    assert all(begin <= end for begin, end in zip(begins, (0, *ends), strict=False))  # nothing is left out
+    assert writer.size - ends[-1] <= 16 << 20
+    assert begins[0] == 0 < begins[-1]  # it does not look at the whole file each time
+    writer.close()
+    assert conns(tmp_path / "x.ncap") == [0, *range(40)]
