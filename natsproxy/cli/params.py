@@ -11,7 +11,7 @@ import click
 from natsproxy import addresses
 from natsproxy.addresses import Address
 from natsproxy.cli.paths import FilePath
-from natsproxy.config.options import duration
+from natsproxy.config.option import duration
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.replay.client_playback import credentials as creds

@@ -21,7 +21,8 @@ from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.service import Service
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
-from natsproxy.config.options import OPTIONS, Option
+from natsproxy.config.option import Option
+from natsproxy.config.options import OPTIONS
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.log import LogFile, logger
 from natsproxy.net.proxy import Proxy

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from natsproxy.cli import main
 from natsproxy.config.build import inline_rules, proxy_settings
-from natsproxy.config.options import OPTIONS, keep, upstream
+from natsproxy.config.option import keep, upstream
+from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import Keep
 from natsproxy.errors import ConfigError
 from natsproxy.units import DAY, HOUR

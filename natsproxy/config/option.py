@@ -1,0 +1,127 @@
+"""One option of a proxy, and the functions that read values.
+
+A function takes a text or a TOML value and returns the typed value.  It raises ValueError with the end of a
+sentence that begins with the option's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from natsproxy.addresses import NATS_PORT, parse_address
+from natsproxy.capture.filter.recording_filter import PayloadPolicy
+from natsproxy.config.settings import LISTENER_SCHEMES, SERVER_SCHEMES, Keep, Listener, Server
+from natsproxy.protocol.subjects import is_valid_subscribe
+from natsproxy.rules.file import values
+from natsproxy.units import parse_duration, parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    read: returns the typed value of a text or a TOML value; raises ValueError with the end of a sentence that
+    begins with the option's name.  default: as a user would write it, or None; a bool makes it a flag.
+    many: the option may be given several times.  metavar: the placeholder in `--help`; `a|b` lists the words
+    that are valid, for completion.
+    """
+
+    name: str
+    read: Callable[[Any], Any]
+    default: str | bool | None
+    help: str
+    many: bool = False
+    required: bool = False
+    metavar: str = "TEXT"
+
+    @property
+    def key(self) -> str:
+        """The name as an identifier: `record_flush` for `record-flush`."""
+        return self.name.replace("-", "_")
+
+    @property
+    def flag(self) -> bool:
+        """True if the option is only on or off, and takes no value."""
+        return isinstance(self.default, bool)
+
+
+def listen(value: Any) -> Listener:
+    """Return the listener of [SCHEME://]HOST:PORT, with [::1]:PORT and :PORT as well."""
+    text = values.text(value)
+    scheme = text.partition("://")[0] if "://" in text else LISTENER_SCHEMES[0]
+    return Listener(parse_address(text, port=None, schemes=LISTENER_SCHEMES), scheme)
+
+
+def upstream(value: Any) -> Server:
+    """Return the server of SCHEME://HOST[:PORT] or HOST:PORT."""
+    text = values.text(value)
+    scheme = text.partition("://")[0] if "://" in text else None
+    # A bare word is a mistake more often than a host, and the proxy would wait for it in vain.
+    port = None if scheme is None else NATS_PORT
+    address = parse_address(text, host="127.0.0.1", port=port, schemes=SERVER_SCHEMES)
+    return Server(address, scheme or SERVER_SCHEMES[0])
+
+
+def duration(value: Any) -> int:
+    """Return the nanoseconds of "250ms", "1m30s" or a number of seconds."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        return values.duration(value)
+    # `float` takes "nan" and "inf" too; "nan" fails both comparisons.
+    if isinstance(value, bool) or not 0 <= seconds < float("inf"):
+        raise ValueError(f'must be a duration such as "250ms" or a number of seconds, not {value!r}')
+    return int(seconds * 1e9)
+
+
+def whole(value: Any) -> int:
+    """Return a signed whole number of at most 64 bits, the most that captures can hold."""
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if not isinstance(number, int) or isinstance(number, bool) or not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"must be a whole number of at most 64 bits, not {value!r}")
+    return number
+
+
+def path(value: Any) -> Path:
+    """Return a path; `~` is the home folder."""
+    if isinstance(value, Path):
+        return value
+    if not values.text(value).strip():  # an empty path would be the current folder
+        raise ValueError(f"must be the name of a file, not {value!r}")
+    return Path(value).expanduser()
+
+
+def pattern(value: Any) -> bytes:
+    """Return a subject pattern as bytes."""
+    raw = values.text(value).encode("utf-8", "surrogateescape")
+    if not is_valid_subscribe(raw):
+        raise ValueError(f"must be a valid subject pattern, not {value!r}")
+    return raw
+
+
+def policy(value: Any) -> PayloadPolicy:
+    """Return the payload policy of SUBJECT=ACTION."""
+    return PayloadPolicy.parse(values.text(value))
+
+
+def keep(value: Any) -> Keep:
+    """Return one limit of a recording: a size with its unit, a number of segments, or an age."""
+    text = str(value).strip() if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    limit = Keep()
+    if text.isdecimal():  # a size without a unit would be mistaken for it
+        limit = Keep(count=whole(text))
+    for read, field in ((parse_size, "size"), (parse_duration, "age")):
+        if not limit:
+            with suppress(ValueError):
+                limit = Keep(**{field: read(text)})
+    if not limit:
+        expected = 'a size such as "10GiB", a number of segments such as 100, or an age such as "7d"'
+        raise ValueError(f"must be {expected}, not {value!r}")
+    return limit
