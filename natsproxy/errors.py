@@ -86,5 +86,9 @@ class UnreadableCapture(CaptureError):
     """A capture that is missing, that may not be read, or whose format is newer than this reader."""
 
 
+class MissingCapture(UnreadableCapture):
+    """A segment that was deleted before it was read: its recorder keeps only so many."""
+
+
 class TruncatedCapture(CaptureError):
     """A capture that ends inside a block.  Everything before `offset` is whole."""

@@ -22,8 +22,8 @@ from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.export import export
 from natsproxy.cli.filters import filters
 from natsproxy.cli.info import info
-from natsproxy.cli.paths import FilePath
-from natsproxy.errors import CaptureError, Exit, UnreadableCapture
+from natsproxy.cli.paths import FilePath, tell_lost
+from natsproxy.errors import CaptureError, Exit, MissingCapture, UnreadableCapture
 from natsproxy.printable import printable
 from natsproxy.wire.ops import C2S, Op
 
@@ -56,7 +56,7 @@ def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
     natsproxy capture cat traffic/ --json --follow
     """
     show = json_line if as_json else text_line
-    frames = _follow(path, query) if follow else read_frames(open_capture(path), query)
+    frames = _follow(path, query) if follow else read_frames(open_capture(path, tell_lost), query)
     try:
         for one in frames:
             click.echo(show(one))
@@ -67,7 +67,7 @@ def cat(path: Path, as_json: bool, query: Query, follow: bool) -> None:
 
 def _follow(path: Path, query: Query) -> Iterator[CapturedFrame]:
     open_capture(path)  # raises for a path that is no capture; the follower would wait for one
-    follower = Follower(path)
+    follower = Follower(path, tell_lost)
     while True:
         for ref, item in follower.poll():
             if isinstance(item, Frames) and query.wants_record(item):
@@ -126,7 +126,7 @@ def verify(path: Path, as_json: bool) -> None:
     natsproxy capture verify traffic/ --json
     """
     try:
-        found = [(file, check_file(file)) for file in open_capture(path).paths]
+        found = list(_checked(open_capture(path).paths))
     except UnreadableCapture:
         raise
     except CaptureError as error:
@@ -170,6 +170,17 @@ def recover(source: Path, target: Path, as_json: bool) -> None:
         click.echo(f"{printable(str(source))}: {counts}; in {printable(str(target))}")
     if result.lost:
         raise SystemExit(Exit.PARTLY)
+
+
+def _checked(paths: list[Path]) -> Iterator[tuple[Path, Recovery]]:
+    """Yield each segment that is still there, checked."""
+    for path in paths:
+        try:
+            yield path, check_file(path)
+        except MissingCapture as error:
+            if len(paths) == 1:
+                raise
+            tell_lost(str(error))
 
 
 def _state(result: Recovery) -> str:

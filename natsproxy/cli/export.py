@@ -15,7 +15,7 @@ from natsproxy.capture.export.pcapng import Leg, pcapng
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.filters import filters
-from natsproxy.cli.paths import FilePath
+from natsproxy.cli.paths import FilePath, tell_lost
 
 _FORMATS = "--jsonl, --parquet, --pcapng"
 
@@ -63,7 +63,7 @@ def export(
         raise click.UsageError("--payload is for --parquet")
     if leg is not None and to_pcapng is None:
         raise click.UsageError("--leg is for --pcapng")
-    reader = open_capture(path)
+    reader = open_capture(path, tell_lost)
 
     def write(out: IO[bytes]) -> int:
         if to_jsonl is not None:

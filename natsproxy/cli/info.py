@@ -13,8 +13,8 @@ from natsproxy.capture.columns.counts import BlockCounts, count
 from natsproxy.capture.export.json_lines import iso
 from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.segment import BlockRef, CaptureFile
-from natsproxy.cli.paths import FilePath
+from natsproxy.capture.read.segment import BlockRef
+from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.cli.table import show_table
 from natsproxy.printable import printable
 from natsproxy.protocol.connect import parse_connect
@@ -45,17 +45,16 @@ def info(path: Path, as_json: bool, top: int) -> None:
 
 
 def _read_facts(path: Path, top: int) -> dict[str, Any]:
-    reader = open_capture(path)
-    facts = _Facts()
-    for segment in reader.paths:
-        with CaptureFile(segment) as file:
-            facts.closed &= file.indexed() is not None
-            for ref in file.blocks():
-                facts.add(ref, count(file, ref))
+    facts, segments = _Facts(), 0
+    for file in open_capture(path, tell_lost).files():
+        segments += 1
+        facts.closed &= file.indexed() is not None
+        for ref in file.blocks():
+            facts.add(ref, count(file, ref))
     first, last = facts.first or 0, facts.last or 0
     return {
         "path": str(path),
-        "segments": len(reader.paths),
+        "segments": segments,
         "from": None if facts.first is None else iso(first),
         "seconds": (last - first) / 1e9,
         "frames": sum(facts.ops.values()),

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from natsproxy.printable import printable
+
 
 class FilePath(click.Path):
     """A path that may or may not exist, but is not empty: `Path("")` would be the current folder."""
@@ -19,3 +21,8 @@ class FilePath(click.Path):
         if not value:
             self.fail("the path is empty: give the name of a file or folder", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def tell_lost(text: str) -> None:
+    """Print a sentence about a segment that its recorder has deleted."""
+    click.echo(f"Warning: {printable(text)}", err=True)

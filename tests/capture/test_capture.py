@@ -197,7 +197,7 @@ def test_a_growing_capture_is_followed_across_rotation(tmp_path: Path) -> None:
     folder = tmp_path / "capture"
     writer = CaptureWriter(folder, SegmentInfo(b"r" * 16, bytes(16), WALL, MONO))
     writer.open_segment()
-    follower = Follower(folder)
+    follower = Follower(folder, print)
     seen: list[Item] = []
     wanted: list[Item] = [Open(number, MONO + number, {}) for number in range(6)]
     for number, item in enumerate(wanted):

@@ -25,7 +25,7 @@ def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterato
     """
     if path.exists() and not force:
         raise CaptureError("it exists already: give another name, or --force to overwrite it", path=path)
-    if path.exists() and any(path.samefile(part) for part in reader.paths):
+    if path.exists() and any(_same(path, part) for part in reader.paths):
         raise CaptureError("this is the capture itself: give another name", path=path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -44,3 +44,10 @@ def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterato
 def _created(path: Path) -> IO[bytes]:
     """Create a file that only its owner reads, as captures are."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _same(path: Path, segment: Path) -> bool:
+    try:
+        return path.samefile(segment)
+    except FileNotFoundError:  # its recorder has deleted the segment meanwhile
+        return False

@@ -11,7 +11,6 @@ from typing import IO, TYPE_CHECKING, Final
 
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import CaptureReader
-from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def parquet(reader: CaptureReader, out: IO[bytes], query: Query, payload: int = 
 def _batches(reader: CaptureReader, query: Query, payload: int) -> Iterator[pa.RecordBatch]:
     from natsproxy.capture.columns.arrow import batch
 
-    for path in reader.paths:
-        with CaptureFile(path) as file:
-            for ref in file.blocks():
-                if query.wants_block(ref):
-                    yield batch(file, ref, payload=payload, query=query)
+    for file in reader.files():
+        for ref in file.blocks():
+            if query.wants_block(ref):
+                yield batch(file, ref, payload=payload, query=query)

@@ -3,49 +3,69 @@
 `open_capture` finds the segments; `CaptureReader.blocks()` walks headers and summaries only, `items()`
 decodes the bodies too.  A capture without an index, or one that is still being written, is read to its last
 whole block.  Memory follows the size of a block, never that of the file.
+
+A recorder may delete old segments meanwhile.  One that is open is read to its end.  One that is deleted
+before its turn comes is a loss: it is told to whoever asked for losses, and ends the reading of others.
 """
 
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from natsproxy.capture.format import records
 from natsproxy.capture.format.blocks import MAGIC, Kind
 from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
-from natsproxy.errors import TruncatedCapture, UnreadableCapture
+from natsproxy.errors import MissingCapture, TruncatedCapture, UnreadableCapture
 
 Keep = Callable[[BlockRef], bool]
 """A predicate: True for a block that is worth decoding."""
+Tell = Callable[[str], None]
+"""A function that is called with a sentence."""
 
 
 class CaptureReader:
-    """A capture of one or several segments, in order."""
+    """A capture of one or several segments, in order.
 
-    def __init__(self, paths: list[Path]) -> None:
+    lost: told of each segment that was deleted before it was read; without it, that is a MissingCapture.
+    """
+
+    def __init__(self, paths: list[Path], lost: Tell | None = None) -> None:
         self.paths = paths
+        self._lost = lost
+
+    def files(self) -> Iterator[CaptureFile]:
+        """Yield the segments, each open until the next."""
+        for path in self.paths:
+            try:
+                file = CaptureFile(path)
+            except MissingCapture as error:
+                if self._lost is None:
+                    raise
+                self._lost(str(error))
+                continue
+            with file:
+                yield file
 
     def segments(self) -> Iterator[Segment]:
         """Yield the header of each segment."""
-        for path in self.paths:
-            with CaptureFile(path) as file:
-                yield file.segment
+        for file in self.files():
+            yield file.segment
 
     def blocks(self) -> Iterator[BlockRef]:
         """Yield the records blocks of all segments, headers and summaries only."""
-        for path in self.paths:
-            with CaptureFile(path) as file:
-                yield from file.blocks()
+        for file in self.files():
+            yield from file.blocks()
 
     def items(self, keep: Keep | None = None) -> Iterator[tuple[BlockRef, records.Item]]:
         """Yield all items with their block, block by block; `keep` selects the blocks."""
-        for path in self.paths:
-            with CaptureFile(path) as file:
-                for ref in file.blocks():
-                    if keep is None or keep(ref):
-                        for item in file.items(ref):
-                            yield ref, item
+        for file in self.files():
+            for ref in file.blocks():
+                if keep is None or keep(ref):
+                    for item in file.items(ref):
+                        yield ref, item
 
     def tail(self) -> tuple[Path, int] | None:
         """Return the file that is cut short and the end of its last whole block, None if all is whole."""
@@ -61,11 +81,12 @@ class CaptureReader:
         return None
 
 
-def open_capture(path: Path | str) -> CaptureReader:
+def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
     """Return a reader of a file, a folder of segments, or a glob.
 
-    Raises UnreadableCapture if there is none, or if its format is newer than this reader, and CaptureError
-    if its first file is no capture.
+    lost: told of segments that are deleted before they are read, if the reading is to go on.  Raises
+    UnreadableCapture if there is none, or if its format is newer than this reader, and CaptureError if its
+    first file is no capture.
     """
     where = Path(path)
     if where.is_dir():
@@ -78,10 +99,11 @@ def open_capture(path: Path | str) -> CaptureReader:
         paths = segment_order(Path(name) for name in glob.glob(str(path)))  # noqa: PTH207 - absolute or not
         if not paths:
             raise UnreadableCapture("no such file or folder", path=where)
-    reader = CaptureReader(paths)
+    while len(paths) > 1 and not os.path.lexists(paths[0]):  # it was deleted before the reading began
+        del paths[0]
     with CaptureFile(paths[0]):  # for its errors: they belong here, not into the first loop over items
         pass
-    return reader
+    return CaptureReader(paths, lost)
 
 
 def segment_order(paths: Iterator[Path]) -> list[Path]:
@@ -95,21 +117,54 @@ def segment_order(paths: Iterator[Path]) -> list[Path]:
 
 
 class Follower:
-    """A growing capture: each `poll` yields the new items, across rotation.  The caller does the waiting."""
+    """A growing capture: each `poll` yields the new items, across rotation.  The caller does the waiting.
 
-    def __init__(self, path: Path | str) -> None:
+    lost: told of segments that were deleted before they were read.
+    """
+
+    def __init__(self, path: Path | str, lost: Tell) -> None:
         self._path = Path(path)
-        self._offsets: dict[Path, int] = {}
+        self._lost = lost
+        self._offsets: dict[Path, int] = {}  # of the segments that may grow
+        self._over: set[Path] = set()
+        self._next: dict[bytes, int] = {}  # the number of the next segment of each recorder
 
     def poll(self) -> Iterator[tuple[BlockRef, records.Item]]:
         """Yield the items of the blocks that became whole since the last poll."""
         paths = segment_order(self._path.glob("*.ncap")) if self._path.is_dir() else [self._path]
+        for path in self._offsets.keys() - set(paths):
+            self._lost(f"{path}: it was deleted before its end was read")
+            del self._offsets[path]
+        self._over.intersection_update(paths)
         for path in paths:
-            try:
-                file = CaptureFile(path)
-            except TruncatedCapture:
-                continue  # its first block is not written yet
-            with file:
-                for ref in file.blocks(self._offsets.get(path, len(MAGIC))):
-                    yield from ((ref, item) for item in file.items(ref))
-                    self._offsets[path] = ref.block.end  # after its items: an error lets them come again
+            if path not in self._over:
+                yield from self._new_items(path)
+
+    def _new_items(self, path: Path) -> Iterator[tuple[BlockRef, records.Item]]:
+        try:
+            file = CaptureFile(path)
+        except TruncatedCapture:
+            return  # its first block is not written yet
+        except MissingCapture:
+            if path == self._path:
+                raise
+            return  # the next poll tells of it
+        with file:
+            if path not in self._offsets:
+                self._tell_of_missing(file.segment)
+            offset = self._offsets.setdefault(path, len(MAGIC))
+            for ref in file.blocks(offset):
+                yield from ((ref, item) for item in file.items(ref))
+                self._offsets[path] = ref.block.end  # after its items: an error lets them come again
+            following = file.block_at(self._offsets[path])
+            if following is not None and following.kind == Kind.INDEX:
+                del self._offsets[path]
+                self._over.add(path)
+
+    def _tell_of_missing(self, segment: Segment) -> None:
+        """Tell of the segments between the last one of a recorder and this one."""
+        expected = self._next.get(segment.recorder, segment.number)
+        if segment.number > expected:
+            missing = f"segments {expected} to {segment.number - 1} of recorder {segment.recorder.hex()}"
+            self._lost(f"{segment.path}: {missing} were deleted before they were read")
+        self._next[segment.recorder] = max(expected, segment.number + 1)

@@ -29,9 +29,9 @@ from natsproxy.capture.format.blocks import (
     parse_summary,
     unpack,
 )
-from natsproxy.capture.read.segment import segment_of
+from natsproxy.capture.read.segment import segment_of, unreadable
 from natsproxy.capture.write.writer import footer
-from natsproxy.errors import CaptureError, UnreadableCapture
+from natsproxy.errors import CaptureError
 
 _WINDOW = 16 << 20  # bytes of the file that stay in memory
 
@@ -121,7 +121,7 @@ def _walk(source: Path, out: BinaryIO | None) -> Recovery:
             size = source.stat().st_size
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
     except OSError as error:
-        raise UnreadableCapture(f"cannot read it: {error.strerror}", path=source) from None
+        raise unreadable(error, source) from None
     if data is None:
         return Recovery()
     with data:

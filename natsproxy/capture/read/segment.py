@@ -38,7 +38,7 @@ from natsproxy.capture.format.blocks import (
     summary_of,
     unpack,
 )
-from natsproxy.errors import CaptureError, TruncatedCapture, UnreadableCapture
+from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
 
 _STEP = 1 << 20  # bytes of a damaged file that are searched at once
 
@@ -88,7 +88,7 @@ class CaptureFile:
             self._file: IO[bytes] = file or Path(path).open("rb")  # noqa: SIM115 - closed by __exit__
             self._fixed = file.seek(0, os.SEEK_END) if file is not None else None
         except OSError as error:
-            raise UnreadableCapture(f"cannot read it: {error.strerror or error}", path=path) from None
+            raise unreadable(error, path) from None
         try:
             self.segment = self._read_segment()
         except BaseException:
@@ -120,7 +120,7 @@ class CaptureFile:
             self._file.seek(offset)
             return self._file.read(size)
         except OSError as error:
-            raise UnreadableCapture(f"cannot read it: {error.strerror or error}", path=self.path) from None
+            raise unreadable(error, self.path) from None
 
     def block_at(self, offset: int) -> Block | None:
         """Return the block whose header is at `offset`; None at the end (or where a block is cut short)."""
@@ -207,6 +207,13 @@ class CaptureFile:
     def items(self, ref: BlockRef) -> Iterator[records.Item]:
         """Yield the items of a block; unknown kinds are skipped."""
         return decode_items(self.body(ref), ref.summary.mono0, self.path, ref.block.offset)
+
+
+def unreadable(error: OSError, path: Path | str) -> UnreadableCapture:
+    """Return the error of a segment that cannot be opened or read."""
+    if isinstance(error, FileNotFoundError) and not os.path.lexists(path):  # nor is it a link to nothing
+        return MissingCapture("it was deleted before it was read", path=path)
+    return UnreadableCapture(f"cannot read it: {error.strerror or error}", path=path)
 
 
 def decode_items(
