@@ -46,6 +46,14 @@ from natsproxy.wire._table cimport ByteTable
 from natsproxy.wire._walk cimport AT_OPEN, Message, Passed, Watch, account, is_system, pass_messages
 from natsproxy.wire.ops import Direction
 
+cdef enum:
+    LOOK = 200000           # ns between two looks at the loop's epoll
+    LINGER = 1000000        # ns to wait for bytes
+    # The ends of a step; `native_plane.py` knows them too:
+    IDLE = 0
+    MORE = 1
+    LOOP = 2
+
 cdef object _DIRECTIONS = tuple(Direction)
 
 
@@ -398,40 +406,40 @@ cdef class Plane:
 
     # -- the step
 
-    def step(self, int64_t most, int64_t linger, int other):
-        """Move bytes for about `most` ns; True if there is more to do, or the loop has.
+    def step(self, int64_t most, int64_t spare, int other):
+        """Move bytes for about `most` ns; return `IDLE`, `MORE` to do here, or `LOOP`: the loop has an event.
 
-        linger: the ns to wait for bytes before the step ends with False.  other: the loop's own epoll, which
-        ends that wait; -1 for none.
+        spare: ns for which the loop has nothing to do unless an event of `other`, its own epoll (-1: it is not
+        known), comes.  For that time the step goes on, and waits for bytes, until Python code was called.
         """
-        cdef bint more
+        cdef int found
         self.stepping = True
         self.called = False
         with nogil:
-            more = self._step(most, linger, other)
+            found = self._step(most, spare, other)
         self.stepping = False
         if self.has_recorded:
             self.has_recorded = False
             self.recorded()
         self.removed.clear()
-        return more
+        return found
 
-    cdef bint _step(self, int64_t most, int64_t linger, int other) noexcept nogil:
-        cdef int64_t until = monotonic() + most
+    cdef int _step(self, int64_t most, int64_t spare, int other) noexcept nogil:
+        cdef int64_t now = monotonic(), until = now + most, last = now + spare, look = now + LOOK
         cdef Flow *flow
         cdef Flow *stop
         cdef pollfd[2] fds
         fds[0].fd, fds[0].events = self.fd, POLLIN
-        fds[1].fd, fds[1].events, fds[1].revents = other, POLLIN, 0
+        fds[1].fd, fds[1].events = other, POLLIN  # -1: poll passes over it
         while True:
             self._take_events()
             if self.first == NULL:
                 if self.called:
-                    return True
-                if poll_ns(fds, 2 if other >= 0 else 1, linger) <= 0:
-                    return False  # nothing for that time, or a signal
+                    return MORE
+                if poll_ns(fds, 2, max(0, min(LINGER, last - monotonic()))) <= 0:
+                    return IDLE  # nothing for that time, or a signal
                 if fds[1].revents:
-                    return True
+                    return LOOP
                 continue
             stop = self.last
             while True:
@@ -440,8 +448,13 @@ cdef class Plane:
                     break
                 if self._serve(flow):
                     self.make_ready(flow)
-                if monotonic() >= until:
-                    return True
+                now = monotonic()
+                if now >= until and (self.called or now >= last):
+                    return MORE
+                if now >= look:
+                    look = now + LOOK
+                    if other >= 0 and poll_ns(&fds[1], 1, 0) != 0:
+                        return LOOP
                 if flow == stop:
                     break
 

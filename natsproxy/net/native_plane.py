@@ -1,9 +1,8 @@
-"""The native plane on trio: one task steps it, and waits without going back to trio for bytes that come soon.
+"""The native plane on trio: one task steps it, and goes back to trio only where trio has something to do.
 
-trio charges some ten microseconds for a wake-up, as much as ten requests cost here.  So a step that has
-nothing to do *lingers*: it waits in the plane's own epoll for up to `LINGER`.  It ends at once when trio
-itself has something to do: a task that is ready (an instrument counts them), a deadline, or an event of
-trio's own epoll, which is waited for as well.
+trio charges some twenty microseconds for a round of its loop, as much as several requests cost here.  So a
+step goes on while trio has nothing to do: no task is ready (an instrument counts them), and no deadline is
+due.  It looks at trio's own epoll every 200 µs, and while it *lingers*: waits up to a millisecond for bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import trio
@@ -23,8 +23,9 @@ from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.plane_interface import Place, Rider
 from natsproxy.wire.ops import C2S, S2C, Direction
 
-STEP = 1_000_000  # ns of one step, after which other tasks run
-LINGER = 1_000_000  # ns
+STEP = 1_000_000  # ns of a step where other tasks are ready
+UNBROKEN = 20_000_000  # ns of one where trio has nothing to do: records must not wait for their time limit
+LOOP = 2  # a step ended because trio's epoll has an event
 
 
 class NativeLeg(_plane.NativeLeg):  # type: ignore[misc, unused-ignore]
@@ -107,7 +108,7 @@ class NativePlane:
         self._plane.recorded = _nothing
         self._layered = PythonPlane(admission)
         self._runnable = _Runnable()
-        self._loop = _epoll_of_trio()
+        self._loop, self._next_deadline = _loop_of_trio()
         admission.on_change = self._admit
 
     def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Place:
@@ -132,30 +133,37 @@ class NativePlane:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._plane.fd)
-                while self._plane.step(STEP, self._linger(), self._loop):
-                    await trio.lowlevel.checkpoint()
+                spare = self._spare()
+                while found := self._plane.step(STEP, spare, self._loop):
+                    spare = self._spare()
+                    if found == LOOP or not spare:
+                        await trio.lowlevel.checkpoint()
+                        spare = self._spare()
         finally:
             trio.lowlevel.remove_instrument(self._runnable)
             self._plane.close()
 
-    def _linger(self) -> int:
-        """Return the time (ns) for which nothing but the plane has anything to do."""
-        if self._runnable.tasks or self._loop < 0:
+    def _spare(self) -> int:
+        """Return the time (ns) for which trio has nothing to do unless its epoll has an event."""
+        if self._runnable.tasks:
             return 0
-        seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
-        return max(0, min(LINGER, int(min(seconds, 1) * 1e9)))
+        seconds = self._next_deadline() - trio.current_time()
+        return max(0, min(UNBROKEN, int(min(seconds, 1) * 1e9)))
 
 
 def _nothing() -> None:
     return None
 
 
-def _epoll_of_trio() -> int:
-    """Return the descriptor of trio's own epoll, -1 where this trio does not show it: then nobody lingers."""
+def _loop_of_trio() -> tuple[int, Callable[[], float]]:
+    """Return the descriptor of trio's own epoll, and what tells the next deadline.
+
+    -1 and no time at all where this trio does not show them: then each step ends soon.
+    """
     from trio._core import _run
 
     try:
-        manager: Any = _run.GLOBAL_RUN_CONTEXT.runner.io_manager
-        return int(manager._epoll.fileno())
+        runner: Any = _run.GLOBAL_RUN_CONTEXT.runner
+        return int(runner.io_manager._epoll.fileno()), runner.deadlines.next_deadline
     except AttributeError:
-        return -1
+        return -1, lambda: -inf

@@ -93,7 +93,7 @@ class Recorder:
         chosen = RecordingFilter(settings.selection)
         self.builder = BlockBuilder(chosen)
         self.most_frames = FILTERED_FRAMES if chosen.cuts and not COMPILED else NO_LIMIT
-        self._timed = False  # the task knows when the block that is being built is due
+        self._timed = False  # the task will look no later than the block that is being built is due
         self._segment_began = now_ns()
         self._wake = trio.Event()
         self._rotate = False
@@ -145,7 +145,6 @@ class Recorder:
         return self._thread.waiting + self.builder.size
 
     def _seal(self) -> None:
-        self._timed = False
         self._thread.write(self.builder.seal())
         if self._due_to_rotate():
             self._wake.set()
@@ -274,6 +273,7 @@ class Recorder:
             await trio.lowlevel.checkpoint()
             return
         self._wake = trio.Event()
+        self._timed = self.builder.begun  # a later block is due later
         times = [self._held_until] if self._held_until is not None else []
         if self.builder.begun:
             times.append(self.builder.mono0 + self.settings.flush)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -227,6 +230,44 @@ async def test_no_leg_is_read_while_traffic_is_held() -> None:
             assert await receive(server, len(FRAME)) == FRAME
             await client.aclose()
             await server.aclose()
+
+
+async def test_control_calls_deadlines_and_new_connections_get_their_turn_under_unending_traffic() -> None:
+    over = threading.Event()
+
+    def blocking(stream: trio.SocketStream) -> socket.socket:
+        sock = socket.socket(fileno=os.dup(stream.socket.fileno()))
+        sock.settimeout(DEADLINE)
+        return sock
+
+    def flood(sock: socket.socket) -> None:
+        with sock:
+            while not over.is_set():
+                sock.sendall(FRAME * 1_000)
+            sock.shutdown(socket.SHUT_WR)
+
+    def drain(sock: socket.socket) -> None:
+        with sock:
+            while sock.recv(1 << 16):
+                pass
+
+    async with stage() as made, trio.open_nursery() as nursery:
+        client, server = await made.connect()
+        nursery.start_soon(trio.to_thread.run_sync, flood, blocking(client))
+        nursery.start_soon(trio.to_thread.run_sync, drain, blocking(server))
+        try:
+            for _ in range(5):
+                await trio.to_thread.run_sync(trio.from_thread.run_sync, len, "from another thread")
+                await trio.sleep(0.001)
+                others = await made.connect()
+                await others[0].send_all(FRAME)
+                assert await receive(others[1], len(FRAME)) == FRAME
+                for stream in others:
+                    await stream.aclose()
+        finally:
+            over.set()
+            for stream in (client, server):  # the threads have descriptors of their own
+                stream.socket.close()
 
 
 @pytest.mark.long

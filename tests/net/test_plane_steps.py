@@ -19,6 +19,7 @@ if not COMPILED:
 _plane: Any = pytest.importorskip("natsproxy.net._plane")
 
 FRAME = b"PUB a 1\r\nx\r\n"
+IDLE, MORE, LOOP = range(3)
 LONG = 1 << 60  # ns: a step ends when nothing is left to do
 
 
@@ -182,6 +183,41 @@ def test_a_step_ends_after_its_time_whoever_is_ready(rig: Rig) -> None:
         served.append(sum(len(relay.told) for relay in relays))
     assert [relay.told for relay in relays] == [[(C2S, b"a")]] * 10
     assert set(range(1, 10)) <= set(served)
+
+
+def test_a_step_goes_on_while_the_loop_has_nothing_to_do(rig: Rig) -> None:
+    """And Python code was not called; here with no time of its own."""
+    loop, _ = rig.sockets()[::2]
+    targets = []
+    for _ in range(10):
+        relay, peer, target = rig.connect()
+        relay.clear()
+        rig.run()
+        peer.send(FRAME)
+        targets.append(target)
+    assert rig.plane.step(0, LONG, loop.fileno()) == IDLE
+    assert [target.recv(100) for target in targets] == [FRAME] * 10
+
+
+def test_a_step_ends_where_the_loop_has_an_event(rig: Rig) -> None:
+    loop, peer_of_loop = rig.sockets()[::2]
+    relay, peer, target = rig.connect()
+    relay.clear()
+    rig.run()
+    peer_of_loop.send(b"x")
+    peer.send(FRAME)
+    assert rig.plane.step(LONG, LONG, loop.fileno()) == LOOP
+    assert target.recv(100) == FRAME
+
+
+def test_a_step_in_which_python_code_ran_ends(rig: Rig) -> None:
+    """That code may have given the loop something to do."""
+    loop, _ = rig.sockets()[::2]
+    relay, peer, _ = rig.connect()
+    rig.run()
+    peer.send(b"x")
+    assert rig.plane.step(LONG, LONG, loop.fileno()) == MORE
+    assert relay.told == [(C2S, b"x")]
 
 
 def test_bytes_behind_urgent_ones_are_read(rig: Rig) -> None:
