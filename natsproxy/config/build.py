@@ -145,6 +145,8 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         upstream=tuple(o["upstream"]),
         advertise=o["advertise"],
         upstream_hold=o["upstream_hold"],
+        upstream_randomize=o["upstream_randomize"],
+        upstream_discover=o["upstream_discover"],
         connect_timeout=o["connect_timeout"],
         auth_timeout=o["auth_timeout"],
         keepalive=o["keepalive"],

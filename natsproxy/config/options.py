@@ -26,10 +26,22 @@ OPTIONS: Final = (
         metavar="strip|self|pass",
     ),
     Option(
+        "upstream-randomize",
+        values.boolean,
+        True,
+        "Try the servers at random, as NATS clients do; else in their order.",
+    ),
+    Option(
+        "upstream-discover",
+        values.boolean,
+        False,
+        "Also use the servers that the cluster names in INFO.",
+    ),
+    Option(
         "upstream-hold",
         duration,
         "0s",
-        "The longest wait of a new client while the upstream is down.",
+        "The longest wait of a new client while no server can be used.",
         metavar="DURATION",
     ),
     Option(

@@ -103,6 +103,8 @@ class ProxySettings:
     upstream: tuple[Server, ...] = (Server(Address("127.0.0.1", 4223)),)
     advertise: str = "strip"
     upstream_hold: int = 0
+    upstream_randomize: bool = True
+    upstream_discover: bool = False
     unparsed: str = "close"
     max_control_line: int = 4096
     rule_buffer: int = 8 * MIB

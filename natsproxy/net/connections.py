@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -19,16 +20,19 @@ from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.clock import now_ns
 from natsproxy.net.dial import NoServer
+from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg
 from natsproxy.net.opening import ClientFacts, OpeningFailed, open_client
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.upstreams import Upstreams
+from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, SessionSettings
 from natsproxy.session.budget import Budget
+from natsproxy.session.handlers import Hooks
 from natsproxy.session.session import Session
 from natsproxy.units import MIB
 
@@ -48,13 +52,14 @@ class Connections:
     """Serves the accepted connections of one proxy.
 
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
-    plane: moves their bytes; the proxy sets it.
+    seed: of the choice between servers.  plane: moves their bytes; the proxy sets it.
     """
 
     def __init__(
         self,
         settings: ProxySettings,
         chain: Chain,
+        seed: int,
         relays: dict[int, Relay],
         recording: Recording,
         emit: Callable[[Event], None],
@@ -66,7 +71,8 @@ class Connections:
         self._session_settings = _session_settings(settings)
         self._recording = recording
         self._emit = emit
-        self._upstreams = Upstreams(settings, emit, now_ns)
+        self._upstreams = Upstreams(settings, emit, now_ns, seed)
+        self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
         self._budget = Budget(settings.buffers)
         self._names: Counter[str] = Counter()
         self._closed = trio.Event()
@@ -145,6 +151,7 @@ class Connections:
             return refusal
         client, facts, conn, opened = accepted
         upstream = str(endpoint.address)
+        self._endpoints[conn] = endpoint
         self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn))
         recording = self._recording
         assert self.plane is not None
@@ -172,8 +179,12 @@ class Connections:
             record=self._recording.active,
             now=accepted.opened,
             budget=self._budget,
-            key_of=self._key_of,
+            hooks=Hooks(self._key_of, partial(self._heard, accepted.conn)),
         )
+
+    def _heard(self, conn: int, said: Info | str) -> None:
+        """Take what the server of a connection says: it may concern later connections."""
+        self._upstreams.heard(self._endpoints[conn], said)
 
     def _key_of(self, name: str, ordinal: int) -> str:
         """Return the connection key of a client: its name and the number of clients of that name so far."""
@@ -185,6 +196,7 @@ class Connections:
     def _close(self, session: Session, end: End, accepted: _Accepted) -> None:
         now, conn, client = now_ns(), accepted.conn, session.connect
         self.relays.pop(conn, None)
+        self._endpoints.pop(conn, None)
         counts = session.counts()
         item = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
         self._recording.close(conn, item, end.cause)

@@ -54,7 +54,7 @@ class Proxy:
         self._subscribers: list[Callable[[Event], None]] = []
         self._recording = Recording(self.relays, self.seed, self.emit)
         self._connections = Connections(
-            settings, chain or EmptyChain(), self.relays, self._recording, self.emit
+            settings, chain or EmptyChain(), self.seed, self.relays, self._recording, self.emit
         )
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()

@@ -1,89 +1,112 @@
-"""The upstream: chooses a server for each connection, and reports outages to the operator.
+"""The upstream: the servers of a proxy, and the choice of one for each connection.
 
-The servers are tried in turn (`dial.py` makes one attempt at one of them), again and again for the time of
-`upstream_hold`.
-
-An outage is a warning when it begins, one more for each further reason, and one when it is over, with the
-number of connections that were turned away.  Each attempt of each client would only repeat them.
+The servers are those of the settings and, where the operator wants that, those that the cluster names in its
+INFOs.  `endpoints.py` looks up their addresses, `health.py` puts those in order, `race.py` dials until one
+serves, with attempts from `dial.py`.  Where none does, the client is held for the time of `upstream_hold`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Final
 
 import trio
 
-from natsproxy.config.settings import ProxySettings
-from natsproxy.events import Event, Notice
+from natsproxy.addresses import parse_address
+from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
-from natsproxy.net.endpoints import Resolver
-from natsproxy.session.greeting import refusal_of
+from natsproxy.net.endpoints import Endpoint, Resolver
+from natsproxy.net.health import Health
+from natsproxy.net.race import SLOW, Race
+from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
+from natsproxy.protocol.info import Info
 
 _RETRY = 0.05  # seconds between attempts while a client is kept waiting
+_OFTEN: Final = 2  # a server that is slow once may just be busy
+_MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
 
 
 class Upstreams:
-    """The servers of a proxy, and their outages.  clock: in nanoseconds, for events."""
+    """The servers of a proxy.  clock: in nanoseconds, for events.  seed: of the random order."""
 
     def __init__(
-        self, settings: ProxySettings, emit: Callable[[Event], None], clock: Callable[[], int]
+        self,
+        settings: ProxySettings,
+        emit: Callable[[Event], None],
+        clock: Callable[[], int],
+        seed: int,
     ) -> None:
         self._settings = settings
+        self._learned: tuple[Server, ...] = ()
         self._resolver = Resolver(settings.connect_timeout / 1e9)
         self._dialer = Dialer(settings)
-        self._emit = emit
-        self._clock = clock
-        self._reasons: set[str] = set()  # of this outage, as reported; empty: there is none
-        self._since = 0
-        self._turned_away = 0
+        self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
     async def dial(self) -> Dialled:
         """Return a connection to a server; try again for the time of `upstream_hold`.  Raises NoServer."""
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
-            try:
-                dialled = await self._dial_any()
-            except NoServer:
-                if trio.current_time() >= deadline:
-                    self._turned_away += 1
-                    raise
-                await trio.sleep(_RETRY)
-                continue
-            why = refusal_of(dialled.greeting)
-            if why is None:
-                self._up()
-            else:  # the session turns the client away, with an -ERR that it understands
-                self._down(f"{dialled.endpoint}: {why}")
-                self._turned_away += 1
-            return dialled
+            endpoints, unresolved = await self._resolver.look_up(self._servers())
+            race = Race(self._dialer.dial)
+            dialled = await race.run(self._health.in_order(endpoints))
+            over = trio.current_time() >= deadline
+            self._note(endpoints, unresolved, race, dialled, over=over)
+            if dialled is not None:
+                return dialled
+            if over:
+                raise NoServer("; ".join([*unresolved, *race.failures.values()]))
+            await trio.sleep(_RETRY)
 
-    async def _dial_any(self) -> Dialled:
-        """Try each endpoint once.  Raises NoServer with the reason of the last."""
-        endpoints, reasons = await self._resolver.look_up(self._settings.upstream)
-        for endpoint in endpoints:
-            try:
-                return await self._dialer.dial(endpoint)
-            except NoServer as failed:
-                reasons.append(str(failed))
-        for reason in reasons:
-            self._down(reason)
-        raise NoServer(reasons[-1])
+    def _servers(self) -> tuple[Server, ...]:
+        named = self._settings.upstream
+        return (*named, *(one for one in self._learned if one not in named))
 
-    # -- outages
+    def _note(
+        self,
+        endpoints: list[Endpoint],
+        unresolved: list[str],
+        race: Race,
+        dialled: Dialled | None,
+        *,
+        over: bool,
+    ) -> None:
+        """Note the outcome of a race.  over: a client without a server is turned away."""
+        health = self._health
+        for endpoint in (*race.failures, *race.slow):
+            health.failed(endpoint)
+        if dialled is None or race.refused:
+            health.down([*unresolved, *race.failures.values()], turned_away=over or race.refused)
+            return
+        health.answered(dialled.endpoint)
+        health.up()
+        health.unresolved(unresolved)
+        addresses = Counter(endpoint.server for endpoint in endpoints)
+        for endpoint, reason in race.failures.items():
+            # A name leads to the addresses that are in use: one that is not is no news.
+            health.report(endpoint, reason, "warning" if addresses[endpoint.server] == 1 else "info")
+        for endpoint in race.slow:
+            reason = f"{endpoint} has sent no INFO in {SLOW} s"
+            health.report(endpoint, reason, "warning", from_count=_OFTEN)
 
-    def _down(self, reason: str) -> None:
-        if not self._reasons:
-            self._since = self._clock()
-        if reason not in self._reasons:
-            self._reasons.add(reason)
-            self._emit(Notice(self._clock(), None, "warning", f"the upstream cannot be used: {reason}"))
+    def heard(self, endpoint: Endpoint, said: Info | str) -> None:
+        """Take an INFO of a server, or the text of an -ERR with which it closes."""
+        if isinstance(said, str):
+            if classify(said).kind is MAX_CONNECTIONS:
+                self._health.takes_no_more(endpoint, "has as many connections as it takes")
+            return
+        if said.ldm:
+            self._health.takes_no_more(endpoint, "is in lame duck mode")
+        if self._settings.upstream_discover and said.connect_urls:
+            self._learned = tuple(_named(said.connect_urls[:_MOST_LEARNED], endpoint.server))
 
-    def _up(self) -> None:
-        if self._reasons:
-            facts: dict[str, object] = {
-                "seconds": round((self._clock() - self._since) / 1e9, 3),
-                "connections_turned_away": self._turned_away,
-            }
-            self._emit(Notice(self._clock(), None, "warning", "the upstream is back", facts))
-            self._reasons.clear()
-            self._turned_away = 0
+
+def _named(urls: Sequence[str], server: Server) -> Iterator[Server]:
+    """Yield the servers that another one of their cluster names: they are dialled like that one."""
+    for url in urls:
+        with suppress(ValueError):  # one that we cannot read is one less to choose from
+            yield replace(server, address=parse_address(url))

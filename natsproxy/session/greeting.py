@@ -25,14 +25,14 @@ def refusal(info: Info) -> str | None:
     return None
 
 
-def refusal_of(greeting: bytes) -> str | None:
-    """Return why a server with this first line cannot be proxied; None if it can, or if it is no INFO."""
+def info_of(greeting: bytes) -> Info | None:
+    """Return the INFO of a server's first line; None if it is another line, or does not parse."""
     line, _, _ = greeting.partition(b"\n")
     op, _, args = line.partition(b" ")
     if op.upper() != b"INFO":
         return None
     try:
-        return refusal(parse_info(args))
+        return parse_info(args)
     except ValueError:
         return None
 

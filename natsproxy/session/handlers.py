@@ -7,6 +7,7 @@ finished with it (dropped, passed or decided).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from natsproxy.events import Greeted
 from natsproxy.protocol.connect import parse_connect
@@ -21,7 +22,7 @@ from natsproxy.protocol.errors import (
     err_frame,
     err_text,
 )
-from natsproxy.protocol.info import parse_info
+from natsproxy.protocol.info import Info, parse_info
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
 from natsproxy.session.direction_pipe import DirectionPipe
@@ -44,12 +45,27 @@ def name_or_ordinal(name: str, ordinal: int) -> str:
     return name or f"#{ordinal}"
 
 
+def _not_heard(said: Info | str) -> None:
+    """Take what a server says where nobody wants to know it."""
+
+
+class Hooks(NamedTuple):
+    """The functions of a proxy that its sessions call.
+
+    key_of: gives a connection its key at its CONNECT.  heard: takes each INFO of the server, and the text of
+    an -ERR with which it closes.
+    """
+
+    key_of: KeyOf = name_or_ordinal
+    heard: Callable[[Info | str], None] = _not_heard
+
+
 class Handlers:
     """The handlers of one connection."""
 
-    def __init__(self, parts: Parts, key_of: KeyOf) -> None:
+    def __init__(self, parts: Parts, hooks: Hooks) -> None:
         self._state, self._pongs, self._deliveries, self._runner = parts
-        self._key_of = key_of
+        self._key_of, self._heard = hooks
         self._held_infos: list[tuple[Frame, int]] = []
 
     def on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
@@ -199,6 +215,7 @@ class Handlers:
         except ValueError as error:
             state.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return False
+        self._heard(state.info)
         first = state.phase in BEFORE_INFO
         self._set_hold()
         state.last_info = frame.raw
@@ -239,6 +256,7 @@ class Handlers:
         if error.kind.closes or error.kind is OTHER:
             self._state.server_error = text
             self._state.speak_by = None
+            self._heard(text)
         if error.kind is SUBSCRIPTION_REVOKED:
             self._deliveries.forget(error.sid)
         elif error.kind is SUBSCRIBE_DENIED or error.kind is TOO_MANY_TOKENS:

@@ -30,7 +30,7 @@ from natsproxy.session.draining import Draining
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.frame_paths import FramePaths
 from natsproxy.session.greeting import other_protocol
-from natsproxy.session.handlers import Handlers, KeyOf, name_or_ordinal
+from natsproxy.session.handlers import Handlers, Hooks
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent
 from natsproxy.session.rule_runner import RuleRunner
@@ -50,7 +50,7 @@ class Session:
     pipes: its two directions, c2s first; a relay reads their `pending`, `handled`, `full`, `ended` and
     `passed_on` itself, because a property here would cost time at each read.  bypass: lets frames go past.
     conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
-    records are made from the start.  key_of: gives the connection its key at its CONNECT.
+    records are made from the start.  hooks: the functions of the proxy that it calls.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Session:
         record: bool,
         now: int,
         budget: Budget | None = None,
-        key_of: KeyOf = name_or_ordinal,
+        hooks: Hooks = Hooks(),  # noqa: B008 (it is immutable)
     ) -> None:
         state = ConnectionState(settings, conn, ordinal, address, record, budget or Budget(UNLIMITED))
         self.pipes = state.pipes
@@ -74,7 +74,7 @@ class Session:
         deliveries = Deliveries(state, self._pongs)
         self._runner = RuleRunner(state, self._pongs, deliveries, chain, now)
         parts = Parts(state, self._pongs, deliveries, self._runner)
-        self._handlers = Handlers(parts, key_of)
+        self._handlers = Handlers(parts, hooks)
         self._paths = FramePaths(parts, self._handlers)
         self._unframed = UnframedStreams(parts)
         self._draining = Draining(state, self._pongs)

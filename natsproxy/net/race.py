@@ -1,0 +1,82 @@
+"""The race for a server: the dials on behalf of one connection.
+
+Endpoints are dialled in their order.  The next dial begins as soon as one has failed, or is slow: a black
+hole costs the client a quarter of a second instead of a time-out.  The first server that greets wins, and
+the other dials end.
+
+A server that greets and should not be used is kept for the case that no other greets: one in lame duck mode
+still serves, and one that cannot be proxied lets the session tell the client why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from natsproxy.net.dial import Dialled, NoServer
+from natsproxy.net.endpoints import Endpoint
+from natsproxy.session.greeting import info_of, refusal
+
+SLOW: Final = 0.25
+"""The seconds after which a dial no longer holds up the next one."""
+_GOOD, _LAME, _REFUSED = range(3)
+
+
+class Race:
+    """One race.
+
+    failures: why endpoints cannot be used.  slow: those that others overtook.
+    refused: True if the server that `run` returned cannot be proxied.
+    """
+
+    def __init__(self, dial: Callable[[Endpoint], Awaitable[Dialled]]) -> None:
+        self.failures: dict[Endpoint, str] = {}
+        self.slow: list[Endpoint] = []
+        self.refused = False
+        self._dial = dial
+        self._greeted: dict[int, Dialled] = {}  # the first one of each kind
+
+    async def run(self, endpoints: Sequence[Endpoint]) -> Dialled | None:
+        """Return the best server that greets; None where none does."""
+        best = None
+        try:
+            async with trio.open_nursery() as nursery:
+                for endpoint in endpoints:
+                    over = trio.Event()
+                    nursery.start_soon(self._run_one, endpoint, over, nursery.cancel_scope)
+                    with trio.move_on_after(SLOW):
+                        await over.wait()
+                    if not over.is_set():
+                        self.slow.append(endpoint)
+                if _LAME in self._greeted:  # the slow ones had their time
+                    nursery.cancel_scope.cancel()
+            best = self._greeted[min(self._greeted)] if self._greeted else None
+        finally:  # a cancellation, too, leaves no socket behind
+            for one in self._greeted.values():
+                if one is not best:
+                    one.leg.close()
+        ended = {*self.failures, *(one.endpoint for one in self._greeted.values())}
+        self.slow = [endpoint for endpoint in self.slow if endpoint not in ended]
+        self.refused = best is not None and best.endpoint in self.failures
+        return best
+
+    async def _run_one(self, endpoint: Endpoint, over: trio.Event, everything: trio.CancelScope) -> None:
+        try:
+            self._take(await self._dial(endpoint))
+        except NoServer as error:
+            self.failures[endpoint] = str(error)
+        if _GOOD in self._greeted:
+            everything.cancel()
+        else:
+            over.set()
+
+    def _take(self, dialled: Dialled) -> None:
+        info = info_of(dialled.greeting)
+        why = refusal(info) if info is not None else None
+        if why is not None:
+            self.failures[dialled.endpoint] = f"{dialled.endpoint}: {why}"
+        kind = _REFUSED if why is not None else _LAME if info is not None and info.ldm else _GOOD
+        if self._greeted.setdefault(kind, dialled) is not dialled:
+            dialled.leg.close()
