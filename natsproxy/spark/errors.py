@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from natsproxy.errors import (
     CaptureError,
     ConfigError,
+    MissingCapture,
     NatsproxyError,
     TruncatedCapture,
     UnreadableCapture,
@@ -25,7 +26,10 @@ from natsproxy.errors import (
 GONE = "Spark has ended; the same command begins again where that is possible"
 """The text for a Java process that is no longer there."""
 _OURS = re.compile(r"natsproxy\.errors\.(\w+): (.+)")
-_KINDS = {kind.__name__: kind for kind in (CaptureError, UnreadableCapture, TruncatedCapture, ConfigError)}
+_KINDS = {
+    kind.__name__: kind
+    for kind in (CaptureError, UnreadableCapture, MissingCapture, TruncatedCapture, ConfigError)
+}
 _CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): (.+)$", re.MULTILINE)
 
 

@@ -16,9 +16,13 @@ from tests.kit.captures import MONO, WALL
 PING = b"PING\r\n"
 
 
-def make(folder: Path, recorder: bytes, segments: list[list[int]]) -> list[Path]:
-    """Write a recorder's segments, each of blocks of so many PINGs; return its files, all closed."""
-    writer = CaptureWriter(folder, SegmentInfo(recorder * 16, bytes(16), WALL, MONO))
+def make(folder: Path, recorder: bytes, segments: list[list[int]], *, limited: bool = False) -> list[Path]:
+    """Write a recorder's segments, each of blocks of so many PINGs; return its files, all closed.
+
+    limited: their headers say that the recorder keeps only so many.
+    """
+    settings = {"keep": {"owner": "host 127.0.0.1:4222", "count": 3}} if limited else {}
+    writer = CaptureWriter(folder, SegmentInfo(recorder * 16, bytes(16), WALL, MONO, settings=settings))
     ordinals = itertools.count()
     files = []
     for number, blocks in enumerate(segments):

@@ -4,7 +4,8 @@ A task gets one partition (`partitions.py`) and yields one Arrow batch for each 
 frames are made by the capture's own decoder, in the columns that Spark asks for and no others.  Items (opens,
 closes, firings, gaps) are few, so their rows are made in Python.
 
-Damage never ends a task unless the option `mode` is FAILFAST: it becomes a row of its own, or no row.
+Damage never ends a task unless the option `mode` is FAILFAST: it becomes a row of its own, or no row.  A file
+that was deleted after the read was planned is damage too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from natsproxy.capture.format.records import Item
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
-from natsproxy.errors import CaptureError
+from natsproxy.errors import CaptureError, MissingCapture
 from natsproxy.spark.schema import ITEMS
 from natsproxy.spark.source.options import Options
 from natsproxy.spark.source.partitions import BlockPartition, Place, Run
@@ -53,7 +54,8 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the Arrow batches of one partition, in the columns of `schema`; Spark's workers call it.
 
-    Raises CaptureError for a damaged block where `mode` is FAILFAST, and for a segment that cannot be opened.
+    Raises CaptureError for a damaged block, or a segment that is gone, where `mode` is FAILFAST, and for a
+    segment that cannot be opened.
     """
     if not isinstance(partition, BlockPartition):
         return  # Spark's stand-in where there are no partitions
@@ -62,7 +64,21 @@ def read_partition(
 
 
 def _read_run(run: Run, schema: pa.Schema, options: Options) -> Iterator[pa.RecordBatch]:
-    with open_segment(run.name) as file:
+    if run.offsets:
+        try:
+            file = open_segment(run.name)
+        except MissingCapture as error:  # its recorder has deleted it since the read was planned
+            yield from _read_copies(run, error, schema, options)
+        else:
+            yield from _read_blocks(run, file, schema, options)
+    for damage in run.damage:
+        yield _damage_batch(run, damage, schema, options)
+
+
+def _read_blocks(
+    run: Run, file: CaptureFile, schema: pa.Schema, options: Options
+) -> Iterator[pa.RecordBatch]:
+    with file:
         for offset in run.offsets:
             try:
                 batch = _block_batch(file, offset, schema, options)
@@ -71,11 +87,25 @@ def _read_run(run: Run, schema: pa.Schema, options: Options) -> Iterator[pa.Reco
                 if batch is None:
                     if options.mode == "FAILFAST":
                         raise
-                    damage = Damage(offset, offset, str(error))
-                    batch = _to_batch(_damage_columns(file, damage, options), schema)
+                    batch = _damage_batch(run, Damage(offset, offset, str(error)), schema, options)
             yield batch
-        for damage in run.damage:
-            yield _to_batch(_damage_columns(file, damage, options), schema)
+
+
+def _read_copies(
+    run: Run, error: MissingCapture, schema: pa.Schema, options: Options
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of those blocks of a deleted file that others hold, and a row for all the rest."""
+    lost: int | None = None
+    for offset in run.offsets:
+        batch = _from_copies(run.copies.get(offset, ()), schema, options)
+        if batch is not None:
+            yield batch
+        elif lost is None:
+            lost = offset
+    if lost is not None:
+        if options.mode == "FAILFAST":
+            raise error
+        yield _damage_batch(run, Damage(lost, lost, str(error)), schema, options)
 
 
 def _from_copies(copies: tuple[Place, ...], schema: pa.Schema, options: Options) -> pa.RecordBatch | None:
@@ -127,14 +157,14 @@ def _item_row(ref: BlockRef, item: Item) -> tuple[Any, ...]:
     )
 
 
-def _damage_columns(file: CaptureFile, damage: Damage, options: Options) -> dict[str, list[Any]]:
-    """Return the columns of the one row that stands for damage; no columns with DROPMALFORMED."""
+def _damage_batch(run: Run, damage: Damage, schema: pa.Schema, options: Options) -> pa.RecordBatch:
+    """Return the one row that stands for damage; none with DROPMALFORMED."""
     if options.mode == "DROPMALFORMED":
-        return {}
-    segment = file.segment
+        return _to_batch({}, schema)
+    recorder, _, number = run.segment
     row: dict[str, Any] = {
-        "recorder": segment.recorder.hex(),
-        "segment": segment.number,
+        "recorder": recorder,
+        "segment": number,
         "block_off": damage.offset,
         "idx": 0,
         "op": "_corrupt",
@@ -142,5 +172,5 @@ def _damage_columns(file: CaptureFile, damage: Damage, options: Options) -> dict
     }
     if options.what == "items":
         info = {"reason": f"damaged: {damage.reason}", "bytes": damage.end - damage.offset}
-        row |= {"kind": "gap", "t_ns": segment.wall, "info": json.dumps(info)}
-    return {name: [value] for name, value in row.items()}
+        row |= {"kind": "gap", "t_ns": run.wall or None, "info": json.dumps(info)}
+    return _to_batch({name: [value] for name, value in row.items()}, schema)

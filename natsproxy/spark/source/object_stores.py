@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 
 from natsproxy.capture.read.reader import segment_order
 from natsproxy.capture.read.segment import CaptureFile
-from natsproxy.errors import CaptureError
+from natsproxy.errors import CaptureError, MissingCapture
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -82,6 +82,8 @@ def _open(place: str) -> NativeFile:
     system, path = _resolve(*_split_settings(place), place)
     try:
         return system.open_input_file(path)
+    except FileNotFoundError:
+        raise MissingCapture("it was deleted before it was read", path=place) from None
     except OSError as error:
         raise _error(error, place) from None
 

@@ -40,10 +40,13 @@ class Share(NamedTuple):
 class Run(NamedTuple):
     """The blocks that a task reads from one file: the offsets of their headers, and the damage between them.
 
-    copies: the places of the same blocks in other files, by their offsets in this one.
+    segment: its recorder, boot and number.  wall: its begin (Unix ns).  copies: the places of the same blocks
+    in other files, by their offsets in this one.
     """
 
     name: str
+    segment: tuple[str, str, int]
+    wall: int
     offsets: tuple[int, ...]
     damage: tuple[Damage, ...]
     copies: dict[int, tuple[Place, ...]]
@@ -78,10 +81,10 @@ def pack(
             size += block.end - block.offset
             offsets.append(block.offset)
             if cost >= options.partition_bytes:
-                yield BlockPartition((*runs, _run(file.name, offsets, (), copies)), size)
+                yield BlockPartition((*runs, _run(file, offsets, (), copies)), size)
                 runs, offsets, size, cost = [], [], 0, 0
         if offsets or damage:
-            runs.append(_run(file.name, offsets, damage, copies))
+            runs.append(_run(file, offsets, damage, copies))
     if runs:
         yield BlockPartition(tuple(runs), size)
 
@@ -96,6 +99,7 @@ def _told(file: SegmentFile, share: Share | None, options: Options) -> tuple[Dam
 
 
 def _run(
-    name: str, offsets: list[int], damage: tuple[Damage, ...], copies: dict[int, tuple[Place, ...]]
+    file: SegmentFile, offsets: list[int], damage: tuple[Damage, ...], copies: dict[int, tuple[Place, ...]]
 ) -> Run:
-    return Run(name, tuple(offsets), damage, {at: copies[at] for at in offsets if copies.get(at)})
+    its_copies = {at: copies[at] for at in offsets if copies.get(at)}
+    return Run(file.name, file.segment, file.wall, tuple(offsets), damage, its_copies)

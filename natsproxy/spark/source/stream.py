@@ -19,14 +19,19 @@ were there when it began.
 that names it, since it may still be on its way (`failOnDataLoss=false` goes on behind it).  A recorder that
 is there when a stream first begins is taken from its lowest segment, one that appears later from segment 0.
 
-The same offsets always give the same partitions and rows: Spark may ask again after a crash.
+**Retention**: where a recorder keeps only so much (`--record-keep`, which its segments say), older segments
+than those that are there have been deleted, and are not on their way.  The stream goes on, with a row of
+damage that tells what it came too late for; so it does with `failOnDataLoss=false` for every loss.
+
+The same offsets always give the same partitions and rows, as long as the segments are there: Spark may ask
+again after a crash.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -39,7 +44,7 @@ from pyspark.sql.types import StructType
 
 from natsproxy.capture.format.blocks import Kind
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
-from natsproxy.errors import CaptureError, TruncatedCapture
+from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
 from natsproxy.spark.source.options import Options
 from natsproxy.spark.source.partitions import pack
@@ -55,6 +60,14 @@ Position = tuple[int, int]
 Offsets = dict[str, list[int]]
 Files = dict[str, dict[int, str]]
 """The existing segments: recorder -> number -> file."""
+
+
+class Identity(NamedTuple):
+    """The recorder of a segment, its number, and the mark of a recorder with limits."""
+
+    recorder: str
+    number: int
+    limited: bool
 
 
 class BlockEnd(NamedTuple):
@@ -75,7 +88,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
-        self._known: dict[str, tuple[str, int]] = {}
+        self._known: dict[str, Identity] = {}
         self._stop_at: dict[str, Position] | None = None  # only with Trigger.AvailableNow
 
     # -- called by Spark
@@ -122,10 +135,20 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for recorder, (last, byte) in _positions(end).items():
             first, since = begin.get(recorder, (0, 0))
             numbered = files.get(recorder, {})
+            expected = first
             for number in self._in_order(recorder, numbered, first, last - (byte == 0)):
                 low = max(since, START) if number == first else START
                 high = byte if number == last else None
-                taken.append(contents(numbered[number], self._options.query, low, high))
+                try:
+                    segment = contents(numbered[number], self._options.query, low, high)
+                except MissingCapture:
+                    continue  # deleted since the files were listed
+                if number > expected:
+                    taken.append(_lost(recorder, expected, number - 1, segment.wall))
+                taken.append(segment)
+                expected = number + 1
+            if expected <= last - (byte == 0):
+                taken.append(_lost(recorder, expected, last - (byte == 0), 0))
         return list(pack(taken, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -143,7 +166,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if found is None:
                 continue
             known[name] = found
-            recorder, number = found
+            recorder, number, _ = found
             other = files.setdefault(recorder, {}).setdefault(number, name)
             if other != name:
                 raise CaptureError(f"this and {other} are the same segment of one recorder", path=name)
@@ -155,8 +178,10 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {}
         for recorder, numbered in files.items():
             last = max(numbered)
-            blocks = self._segment_blocks(recorder, last, numbered[last], 0, over=False)
-            ends[recorder] = max((block.position for block in blocks), default=(last, 0))
+            ends[recorder] = (last, 0)
+            with suppress(MissingCapture):  # it is deleted just now
+                for block in self._segment_blocks(recorder, last, numbered[last], 0, over=False):
+                    ends[recorder] = block.position
         return ends
 
     def _recorder_blocks(
@@ -167,10 +192,13 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = max(files)
         for number in self._in_order(recorder, files, start[0], min(last, stop_at[0])):
             since = start[1] if number == start[0] else 0
-            for block in self._segment_blocks(recorder, number, files[number], since, over=number < last):
-                if block.position > stop_at:
-                    return
-                yield block
+            try:
+                for block in self._segment_blocks(recorder, number, files[number], since, over=number < last):
+                    if block.position > stop_at:
+                        return
+                    yield block
+            except MissingCapture:
+                return  # deleted since the files were listed: the next list is without it
 
     def _segment_blocks(
         self, recorder: str, number: int, name: str, byte: int, *, over: bool
@@ -197,21 +225,36 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _in_order(self, recorder: str, files: dict[int, str], first: int, last: int) -> Iterator[int]:
         """Yield the numbers from first to last that exist.
 
-        Raises CaptureError for a missing one, unless `failOnDataLoss` is false.
+        Raises CaptureError for a missing one, unless it may be lost.
         """
         expected = first
         for number in sorted(number for number in files if first <= number <= last):
-            if number != expected and self._options.fail_on_loss:
+            if number != expected and not self._may_be_lost(files, expected):
                 break
             expected = number + 1
             yield number
         else:
-            if expected > last or not self._options.fail_on_loss:
+            if expected > last or self._may_be_lost(files, expected):
                 return
         text = (
             f"segment {expected} of recorder {recorder} is missing: wait for it, or set failOnDataLoss=false"
         )
         raise CaptureError(text, path=", ".join(self._options.paths))
+
+    def _may_be_lost(self, files: dict[int, str], number: int) -> bool:
+        """Tell whether a segment that is not there is no reason to stop."""
+        if not self._options.fail_on_loss:
+            return True
+        if files:  # the oldest go first: one between others is on its way
+            return number < min(files) and self._known[files[min(files)]].limited
+        return any(known.limited for known in self._known.values())  # a later run deleted all of this one
+
+
+def _lost(recorder: str, first: int, last: int, wall: int) -> SegmentFile:
+    """Return a stand-in for segments that are gone, with a row of damage."""
+    name = f"segment {first}" if first == last else f"segments {first} to {last}"
+    reason = f"{name} of recorder {recorder} were deleted before they were read"
+    return SegmentFile("", (recorder, "", first), wall, 0, (), (Damage(0, 0, reason),))
 
 
 def _block_end(
@@ -227,13 +270,14 @@ def _block_end(
     return BlockEnd(ref.summary.wall0, recorder, (number, ref.block.end), size)
 
 
-def _identity(name: str) -> tuple[str, int] | None:
-    """Return the recorder and number of a segment; None for one that has not begun."""
+def _identity(name: str) -> Identity | None:
+    """Return the identity of a segment; None for one that has not begun, or is deleted just now."""
     try:
         with open_for_planning(name) as file:
-            return file.segment.recorder.hex(), file.segment.number
-    except TruncatedCapture:
-        return None  # created, its header is not written yet
+            segment = file.segment
+            return Identity(segment.recorder.hex(), segment.number, "keep" in segment.settings)
+    except (TruncatedCapture, MissingCapture):
+        return None
 
 
 def _positions(offsets: Offsets) -> dict[str, Position]:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from natsproxy.capture.read.frames import Query
-from natsproxy.errors import TruncatedCapture
+from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture
 from natsproxy.spark.source.object_stores import AT_ONCE, is_url
 from natsproxy.spark.source.paths import open_for_planning, segments
 from natsproxy.spark.source.walk import START, Damage, blocks_between
@@ -35,10 +35,14 @@ class PlacedBlock(NamedTuple):
 
 
 class SegmentFile(NamedTuple):
-    """A segment file: the segment that it holds (recorder, boot, number), its size, its blocks and damage."""
+    """A segment file: the segment that it holds, its size, its blocks and damage.
+
+    segment: recorder, boot and number.  wall: its begin (Unix ns), or 0.
+    """
 
     name: str
     segment: tuple[str, str, int]
+    wall: int
     size: int
     blocks: tuple[PlacedBlock, ...]
     damage: tuple[Damage, ...]
@@ -48,24 +52,24 @@ def survey(places: Iterable[str], query: Query = _ALL) -> list[SegmentFile]:
     """Open every segment of all places once; return those that have begun, each file once.
 
     query: blocks that it rules out are left out.  Raises CaptureError where there is no file, for a file that
-    is no capture or of a newer version, and without permission.  A segment whose header is not written yet is
-    passed over, unless its place has no other.
+    is no capture or of a newer version, and without permission.  A segment that has not
+    begun, or was just deleted, is passed over, unless its place has no other.
     """
     named = {place: segments(place) for place in places}
     names = list(dict.fromkeys(name for found in named.values() for name in found))
     with ThreadPoolExecutor(AT_ONCE if any(map(is_url, names)) else 1) as pool:
         seen = dict(zip(names, pool.map(partial(_look, query=query), names), strict=True))
     for found in named.values():
-        unwritten = [error for name in found if isinstance(error := seen[name], TruncatedCapture)]
-        if unwritten and len(unwritten) == len(found):
-            raise unwritten[-1]
+        passed = [error for name in found if isinstance(error := seen[name], CaptureError)]
+        if passed and len(passed) == len(found):
+            raise passed[-1]
     return [file for file in seen.values() if isinstance(file, SegmentFile)]
 
 
-def _look(name: str, query: Query) -> SegmentFile | TruncatedCapture:
+def _look(name: str, query: Query) -> SegmentFile | CaptureError:
     try:
         return contents(name, query)
-    except TruncatedCapture as error:
+    except (TruncatedCapture, MissingCapture) as error:
         return error
 
 
@@ -80,7 +84,7 @@ def contents(name: str, query: Query = _ALL, start: int = START, end: int | None
             elif query.wants_block(found):
                 blocks.append(PlacedBlock(found.block.offset, found.block.end, hash(found.summary)))
         segment = header.recorder.hex(), header.boot.hex(), header.number
-        return SegmentFile(name, segment, file.size(), tuple(blocks), tuple(damage))
+        return SegmentFile(name, segment, header.wall, file.size(), tuple(blocks), tuple(damage))
 
 
 @contextmanager
@@ -97,7 +101,12 @@ def load(path: str) -> list[SegmentFile]:
     rows: list[list[Any]] = msgpack.unpackb(Path(path).read_bytes())
     return [
         SegmentFile(
-            name, (*segment,), size, tuple(map(PlacedBlock._make, blocks)), tuple(map(Damage._make, damage))
+            name,
+            (*segment,),
+            wall,
+            size,
+            tuple(map(PlacedBlock._make, blocks)),
+            tuple(map(Damage._make, damage)),
         )
-        for name, segment, size, blocks, damage in rows
+        for name, segment, wall, size, blocks, damage in rows
     ]

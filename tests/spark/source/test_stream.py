@@ -16,7 +16,7 @@ from natsproxy.capture.format.blocks import MAGIC
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
-from natsproxy.errors import CaptureError
+from natsproxy.errors import CaptureError, MissingCapture
 from tests.spark.growing_captures import Growing, make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from natsproxy.spark.source.options import parse
+from natsproxy.spark.source.paths import listing
 from natsproxy.spark.source.stream import NatscapStream, Offsets
 
 if TYPE_CHECKING:
@@ -178,7 +179,78 @@ def test_a_missing_segment_stops_the_stream_unless_it_may_be_lost(tmp_path: Path
     with pytest.raises(CaptureError, match=f"{tmp_path}: segment 1 of recorder 6161"):
         list(batches(stream(tmp_path), {}))
     found = list(batches(stream(tmp_path, failOnDataLoss="false"), {}))
-    assert sum(len(block) for _, block in found) == 5
+    assert sum(len(block) for _, block in found) == 5 + 1  # and a row for the loss
+
+
+def test_segments_that_a_recorder_deleted_are_told_of_and_passed_over(tmp_path: Path) -> None:
+    """Those before the lowest one that is there; one between others may still be on its way."""
+    files = make(tmp_path, b"a", [[1], [1], [1], [1], [1]], limited=True)
+    reader = stream(tmp_path)
+    start: Offsets = {}
+    ((end, found),) = list(batches(reader, start, 1))[:1]
+    assert [row[1] for row in found] == [0]
+    for file in files[:3]:
+        file.unlink()
+    ((_, found), *_) = batches(stream(tmp_path), end)
+    assert [row[1::3] for row in found] == [(1, "_corrupt"), (3, "PING"), (4, "PING")]
+    assert errors(stream(tmp_path), end) == [
+        f"segments 1 to 2 of recorder {(b'a' * 16).hex()} were deleted before they were read"
+    ]
+    files[3].rename(tmp_path / "late.part")
+    files = make(tmp_path / "more", b"b", [[1], [1], [1]], limited=True)
+    files[1].unlink()
+    with pytest.raises(CaptureError, match=r"segment 1 of recorder 6262\w+ is missing: wait for it"):
+        list(batches(stream(tmp_path / "more"), {}))
+
+
+def errors(reader: NatscapStream, start: Offsets) -> list[str]:
+    """Return the reasons of damage in all rows behind an offset."""
+    wanted = NatscapStream(StructType().add("err", "string"), reader._options)
+    return [row[0] for _, found in batches(wanted, start) for row in found if row[0]]
+
+
+def test_a_segment_that_is_deleted_at_any_moment_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list and the plan, between the plan and the task, or all of them after a crash."""
+    files = make(tmp_path, b"a", [[1], [1], [1]], limited=True)
+    reader = stream(tmp_path)
+    end = reader.latestOffset({}, ALL)
+    plan = reader.partitions({}, end)
+    files[0].unlink()
+    found = [row for part in plan for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [(row["segment"], row["op"]) for row in found] == [(0, "_corrupt"), (1, "PING"), (2, "PING")]
+
+    def list_and_delete(place: str) -> list[str]:
+        names = listing(place)
+        files[1].unlink(missing_ok=True)
+        return names
+
+    reader = stream(tmp_path)
+    assert reader.latestOffset({}, ALL) == end  # it has read the headers
+    monkeypatch.setattr("natsproxy.spark.source.stream.listing", list_and_delete)
+    assert [row[1::3] for row in rows(reader, {}, end)] == [(0, "_corrupt"), (2, "PING")]
+    monkeypatch.undo()
+
+    files[2].unlink()
+    make(tmp_path, b"b", [[1]], limited=True)
+    assert [row[1::3] for row in rows(stream(tmp_path), {}, end)] == [(0, "_corrupt")]
+
+
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "FAILFAST"])
+def test_the_mode_decides_about_segments_that_are_gone(tmp_path: Path, mode: str) -> None:
+    files = make(tmp_path, b"a", [[1], [1]], limited=True)
+    reader = stream(tmp_path, mode=mode)
+    end = reader.latestOffset({}, ALL)
+    plan = reader.partitions({}, end)
+    files[0].unlink()
+    if mode == "FAILFAST":
+        with pytest.raises(MissingCapture, match="was deleted before it was read"):
+            list(reader.read(plan[0]))
+        with pytest.raises(CaptureError, match="segment 0 of recorder"):
+            rows(reader, {}, end)
+    else:
+        assert [row[1] for row in rows(reader, {}, end)] == [1]
 
 
 def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
