@@ -2,8 +2,9 @@
 
 Through Spark, frames go from the decoder to the JVM, become rows there and then columns again.  A task that
 writes the decoder's batches with pyarrow needs a small part of the processor time (a fortieth, measured with
-short messages).  The work of one task (`TASK_BYTES`) is done in this process: to start Spark's Python
-processes takes longer.  More is work for Spark's tasks; each returns the list of its files.
+short messages).  Captures of less than `HERE_BYTES` are read by threads of this process: Spark's Python
+processes cost six seconds of processor time before they read a byte, and one thread decodes while another
+one compresses.  More is work for Spark's tasks, on all cores; each returns the list of its files.
 
 It works where tasks and driver see the same files: in a session of this machine.  Elsewhere Spark's own
 writer makes the same rows (`store.py`).
@@ -19,6 +20,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 FORMAT = "natscap_executor_writer"
 TASK_BYTES = 16 << 20
 """About the bytes that one task reads: few enough that a small capture too has work for all cores."""
+HERE_BYTES = 256 << 20
+"""The bytes of captures below which this process reads them itself."""
+THREADS = 2
+"""The threads that do that: only one of them decodes at a time."""
 FILES_OPEN = 4
 """The number of days whose files a task has open at once."""
 _TEMPORARY = "_temporary"
@@ -77,10 +83,10 @@ def write(
     try:
         temporary.mkdir(parents=True)
         partitions = plan(options["frames"])
-        if sum(each.size for each in partitions) < TASK_BYTES:
-            files = write_partitions(partitions, options, temporary)
-        else:
-            with _watched(temporary, len(partitions), reading):
+        with _watched(temporary, len(partitions), reading):
+            if sum(each.size for each in partitions) < HERE_BYTES:
+                files = _run_threads(partitions, options, temporary)
+            else:
                 files = _run_tasks(spark, sources, temporary)
         for name in options:
             (out / name).mkdir(exist_ok=True)
@@ -99,6 +105,15 @@ def write(
 def parsed(sources: Mapping[str, Mapping[str, str]]) -> dict[str, Options]:
     """Return the checked options of both tables."""
     return {name: parse({"partitionBytes": str(TASK_BYTES), **given}) for name, given in sources.items()}
+
+
+def _run_threads(
+    partitions: Iterable[InputPartition], options: Mapping[str, Options], folder: Path
+) -> list[WrittenFile]:
+    """Write the files of all partitions into a folder by threads of this process."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        made = pool.map(lambda each: write_partition(each, options, folder), partitions)
+        return [file for files in made for file in files]
 
 
 def _run_tasks(
@@ -130,21 +145,22 @@ def _watched(folder: Path, tasks: int, reading: Reading) -> Iterator[None]:
         counting.join()
 
 
-def write_partitions(
-    partitions: Iterable[InputPartition], options: Mapping[str, Options], folder: Path
+def write_partition(
+    partition: InputPartition, options: Mapping[str, Options], folder: Path
 ) -> list[WrittenFile]:
-    """Write partitions as one task does: frames by days, and the items; return the files."""
+    """Write a partition, frames by days and the items; return the files."""
     import pyarrow as pa
 
     from natsproxy.capture.columns.arrow import schema
 
-    days, items, columns = DayFiles(folder), list[pa.RecordBatch](), item_schema()
-    for partition in partitions:
-        for batch in read_partition(partition, schema(), options["frames"]):
-            days.add(batch)
-        items += read_partition(partition, columns, options["items"])
+    days, columns = DayFiles(folder), item_schema()
+    for batch in read_partition(partition, schema(), options["frames"]):
+        days.add(batch)
+    items = list(read_partition(partition, columns, options["items"]))
     days.close(most=0)
-    return [*days.written, *_item_file(pa.Table.from_batches(items, columns), folder)]
+    files = [*days.written, *_item_file(pa.Table.from_batches(items, columns), folder)]
+    (folder / f"{_DONE}{uuid.uuid4()}").touch()
+    return files
 
 
 def _item_file(items: pa.Table, folder: Path) -> Iterator[WrittenFile]:
@@ -188,8 +204,7 @@ class ExecutorReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[WrittenFile]:
         """Write one partition; yield the files."""
-        yield from write_partitions([partition], self._options, self._folder)
-        (self._folder / f"{_DONE}{uuid.uuid4()}").touch()
+        yield from write_partition(partition, self._options, self._folder)
 
 
 class DayFiles:

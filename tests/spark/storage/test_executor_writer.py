@@ -52,16 +52,17 @@ def sources(captures: list[Path]) -> dict[str, dict[str, str]]:
     return {name: {**given, "paths": paths} for name, given in SOURCE_OPTIONS.items()}
 
 
-@pytest.mark.parametrize("task_bytes", [executor_writer.TASK_BYTES, 1])
+@pytest.mark.parametrize("here", [executor_writer.HERE_BYTES, 0])
 def test_they_are_the_rows_of_the_source(
     spark: SparkSession,
     captures: list[Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    task_bytes: int,
+    here: int,
 ) -> None:
     """Written here or by tasks: by days, the rows of damaged blocks too; Spark reads both kinds alike."""
-    monkeypatch.setattr(executor_writer, "TASK_BYTES", task_bytes)
+    monkeypatch.setattr(executor_writer, "TASK_BYTES", 1)
+    monkeypatch.setattr(executor_writer, "HERE_BYTES", here)
     source = dated(read(spark, captures, **SOURCE_OPTIONS["frames"]))
     items = read(spark, captures, **SOURCE_OPTIONS["items"])
     theirs = Store(spark, tmp_path / "theirs")
@@ -69,7 +70,7 @@ def test_they_are_the_rows_of_the_source(
     assert ours.local_tasks
     told = list[tuple[int, int]]()
     written = ours.write_on_executors(sources(captures), lambda done, tasks: told.append((done, tasks)))
-    assert bool(told) is (task_bytes == 1)
+    assert told
     assert all(done <= tasks > len(GOLDEN) for done, tasks in told)
     assert written == {"frames": theirs.write("frames", source), "items": theirs.write("items", items)}
     for name in written:
