@@ -10,7 +10,6 @@ have one member, clients do not ask for 503s, and a sid that has an auto-unsubsc
 from __future__ import annotations
 
 import json
-import os
 import random
 from typing import Any
 
@@ -24,9 +23,7 @@ from natsproxy.rules.kinds import KINDS
 from tests.differential.wirelog import fair, play, settings_before, split
 from tests.kit.servers import NatsServer
 
-DEEP = os.environ.get("NATSPROXY_TEST_PROFILE") == "deep"
 MAPS = 100
-PROGRAMS = 40 if DEEP else 20
 
 
 def subject(dice: random.Random, wild: float = 0.3) -> str:
@@ -183,8 +180,9 @@ async def compare(maps: list[dict[str, Any]], per_map: int, seed: int) -> list[s
 
 
 @pytest.mark.server
-async def test_a_permission_map_as_rules_is_the_server_s_own() -> None:
+@pytest.mark.parametrize("programs", [4, pytest.param(40, marks=pytest.mark.long)])
+async def test_a_permission_map_as_rules_is_the_server_s_own(programs: int) -> None:
     dice = random.Random(20)
     maps = [permission_map(dice) for _ in range(MAPS)]
-    wrong = await compare(maps, PROGRAMS, 20)
-    assert not wrong, f"{len(wrong)} of {MAPS * PROGRAMS}\n" + "\n\n".join(wrong[:3])
+    wrong = await compare(maps, programs, 20)
+    assert not wrong, f"{len(wrong)} of {MAPS * programs}\n" + "\n\n".join(wrong[:3])

@@ -26,7 +26,6 @@ from tests.differential.test_denial import config, permission_map, subject
 from tests.differential.wirelog import fair, play, settings_before, split
 from tests.kit.servers import NatsServer
 
-PROGRAMS = 400
 _NOBODY = re.compile(rb"HMSG (\S+) \d+ \d+ \d+\r\nNATS/1\.0 503\r\nNats-Subject: (.*?)\r\n")
 
 
@@ -96,10 +95,11 @@ def chain(maps: list[dict[str, Any]]) -> RuleChain:
 
 
 @pytest.mark.server
-async def test_503s_come_as_and_where_the_server_says_them() -> None:
+@pytest.mark.parametrize("programs", [100, pytest.param(1000, marks=pytest.mark.long)])
+async def test_503s_come_as_and_where_the_server_says_them(programs: int) -> None:
     dice = random.Random(10)
     maps: list[dict[str, Any]] = []
-    while len(maps) < PROGRAMS:
+    while len(maps) < programs:
         found = permission_map(dice)
         if "allow_responses" not in found and not any(" " in entry for entry in denials(found)):
             maps.append(found)
@@ -120,8 +120,8 @@ async def test_503s_come_as_and_where_the_server_says_them() -> None:
                     text = b"".join(chunks).decode()
                     wrong.append(f"{json.dumps(found)}\n{text}\nserver {expected}\nproxy  {heard}")
             nursery.cancel_scope.cancel()
-    assert not wrong, f"{len(wrong)} of {PROGRAMS}\n" + "\n\n".join(wrong[:3])
-    assert asked > PROGRAMS // 5
+    assert not wrong, f"{len(wrong)} of {programs}\n" + "\n\n".join(wrong[:3])
+    assert asked > programs // 5
 
 
 DIFFERENT = {

@@ -132,9 +132,21 @@ def written(builder: _builder_py.BlockBuilder, items: Iterable[Item]) -> SealedB
 
 
 @compiled
-@settings(deadline=None, max_examples=300)
 @given(selections, st.lists(records, max_size=6))
 def test_both_filters_keep_the_same(selection: Selection, given: list[Frames]) -> None:
+    compare(selection, given)
+
+
+@compiled
+@pytest.mark.long
+@settings(max_examples=2_000)
+@given(selections, st.lists(records, max_size=6))
+def test_both_filters_keep_the_same_of_very_many(selection: Selection, given: list[Frames]) -> None:
+    compare(selection, given)
+
+
+def compare(selection: Selection, given: list[Frames]) -> None:
+    """Write records with both filters; the blocks must be alike."""
     opens: list[Item] = [Open(conn, T, {"client": "x"}) for conn in (1, 2)]
     native = written(BlockBuilder(RecordingFilter(selection)), [*opens, *given])
     pure = written(_builder_py.BlockBuilder(RecordingFilter(selection)), [*opens, *given])
