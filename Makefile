@@ -4,11 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# A worker for each core; tests/conftest.py shares the tests out.
+# Two workers for each core, since tests wait more than half of their time; tests/conftest.py says so to
+# pytest-xdist, and shares the tests out.
 PYTEST := $(BIN)/python -m pytest -q -n auto
 
 # What goes through a plane; it is tested on the one in Python too, and with nothing compiled.
 RELAYED := tests/net tests/rules tests/differential tests/testing
+
+# Tests start a hundred programs and several workers: these are to find modules compiled, whatever the
+# environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-fast check check-long coverage bench fix clean
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,7 +26,22 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-TOGETHER = ("tests/spark/", "tests/replay/test_versions.py")
+@pytest.hookimpl(wrapper=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """Return two workers for each core.
+
+    Tests wait for programs, servers and deadlines more than half of their time: one worker for each core
+    leaves the cores idle.
+    """
+    return 2 * (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the thousands of collected tests: they live to the end."""
+    gc.freeze()
+
+
+TOGETHER = ("tests/spark/", "tests/replay/test_versions.py", "tests/test_shape.py")
 """Tests that one worker runs together: they share a Java process or cached results."""
 
 
