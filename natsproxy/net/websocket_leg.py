@@ -24,7 +24,8 @@ from websockets.typing import Origin
 from websockets.uri import WebSocketURI
 
 from natsproxy.addresses import Address
-from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.layered_leg import LayeredLeg
+from natsproxy.net.leg import AnyLeg, LegLost
 
 _CARRY_DATA: Final = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _BROWSER_FRAME: Final = 4096  # bytes: some browsers mishandle larger frames, so nats-server cuts them as well
@@ -37,126 +38,73 @@ class WebSocketRefused(Exception):
     """The upgrade to WebSocket failed; the text is the reason."""
 
 
-class WebSocketLeg:
-    """A leg whose bytes travel in WebSocket frames; its operations are those of `Leg`.
+class WebSocketLeg(LayeredLeg):
+    """A leg whose bytes travel in WebSocket frames.
 
     inner: the leg that carries the frames.  protocol: after the upgrade.  first: frames that came with the
     answer to the upgrade.  most: bytes of a frame that is written.
     """
 
     def __init__(
-        self, inner: Leg, protocol: Protocol, first: Sequence[Event] = (), *, most: int | None = None
+        self, inner: AnyLeg, protocol: Protocol, first: Sequence[Event] = (), *, most: int | None = None
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._protocol = protocol
-        self._received = _data_of(first)
+        self._first = _data_of(first)
         self._most = most
-        self._end_received = False
-        self._error: str | None = None
-
-    # -- bytes
 
     def try_receive(self) -> bytes | None:
         """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
-        while not self._received:
-            if self._protocol.state is not OPEN and not self._end_received:
-                self._end_received = True
-                return b""
-            data = self._inner.try_receive()
-            if not data:
-                return data
-            if not self._end_received:  # else a peer still sends after its end: read, and without a meaning
-                self._take(data)
-        received, self._received = self._received, b""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        return super().try_receive()
+
+    def _decode(self, data: bytes) -> bytes | None:
+        if not data:
+            self._ended = True
+            return b""
+        self._protocol.receive_data(data)
+        received = _data_of(self._protocol.events_received())
+        answers = b"".join(self._protocol.data_to_send())  # to pings and to the end
+        closed = self._protocol.state is not OPEN
+        if answers and (closed or self.backlog < _MOST_BACKLOG):
+            with suppress(LegLost):  # the leg is `gone` then; what it sent before is still received
+                self._send(answers)
+        if not closed:
+            return received or None
+        if (error := self._protocol.parser_exc) is None:
+            self._ended = True
+            return received
+        lost = self._lose(f"WebSocket: {error}")
+        if not received:
+            raise lost
         return received
 
-    def _take(self, data: bytes) -> None:
-        self._protocol.receive_data(data)
-        self._received = _data_of(self._protocol.events_received())
-        if (error := self._protocol.parser_exc) is not None:
-            self._error = f"WebSocket: {error}"
-        answers = self._protocol.data_to_send()  # to pings and to the end
-        if self._inner.backlog < _MOST_BACKLOG or self._protocol.state is not OPEN:
-            with suppress(LegLost):  # the leg is `gone` then; what it sent before is still received
-                _send(self._inner, answers)
-
-    async def receive(self) -> bytes:
-        """Return the next bytes, `b""` at the end of the stream.  Raises LegLost."""
-        while (data := self.try_receive()) is None:
-            await self.wait_readable()
-        return data
-
-    async def wait_readable(self) -> None:
-        """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
-        await self._inner.wait_readable()
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Send as much as the kernel takes now and keep the rest for `flush`.  Raises LegLost."""
+    def _encode(self, parts: list[bytes | memoryview]) -> bytes:
         if self._protocol.state is not OPEN:
-            return
-        most = self._most or len(data)
-        for start in range(0, len(data), most or 1):
+            return b""
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        most = self._most or max(1, len(data))
+        for start in range(0, len(data), most):
             self._protocol.send_binary(data[start : start + most])
-        _send(self._inner, self._protocol.data_to_send())
-
-    def write_all(self, parts: list[bytes | memoryview]) -> None:
-        """Send several pieces in one frame.  Raises LegLost."""
-        self.write(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    async def flush(self) -> None:
-        """Wait until the kernel has all written bytes; several tasks may wait at once.  Raises LegLost."""
-        await self._inner.flush()
+        return b"".join(self._protocol.data_to_send())
 
     def finish(self) -> None:
         """Tell the peer that nothing follows; it ends the stream then."""
         if self._protocol.state is OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             with suppress(LegLost):
-                _send(self._inner, self._protocol.data_to_send())
-
-    def close(self) -> None:
-        """Close; idempotent."""
-        self._inner.close()
-
-    def reset(self) -> None:
-        """Close with RST, and drop all that is unsent or unread."""
-        self._inner.reset()
-
-    # -- state
-
-    @property
-    def backlog(self) -> int:
-        """Bytes written that the kernel has not taken yet."""
-        return self._inner.backlog
-
-    @property
-    def gone(self) -> bool:
-        """True if the peer takes no more; writes are dropped."""
-        return self._inner.gone
-
-    @property
-    def lost(self) -> str | None:
-        """The reason why it was lost; None where it is not, or the peer had ended the stream."""
-        return self._error or self._inner.lost
+                self._send(b"".join(self._protocol.data_to_send()))
 
     @property
     def readable(self) -> bool:
-        """True if bytes are waiting."""
-        return bool(self._received) or self._inner.readable
-
-    @property
-    def local(self) -> Address:
-        """Our own address and port."""
-        return self._inner.local
-
-    @property
-    def peer(self) -> str:
-        """The peer's address as `host:port`; `gone` where it has left already."""
-        return self._inner.peer
+        """True if bytes are waiting to be received."""
+        return bool(self._first) or super().readable
 
 
 async def accept_websocket(
-    leg: Leg, *, frame_max: int, origins: Sequence[str] = ()
+    leg: AnyLeg, *, frame_max: int, origins: Sequence[str] = ()
 ) -> tuple[WebSocketLeg, Request]:
     """Answer a client's upgrade; return the leg and the request, which holds secrets.
 
@@ -179,13 +127,13 @@ async def accept_websocket(
     if protocol.handshake_exc is not None:
         await _refuse(leg, protocol)
         raise WebSocketRefused(f"a client whose upgrade to WebSocket is refused: {_cause(protocol)}")
-    _send(leg, protocol.data_to_send())
+    leg.write(b"".join(protocol.data_to_send()))
     browser = request.headers.get("User-Agent", "").startswith("Mozilla/")
     return WebSocketLeg(leg, protocol, most=_BROWSER_FRAME if browser else None), request
 
 
 async def connect_websocket(
-    leg: Leg, server: Address, path: str, *, secure: bool, frame_max: int, headers: dict[str, str]
+    leg: AnyLeg, server: Address, path: str, *, secure: bool, frame_max: int, headers: dict[str, str]
 ) -> WebSocketLeg:
     """Ask a server for an upgrade, and return the leg.
 
@@ -197,14 +145,14 @@ async def connect_websocket(
     for name, value in headers.items():
         request.headers[name] = value
     protocol.send_request(request)
-    _send(leg, protocol.data_to_send())
+    leg.write(b"".join(protocol.data_to_send()))
     await _first_event(leg, protocol)
     if protocol.handshake_exc is not None:
         raise WebSocketRefused(f"no WebSocket server: {_cause(protocol)}")
     return WebSocketLeg(leg, protocol, protocol.events_received())
 
 
-async def _first_event(leg: Leg, protocol: Protocol) -> Event | None:
+async def _first_event(leg: AnyLeg, protocol: Protocol) -> Event | None:
     """Return the peer's request or answer; None where it is no HTTP, or the peer closed instead."""
     while protocol.handshake_exc is None:
         if data := await leg.receive():
@@ -216,9 +164,9 @@ async def _first_event(leg: Leg, protocol: Protocol) -> Event | None:
     return None
 
 
-async def _refuse(leg: Leg, protocol: Protocol) -> None:
+async def _refuse(leg: AnyLeg, protocol: Protocol) -> None:
     with suppress(LegLost):
-        _send(leg, protocol.data_to_send())
+        leg.write(b"".join(protocol.data_to_send()))
         await leg.flush()
 
 
@@ -230,12 +178,3 @@ def _cause(protocol: Protocol) -> str:
 def _data_of(events: Sequence[Event]) -> bytes:
     data = [event.data for event in events if isinstance(event, Frame) and event.opcode in _CARRY_DATA]
     return bytes(data[0]) if len(data) == 1 else b"".join(data)
-
-
-def _send(leg: Leg, pieces: list[bytes]) -> None:
-    """Send what a protocol has to send; SEND_EOF, its last piece, half-closes."""
-    data: list[bytes | memoryview] = [piece for piece in pieces if piece is not SEND_EOF]
-    if data:
-        leg.write_all(data)
-    if len(data) < len(pieces):
-        leg.finish()
