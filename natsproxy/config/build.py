@@ -151,6 +151,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         auth_timeout=o["auth_timeout"],
         keepalive=o["keepalive"],
         unparsed=o["unparsed"],
+        websocket_origin=tuple(o["websocket_origin"] or ()),
         max_control_line=o["max_control_line"],
         rule_buffer=o["rule_buffer"],
         queue_bytes=o["queue"],

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from natsproxy.addresses import NATS_PORT, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
@@ -56,12 +56,16 @@ def listen(value: Any) -> Listener:
     return Listener(parse_address(text, port=None, schemes=LISTENER_SCHEMES), scheme)
 
 
+_PORTS: Final = {"ws": 80}
+"""The port of an upstream's URL without one, where it is not `NATS_PORT`."""
+
+
 def upstream(value: Any) -> Server:
     """Return the server of SCHEME://HOST[:PORT] or HOST:PORT."""
     text = values.text(value)
     scheme = text.partition("://")[0] if "://" in text else None
     # A bare word is a mistake more often than a host, and the proxy would wait for it in vain.
-    port = None if scheme is None else NATS_PORT
+    port = None if scheme is None else _PORTS.get(scheme, NATS_PORT)
     address = parse_address(text, host="127.0.0.1", port=port, schemes=SERVER_SCHEMES)
     return Server(address, scheme or SERVER_SCHEMES[0])
 

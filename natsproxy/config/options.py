@@ -54,6 +54,14 @@ OPTIONS: Final = (
         "The longest wait for a client's first bytes; 0 for no limit.",
         metavar="DURATION",
     ),
+    Option(
+        "websocket-origin",
+        values.line,
+        None,
+        "For ws:// listeners: only pages of this origin; without it, all.",
+        many=True,
+        metavar="ORIGIN",
+    ),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
     Option(
         "unparsed",

@@ -12,7 +12,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.units import KIB, MIB, SECOND, format_duration, format_size
 
-SERVER_SCHEMES = ("nats",)
+SERVER_SCHEMES = ("nats", "ws")
 """The schemes of `--upstream` URLs; a URL without one has the first."""
 
 
@@ -28,7 +28,7 @@ class Server:
 
 
 _ANY_PORT = Address()
-LISTENER_SCHEMES = ("nats",)
+LISTENER_SCHEMES = ("nats", "ws")
 """The schemes of `--listen`; an address without one has the first."""
 
 
@@ -96,7 +96,8 @@ class RecordSettings:
 class ProxySettings:
     """The settings of a proxy; `config/options.py` describes each under its option's name.
 
-    One name differs: queue_bytes is the option `queue`.
+    One name differs: queue_bytes is the option `queue`.  It also bounds a WebSocket frame, which is received
+    whole.
     """
 
     listen: tuple[Listener, ...] = (Listener(Address("127.0.0.1", 4222)),)
@@ -106,6 +107,7 @@ class ProxySettings:
     upstream_randomize: bool = True
     upstream_discover: bool = False
     unparsed: str = "close"
+    websocket_origin: tuple[str, ...] = ()
     max_control_line: int = 4096
     rule_buffer: int = 8 * MIB
     queue_bytes: int = 8 * MIB

@@ -93,7 +93,7 @@ class Connections:
         """Serve one connection to its end.  conn: its number, counted from 1."""
         opened = now_ns()
         try:
-            client, facts = await open_client(leg, listener)
+            client, facts = await open_client(leg, listener, self._settings)
             if (refusal := self._recording.refusal()) is not None:
                 self._emit(Closed(opened, conn, refusal.cause, refusal.detail))
             else:
@@ -145,7 +145,7 @@ class Connections:
     ) -> End:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
-        endpoint, server, greeting = await self._upstreams.dial()
+        endpoint, server, greeting = await self._upstreams.dial(accepted.facts)
         if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
             server.close()
             return refusal

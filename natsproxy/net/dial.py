@@ -1,6 +1,7 @@
 """The dial: one attempt at one address of a server, from the TCP connection to its first line, INFO.
 
-The steps in their order: connect, then the first line.  A step that is not configured costs nothing.
+The steps in their order: connect, the upgrade to WebSocket, then the first line.  A step that is not
+configured costs nothing.
 
 A connection alone proves nothing: a load balancer, or the port mapping of a container, accepts connections
 for a server that is gone, and a server with `handshake_first` accepts them and sends nothing.  One
@@ -17,9 +18,11 @@ from typing import NamedTuple
 
 import trio
 
+from natsproxy.addresses import split_host_port
 from natsproxy.config.settings import ProxySettings
 from natsproxy.net.endpoints import Endpoint
-from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.leg import AnyLeg, Leg, LegLost
+from natsproxy.net.opening import ClientFacts
 from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
@@ -35,7 +38,7 @@ class Dialled(NamedTuple):
     """A connection to a server, with the bytes received on it: its first line, and perhaps more."""
 
     endpoint: Endpoint
-    leg: Leg
+    leg: AnyLeg
     greeting: bytes
 
 
@@ -47,14 +50,17 @@ class Dialer:
         self._speaks_tls: dict[Endpoint, bool] = {}  # of servers without a greeting, once it is known
         self._probing = trio.Lock()
 
-    async def dial(self, endpoint: Endpoint) -> Dialled:
-        """Connect to a server and wait for its first line.  Raises NoServer."""
+    async def dial(self, endpoint: Endpoint, client: ClientFacts) -> Dialled:
+        """Connect to a server for a client and wait for its first line.  Raises NoServer."""
         limit = self._settings.connect_timeout
         reason = f"cannot connect to {endpoint}: no answer in time"
-        leg = None
+        leg: AnyLeg | None = None
         try:
             with trio.move_on_after(limit / 1e9):
                 leg = await self._connect(endpoint)
+                if endpoint.server.scheme == "ws":
+                    reason = f"{endpoint} answers no WebSocket upgrade in {format_duration(limit)}"
+                    leg = await self._upgrade(leg, endpoint, client)
                 reason = f"{endpoint} accepts connections and sends no INFO in {format_duration(limit)}"
                 greeting = await _first_line(leg)
                 if greeting:
@@ -75,6 +81,23 @@ class Dialer:
         with trio.socket.socket(endpoint.family, socket.SOCK_STREAM) as connecting:
             await connecting.connect(endpoint.sockaddr)
             return Leg(socket.socket(fileno=connecting.detach()), keepalive=self._settings.keepalive)
+
+    async def _upgrade(self, leg: AnyLeg, endpoint: Endpoint, client: ClientFacts) -> AnyLeg:
+        from natsproxy.net import websocket_leg  # only then: the library takes a while to load
+
+        # nats-server takes the client's address from this header.
+        headers = {**client.upgrade, "X-Forwarded-For": split_host_port(client.peer)[0]}
+        try:
+            return await websocket_leg.connect_websocket(
+                leg,
+                endpoint.server.address,
+                "/",
+                secure=False,
+                frame_max=self._settings.queue_bytes,
+                headers=headers,
+            )
+        except (websocket_leg.WebSocketRefused, LegLost) as error:
+            raise NoServer(f"{endpoint} does not speak WebSocket: {error}") from None
 
     async def _wants_tls(self, endpoint: Endpoint) -> bool:
         """Tell whether a server that gave no greeting answers a ClientHello; it gets one per outage."""
@@ -99,7 +122,7 @@ class Dialer:
             leg.close()
 
 
-async def _first_line(leg: Leg) -> bytes:
+async def _first_line(leg: AnyLeg) -> bytes:
     """Return the bytes of a server up to its first line end or more; `b""` where the stream ends before."""
     line = b""
     try:

@@ -5,22 +5,28 @@ Each step is there for the listeners that ask for it.  A plain listener has none
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener
-from natsproxy.net.leg import AnyLeg, Leg
+from natsproxy.config.settings import Listener, ProxySettings
+from natsproxy.net.leg import AnyLeg, Leg, LegLost
+from natsproxy.session import close_reasons
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
     """Facts of a client leg.
 
-    peer: the address of the client as `host:port`.  local: the address that it dialled.
+    peer: the address of the client as `host:port`.  local: the address that it dialled.  upgrade: headers of
+    its upgrade to WebSocket that a WebSocket server is to see; secrets.
     """
 
     peer: str
     local: Address
+    upgrade: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class OpeningFailed(Exception):
@@ -31,10 +37,31 @@ class OpeningFailed(Exception):
         self.cause = cause
 
 
-async def open_client(leg: Leg, listener: Listener) -> tuple[AnyLeg, ClientFacts]:
+async def open_client(leg: Leg, listener: Listener, settings: ProxySettings) -> tuple[AnyLeg, ClientFacts]:
     """Return the leg that carries NATS, and its facts.
 
     leg: as accepted by the listener; the caller closes it at the end, whatever layers are over it.
     Raises OpeningFailed.
     """
-    return leg, ClientFacts(leg.peer, leg.local)
+    facts = ClientFacts(leg.peer, leg.local)
+    opened: AnyLeg = leg
+    if listener.scheme == "ws":
+        opened, upgrade = await _accept_websocket(opened, settings)
+        facts = replace(facts, upgrade=upgrade)
+    return opened, facts
+
+
+async def _accept_websocket(leg: AnyLeg, settings: ProxySettings) -> tuple[AnyLeg, Mapping[str, str]]:
+    from natsproxy.net import websocket_leg  # only then: the library takes a while to load
+
+    limit = settings.auth_timeout / 1e9 or float("inf")
+    with trio.move_on_after(limit):
+        try:
+            return await websocket_leg.accept_websocket(
+                leg, frame_max=settings.queue_bytes, origins=settings.websocket_origin
+            )
+        except websocket_leg.WebSocketRefused as refused:
+            raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(refused)) from None
+        except LegLost as lost:
+            raise OpeningFailed(close_reasons.CLIENT_LOST, str(lost)) from None
+    raise OpeningFailed(close_reasons.STALLED, "the client asked for no WebSocket in the auth time-out")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -22,6 +23,7 @@ from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
+from natsproxy.net.opening import ClientFacts
 from natsproxy.net.race import SLOW, Race
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
 from natsproxy.protocol.info import Info
@@ -47,12 +49,12 @@ class Upstreams:
         self._dialer = Dialer(settings)
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
-    async def dial(self) -> Dialled:
+    async def dial(self, client: ClientFacts) -> Dialled:
         """Return a connection to a server; try again for the time of `upstream_hold`.  Raises NoServer."""
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
             endpoints, unresolved = await self._resolver.look_up(self._servers())
-            race = Race(self._dialer.dial)
+            race = Race(partial(self._dialer.dial, client=client))
             dialled = await race.run(self._health.in_order(endpoints))
             over = trio.current_time() >= deadline
             self._note(endpoints, unresolved, race, dialled, over=over)

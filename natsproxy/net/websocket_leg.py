@@ -11,7 +11,7 @@ nats-server chooses none either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -30,6 +30,7 @@ from natsproxy.net.leg import AnyLeg, LegLost
 _CARRY_DATA: Final = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _BROWSER_FRAME: Final = 4096  # bytes: some browsers mishandle larger frames, so nats-server cuts them as well
 _MOST_BACKLOG: Final = 65_536  # bytes; a peer that does not even take those gets no answers to its pings
+_FORWARDED: Final = ("Cookie", "Origin")  # the server may take credentials from one and check the other
 _OTHER_PATHS: Final = ("/leafnode", "/mqtt")  # nats-server speaks other protocols there
 _SILENT: Final = logging.Logger("natsproxy.websocket", logging.CRITICAL + 1)  # the library would log cookies
 
@@ -105,8 +106,8 @@ class WebSocketLeg(LayeredLeg):
 
 async def accept_websocket(
     leg: AnyLeg, *, frame_max: int, origins: Sequence[str] = ()
-) -> tuple[WebSocketLeg, Request]:
-    """Answer a client's upgrade; return the leg and the request, which holds secrets.
+) -> tuple[WebSocketLeg, Mapping[str, str]]:
+    """Answer a client's upgrade; return the leg, and the headers that a server is to see: they hold secrets.
 
     frame_max: bytes of one frame.  origins: of the pages that may connect; none: all.  Raises
     WebSocketRefused and LegLost.
@@ -128,12 +129,13 @@ async def accept_websocket(
         await _refuse(leg, protocol)
         raise WebSocketRefused(f"a client whose upgrade to WebSocket is refused: {_cause(protocol)}")
     leg.write(b"".join(protocol.data_to_send()))
-    browser = request.headers.get("User-Agent", "").startswith("Mozilla/")
-    return WebSocketLeg(leg, protocol, most=_BROWSER_FRAME if browser else None), request
+    headers = {name: "; ".join(request.headers.get_all(name)) for name in (*_FORWARDED, "User-Agent")}
+    most = _BROWSER_FRAME if headers.pop("User-Agent").startswith("Mozilla/") else None
+    return WebSocketLeg(leg, protocol, most=most), {name: text for name, text in headers.items() if text}
 
 
 async def connect_websocket(
-    leg: AnyLeg, server: Address, path: str, *, secure: bool, frame_max: int, headers: dict[str, str]
+    leg: AnyLeg, server: Address, path: str, *, secure: bool, frame_max: int, headers: Mapping[str, str]
 ) -> WebSocketLeg:
     """Ask a server for an upgrade, and return the leg.
 

@@ -207,8 +207,8 @@ async def test_both_ends_are_ours() -> None:
         legs: list[WebSocketLeg] = []
 
         async def accept() -> None:
-            accepted, request = await accept_websocket(server, frame_max=FRAME_MAX)
-            assert request.headers["Cookie"] == "a=b"
+            accepted, headers = await accept_websocket(server, frame_max=FRAME_MAX)
+            assert headers == {"Cookie": "a=b"}
             accepted.write(b"INFO {}\r\n")
             legs.append(accepted)
 

@@ -1,0 +1,138 @@
+"""NATS over WebSocket through the proxy, on either leg or both, with real clients and servers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.capture.format.records import Frames, Open
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.events import Closed, Event
+from natsproxy.net.proxy import Proxy
+from natsproxy.session import close_reasons
+from tests.kit.node import run_node
+from tests.kit.servers import NatsServer
+
+PROGRAM = Path(__file__).parent / "programs" / "client.js"
+ALSO_WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true, user_cookie: "u", pass_cookie: "p" }\n'
+pytestmark = pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float'")  # nats-py's own call
+SCHEMES = [("ws", "nats"), ("nats", "ws"), ("ws", "ws")]
+
+
+def websocket_port(server: NatsServer) -> int:
+    """Return the port for WebSocket clients of a server."""
+    found = re.search(r"websocket clients on ws://127\.0\.0\.1:(\d+)", server.log())
+    assert found
+    return int(found[1])
+
+
+@asynccontextmanager
+async def before(
+    server: NatsServer,
+    schemes: tuple[str, str],
+    events: list[Event] | None = None,
+    record: Path | None = None,
+) -> AsyncIterator[str]:
+    """Run a proxy before a server; give its URL.  schemes: of its listener and of its upstream."""
+    port = websocket_port(server) if schemes[1] == "ws" else server.port
+    settings = ProxySettings(
+        listen=(Listener(Address(), schemes[0]),),
+        upstream=(Server(Address("127.0.0.1", port), schemes[1]),),
+        record=None if record is None else RecordSettings(record),
+    )
+    proxy = Proxy(settings)
+    if events is not None:
+        proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        yield f"{schemes[0]}://{address}"
+        nursery.cancel_scope.cancel()
+
+
+async def in_thread(program: Callable[[], object]) -> None:
+    """Run a program of another library's event loop."""
+    await trio.to_thread.run_sync(program)
+
+
+@pytest.mark.parametrize("schemes", SCHEMES)
+async def test_nats_js(schemes: tuple[str, str]) -> None:
+    with NatsServer(ALSO_WEBSOCKET) as server:
+        async with before(server, schemes) as url:
+            output = await trio.to_thread.run_sync(run_node, PROGRAM, url)
+    assert output == "hello: 11 headers: yes\n"
+
+
+@pytest.mark.parametrize("schemes", SCHEMES)
+async def test_nats_py_with_large_messages(schemes: tuple[str, str], tmp_path: Path) -> None:
+    async def program(url: str) -> None:
+        client = await nats.connect(url, allow_reconnect=False)
+        subscription = await client.subscribe("a")
+        for size in (0, 100, 70_000, 1_000_000):
+            await client.publish("a", b"x" * size)
+            assert len((await subscription.next_msg(10)).data) == size
+        await client.close()
+
+    capture = tmp_path / "c.ncap"
+    with NatsServer(ALSO_WEBSOCKET) as server:
+        async with before(server, schemes, record=capture) as url:
+            await in_thread(lambda: asyncio.run(program(url)))
+    items = [item for _, item in open_capture(capture).items()]
+    recorded = b"".join(bytes(item.data) for item in items if isinstance(item, Frames))
+    assert recorded.count(b"PUB a") == 4
+    assert b"GET " not in recorded
+
+
+async def test_a_server_of_websocket_sees_the_client_and_its_cookies(tmp_path: Path) -> None:
+    users = 'authorization { users: [{ user: "alice", password: "hunter2hunter2" }] }\n'
+    capture, events = tmp_path / "c.ncap", list[Event]()
+    with NatsServer(ALSO_WEBSOCKET + users) as server:
+        async with before(server, ("ws", "ws"), events, capture) as url:
+
+            async def program() -> None:
+                cookies = {"Cookie": ["u=alice; p=hunter2hunter2"]}
+                client = await nats.connect(url, allow_reconnect=False, ws_connection_headers=cookies)
+                await client.flush()
+                await client.close()
+
+            await in_thread(lambda: asyncio.run(program()))
+    assert b"hunter2" not in capture.read_bytes()
+    assert "hunter2" not in repr(events)
+    assert any(isinstance(item, Open) for _, item in open_capture(capture).items())
+
+
+async def test_a_client_of_the_wrong_kind_is_told_so(nats_server: NatsServer) -> None:
+    events = list[Event]()
+    async with before(nats_server, ("ws", "nats"), events) as url:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
+        async with stream:
+            await stream.send_all(b'CONNECT {"pass":"hunter2"}\r\nPING\r\n')
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 Bad Request")
+            assert await stream.receive_some() == b""
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert (closed.cause, "hunter2" in closed.detail) == (close_reasons.CLIENT_PROTOCOL, False)
+
+
+async def test_a_server_of_the_wrong_kind_is_named(nats_server: NatsServer) -> None:
+    events = list[Event]()
+    settings = ProxySettings(
+        listen=(Listener(),), upstream=(Server(Address("127.0.0.1", nats_server.port), "ws"),)
+    )
+    proxy = Proxy(settings)
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        async with await trio.open_tcp_stream("127.0.0.1", address.port) as stream:
+            assert await stream.receive_some() == b""
+        nursery.cancel_scope.cancel()
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert closed.cause == close_reasons.UPSTREAM_DOWN
+    assert "does not speak WebSocket" in closed.detail
