@@ -27,13 +27,15 @@ _GOOD, _LAME, _REFUSED = range(3)
 class Race:
     """One race.
 
-    failures: why endpoints cannot be used.  slow: those that others overtook.
+    failures: why endpoints cannot be used.  slow: those that others overtook.  lame: those that greeted in
+    lame duck mode.
     refused: True if the server that `run` returned cannot be proxied.
     """
 
     def __init__(self, dial: Callable[[Endpoint], Awaitable[Dialled]]) -> None:
         self.failures: dict[Endpoint, str] = {}
         self.slow: list[Endpoint] = []
+        self.lame: list[Endpoint] = []
         self.refused = False
         self._dial = dial
         self._greeted: dict[int, Dialled] = {}  # the first one of each kind
@@ -77,6 +79,8 @@ class Race:
         why = refusal(info) if info is not None else None
         if why is not None:
             self.failures[dialled.endpoint] = f"{dialled.endpoint}: {why}"
-        kind = _REFUSED if why is not None else _LAME if info is not None and info.ldm else _GOOD
+        elif info is not None and info.ldm:
+            self.lame.append(dialled.endpoint)
+        kind = _REFUSED if why is not None else _LAME if dialled.endpoint in self.lame else _GOOD
         if self._greeted.setdefault(kind, dialled) is not dialled:
             dialled.leg.close()

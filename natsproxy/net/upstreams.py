@@ -30,6 +30,7 @@ from natsproxy.protocol.info import Info
 
 _RETRY = 0.05  # seconds between attempts while a client is kept waiting
 _OFTEN: Final = 2  # a server that is slow once may just be busy
+_LAME: Final = "is in lame duck mode"
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
 
 
@@ -81,11 +82,13 @@ class Upstreams:
         health = self._health
         for endpoint in (*race.failures, *race.slow):
             health.failed(endpoint)
+        for endpoint in race.lame:
+            health.takes_no_more(endpoint, _LAME)
         if dialled is None or race.refused:
             health.down([*unresolved, *race.failures.values()], turned_away=over or race.refused)
             return
-        health.answered(dialled.endpoint)
         health.up()
+        health.answered(dialled.endpoint)
         health.unresolved(unresolved)
         addresses = Counter(endpoint.server for endpoint in endpoints)
         for endpoint, reason in race.failures.items():
@@ -102,7 +105,7 @@ class Upstreams:
                 self._health.takes_no_more(endpoint, "has as many connections as it takes")
             return
         if said.ldm:
-            self._health.takes_no_more(endpoint, "is in lame duck mode")
+            self._health.takes_no_more(endpoint, _LAME)
         if self._settings.upstream_discover and said.connect_urls:
             self._learned = tuple(_named(said.connect_urls[:_MOST_LEARNED], endpoint.server))
 

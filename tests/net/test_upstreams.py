@@ -1,0 +1,397 @@
+"""Several servers behind one proxy: the choice for each connection, and servers that fail in every way."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+
+import pytest
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.capture.format.records import Item, Open
+from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.events import Closed, Event, Notice, Opened
+from natsproxy.net import race
+from natsproxy.net.proxy import Proxy
+from natsproxy.session import close_reasons
+from natsproxy.units import MILLISECOND, SECOND
+
+LIMIT = 20.0  # seconds
+GREETED = b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n'
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", request.param)
+    monkeypatch.setattr(race, "SLOW", LIMIT)  # a busy machine must not overtake a server
+
+
+class FakeServer:
+    """A server that the test controls.
+
+    mood: "greets", "silent" or "full".  info: members of its INFO, beside those that it needs.
+    accepted: the number of connections.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.mood = "greets"
+        self.info: dict[str, object] = {}
+        self.port = 0
+        self.accepted = 0
+        self._streams: set[trio.SocketStream] = set()
+        self._scope = trio.CancelScope()
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Listen until `stop`, the second time on the same port."""
+        with trio.CancelScope() as self._scope:
+            async with trio.open_nursery() as nursery:
+                serve = partial(trio.serve_tcp, self._serve, self.port, host="127.0.0.1")
+                (listener,) = await nursery.start(serve)
+                self.port = listener.socket.getsockname()[1]
+                task_status.started()
+
+    def stop(self) -> None:
+        """Close the listener and all connections."""
+        self._scope.cancel()
+
+    @property
+    def line(self) -> bytes:
+        """Its INFO."""
+        facts = {"server_id": self.name, "version": "2.15.1", "proto": 1, "headers": True, "max_payload": 9}
+        return b"INFO %s \r\n" % json.dumps({**facts, **self.info}).encode()
+
+    async def say(self, **info: object) -> None:
+        """Send another INFO to all clients."""
+        self.info |= info
+        for stream in tuple(self._streams):
+            await stream.socket.send(self.line)  # the stream itself may be about to finish a PONG
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        self.accepted += 1
+        self._streams.add(stream)
+        try:
+            if self.mood == "silent":
+                await trio.sleep_forever()
+            await stream.send_all(self.line)
+            if self.mood == "full":
+                await stream.send_all(b"-ERR 'maximum connections exceeded'\r\n")
+                return
+            with suppress(trio.BrokenResourceError):
+                async for data in stream:
+                    await stream.send_all(b"PONG\r\n" * data.count(b"PING"))
+        finally:
+            self._streams.discard(stream)
+
+
+class Stage:
+    """A proxy before fake servers, with its events and the opening records of its connections."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.events: list[Event] = []
+        self.opened: list[Open] = []
+        self.streams: list[trio.SocketStream] = []
+        self._changed = trio.Event()
+        proxy.subscribe(self._on_event)
+        proxy.tap(self._on_record)
+
+    def _on_event(self, event: Event) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    async def wait_for(self, kind: type[Event], **fields: object) -> None:
+        """Wait for an event with these fields, or find it among those that have been."""
+        while not any(
+            isinstance(event, kind) and fields.items() <= asdict(event).items() for event in self.events
+        ):
+            self._changed = trio.Event()
+            await self._changed.wait()
+
+    def _on_record(self, item: Item) -> None:
+        if isinstance(item, Open):
+            self.opened.append(item)
+
+    async def connect(self) -> tuple[str, trio.SocketStream]:
+        """Connect as a client; return the name of the server, "" for none, and the stream."""
+        (address,) = self.proxy.listen
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        self.streams.append(stream)
+        got = b""
+        while b"\r\n" not in got and (data := await stream.receive_some()):
+            got += data
+        if not got:
+            return "", stream
+        name = json.loads(got.removeprefix(b"INFO ").splitlines()[0])["server_id"]
+        return name, stream
+
+    async def ask(self) -> str:
+        """Return the name of the server of a new connection, which ends at once."""
+        name, stream = await self.connect()
+        await stream.aclose()
+        return name
+
+    def notices(self) -> list[str]:
+        """Return the texts of the notices, warnings or not, and forget the events."""
+        found = [event.text for event in self.events if isinstance(event, Notice)]
+        self.events.clear()
+        return found
+
+
+@asynccontextmanager
+async def stage(*servers: FakeServer | str, start: bool = True, **settings: object) -> AsyncIterator[Stage]:
+    """Run servers, and a proxy before them; a server may be the host and port of a name."""
+    async with trio.open_nursery() as nursery:
+        for server in servers:
+            if isinstance(server, FakeServer) and start:
+                await nursery.start(server.run)
+        upstream = []
+        for server in servers:
+            host, _, port = (
+                server.rpartition(":") if isinstance(server, str) else ("127.0.0.1", "", server.port)
+            )
+            upstream.append(Server(Address(host, int(port))))
+        values = {"connect_timeout": LIMIT * SECOND, "upstream_randomize": False, "drain": SECOND, **settings}
+        proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=tuple(upstream), **values))  # type: ignore[arg-type]
+        await nursery.start(proxy.serve)
+        on = Stage(proxy)
+        try:
+            with trio.fail_after(LIMIT):
+                yield on
+        finally:
+            for stream in on.streams:
+                stream.socket.close()
+            with trio.fail_after(LIMIT):
+                await proxy.drain(1, answers=False)
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def black_hole() -> Iterator[int]:
+    """Give a port on which connections are never made: the backlog of its listener is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        address = listener.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for one in waiting:
+                one.setblocking(False)
+                one.connect_ex(address)
+            yield address[1]
+        finally:
+            for one in waiting:
+                one.close()
+
+
+async def test_the_servers_are_tried_in_their_order() -> None:
+    """The second one serves while the first is gone; one notice says so, and one that it is back."""
+    a, b = FakeServer("a"), FakeServer("b")
+    async with stage(a, b) as on, trio.open_nursery() as nursery:
+        assert [await on.ask() for _ in range(3)] == ["a"] * 3
+        a.stop()
+        assert [await on.ask() for _ in range(3)] == ["b"] * 3
+        gone = f"cannot connect to 127.0.0.1:{a.port}: Connection refused"
+        assert on.notices() == [f"a server cannot be used: {gone}"]
+        b.stop()
+        assert await on.ask() == ""
+        assert f"the upstream cannot be used: {gone}" in on.notices()
+        await nursery.start(a.run)  # the one that failed longest ago, and all are tried
+        assert await on.ask() == "a"
+        assert on.notices()[0] == "the upstream is back"
+        a.stop()
+
+
+async def test_the_order_is_random_from_the_seed() -> None:
+    """Each gets its share, and the same seed gives the same choice."""
+    orders = []
+    for _ in range(2):
+        async with stage(FakeServer("a"), FakeServer("b"), upstream_randomize=True, seed=5) as on:
+            orders.append([await on.ask() for _ in range(20)])
+    assert orders[0] == orders[1]
+    assert set(orders[0]) == {"a", "b"}
+
+
+async def test_a_connection_names_its_server_in_events_and_records() -> None:
+    a, b = FakeServer("a"), FakeServer("b")
+    async with stage(a, b) as on:
+        for server in (a, b):
+            _, stream = await on.connect()
+            await stream.send_all(GREETED)  # a client that says nothing is not recorded
+            assert await stream.receive_some() == b"PONG\r\n"
+            server.stop()
+        expected = [f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}"]
+        assert [event.upstream for event in on.events if isinstance(event, Opened)] == expected
+        assert [item.info["upstream"] for item in on.opened] == expected
+
+
+async def test_a_server_that_goes_takes_its_clients_with_it_at_once() -> None:
+    """And no others; they come back to another server."""
+    a, b = FakeServer("a"), FakeServer("b")
+    async with stage(a, b, upstream_randomize=True, seed=1) as on:
+        clients: dict[str, trio.SocketStream] = {}
+        while len(clients) < 2:
+            name, stream = await on.connect()
+            clients[name] = stream
+        a.stop()
+        assert await clients["a"].receive_some() == b""
+        assert [await on.ask() for _ in range(4)] == ["b"] * 4
+        await clients["b"].send_all(GREETED)
+        assert await clients["b"].receive_some() == b"PONG\r\n"
+        await clients["a"].aclose()
+        await on.wait_for(Closed, cause=close_reasons.SERVER_CLOSED)
+
+
+async def test_silence_and_a_black_hole_are_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost a client a moment, and are tried later; said once it happens again."""
+    monkeypatch.setattr(race, "SLOW", 0.1)
+    silent, good = FakeServer("silent"), FakeServer("good")
+    silent.mood = "silent"
+    with black_hole() as port:
+        async with stage(f"127.0.0.1:{port}", silent, good) as on:
+            assert [await on.ask() for _ in range(5)] == ["good"] * 5
+            assert silent.accepted == 1
+            assert on.notices() == []
+
+
+async def test_a_silent_server_that_is_alone_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason of each: one connects, the other does not."""
+    monkeypatch.setattr(race, "SLOW", 0)
+    silent = FakeServer("silent")
+    silent.mood = "silent"
+    with black_hole() as port:
+        async with stage(silent, f"127.0.0.1:{port}", connect_timeout=300 * MILLISECOND) as on:
+            assert await on.ask() == ""
+            assert sorted(text.removeprefix("the upstream cannot be used: ") for text in on.notices()) == [
+                f"127.0.0.1:{silent.port} accepts connections and sends no INFO in 300ms",
+                f"cannot connect to 127.0.0.1:{port}: no answer in time",
+            ]
+
+
+async def test_a_client_is_held_until_one_of_the_servers_is_back() -> None:
+    a, b = FakeServer("a"), FakeServer("b")
+    async with stage(a, b, upstream_hold=60 * SECOND) as on, trio.open_nursery() as nursery:
+        a.stop()
+        b.stop()
+        found: list[str] = []
+
+        async def client() -> None:
+            found.append(await on.ask())
+            b.stop()
+
+        nursery.start_soon(client)
+        await on.wait_for(Notice)
+        await nursery.start(b.run)
+    assert found == ["b"]
+
+
+async def test_a_lame_duck_gets_no_new_connections_while_another_lives() -> None:
+    """Whether it says so to an open connection or in its greeting."""
+    a, b = FakeServer("a"), FakeServer("b")
+    async with stage(a, b) as on:
+        name, stream = await on.connect()
+        assert name == "a"
+        await stream.send_all(GREETED)
+        assert await stream.receive_some() == b"PONG\r\n"
+        await a.say(ldm=True)
+        assert b'"ldm": true' in await stream.receive_some()
+        assert [await on.ask() for _ in range(3)] == ["b"] * 3
+        assert on.notices() == [f"the server 127.0.0.1:{a.port} is in lame duck mode: others are preferred"]
+        b.stop()
+        assert await on.ask() == "a"
+    lame, good = FakeServer("lame"), FakeServer("good")
+    lame.info = {"ldm": True}
+    async with stage(lame, good) as on:
+        assert [await on.ask() for _ in range(3)] == ["good"] * 3
+        assert lame.accepted == 1
+
+
+async def test_a_full_server_is_left_to_those_it_has() -> None:
+    """A client that it turned away comes back, and gets another."""
+    full, good = FakeServer("full"), FakeServer("good")
+    full.mood = "full"
+    async with stage(full, good) as on:
+        name, stream = await on.connect()
+        assert name == "full"
+        rest = b"".join([data async for data in stream])
+        assert rest in (b"", b"-ERR 'maximum connections exceeded'\r\n")  # it may have come with the INFO
+        assert [await on.ask() for _ in range(3)] == ["good"] * 3
+
+
+async def test_a_port_that_is_not_for_clients_is_passed_over() -> None:
+    route, good = FakeServer("route"), FakeServer("good")
+    route.info = {"proto": 3}
+    async with stage(route, good) as on:
+        assert [await on.ask() for _ in range(2)] == ["good"] * 2
+        (text,) = on.notices()
+        assert f"127.0.0.1:{route.port}: the upstream is a route port" in text
+        good.stop()
+        assert await on.ask() == "route"  # the session tells this client why
+
+
+class Names(trio.abc.HostnameResolver):
+    """A resolver with the answers of the test: addresses, or None for an error."""
+
+    def __init__(self, **answers: list[str] | None) -> None:
+        self.answers = answers
+
+    async def getaddrinfo(self, host, port, family=0, type=0, proto=0, flags=0):  # type: ignore[no-untyped-def]
+        """Answer as `socket.getaddrinfo`."""
+        found = self.answers[host.decode() if isinstance(host, bytes) else host]
+        if found is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    async def getnameinfo(self, sockaddr, flags):  # type: ignore[no-untyped-def]
+        """Never asked for."""
+        raise NotImplementedError
+
+
+async def test_a_name_leads_to_several_addresses() -> None:
+    """Dead ones are passed over, changes are followed, and a resolver that fails takes nothing away."""
+    names = Names(nats=["127.0.0.2", "127.0.0.1"], other=None)
+    trio.socket.set_custom_hostname_resolver(names)
+    server = FakeServer("s")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        async with stage(f"nats:{server.port}", "other:1") as on:
+            assert await on.ask() == "s"
+            await on.wait_for(Opened, upstream=f"127.0.0.1:{server.port}")
+            assert [text.removeprefix("a server cannot be used: ") for text in on.notices()] == [
+                "cannot connect to other:1: Name or service not known",
+                f"cannot connect to nats:{server.port} (127.0.0.2): Connection refused",
+            ]
+            names.answers["nats"] = None
+            assert await on.ask() == "s"
+            names.answers["nats"] = ["127.0.0.2"]
+            assert await on.ask() == ""
+            assert len(on.notices()) == 2
+            names.answers["nats"] = ["127.0.0.1"]
+            assert await on.ask() == "s"
+            assert on.notices() == ["the upstream is back"]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("discover", [True, False])
+async def test_servers_that_the_cluster_names(discover: bool) -> None:
+    """They are used if the operator wants that; what is no address is left out; the last list counts."""
+    a, b, c = FakeServer("a"), FakeServer("b"), FakeServer("c")
+    async with trio.open_nursery() as nursery:
+        for server in (b, c):
+            await nursery.start(server.run)
+        async with stage(a, upstream_discover=discover) as on:
+            name, stream = await on.connect()
+            assert name == "a"
+            await stream.send_all(GREETED)
+            await stream.receive_some()
+            await a.say(connect_urls=["nonsense", f"127.0.0.1:{c.port}"])
+            assert b"connect_urls" not in await stream.receive_some()
+            await a.say(connect_urls=[f"127.0.0.1:{a.port}", "", f"127.0.0.1:{b.port}", "tls://x:1"])
+            assert b"connect_urls" not in await stream.receive_some()
+            a.stop()
+            assert await on.ask() == ("b" if discover else "")
+            assert c.accepted == 0
+        nursery.cancel_scope.cancel()
