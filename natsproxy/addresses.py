@@ -61,7 +61,9 @@ def parse_address(
     if not slashes:
         rest = text
     if "@" in text and not credentials:
-        raise ValueError(f"must have no credentials, not {shown!r}: clients bring their own")
+        raise ValueError(
+            f"must have no credentials, not {shown!r}: clients bring their own (or see upstream_credentials)"
+        )
     if "," in text.rpartition("@")[2]:
         raise ValueError(f"must be one server, not {shown!r}")
     found = _ADDRESS.fullmatch(rest)

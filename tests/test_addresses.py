@@ -42,7 +42,11 @@ def test_an_address_is_a_host_and_a_port(text: str, address: Address) -> None:
         ("4222", "must be HOST:PORT, such as 127.0.0.1:4222, not '4222'"),
         ("host:99999", "must have a port up to 65535, not 99999"),
         ("nats://a:1,nats://b:1", "must be one server, not 'nats://a:1,nats://b:1'"),
-        ("u:secret@h:1", "must have no credentials, not 'u:***@h:1': clients bring their own"),
+        (
+            "u:secret@h:1",
+            "must have no credentials, not 'u:***@h:1': clients bring their own "
+            "(or see upstream_credentials)",
+        ),
         ("nats://u:secret", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not 'nats://u:***'"),
     ],
 )

@@ -18,6 +18,7 @@ from typing import Any
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
+from natsproxy.config.identity import client_users, identity
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import Keep, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
@@ -158,6 +159,8 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         buffers=o["buffers"],
         drain=o["drain"],
         seed=o["seed"],
+        identity=identity(o),
+        client_users=client_users(o["client_users"]),
         record=_record_settings(o) if o["record"] is not None else None,
     )
 

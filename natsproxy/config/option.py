@@ -15,6 +15,7 @@ from typing import Any, Final
 from natsproxy.addresses import NATS_PORT, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
 from natsproxy.config.settings import LISTENER_SCHEMES, SERVER_SCHEMES, Keep, Listener, Server
+from natsproxy.protocol.redaction import SEED
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
 from natsproxy.units import parse_duration, parse_size
@@ -100,6 +101,16 @@ def path(value: Any) -> Path:
     if not values.text(value).strip():  # an empty path would be the current folder
         raise ValueError(f"must be the name of a file, not {value!r}")
     return Path(value).expanduser()
+
+
+def secret(value: Any) -> str:
+    """Return the name of a file that holds a secret, or env:NAME of a variable that does."""
+    text = values.line(value)
+    if SEED.search(text):
+        raise ValueError(
+            "must be a file or env:NAME, not the secret itself: all users of a machine can see it"
+        )
+    return text
 
 
 def pattern(value: Any) -> bytes:

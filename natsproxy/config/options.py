@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from natsproxy.config.option import Option, duration, keep, listen, path, pattern, policy, upstream, whole
+from natsproxy.config.option import (
+    Option,
+    duration,
+    keep,
+    listen,
+    path,
+    pattern,
+    policy,
+    secret,
+    upstream,
+    whole,
+)
 from natsproxy.rules.file import values
 
 _size = values.above_zero(values.size)
@@ -61,6 +72,35 @@ OPTIONS: Final = (
         "For ws:// listeners: only pages of this origin; without it, all.",
         many=True,
         metavar="ORIGIN",
+    ),
+    Option(
+        "upstream-credentials",
+        secret,
+        None,
+        "The proxy's own login: a .creds file, an nkey seed, or TOML with user and password, or token; "
+        "env:NAME for a variable with that text.",
+        metavar="FILE",
+    ),
+    Option(
+        "client-users",
+        path,
+        None,
+        "With upstream-credentials: the users that may use it (TOML, bcrypt hashes).",
+        metavar="FILE",
+    ),
+    Option(
+        "client-auth",
+        values.one_of("users", "none"),
+        None,
+        "With upstream-credentials: how clients prove who they are.",
+        metavar="users|none",
+    ),
+    Option(
+        "proxy-key",
+        secret,
+        None,
+        "The nkey seed of a proxy in the server's proxies.trusted; env:NAME for a variable.",
+        metavar="FILE",
     ),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
     Option(

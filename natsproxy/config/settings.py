@@ -5,11 +5,13 @@ Durations are nanoseconds, sizes are bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
+from natsproxy.session.identity import Identity
 from natsproxy.units import KIB, MIB, SECOND, format_duration, format_size
 
 SERVER_SCHEMES = ("nats", "ws")
@@ -97,7 +99,7 @@ class ProxySettings:
     """The settings of a proxy; `config/options.py` describes each under its option's name.
 
     One name differs: queue_bytes is the option `queue`.  It also bounds a WebSocket frame, which is received
-    whole.
+    whole.  identity: its login at servers, None for none.  client_users: bcrypt hashes by user.
     """
 
     listen: tuple[Listener, ...] = (Listener(Address("127.0.0.1", 4222)),)
@@ -117,4 +119,6 @@ class ProxySettings:
     drain: int = 30 * SECOND
     keepalive: bool = True
     seed: int | None = None
+    identity: Identity | None = None
+    client_users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     record: RecordSettings | None = None

@@ -18,6 +18,7 @@ from natsproxy.capture.format import records
 from natsproxy.config.settings import Listener, ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
+from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.clock import now_ns
 from natsproxy.net.dial import NoServer
 from natsproxy.net.endpoints import Endpoint
@@ -74,6 +75,7 @@ class Connections:
         self._upstreams = Upstreams(settings, emit, now_ns, seed)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
         self._budget = Budget(settings.buffers)
+        self._users = ClientUsers(settings.client_users) if settings.client_users else None
         self._names: Counter[str] = Counter()
         self._closed = trio.Event()
 
@@ -155,7 +157,17 @@ class Connections:
         self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn))
         recording = self._recording
         assert self.plane is not None
-        relay = Relay(session, conn, client, server, self.plane, self._emit, record, recording.most_frames)
+        relay = Relay(
+            session,
+            conn,
+            client,
+            server,
+            self.plane,
+            self._emit,
+            record,
+            recording.most_frames,
+            self._refusal_of,
+        )
         info = {
             "client": facts.peer,
             "upstream": upstream,
@@ -185,6 +197,10 @@ class Connections:
     def _heard(self, conn: int, said: Info | str) -> None:
         """Take what the server of a connection says: it may concern later connections."""
         self._upstreams.heard(self._endpoints[conn], said)
+
+    async def _refusal_of(self, user: str, password: str) -> str | None:
+        """Return why a client is not who it says it is, as a clause; None where it is."""
+        return "there are no users" if self._users is None else await self._users.refusal(user, password)
 
     def _key_of(self, name: str, ordinal: int) -> str:
         """Return the connection key of a client: its name and the number of clients of that name so far."""
@@ -224,5 +240,6 @@ def _session_settings(settings: ProxySettings) -> SessionSettings:
         unparsed=settings.unparsed,
         queue_bytes=settings.queue_bytes,
         auth_timeout=settings.auth_timeout,
+        identity=settings.identity,
         record_frame_max=settings.record.frame_max if settings.record else 8 * MIB,
     )

@@ -11,8 +11,7 @@ connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -21,15 +20,17 @@ from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
+from natsproxy.net.lingering import LINGER, linger
 from natsproxy.net.plane_interface import Place, Plane
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send
+from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
 
-LINGER = 1.0  # seconds that a peer has to take the bytes before the end
+Check = Callable[[str, str], Awaitable[str | None]]
+"""From a user and a password to the reason why they are refused, None where they are right."""
 
 
 class Relay:
@@ -37,7 +38,8 @@ class Relay:
 
     conn: its number.  client, server: its legs, on the plane while it is there.  emit, record: take the
     events and the records of the session.  most_frames: returns the frames of one record at most.
-    upstream_local: the address of the server leg's own end.
+    check: tells why a client is not who it says it is.  upstream_local: the address of the server leg's own
+    end.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Relay:
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
         most_frames: Callable[[], int],
+        check: Check,
     ) -> None:
         self.session = session
         self.conn = conn
@@ -64,6 +67,7 @@ class Relay:
         self._emit = emit
         self._record = record
         self._most_frames = most_frames
+        self._check = check
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
         self._ticking = False
@@ -101,7 +105,11 @@ class Relay:
                 raise self._error
             assert self.end is not None  # only `_stop` and `failed` end the nursery
             with trio.CancelScope(shield=True):
-                await self._linger(self.end)
+                if self.end.reset:
+                    for leg in self._legs:
+                        leg.reset()
+                else:
+                    await linger(self._legs)
         finally:
             for leg in self._legs:
                 leg.close()
@@ -253,6 +261,9 @@ class Relay:
                 self._record(action.item)
             elif isinstance(action, Emit):
                 self._emit(action.event)
+            elif isinstance(action, Authenticate):
+                if self._nursery is not None:
+                    self._nursery.start_soon(self._authenticate, action)
             else:
                 self._send(pieces)  # the bytes before an end go out before it
                 if not isinstance(action, Finish):
@@ -273,6 +284,11 @@ class Relay:
                 except LegLost:
                     self.leg_lost(leg)
                 parts.clear()
+
+    async def _authenticate(self, asked: Authenticate) -> None:
+        refusal = await self._check(asked.user, asked.password)
+        self._catch_up()
+        self._perform(self.session.authenticated(refusal, now_ns()))
 
     async def _finish(self, leg: PlaneLeg) -> None:
         await self._flush(leg)
@@ -326,25 +342,3 @@ class Relay:
                 if leg.backlog:
                     await self._flush(leg)
         self._ticking = False
-
-    # -- the end
-
-    async def _linger(self, end: End) -> None:
-        """Let both peers take the bytes before the end."""
-        if end.reset:
-            for leg in self._legs:
-                leg.reset()
-            return
-        with trio.move_on_after(LINGER):
-            async with trio.open_nursery() as nursery:
-                for leg in self._legs:
-                    nursery.start_soon(_close_in_order, leg)
-
-
-async def _close_in_order(leg: AnyLeg) -> None:
-    """Flush, half-close, then read to the end: unread bytes would turn our close into an RST."""
-    with suppress(LegLost):
-        await leg.flush()
-        leg.finish()
-        while await leg.receive():
-            await trio.lowlevel.checkpoint()  # a peer that never stops sending must not keep the loop

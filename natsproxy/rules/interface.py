@@ -58,12 +58,14 @@ class View(Protocol):
     """A connection as its rules see it; read-only but for the watches and counts of its methods.
 
     conn: the connection's number in records.  ordinal: its number among those accepted, from 1.  key: its
-    name for random numbers, the same in each run.
+    name for random numbers, the same in each run.  address: the client's, behind a load balancer too.
+    tls_subject: of its certificate, "" for none.
     """
 
     conn: int
     ordinal: int
     address: str
+    tls_subject: str
     key: str
     connect: Connect
     info: Info

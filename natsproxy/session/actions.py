@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
+from natsproxy.session.identity import Identity
 from natsproxy.wire.ops import Direction
 
 
@@ -35,6 +36,19 @@ class Emit(NamedTuple):
     event: Event
 
 
+class Authenticate(NamedTuple):
+    """Check the password of a client, and call `Session.authenticated` with the answer.
+
+    The client's frames wait meanwhile.
+    """
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Authenticate({self.user!r})"
+
+
 class End(NamedTuple):
     """End the connection.
 
@@ -46,7 +60,7 @@ class End(NamedTuple):
     reset: bool = False
 
 
-Action = Send | Finish | Record | Emit | End
+Action = Send | Finish | Record | Emit | Authenticate | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,7 @@ class SessionSettings:
     each direction may hold back before its sender is no longer read.  fence_timeout: the time that the
     server's PONG may take.  boundary_timeout: the time that a frame may keep back frames of ours behind it.
     auth_timeout: the time that a client may take from INFO to its first frame, 0 for ever.
+    identity: the proxy's own, None where clients log in at the server themselves.
     """
 
     max_control_line: int = 4096
@@ -74,3 +89,4 @@ class SessionSettings:
     fence_timeout: int = 5_000_000_000
     boundary_timeout: int = 30_000_000_000
     auth_timeout: int = 0
+    identity: Identity | None = None

@@ -37,9 +37,9 @@ class ConnectionState:
     conn, ordinal: its number, in events and records, and among the accepted connections.  key: the name by
     which rules and reports know it.  refusal: why no client can be served here, as a sentence.
     server_error: the text of an -ERR with which the server closes.  speak_by: the time (ns) by which the
-    client must have sent something.  tallies: deliveries on sids that are counted and not watched.
-    answers: the answers that the client waits for.
-    actions: the list that all parts append to.
+    client must have sent something.  shut: nothing of the client may go to the server yet.
+    tallies: deliveries on sids that are counted and not watched.  answers: the answers that the client waits
+    for.  actions: the list that all parts append to.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class ConnectionState:
         conn: int,
         ordinal: int,
         address: str,
+        tls_subject: str,
         record: bool,
         budget: Budget,
     ) -> None:
@@ -55,6 +56,7 @@ class ConnectionState:
         self.conn = conn
         self.ordinal = ordinal
         self.address = address
+        self.tls_subject = tls_subject
         self.key = f"#{ordinal}"
         self.phase = Phase.OPENED
         self.connect = Connect()
@@ -67,6 +69,7 @@ class ConnectionState:
         self.server_error = ""
         self.refusal: str | None = None
         self.speak_by: int | None = None
+        self.shut = settings.identity is not None and settings.identity.asks
         self.actions: list[Action] = []
         context = PipeContext(settings, conn, record, budget, Secrets(), self.actions)
 

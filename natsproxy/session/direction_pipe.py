@@ -28,11 +28,11 @@ class DirectionPipe:
     """One direction of one session.
 
     phase: see `phase.py`.  outbox: the items that wait.  swallowing: a rule swallows frames from here on.
-    pending: a call reached its limit while the scanner had more.  handled: the frames that the last call
-    dealt with.  boundary_by: the time (ns) by which a frame that keeps injections back must have ended.
-    unsent: held frames of a connection that is gone, not yet recorded.  open: the frame whose payload is
-    still coming.  later: frames of ours that wait for its end.  owed: bytes of answers to the sender that
-    wait for their fences.
+    pending: a call reached its limit while the scanner had more.  waiting: its last frame is being checked;
+    those behind it wait.  handled: the frames that the last call dealt with.  boundary_by: the time (ns) by
+    which a frame that keeps injections back must have ended.  unsent: held frames of a connection that is
+    gone, not yet recorded.  open: the frame whose payload is still coming.  later: frames of ours that wait
+    for its end.  owed: bytes of answers to the sender that wait for their fences.
     """
 
     def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
@@ -43,7 +43,7 @@ class DirectionPipe:
         self.sender = Sender(direction, self.records, context)
         self.outbox = self.sender.outbox
         self.in_bytes = self.handled = self.owed = 0
-        self.swallowing = self.pending = False
+        self.swallowing = self.pending = self.waiting = False
         self.boundary_by: int | None = None
         self.unsent: deque[Item] | None = None
         self._settings = context.settings
@@ -137,11 +137,11 @@ class DirectionPipe:
             self.flush(now)
         self._changed += out
 
-    def lose(self, run: Run, first: int, now: int) -> None:
-        """Let a run go no further (a link that swallows)."""
+    def lose(self, run: Run, first: int, now: int, cause: str = "swallow") -> None:
+        """Let a run go no further."""
         self.flush(now)
         data = memoryview(run.buffer)[run.start : run.end]
-        self.records.stayed(data, run, first, now, "swallow")
+        self.records.stayed(data, run, first, now, cause)
 
     def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
         """Let a frame go no further, its missing part included."""
@@ -323,11 +323,11 @@ class DirectionPipe:
 
     @property
     def full(self) -> bool:
-        """True if so much is held back that the sender must wait."""
+        """True if the sender must wait: so much is held back, or its last frame is being checked."""
         held = self.outbox.bytes + self.owed
         if held > SMALL and (held > self._settings.queue_bytes or self._budget.spent):
             return True
-        return self.outbox.conditions.stop_reading
+        return self.waiting or self.outbox.conditions.stop_reading
 
     # -- the budget
 

@@ -40,6 +40,9 @@ class Draining:
 
         answers: and once no answer to one of its requests is due.
         """
+        if self._state.shut:  # it has no answers to wait for
+            self._state.end(close_reasons.DRAINED, "natsproxy is shutting down")
+            return
         fence = self._pongs.fence(now)
         # A fence that ends the connection for another cause keeps that cause.
         fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")

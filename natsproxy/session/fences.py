@@ -19,7 +19,7 @@ from typing import Final
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import ConnectionState
 from natsproxy.wire import encode
-from natsproxy.wire.ops import C2S, Op
+from natsproxy.wire.ops import C2S, S2C, Op
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +62,18 @@ class PongQueue:
             self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")
             self._own(self.last)
         return self.last
+
+    def end_here(self, answer: bytes, cause: str, detail: str, now: int) -> None:
+        """End the connection at this place of the c2s stream; answer: frames for the client, or none."""
+        state = self._state
+        if state.shut:  # the server has not been asked anything, and must not be
+            if answer:
+                state.pipes[S2C].inject(answer, Op.ERR.bit, now, "proxy")
+            state.end(cause, detail)
+            return
+        fence = self.fence(now)
+        fence.answer += answer
+        fence.end = (cause, detail)
 
     def _own(self, owner: Fence | None) -> None:
         if self._owners is _NOBODY:

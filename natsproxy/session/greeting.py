@@ -2,7 +2,8 @@
 
 Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the gossip
 goes, under "self" the proxy's own address takes its place, under "pass" it stays.  Its TLS fields go, because
-the client leg offers no TLS.  The nonce passes: nkey and JWT users sign it themselves.
+the client leg offers no TLS.  The nonce passes, for nkey and JWT users to sign, unless the proxy logs in
+itself (`identity.py`).
 """
 
 from __future__ import annotations
@@ -39,17 +40,20 @@ def info_of(greeting: bytes) -> Info | None:
 
 def rewritten(args: bytes, settings: SessionSettings) -> bytes:
     """Return the arguments of INFO as the client gets them; the very same bytes where nothing changes."""
+    remove, change = {*_TLS}, dict[str, Any]()
+    if settings.identity is not None:
+        hidden, change = settings.identity.info_edits()
+        remove |= hidden
     if settings.advertise == "pass":
-        return rewrite_info(args, remove=_TLS)
-    change: dict[str, Any] = {}
+        return rewrite_info(args, remove=remove, set=change)
     if settings.self_port:
-        change = {"host": settings.self_host, "port": settings.self_port}
-    remove = [*_TLS, "ws_connect_urls"]
+        change |= {"host": settings.self_host, "port": settings.self_port}
+    remove.add("ws_connect_urls")
     if settings.advertise == "self" and settings.self_port:
         host = f"[{settings.self_host}]" if ":" in settings.self_host else settings.self_host
         change["connect_urls"] = [f"{host}:{settings.self_port}"]
     else:
-        remove.append("connect_urls")
+        remove.add("connect_urls")
     return rewrite_info(args, remove=remove, set=change)
 
 

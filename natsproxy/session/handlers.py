@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from natsproxy.events import Greeted
-from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.protocol.errors import (
     MAX_PAYLOAD,
     MAX_SUBSCRIPTIONS,
@@ -23,16 +23,19 @@ from natsproxy.protocol.errors import (
     err_text,
 )
 from natsproxy.protocol.info import Info, parse_info
+from natsproxy.rules.interface import Decision
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
+from natsproxy.session.login import Login
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.subscriptions import unsub_max
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
+from natsproxy.wire.parse import head
 
 _NO_LIMIT = 999_999_999  # the largest number that the server reads
 
@@ -63,24 +66,31 @@ class Hooks(NamedTuple):
 class Handlers:
     """The handlers of one connection."""
 
-    def __init__(self, parts: Parts, hooks: Hooks) -> None:
+    def __init__(self, parts: Parts, login: Login, hooks: Hooks) -> None:
         self._state, self._pongs, self._deliveries, self._runner = parts
+        self._login = login
         self._key_of, self._heard = hooks
         self._held_infos: list[tuple[Frame, int]] = []
 
     def on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Learn who the client is, and which rules apply to it."""
-        state, runner = self._state, self._runner
+        """Learn who the client is, at once or when the proxy has checked it."""
         try:
-            state.connect = parse_connect(frame.args, state.connect)
+            connect = parse_connect(frame.args, self._state.connect)
         except ValueError as error:
             pipe.drop(frame, ordinal, now, "proxy")
             pipe.step(PipeEvent.END)
-            self._pongs.fence(now).end = (
-                close_reasons.CLIENT_PROTOCOL,
-                f"a CONNECT that nats-server refuses: {error}",
-            )
+            why = f"a CONNECT that nats-server refuses: {error}"
+            self._pongs.end_here(b"", close_reasons.CLIENT_PROTOCOL, why, now)
             return False
+        refused = self._state.phase is Phase.REFUSED
+        if refused or not self._login.checks(pipe, frame, ordinal, connect, now):
+            self.connected(pipe, frame, ordinal, connect, now)
+        return False
+
+    def connected(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> None:
+        """Let a client's CONNECT go on, and learn which rules apply to it.  connect: its options, merged."""
+        state, runner = self._state, self._runner
+        state.connect = connect
         if state.phase in AFTER_CONNECT:
             if clears_subscriptions(state.info.version):
                 state.subs.clear()
@@ -93,20 +103,17 @@ class Handlers:
         state.speak_by = None
         if state.phase is Phase.REFUSED:
             pipe.drop(frame, ordinal, now, "proxy")
-            return False
+            return
         # Its own record: secrets are taken out of it before it is written.
         pipe.flush(now)
         runner.bind(now)
         self._set_hold()
-        decision = runner.decide(pipe, frame, now)
-        if decision is None:
-            if not state.over:
-                pipe.pass_(frame, ordinal, now)
-                pipe.flush(now)
-                self._pongs.last = None
-        else:
-            runner.carry_out(pipe, frame, ordinal, decision, now)
-        return False
+        args = self._login.rewritten(frame.args)
+        # Rules see the frame that goes on: one that changes it must not bring the client's secrets back.
+        shown = frame if args is frame.args else head(encode.connect(args), C2S) or frame
+        decision = runner.decide(pipe, shown, now)
+        if self._go_on(pipe, frame, ordinal, decision, encode.connect, args, now) and decision is None:
+            self._pongs.last = None
 
     def _set_hold(self) -> None:
         # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
@@ -128,12 +135,8 @@ class Handlers:
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         pipe.step(PipeEvent.END)
-        fence = self._pongs.fence(now)
-        fence.answer += err_frame(MAX_PAYLOAD.text)
-        fence.end = (
-            close_reasons.CLIENT_PROTOCOL,
-            f"a payload of {frame.size} bytes; the server takes {most}",
-        )
+        why = f"a payload of {frame.size} bytes; the server takes {most}"
+        self._pongs.end_here(err_frame(MAX_PAYLOAD.text), close_reasons.CLIENT_PROTOCOL, why, now)
         return False
 
     def on_sub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
@@ -220,6 +223,7 @@ class Handlers:
         self._set_hold()
         state.last_info = frame.raw
         if first:
+            self._login.greeted(frame.args)
             state.refusal = refusal(state.info)
             state.speak_by = now + state.settings.auth_timeout if state.settings.auth_timeout else None
             state.step(PhaseEvent.INFO if state.refusal is None else PhaseEvent.UNUSABLE_INFO)
@@ -236,18 +240,35 @@ class Handlers:
     def _send_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
         args = rewritten(frame.args, self._state.settings)
         decision = self._runner.decide(pipe, frame._replace(args=args), now)
+        self._go_on(pipe, frame, ordinal, decision, encode.info, args, now)
+
+    def _go_on(
+        self,
+        pipe: DirectionPipe,
+        frame: Frame,
+        ordinal: int,
+        decision: Decision | None,
+        form: Callable[[bytes], bytes],
+        args: bytes,
+        now: int,
+    ) -> bool:
+        """Let a greeting go on with other arguments, as the rules decided; False where the end came first.
+
+        form: makes a frame of arguments.  args: the very same bytes where nothing changes.
+        """
         if self._state.over:
-            return
+            return False
         if decision is not None:
             if decision.out is None and args is not frame.args:
-                decision = decision._replace(out=(encode.info(args),), cause=decision.cause or "proxy")
+                decision = decision._replace(out=(form(args),), cause=decision.cause or "proxy")
             self._runner.carry_out(pipe, frame, ordinal, decision, now)
         elif args is frame.args:
             pipe.flush(now)
             pipe.pass_(frame, ordinal, now)
         else:
-            pipe.replace(frame, (encode.info(args),), ordinal, now, "proxy")
+            pipe.replace(frame, (form(args),), ordinal, now, "proxy")
         pipe.flush(now)
+        return True
 
     def on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Learn from an -ERR which subscription the server does not have, or why it will close."""

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from natsproxy.protocol.connect import Connect
-from natsproxy.protocol.errors import AUTH_TIMEOUT
 from natsproxy.rules.interface import Chain, Subscription
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, SessionSettings
@@ -26,20 +25,22 @@ from natsproxy.session.bypass import Bypass
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.direction_records import UNSENT
 from natsproxy.session.draining import Draining
 from natsproxy.session.fences import PongQueue
+from natsproxy.session.first_frames import FirstFrames
 from natsproxy.session.frame_paths import FramePaths
 from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import Handlers, Hooks
+from natsproxy.session.login import Login
 from natsproxy.session.parts import Parts
-from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent
+from natsproxy.session.phase import FIRST_STOPPED, OVER, UNFRAMED, Phase, PhaseEvent
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.stream_ends import StreamEnds
 from natsproxy.session.unframed import UnframedStreams
 from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
-from natsproxy.wire import encode
 from natsproxy.wire.frames import Body, Frame, Malformed, Run
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction
 
 MOST = 1024  # neighbouring frames that are dealt with together
 
@@ -61,12 +62,15 @@ class Session:
         conn: int,
         ordinal: int,
         address: str,
+        tls_subject: str = "",
         record: bool,
         now: int,
         budget: Budget | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008 (it is immutable)
     ) -> None:
-        state = ConnectionState(settings, conn, ordinal, address, record, budget or Budget(UNLIMITED))
+        state = ConnectionState(
+            settings, conn, ordinal, address, tls_subject, record, budget or Budget(UNLIMITED)
+        )
         self.pipes = state.pipes
         self._state = state
         self._actions = state.actions
@@ -74,9 +78,11 @@ class Session:
         deliveries = Deliveries(state, self._pongs)
         self._runner = RuleRunner(state, self._pongs, deliveries, chain, now)
         parts = Parts(state, self._pongs, deliveries, self._runner)
-        self._handlers = Handlers(parts, hooks)
+        self._login = Login(state, self._pongs)
+        self._handlers = Handlers(parts, self._login, hooks)
         self._paths = FramePaths(parts, self._handlers)
         self._unframed = UnframedStreams(parts)
+        self._first_frames = FirstFrames(parts, self._login, self._handlers, self._unframed)
         self._draining = Draining(state, self._pongs)
         self._ends = StreamEnds(state)
         self.bypass = Bypass(state, self._pongs)
@@ -172,13 +178,13 @@ class Session:
         if pipe.phase is UNFRAMED:
             pipe.pass_unframed(data, now)
             return self.take_actions()
-        if direction == C2S and self._state.phase is REFUSED:
-            self._turn_away(pipe, data, now)
-            return self.take_actions()
         pipe.set_buffer_limit()
         if data:
             pipe.scanner.feed(data)
-        self._scan(pipe, now, limit)
+        if direction == C2S and self._first_frames.special and not pipe.waiting:
+            self._first_frames.take(pipe, now)
+        if not (pipe.waiting or self.over or pipe.phase >= FIRST_STOPPED):
+            self._scan(pipe, now, limit)
         pipe.flush(now)
         self._runner.emit_fired()
         # Both: a frame of one direction may put an answer of ours into the other.
@@ -217,10 +223,10 @@ class Session:
                 break
             # Not `first` plus the frames taken: `neighbours` may have given some back.
             first = scanner.ordinal
-            if (first >= stop or limit.reached()) and not pipe.unframed:
+            if (first >= stop or pipe.waiting or limit.reached()) and not pipe.unframed:
                 # The scanner has read one frame ahead, and rules may change before the next call.
                 scanner.untake([])
-                pipe.pending = True
+                pipe.pending = not pipe.waiting
                 break
         pipe.handled = scanner.ordinal - begin
 
@@ -228,30 +234,12 @@ class Session:
 
     def eof(self, direction: Direction, now: int) -> list[Action]:
         """Take the end of a direction's stream; return the actions that follow."""
-        self._ends.take(self.pipes[direction], now)
+        c2s = self.pipes[C2S]
+        if direction == C2S and (self._state.shut or c2s.waiting):  # its last bytes are not for the server
+            self._state.end(close_reasons.CLIENT_CLOSED)
+        else:
+            self._ends.take(self.pipes[direction], now)
         return self.take_actions()
-
-    def _turn_away(self, pipe: DirectionPipe, data: bytes, now: int) -> None:
-        """Answer the first frame of a client that cannot be served with the reason for that."""
-        pipe.scanner.feed(data)
-        segment = pipe.scanner.next()
-        if segment is None:
-            return
-        if isinstance(segment, Frame) and segment.op == Op.CONNECT:
-            # The log names the client, and its connection key counts.
-            self._handlers.on_connect(pipe, segment, 0, now)
-        self.pipes[S2C].inject(encode.err(f"natsproxy: {self._state.refusal}"), Op.ERR.bit, now, "proxy")
-        self._state.end(close_reasons.REFUSED, self._state.refusal or "")
-
-    def _stalled(self, now: int) -> None:
-        """End a connection whose client has had its INFO and says nothing, as the server does."""
-        self._state.speak_by = None
-        c2s, s2c = self.pipes
-        if s2c.outbox.bytes or c2s.full:  # a rule holds its INFO or its frames back
-            self._state.speak_by = now + self._state.settings.auth_timeout
-        elif not c2s.scanner.ordinal and not c2s.mid_frame:
-            s2c.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
-            self._state.end(close_reasons.STALLED, "the client said nothing in the auth time-out")
 
     # -- time
 
@@ -261,12 +249,12 @@ class Session:
             return self.take_actions()
         self._ends.tick(now)
         if self._state.speak_by is not None and self._state.speak_by <= now:
-            self._stalled(now)
+            self._first_frames.stalled(now)
         self._runner.update_conditions(now)
         injected, close, self._rules_due = self._runner.rules.due(now)
         self._runner.emit_fired()
         for direction, raw in injected:
-            if direction == C2S or self._state.phase is Phase.READY:
+            if self._state.phase is Phase.READY or (direction == C2S and not self._state.shut):
                 self.pipes[direction].inject(raw, 0, now, "rule")
         if close is not None:
             self._runner.close(self.pipes[S2C], close.cause, close.raw, close.reset, now)
@@ -302,6 +290,14 @@ class Session:
 
     # -- control
 
+    def authenticated(self, refusal: str | None, now: int) -> list[Action]:
+        """Go on with the CONNECT of an `Authenticate`.  refusal: the reason against it, None for none."""
+        asked = self._login.answered(refusal, now)
+        if asked is not None:
+            self._handlers.connected(self.pipes[C2S], *asked, now)
+            self._runner.emit_fired()
+        return self.take_actions()
+
     def stop(self) -> None:
         """Note that the connection is gone: it asks for nothing more but the records of `closed`."""
         self._state.step(PhaseEvent.END)
@@ -316,7 +312,7 @@ class Session:
 
     def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
         """Call `then` where the server has answered all that the client has sent so far."""
-        if self.over or self.pipes[C2S].mid_frame:
+        if self.over or self._state.shut or self.pipes[C2S].mid_frame:
             then(now)
         else:
             self._pongs.fence(now).then.append(then)
@@ -343,6 +339,7 @@ class Session:
         While the session is `unrecorded`, there is more to come.
         """
         self._runner.rules.close(now)
+        self._login.abandon(now, UNSENT)
         for pipe in self.pipes:
             pipe.abandon(now, limit)
             pipe.refund()

@@ -6,6 +6,7 @@ ends the connection, behind the frames that still wait for the client.
 
 from __future__ import annotations
 
+from natsproxy.protocol.errors import AUTHORIZATION
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.direction_pipe import DirectionPipe
@@ -62,7 +63,10 @@ class StreamEnds:
             state.end(close_reasons.REFUSED, state.refusal or "")
         elif state.server_error:
             # A client that closes because of it does not make it the client's doing.
-            state.end(close_reasons.SERVER_CLOSED, f"the server said {state.server_error!r}")
+            identity = state.settings.identity
+            ours = identity is not None and identity.credentials is not None
+            whom = " to natsproxy's own login" if ours and state.server_error == AUTHORIZATION.text else ""
+            state.end(close_reasons.SERVER_CLOSED, f"the server said {state.server_error!r}{whom}")
         elif state.pipes[C2S].ended:
             state.end(close_reasons.CLIENT_CLOSED)
         else:

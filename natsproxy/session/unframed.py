@@ -38,7 +38,7 @@ class UnframedStreams:
         if pipe.direction == S2C:
             pipe.step(PipeEvent.END)
             state.end(close_reasons.SERVER_PROTOCOL, where)
-        elif state.settings.unparsed == "pass" and not self._runner.chain.guards:
+        elif state.settings.unparsed == "pass" and not (self._runner.chain.guards or state.shut):
             state.notice("warning", f"passing what is not NATS: {where}", now)
             pipe.step(PipeEvent.UNFRAME)
             pipe.pass_unframed(pipe.scanner.rest(), now)
@@ -49,11 +49,9 @@ class UnframedStreams:
         else:
             # Its -ERR goes out where the server's would: behind the replies to all earlier frames.
             pipe.step(PipeEvent.END)
-            fence = self._pongs.fence(now)
             text = _ANSWERS[bad.fault]
-            if text is not None:
-                fence.answer += encode.err(text)
-            fence.end = (close_reasons.CLIENT_PROTOCOL, where)
+            answer = b"" if text is None else encode.err(text)
+            self._pongs.end_here(answer, close_reasons.CLIENT_PROTOCOL, where, now)
 
     def opaque(self, pipe: DirectionPipe, segment: Opaque, now: int) -> None:
         """Pass the server's stream unread from an unknown operation on, unless a rule needs it."""

@@ -26,6 +26,7 @@ class FakeView:
     conn: int = 1
     ordinal: int = 1
     address: str = "127.0.0.1:50000"
+    tls_subject: str = ""
     key: str = "app"
     connect: Connect = field(default_factory=lambda: Connect(verbose=False, pedantic=False, name="app"))
     info: Info = field(default_factory=Info)

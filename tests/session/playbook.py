@@ -23,7 +23,7 @@ from natsproxy.rules.interface import (
     LinkConditions,
     View,
 )
-from natsproxy.session.actions import Action, Emit, End, Finish, Record, Send, SessionSettings
+from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send, SessionSettings
 from natsproxy.session.session import Session
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
@@ -37,12 +37,13 @@ CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":
 class Playbook:
     """One session and the actions that it asked for."""
 
-    def __init__(self, chain: Chain | None = None, **settings: object) -> None:
+    def __init__(self, chain: Chain | None = None, *, tls_subject: object = "", **settings: object) -> None:
         self.now = 0
         self.records: list[Frames] = []
         self.events: list[Event] = []
         self.end: End | None = None
         self.finished: list[Direction] = []
+        self.asked: list[tuple[str, str]] = []
         self._out = [bytearray(), bytearray()]
         self.session = Session(
             SessionSettings(advertise="pass", **settings),  # type: ignore[arg-type]
@@ -50,6 +51,7 @@ class Playbook:
             conn=1,
             ordinal=1,
             address="127.0.0.1:1",
+            tls_subject=str(tls_subject),
             record=True,
             now=0,
         )
@@ -66,6 +68,8 @@ class Playbook:
                 self.events.append(action.event)
             elif isinstance(action, Finish):
                 self.finished.append(action.direction)
+            elif isinstance(action, Authenticate):
+                self.asked.append((action.user, action.password))
             else:
                 self.end = action
 
@@ -77,6 +81,13 @@ class Playbook:
     def server(self, data: bytes) -> Playbook:
         """Take bytes from the server."""
         self.do(self.session.receive(S2C, data, self.now))
+        return self
+
+    def authenticated(self, refusal: str | None = None) -> Playbook:
+        """Answer the check of a password."""
+        self.do(self.session.authenticated(refusal, self.now))
+        if self.session.pipes[C2S].pending:
+            self.do(self.session.receive(C2S, b"", self.now))
         return self
 
     def eof(self, direction: Direction) -> Playbook:

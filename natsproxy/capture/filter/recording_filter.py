@@ -172,7 +172,8 @@ class RecordingFilter:
             (self.native.take_in if wanted else self.native.leave_out)(conn)
 
     def _frames(self, record: Frames) -> Iterator[Frames]:
-        if record.ops & Op.CONNECT.bit and record.direction == C2S:
+        # One without a number of its own is the proxy's, in the place of the client's.
+        if record.ops & Op.CONNECT.bit and record.direction == C2S and record.in_first is not None:
             # `redact` has split such records: a CONNECT is alone in its own.
             self._connect(record.conn, next(frames(bytes(record.data), C2S)).args)
         if record.ops & _GREETING:

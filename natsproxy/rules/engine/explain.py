@@ -51,6 +51,7 @@ class SampleView:
     pedantic: bool = False
     subs: dict[bytes, Subscription] = field(default_factory=dict)
     subs_version: int = 0
+    tls_subject: str = ""
 
     def count_sid(self, sid: bytes) -> None:
         """Count nothing."""

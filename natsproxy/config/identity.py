@@ -1,0 +1,110 @@
+"""The identity of a proxy from its files: its credentials, its key, and the table of its clients.
+
+A secret is read from a file or from an environment variable (`env:NAME`), never from the command line, which
+everybody on the machine can read.  No error quotes a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from natsproxy.errors import ConfigError
+from natsproxy.protocol.credentials import read_credentials, read_seed
+from natsproxy.session.identity import Identity
+
+_T = TypeVar("_T")
+_VARIABLE: Final = "env:"
+_HASH: Final = re.compile(r"\$2[abxy]\$[0-3][0-9]\$[./A-Za-z0-9]{53}")
+
+
+def identity(o: Mapping[str, Any]) -> Identity | None:
+    """Return the identity that option values (by `Option.key`) describe, None for none.
+
+    Raises ConfigError, also where credentials would be lent to anybody.
+    """
+    key = _from(o, "proxy_key", read_seed)
+    credentials = _from(o, "upstream_credentials", read_credentials)
+    clients = o["client_auth"] or ("users" if o["client_users"] else None)
+    if credentials is None:
+        if clients is not None:
+            raise ConfigError(
+                f"{_named(o)} needs upstream_credentials: without them clients log in themselves"
+            )
+        return Identity(key=key) if key is not None else None
+    if clients is None:
+        raise ConfigError(
+            "upstream_credentials lend the proxy's login to every client: "
+            'say who may use it with client_users, or write client_auth = "none"'
+        )
+    if (clients == "users") != (o["client_users"] is not None):
+        raise ConfigError(f'client_auth = "{clients}" {_MISFITS[clients == "users"]}')
+    if o["unparsed"] == "pass":
+        raise ConfigError('unparsed = "pass" is a way around upstream_credentials: make it "close"')
+    return Identity(credentials, clients, key)
+
+
+_MISFITS: Final = ("has no use for client_users", "needs client_users")
+
+
+def _named(o: Mapping[str, Any]) -> str:
+    return "client_auth" if o["client_auth"] else "client_users"
+
+
+def _from(o: Mapping[str, Any], key: str, read: Callable[[str], _T]) -> _T | None:
+    """Return what the file or variable of an option says, None without one.  Raises ConfigError."""
+    source: str | None = o[key]
+    if source is None:
+        return None
+    try:
+        return read(_text(source))
+    except OSError as error:
+        raise ConfigError(f"cannot read the {key} {source}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{key} {source} is not text") from None
+    except ValueError as error:
+        raise ConfigError(f"{key} {source} {error}") from None
+
+
+def _text(source: str) -> str:
+    if not source.startswith(_VARIABLE):
+        return Path(source).expanduser().read_text()
+    text = os.environ.get(source.removeprefix(_VARIABLE))
+    if not text:
+        raise ValueError("is not set")
+    return text
+
+
+def client_users(path: Path | None) -> dict[str, bytes]:
+    """Return the bcrypt hashes of a table of users by name; no file is an empty table.
+
+    Raises ConfigError that names the file and the user.
+    """
+    if path is None:
+        return {}
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the client_users {path}: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    users = document.get("users")
+    if set(document) != {"users"} or not isinstance(users, list) or not users:
+        raise ConfigError(f"{path}: must have [[users]] tables with user and password, and nothing else")
+    found: dict[str, bytes] = {}
+    for number, entry in enumerate(users, 1):
+        if not isinstance(entry, Mapping) or set(entry) != {"user", "password"}:
+            raise ConfigError(f"{path}: user {number} must have user and password, and nothing else")
+        user, password = entry["user"], entry["password"]
+        if not isinstance(user, str) or not user or user in found:
+            raise ConfigError(f"{path}: user {number} has no name of its own")
+        if not isinstance(password, str) or not _HASH.fullmatch(password):
+            raise ConfigError(
+                f"{path}: the password of {user!r} must be a bcrypt hash, as `nats server passwd` prints it"
+            )
+        found[user] = password.encode()
+    return found

@@ -1,0 +1,57 @@
+"""The users of a proxy that logs in itself: passwords are checked against bcrypt hashes.
+
+A check takes 50 to 100 ms of a processor, so it is done in a thread, and no more at once than half of the
+processors can do: the others are for traffic.  bcrypt releases the interpreter lock meanwhile.
+
+A user that does not exist takes as long as one that does, and the same time at each attempt: its password is
+compared with the hash of another user.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import trio
+
+from natsproxy.errors import ConfigError
+
+_MOST = 72  # bytes of a password that bcrypt, and so nats-server, looks at
+
+
+class ClientUsers:
+    """A table of users.
+
+    hashes: by user name, at least one.  Raises ConfigError where the package bcrypt is missing.
+    """
+
+    def __init__(self, hashes: Mapping[str, bytes]) -> None:
+        try:
+            from bcrypt import checkpw  # needed by proxies with a table of users only
+        except ImportError:
+            text = "a table of users needs the package bcrypt: pip install 'natsproxy[identity]'"
+            raise ConfigError(text) from None
+        self._matches = checkpw
+        self._hashes = dict(hashes)
+        self._all = sorted(self._hashes.values())
+        self._salt = secrets.token_bytes(32)
+        self._limiter = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) // 2))
+
+    async def refusal(self, user: str, password: str) -> str | None:
+        """Return why a client is not the user that it says it is, as a clause; None where it is."""
+        known = self._hashes.get(user)
+        expected = known or self._another(user)
+        raw = password.encode("utf-8", "replace")[:_MOST]
+        # A client that leaves does not wait for its check; the thread still counts until it is done.
+        matches = await trio.to_thread.run_sync(
+            self._matches, raw, expected, limiter=self._limiter, abandon_on_cancel=True
+        )
+        if known is None:
+            return f"there is no user {user!r}" if user else "the client named no user"
+        return None if matches else f"a wrong password for the user {user!r}"
+
+    def _another(self, user: str) -> bytes:
+        number = int.from_bytes(blake2b(user.encode("utf-8", "replace"), key=self._salt).digest(), "big")
+        return self._all[number % len(self._all)]

@@ -1,0 +1,58 @@
+"""The identity of the proxy: its own login at the server, and what it asks of clients in return.
+
+Theory
+1. Without one, a client logs in at the server itself: its credentials and the server's nonce pass unchanged.
+2. With credentials of its own the proxy takes the client's out of each CONNECT and puts its own in.  Clients
+   see no nonce, and `auth_required` says what the proxy asks for.
+3. Independent of that, a key signs the nonce as that of a trusted proxy (`proxy_sig`, ADR-55).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from natsproxy.protocol import gojson
+from natsproxy.protocol.connect import AUTH_FIELDS
+from natsproxy.protocol.credentials import Credentials, KeyPair
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity of the proxy.
+
+    credentials: its own; None: clients bring theirs.  clients: how it knows its clients, then: "users" (a
+    table of passwords), "certificate" (one that the listener has verified) or "none".  key: that of a trusted
+    proxy, or None.
+    """
+
+    credentials: Credentials | None = None
+    clients: str = "none"
+    key: KeyPair | None = field(default=None, repr=False)
+
+    @property
+    def asks(self) -> bool:
+        """True if a client must prove to the proxy who it is."""
+        return self.credentials is not None and self.clients != "none"
+
+    def info_edits(self) -> tuple[set[str], dict[str, Any]]:
+        """Return the members of INFO that clients do not get, and those that they get changed."""
+        if self.credentials is None:
+            return set(), {}
+        if self.clients == "users":
+            return {"nonce"}, {"auth_required": True}
+        return {"nonce", "auth_required"}, {}
+
+    def rewritten(self, args: bytes, nonce: str) -> bytes:
+        """Return the arguments of a client's CONNECT as the server gets them.
+
+        nonce: of the server's first INFO, or "".  Raises ValueError where `args` is not an object.
+        """
+        own: dict[str, str] = {}
+        remove: set[str] = set()
+        if self.credentials is not None:
+            own = self.credentials.connect_fields(nonce)
+            remove = set(AUTH_FIELDS).difference(own)
+        if self.key is not None and nonce:
+            own["proxy_sig"] = self.key.sign(nonce)
+        return gojson.rewrite(args, remove=remove.difference(own), set=own)

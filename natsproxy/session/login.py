@@ -1,0 +1,108 @@
+"""The login of a client: its CONNECT on the way to the server, where the proxy has an identity.
+
+A client that must prove who it is gets nothing through before that: its first frame is CONNECT, and behind a
+CONNECT that is being checked its bytes wait.  The check itself takes a thread and 50 to 100 ms, so it is an
+action (`Authenticate`), and `authenticated` goes on with the answer.  Each CONNECT is checked: nats-server
+takes a second one, and merges it over the first.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from natsproxy.protocol import gojson
+from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.errors import AUTHORIZATION, err_frame
+from natsproxy.session import close_reasons
+from natsproxy.session.actions import Authenticate
+from natsproxy.session.connection import ConnectionState
+from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.fences import PongQueue
+from natsproxy.session.identity import Identity
+from natsproxy.session.phase import PipeEvent
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S
+
+_GIVEN: Final[dict[str, type]] = {"user": str, "pass": str}
+
+
+class Asked(NamedTuple):
+    """A CONNECT that is being checked, its ordinal, and its options over those of the connection."""
+
+    frame: Frame
+    ordinal: int
+    connect: Connect
+
+
+class Login:
+    """The login of one client.
+
+    asked: the CONNECT that is being checked, None for none.
+    """
+
+    def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
+        self.asked: Asked | None = None
+        self._identity: Identity | None = state.settings.identity
+        self._state = state
+        self._pongs = pongs
+        self._nonce = ""
+        self._given: dict[str, str] = {}
+
+    def greeted(self, args: bytes) -> None:
+        """Keep the nonce of the server's first INFO: later ones have none."""
+        self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
+
+    def checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
+        """Return whether a CONNECT is dealt with for now: it is being checked, or was refused."""
+        if self._identity is None or not self._identity.asks:
+            return False
+        if self._identity.clients == "certificate":
+            if self._state.tls_subject:
+                self._state.shut = False
+                return False
+            self._refuse(pipe, frame, ordinal, "the client has shown no certificate", now)
+            return True
+        self._given |= gojson.fill(frame.args, _GIVEN)
+        self.asked = Asked(frame, ordinal, connect)
+        pipe.waiting = True
+        user, password = (self._given.get(name, "") for name in _GIVEN)
+        self._state.actions.append(Authenticate(user, password))
+        return True
+
+    def answered(self, refusal: str | None, now: int) -> Asked | None:
+        """Return the CONNECT that may go on; None where it was refused.  refusal: the reason, as a clause."""
+        asked, self.asked = self.asked, None
+        if asked is None or self._state.over:
+            return None
+        pipe = self._state.pipes[C2S]
+        pipe.waiting = False
+        if refusal is not None:
+            self._state.connect = asked.connect  # for the log; the rules see nothing of it any more
+            self._refuse(pipe, asked.frame, asked.ordinal, refusal, now)
+            return None
+        self._state.shut = False
+        pipe.pending = True  # the bytes behind it
+        return asked
+
+    def refuse_early(self, pipe: DirectionPipe, now: int) -> None:
+        """End the connection of a client that sends anything before its CONNECT."""
+        self._end(pipe, "the client sent something else before its CONNECT", now)
+
+    def _refuse(self, pipe: DirectionPipe, frame: Frame, ordinal: int, why: str, now: int) -> None:
+        pipe.drop(frame, ordinal, now, "proxy")
+        self._end(pipe, why, now)
+
+    def _end(self, pipe: DirectionPipe, why: str, now: int) -> None:
+        pipe.step(PipeEvent.END)
+        self._pongs.end_here(err_frame(AUTHORIZATION.text), close_reasons.UNAUTHORIZED, why, now)
+
+    def rewritten(self, args: bytes) -> bytes:
+        """Return the arguments of a CONNECT as the server gets them; the same bytes without an identity."""
+        return args if self._identity is None else self._identity.rewritten(args, self._nonce)
+
+    def abandon(self, now: int, cause: str) -> None:
+        """Record a CONNECT that was being checked when the connection ended."""
+        if self.asked is not None:
+            frame, ordinal, _ = self.asked
+            self.asked = None
+            self._state.pipes[C2S].drop(frame, ordinal, now, cause)
