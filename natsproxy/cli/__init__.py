@@ -2,7 +2,8 @@
 
 Each command has one file; `COMMANDS` names it, and it is imported when the command runs.  No other package
 imports click.  `params`, `filters`, `paths` and `table` hold the shared options and output, `exits` turns
-errors and signals into exit codes, `foreground` runs trio code until a signal stops it.
+errors and signals into exit codes, `foreground` runs trio code until a signal stops it, `service` and
+`supervision` are the process of `run`.
 
 Read `exits` first (the promises that hold for every command), then `run`.
 """
@@ -20,6 +21,10 @@ from natsproxy.cli.exits import GuardedGroup
 
 COMMANDS = {
     "run": ("natsproxy.cli.run:run", "Relay between clients and a server."),
+    "healthcheck": (
+        "natsproxy.cli.healthcheck:healthcheck",
+        "Tell by the exit code whether a proxy is ready.",
+    ),
     "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
     "capture": ("natsproxy.cli.capture:capture", "Show, check and mend captures."),
     "rules": ("natsproxy.cli.rules:rules", "Check and explain rules, list their kinds."),

@@ -20,12 +20,14 @@ from click.shell_completion import CompletionItem
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.service import Service
+from natsproxy.cli.supervision import Supervision
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
 from natsproxy.config.option import Option
 from natsproxy.config.options import OPTIONS
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.log import LogFile, logger
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.systemd import Notifier, passed_sockets
 
 
 class _OptionType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
@@ -131,7 +133,17 @@ def run(config: Path | None, **values: Any) -> None:
     if config is not None and values["rules"] is not None and inline_rules(config):
         click.echo(f"Warning: {values['rules']} replaces the [[rules]] of {config}", err=True)
     with LogFile(values["log_file"]) as file:
-        service = Service(Proxy(proxy_settings(values)), file, config, values["rules"])
+        proxy = Proxy(proxy_settings(values), sockets=passed_sockets(os.environ))
+        supervision = Supervision(proxy, Notifier(os.environ), values["ready_file"], values["live_file"])
+        supervision.prepare()
+        service = Service(
+            proxy,
+            file,
+            config,
+            values["rules"],
+            watched=values["rules_watch"],
+            supervision=supervision if supervision.wanted else None,
+        )
         service.load_rules()
         log = logger(file, values["log_format"], values["log_level"])
         run_with_signals(partial(service.run, log), *STOP, signal.SIGHUP)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from natsproxy.cli.file_watch import FileWatch
+from natsproxy.cli.supervision import Supervision
 from natsproxy.config.build import inline_rules, rules_file
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.log import EventLog, LogFile
@@ -21,15 +24,30 @@ from natsproxy.rules.model.rule import Rule
 class Service:
     """A proxy with a log and signals.
 
-    config, rules: the files with its rules; a rules file wins.  stopped_at_once: True after a second signal
-    ended it before it was drained.
+    config, rules: the files with its rules; a rules file wins.  watched: a change of that file loads them
+    again.  supervision: tells others of the proxy.  stopped_at_once: True after a second signal ended it
+    before it was drained.
     """
 
-    def __init__(self, proxy: Proxy, file: LogFile, config: Path | None, rules: Path | None) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        file: LogFile,
+        config: Path | None,
+        rules: Path | None,
+        *,
+        watched: bool = False,
+        supervision: Supervision | None = None,
+    ) -> None:
         self._proxy = proxy
         self._file = file
         self._config = config
         self._rules = rules
+        self._supervision = supervision
+        source = rules or config
+        if watched and source is None:
+            raise ConfigError("rules-watch watches the file of rules or --config: there is neither")
+        self._watch = FileWatch(source) if watched and source is not None else None
         self.stopped_at_once = False
 
     def load_rules(self) -> list[str]:
@@ -38,6 +56,8 @@ class Service:
         Raises ConfigError, and changes nothing, for a bad file and for a configuration file whose rules
         have disappeared (`rules = []` clears them).
         """
+        if self._watch is not None:
+            self._watch.reading()
         before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
         rules: tuple[Rule, ...] | None = None
         if self._rules is not None:
@@ -67,6 +87,10 @@ class Service:
                 seed=proxy.seed,
                 record=str(proxy.recorder.file) if proxy.recorder is not None else None,
             )
+            if self._supervision is not None:
+                nursery.start_soon(self._supervision.run, log)
+            if self._watch is not None:
+                nursery.start_soon(self._watch_rules, self._watch, log)
             await proxy.done.wait()
             nursery.cancel_scope.cancel()
         events.close()
@@ -78,7 +102,8 @@ class Service:
         async with trio.open_nursery() as nursery:
             async for number in signals:
                 if number == signal.SIGHUP:
-                    self._reload(log)
+                    with self._supervision.reloading() if self._supervision is not None else nullcontext():
+                        self._reload(log)
                 elif draining:
                     log.warning("stopping at once")
                     self.stopped_at_once = True
@@ -87,6 +112,8 @@ class Service:
                     draining = True
                     log.info("draining", connections=len(self._proxy.relays))
                     nursery.start_soon(self._proxy.drain)
+                    if self._supervision is not None:
+                        self._supervision.stopping(log)
 
     def _reload(self, log: Any) -> None:
         self._proxy.rotate()
@@ -94,6 +121,14 @@ class Service:
             self._file.reopen()
         except NatsproxyError as error:
             log.error("the log stays where it was", reason=str(error))
+        self._reload_rules(log)
+
+    async def _watch_rules(self, watch: FileWatch, log: Any) -> None:
+        while True:
+            await watch.changed()
+            self._reload_rules(log)
+
+    def _reload_rules(self, log: Any) -> None:
         try:
             gone = self.load_rules()
         except NatsproxyError as error:

@@ -198,6 +198,27 @@ OPTIONS: Final = (
         metavar="SUBJECT=ACTION",
     ),
     Option(
+        "rules-watch",
+        values.boolean,
+        False,
+        "Reload the rules when their file changes, as SIGHUP does, but in the same segment of the capture.",
+    ),
+    Option(
+        "ready-file",
+        path,
+        None,
+        "A file that is there, and touched every second, while the upstream answers; it has the listening "
+        "addresses.",
+        metavar="FILE",
+    ),
+    Option(
+        "live-file",
+        path,
+        None,
+        "A file that is touched every second while the proxy works, whether or not the upstream answers.",
+        metavar="FILE",
+    ),
+    Option(
         "log-format",
         values.one_of("auto", "console", "json"),
         "auto",

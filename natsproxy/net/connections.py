@@ -53,7 +53,7 @@ class Connections:
     """Serves the accepted connections of one proxy.
 
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
-    seed: of the choice between servers.  plane: moves their bytes; the proxy sets it.
+    upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes; the proxy sets it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Connections:
         self._session_settings = _session_settings(settings)
         self._recording = recording
         self._emit = emit
-        self._upstreams = Upstreams(settings, emit, now_ns, seed)
+        self.upstreams = Upstreams(settings, emit, now_ns, seed)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
         self._budget = Budget(settings.buffers)
         self._users = ClientUsers(settings.client_users) if settings.client_users else None
@@ -147,7 +147,7 @@ class Connections:
     ) -> End:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
-        endpoint, server, greeting = await self._upstreams.dial(accepted.facts)
+        endpoint, server, greeting = await self.upstreams.dial(accepted.facts)
         if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
             server.close()
             return refusal
@@ -196,7 +196,7 @@ class Connections:
 
     def _heard(self, conn: int, said: Info | str) -> None:
         """Take what the server of a connection says: it may concern later connections."""
-        self._upstreams.heard(self._endpoints[conn], said)
+        self.upstreams.heard(self._endpoints[conn], said)
 
     async def _refusal_of(self, user: str, password: str) -> str | None:
         """Return why a client is not who it says it is, as a clause; None where it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,23 +18,55 @@ from natsproxy.net.leg import Leg
 _RETRY: Final = 0.1  # seconds until the next try where the process is out of descriptors
 
 
-async def open_listeners(listeners: Sequence[Listener]) -> list[tuple[trio.SocketListener, Listener]]:
+async def open_listeners(
+    listeners: Sequence[Listener], passed: Sequence[socket.socket] = ()
+) -> list[tuple[trio.SocketListener, Listener]]:
     """Listen on the addresses of all listeners, or on none; one may stand for several sockets.
 
-    Raises ConfigError that names the address at fault.
+    passed: sockets that listen already.  A listener whose address one has gets it, and each must find its
+    listener.  Raises ConfigError that names the address at fault.
     """
     sockets: list[tuple[trio.SocketListener, Listener]] = []
-    for listener in listeners:
-        address = listener.address
-        try:
-            for opened in await trio.open_tcp_listeners(address.port, host=address.host or None):
+    waiting = list(passed)
+    try:
+        for listener in listeners:
+            for opened in await _open(listener.address, waiting):
                 sockets.append((opened, listener))
-        except OSError as error:
-            for opened, _ in sockets:
-                await opened.aclose()
-            reason = error.strerror or str(error)
-            raise ConfigError(f"cannot listen on {address}: {reason}") from None
+        if waiting:
+            place = Address(*waiting[0].getsockname()[:2])
+            raise ConfigError(f"the service manager passed a socket for {place}, which no --listen names")
+    except BaseException:
+        for opened, _ in sockets:
+            await trio.aclose_forcefully(opened)
+        raise
     return sockets
+
+
+async def _open(address: Address, waiting: list[socket.socket]) -> Sequence[trio.SocketListener]:
+    """Listen on an address, with the sockets that are there for it; they are taken out of `waiting`."""
+    try:
+        mine = await _at(address, waiting) if waiting else []
+        for one in mine:
+            waiting.remove(one)
+        if mine:
+            return [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in mine]
+        return await trio.open_tcp_listeners(address.port, host=address.host or None)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
+
+
+async def _at(address: Address, sockets: Sequence[socket.socket]) -> list[socket.socket]:
+    """Return the sockets that listen on an address."""
+    found = await trio.socket.getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    places = {_place(*sockaddr[:2]) for *_, sockaddr in found}
+    return [one for one in sockets if _place(*one.getsockname()[:2]) in places]
+
+
+def _place(host: str | int, port: int | str) -> tuple[str, int]:
+    """Return host and port; all addresses of IPv4 and of IPv6 are one place, since a socket may have both."""
+    return "*" if str(host) in ("0.0.0.0", "::") else str(host), int(port)  # noqa: S104 - only compared
 
 
 def local_address(listener: trio.SocketListener) -> Address:

@@ -9,8 +9,8 @@ deadline.  A third one, around both, has the recorder, which outlives the connec
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from socket import gethostname
+import socket
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -40,12 +40,19 @@ _DRAIN_LOOK: Final = 0.02  # seconds between two looks at the requests without a
 class Proxy:
     """A running proxy.
 
+    sockets: those that listen already on addresses of its listeners.
     listen: the addresses of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
     """
 
-    def __init__(self, settings: ProxySettings, chain: Chain | None = None) -> None:
+    def __init__(
+        self,
+        settings: ProxySettings,
+        chain: Chain | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> None:
         self.settings = settings
+        self._sockets = sockets
         self.seed = settings.seed if settings.seed is not None else secrets.randbits(32)
         self.listen: tuple[Address, ...] = ()
         self.relays: dict[int, Relay] = {}
@@ -73,7 +80,7 @@ class Proxy:
         async with trio.open_nursery() as background:
             self._background = background
             background.start_soon(self._open_plane().run)
-            listeners = await open_listeners(self.settings.listen)
+            listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             try:
                 if self.settings.record is not None:
@@ -152,6 +159,19 @@ class Proxy:
             await trio.sleep(_DRAIN_LOOK)
             in_flight = {relay: left & relay.session.requests() for relay, left in in_flight.items() if left}
 
+    # -- the upstream
+
+    @property
+    def unready(self) -> str | None:
+        """The reason why clients are not served now; None where the upstream has answered with its INFO."""
+        if not self.listen or self._accepting.cancel_called:
+            return "no connections are accepted"
+        return self._connections.upstreams.unready
+
+    async def try_upstream(self) -> None:
+        """Dial the upstream as for a client, and let go of it at once; `unready` has the outcome."""
+        await self._connections.upstreams.probe()
+
     # -- events
 
     def subscribe(self, subscriber: Callable[[Event], None]) -> Callable[[], None]:
@@ -221,7 +241,7 @@ class Proxy:
             settings,
             rules or self.chain.text or None,
             self._background,
-            owner=f"{gethostname()} {listen}",
+            owner=f"{socket.gethostname()} {listen}",
         )
 
     async def stop_recording(self) -> None:

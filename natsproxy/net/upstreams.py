@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from natsproxy.addresses import parse_address
+from natsproxy.addresses import Address, parse_address
 from natsproxy.config.settings import ProxySettings, Server
 from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
@@ -32,10 +32,14 @@ _RETRY = 0.05  # seconds between attempts while a client is kept waiting
 _OFTEN: Final = 2  # a server that is slow once may just be busy
 _LAME: Final = "is in lame duck mode"
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
+_OURSELVES: Final = ClientFacts("127.0.0.1:0", Address("127.0.0.1", 0))
 
 
 class Upstreams:
-    """The servers of a proxy.  clock: in nanoseconds, for events.  seed: of the random order."""
+    """The servers of a proxy.  clock: in nanoseconds, for events.  seed: of the random order.
+
+    unready: the reason why there was no server at the last attempt; None after one that had an INFO.
+    """
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class Upstreams:
         clock: Callable[[], int],
         seed: int,
     ) -> None:
+        self.unready: str | None = "no server has answered yet"
         self._settings = settings
         self._learned: tuple[Server, ...] = ()
         self._resolver = Resolver(settings.connect_timeout / 1e9)
@@ -58,12 +63,21 @@ class Upstreams:
             race = Race(partial(self._dialer.dial, client=client))
             dialled = await race.run(self._health.in_order(endpoints))
             over = trio.current_time() >= deadline
-            self._note(endpoints, unresolved, race, dialled, over=over)
+            self._note(endpoints, unresolved, race, dialled, turned_away=over or race.refused)
             if dialled is not None:
                 return dialled
             if over:
                 raise NoServer("; ".join([*unresolved, *race.failures.values()]))
             await trio.sleep(_RETRY)
+
+    async def probe(self) -> None:
+        """Dial as for a connection, once, and close what is found; it is for `unready`."""
+        endpoints, unresolved = await self._resolver.look_up(self._servers())
+        race = Race(partial(self._dialer.dial, client=_OURSELVES))
+        dialled = await race.run(self._health.in_order(endpoints))
+        self._note(endpoints, unresolved, race, dialled, turned_away=False)
+        if dialled is not None:
+            dialled.leg.close()
 
     def _servers(self) -> tuple[Server, ...]:
         named = self._settings.upstream
@@ -76,17 +90,20 @@ class Upstreams:
         race: Race,
         dialled: Dialled | None,
         *,
-        over: bool,
+        turned_away: bool,
     ) -> None:
-        """Note the outcome of a race.  over: a client without a server is turned away."""
+        """Note the outcome of a race.  turned_away: it was that of a client that gets no server."""
         health = self._health
         for endpoint in (*race.failures, *race.slow):
             health.failed(endpoint)
         for endpoint in race.lame:
             health.takes_no_more(endpoint, _LAME)
         if dialled is None or race.refused:
-            health.down([*unresolved, *race.failures.values()], turned_away=over or race.refused)
+            reasons = [*unresolved, *race.failures.values()]
+            self.unready = "; ".join(reasons)
+            health.down(reasons, turned_away=turned_away)
             return
+        self.unready = None
         health.up()
         health.answered(dialled.endpoint)
         health.unresolved(unresolved)

@@ -1,0 +1,135 @@
+"""The state of a proxy, told to those who supervise it: by two files, and to systemd.
+
+Ready: the listeners stand and the upstream has answered the last attempt with its INFO.  Live: the loop
+turns.  A file stands for each; it is touched every second while its statement holds, so that one which a
+killed process left behind is told from a true one by its age (`natsproxy healthcheck`).  systemd gets the
+same statements: READY=1 when the proxy is ready for the first time, and the pings of its watchdog.
+
+A client's dial says whether the upstream answers.  Where no client is connected, the proxy dials by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from natsproxy.errors import ConfigError
+from natsproxy.net.proxy import Proxy
+from natsproxy.net.systemd import Notifier
+
+BEAT: Final = 1.0
+"""Seconds between two touches of a file, at most."""
+_WHEN_READY: Final = 5.0  # seconds between two attempts at the upstream
+_WHEN_NOT: Final = 0.5
+
+
+class Supervision:
+    """Tells of a proxy while `run` runs.  ready, live: the files; None for none."""
+
+    def __init__(self, proxy: Proxy, notifier: Notifier, ready: Path | None, live: Path | None) -> None:
+        self._proxy = proxy
+        self._notifier = notifier
+        self._ready, self._live = ready, live
+        self._said_ready = self._stopping = False
+        self._status = ""
+        self._failed: set[Path] = set()  # files that cannot be written, as reported
+
+    @property
+    def wanted(self) -> bool:
+        """True if anybody wants to know."""
+        return bool(self._notifier or self._ready or self._live)
+
+    def prepare(self) -> None:
+        """Remove what an earlier process left, and see that the files can be written.  Raises ConfigError."""
+        for name, path in (("ready-file", self._ready), ("live-file", self._live)):
+            if path is not None:
+                try:
+                    path.unlink(missing_ok=True)
+                    _part(path).touch()
+                    _part(path).unlink()
+                except OSError as error:
+                    raise ConfigError(f"cannot write the {name} {path}: {error.strerror}") from None
+
+    async def run(self, log: Any) -> None:
+        """Tell until cancelled; the files are removed then."""
+        within = self._notifier.watchdog
+        pause = BEAT if within is None else min(BEAT, within / 2)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._try_upstream)
+                while True:
+                    self.tell(log)
+                    await trio.sleep(pause)
+        finally:
+            for path in (self._ready, self._live):
+                if path is not None:
+                    path.unlink(missing_ok=True)
+
+    async def _try_upstream(self) -> None:
+        while True:
+            if self._proxy.unready is not None or not self._proxy.relays:
+                await self._proxy.try_upstream()
+            await trio.sleep(_WHEN_NOT if self._proxy.unready is not None else _WHEN_READY)
+
+    def tell(self, log: Any) -> None:
+        """Tell the present state."""
+        unready = "it drains" if self._stopping else self._proxy.unready
+        self._touch(self._live, log, str(os.getpid()))
+        if unready is None:
+            self._touch(self._ready, log, "".join(f"{address}\n" for address in self._proxy.listen))
+        elif self._ready is not None:
+            self._ready.unlink(missing_ok=True)
+        fields: dict[str, str | int] = {} if self._notifier.watchdog is None else {"WATCHDOG": 1}
+        if unready is None and not self._said_ready:
+            self._said_ready = True
+            fields["READY"] = 1
+        status = "the upstream answers" if unready is None else f"not ready: {unready}"
+        if status != self._status:
+            fields["STATUS"] = self._status = status
+        if fields:
+            self._notifier.send(**fields)
+
+    def _touch(self, path: Path | None, log: Any, text: str) -> None:
+        if path is None:
+            return
+        try:
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                _write(path, text)
+            self._failed.discard(path)
+        except OSError as error:
+            if path not in self._failed:
+                self._failed.add(path)
+                log.error("a file of the state cannot be written", file=str(path), reason=error.strerror)
+
+    @contextmanager
+    def reloading(self) -> Iterator[None]:
+        """Tell that the settings are read again, for the time of the block."""
+        self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+        try:
+            yield
+        finally:
+            self._notifier.send(READY=1)
+
+    def stopping(self, log: Any) -> None:
+        """Tell that the proxy drains."""
+        self._stopping = True
+        self._notifier.send(STOPPING=1)
+        self.tell(log)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file so that it appears with its whole text."""
+    _part(path).write_text(text)
+    _part(path).replace(path)

@@ -1,0 +1,144 @@
+"""`--rules-watch`: rules are loaded again when their file changes, in the same segment of the capture."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.capture.format.records import Note
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.cli import file_watch
+from natsproxy.cli.service import Service
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.errors import ConfigError
+from natsproxy.log import LogFile
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.engine.chain import RuleChain
+
+RULE = '[[rules]]\nname = "{name}"\nkind = "deny"\nsubject = "secret"\n'
+
+
+class Log:
+    """A log that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return lambda event, **facts: self.lines.append((event, str(facts)))
+
+    async def until(self, event: str, count: int = 1) -> str:
+        """Wait for a line, and return its facts."""
+        with trio.fail_after(20):
+            while len(found := [facts for line, facts in self.lines if line == event]) < count:  # noqa: ASYNC110 - a log has no event
+                await trio.sleep(0.005)
+        return found[count - 1]
+
+
+async def no_signals() -> AsyncIterator[int]:
+    """Yield nothing, without end."""
+    await trio.sleep_forever()
+    yield 0
+
+
+@asynccontextmanager
+async def watching(
+    rules: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Proxy, Log]]:
+    """Run a service that looks at its rules often."""
+    monkeypatch.setattr(file_watch, "LOOK", 0.01)
+    proxy = Proxy(
+        ProxySettings(
+            listen=(Listener(Address()),),
+            upstream=(Server(Address("127.0.0.1", 4223)),),
+            record=RecordSettings(record),
+        )
+    )
+    log = Log()
+    with LogFile() as file:
+        service = Service(proxy, file, None, rules, watched=True)
+        service.load_rules()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.run, log, no_signals())
+            await log.until("listening")
+            yield proxy, log
+            nursery.cancel_scope.cancel()
+
+
+def names(proxy: Proxy) -> list[str]:
+    """Return the names of the rules in force."""
+    assert isinstance(proxy.chain, RuleChain)
+    return [rule.name for rule in proxy.chain.rules]
+
+
+def config_map(folder: Path, version: str, text: str) -> None:
+    """Put a version of a ConfigMap in force as the kubelet does: by one rename of a link."""
+    (folder / version).mkdir()
+    (folder / version / "rules.toml").write_text(text)
+    (folder / "..data_tmp").symlink_to(version)
+    (folder / "..data_tmp").replace(folder / "..data")
+    if not (folder / "rules.toml").is_symlink():
+        (folder / "rules.toml").symlink_to("..data/rules.toml")
+
+
+async def test_a_config_map_is_loaded_when_it_is_swapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad version changes nothing and is said once; the capture has a record of each change."""
+    folder, record = tmp_path / "settings", tmp_path / "captures"
+    folder.mkdir()
+    config_map(folder, "..1", RULE.format(name="one"))
+    async with watching(folder / "rules.toml", record, monkeypatch) as (proxy, log):
+        assert names(proxy) == ["one"]
+        config_map(folder, "..2", RULE.format(name="two"))
+        assert "['one']" in await log.until("reloaded")
+        assert names(proxy) == ["two"]
+        config_map(folder, "..3", "[[rules]]\nname = ")
+        assert "not valid TOML" in await log.until("the rules stay as they were")
+        assert names(proxy) == ["two"]
+        (folder / "..data").unlink()
+        assert "No such file" in await log.until("the rules stay as they were", 2)
+        config_map(folder, "..4", RULE.format(name="four"))
+        await log.until("reloaded", 2)
+        assert names(proxy) == ["four"]
+    assert len(log.lines) == 5
+    (capture,) = record.iterdir()
+    notes = [item.info["rules"] for _, item in open_capture(capture).items() if isinstance(item, Note)]
+    assert [name in note for note, name in zip(notes, ('"two"', '"four"'), strict=True)] == [True, True]
+
+
+async def test_a_file_is_not_read_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change must last for another look."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("old")
+    watch = file_watch.FileWatch(rules)
+    watch.reading()
+    looks = 0
+
+    async def look_and_write(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        assert looks < 20
+        if looks < 10:
+            with rules.open("a") as file:
+                file.write("more")
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(trio, "sleep", look_and_write)
+    await watch.changed()
+    assert looks == 10
+
+
+def test_something_must_be_there_to_watch() -> None:
+    with (
+        LogFile() as file,
+        pytest.raises(ConfigError, match="rules-watch watches the file of rules or --config"),
+    ):
+        Service(Proxy(ProxySettings()), file, None, None, watched=True)
