@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.source.data_source import NatscapDataSource
 from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
-from natsproxy.spark.storage.store import Store
+from natsproxy.spark.storage.store import KEPT, Store
 from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, TABLES, derive, exchanges
 from natsproxy.spark.tables.folding import message_folds
 from natsproxy.spark.tables.messages import subjects
@@ -125,8 +126,16 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
     wanted = [name for name in tables if name not in SOURCES]
     selecting = [name for name in wanted if "exchanges" in FROM[name][1]]
     with ThreadPoolExecutor(AT_ONCE) as pool, ExitStack() as kept:
+
+        def keep(name: str, rows: DataFrame) -> DataFrame:
+            return kept.enter_context(store.kept(name, rows))
+
+        def pair() -> DataFrame:
+            pairs, found = KEPT
+            return keep(found, exchanges(frames, keep=partial(keep, pairs)))
+
         if selecting:
-            paired = pool.submit(kept.enter_context, store.kept(exchanges(frames)))
+            paired = pool.submit(pair)
 
         def write(name: str) -> int:
             if name == "subjects":

@@ -44,8 +44,8 @@ from natsproxy.spark.storage.parquet import dated, write_folder
 
 LIST = manifest.LIST
 _LIST_COLUMNS = {"table": "string", "rows": "bigint", "written": "string"}
-KEPT = "_exchanges"
-"""The folder of the rows that several tables select from, while these are written."""
+KEPT = ("_pairs", "_exchanges")
+"""The folders of rows that are used several times, while tables are written."""
 FEW = 100_000
 """The number of frames below which the rows of a table come here, and are written here."""
 
@@ -89,7 +89,7 @@ class Store:
         """Lock the folder for a batch analysis; no table in it counts as whole until `finish`."""
         with self.locked("batch"):
             if self._local_files:
-                local.remove_tables(self.out, {LIST, *TABLES, *SOURCES, KEPT})
+                local.remove_tables(self.out, {LIST, *TABLES, *SOURCES, *KEPT})
             self._rows = {}
             self.finish()
             yield
@@ -134,18 +134,18 @@ class Store:
         return written
 
     @contextmanager
-    def kept(self, rows: DataFrame) -> Iterator[DataFrame]:
-        """Give rows that several tables select from, computed once."""
+    def kept(self, name: str, rows: DataFrame) -> Iterator[DataFrame]:
+        """Give rows that are used several times, computed once; name: one of `KEPT`."""
         if not self._local_files:
             rows = rows.persist()
             yield rows
             rows.unpersist()
             return
         try:
-            self._write(KEPT, rows)
-            yield self._spark.read.schema(rows.schema).parquet(self.place(KEPT))
+            self._write(name, rows)
+            yield self._spark.read.schema(rows.schema).parquet(self.place(name))
         finally:
-            shutil.rmtree(self.place(KEPT), ignore_errors=True)
+            shutil.rmtree(self.place(name), ignore_errors=True)
 
     def finish(self) -> None:
         """Write the list: the tables written so far are whole and belong together."""

@@ -7,7 +7,7 @@ once.
 
 Aggregations keep numbers only: Spark combines numbers in place, in a hash table before the shuffle, so that
 a key with 1e9 frames is one row per task, but falls back to sorting as soon as one buffer holds a text.  So
-texts travel as their xxhash64 and come back by a join with the few different ones (`with_text`, `with_peer`).
+texts travel as their xxhash64 and come back by a join with the few different ones (`with_text`).
 Two texts of one hash would make two rows of one: at a million different texts the odds are 1 in 37 million.
 
 Most keys are used once.  Keys that are used again (a reply subject, a sid) go through a window that numbers
@@ -58,16 +58,8 @@ def when(condition: str, value: str | Column) -> Column:
 
 
 def peer() -> Column:
-    """Return the connection of a frame as one number; `with_peer` turns it back."""
+    """Return the connection of a frame as one number."""
     return F.xxhash64(*CONN)
-
-
-def with_peer(rows: DataFrame, frames: DataFrame, number: str, recorder: str, conn_id: str) -> DataFrame:
-    """Return `rows` with the recorder and the id of the connection whose number is in a column."""
-    known = frames.select(*CONN).where("conn_id IS NOT NULL").distinct()
-    names = F.col("recorder").alias(recorder), F.col("conn_id").alias(conn_id)
-    named = known.select(peer().alias(number), *names)
-    return rows.join(F.broadcast(named), number, "left")
 
 
 def with_text(rows: DataFrame, texts: DataFrame, number: str, *names: str, few: bool = False) -> DataFrame:

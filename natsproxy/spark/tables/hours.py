@@ -90,7 +90,13 @@ def hour_tables(
     near_frames, near_items = frames.where(around), None if items is None else items.where(around)
     wanted = list(tables)
     selected = any("exchanges" in FROM[name][1] for name in wanted if name != "faults")
-    paired = exchanges(near_frames, own).persist() if selected else None
+    kept: list[DataFrame] = []
+
+    def keep(rows: DataFrame) -> DataFrame:
+        kept.append(rows.persist())
+        return kept[-1]
+
+    paired = keep(exchanges(near_frames, own, keep)) if selected else None
     began = hour_start(hour)
     keys = {"date": F.lit(began.date()), "hour": F.lit(began.hour)}
 
@@ -107,8 +113,8 @@ def hour_tables(
     try:
         yield computed()
     finally:
-        if paired is not None:
-            paired.unpersist()
+        for rows in kept:
+            rows.unpersist()
 
 
 def margin_ns(lookahead: str) -> int:

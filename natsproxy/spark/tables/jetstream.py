@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, shaped, when, with_peer, with_text
+from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, shaped, when, with_text
 
 ANSWERS = ("ack", "nak", "term", "next", "other")
 """The answers to a delivery, by their numbers in aggregations; +WPI only asks for more time."""
@@ -45,20 +45,18 @@ def js_acks(frames: DataFrame) -> DataFrame:
         .withColumn("k", F.expr("if(dir = 1, reply, subject)"))
         .where(F.col("k").startswith(ACK))
         .withColumn("answer_code", F.expr(f"CASE WHEN dir = 1 OR {_WPI} THEN NULL ELSE {_ANSWER} END"))
-        .withColumns({"peer": peer(), "scope": F.xxhash64("recorder")})
     )
-    grouped = rows.groupBy("scope", "k").agg(
+    grouped = rows.groupBy("recorder", "k").agg(
         F.min(when("dir = 1", "at_ns")).alias("delivered_ns"),
         F.min(when("answer_code IS NOT NULL", "at_ns")).alias("settled_ns"),
         F.expr("min_by(answer_code, if(answer_code IS NOT NULL, at_ns, NULL))").alias("answer_code"),
         F.expr(f"count_if(dir = 0 AND {_WPI})").alias("wpi"),
         F.min(when(f"dir = 0 AND {_WPI}", "at_ns")).alias("wpi_ns"),
-        F.max(when("dir = 1", "peer")).alias("peer"),
+        F.max(when("dir = 1", "conn_id")).alias("conn_id"),
         F.max(when("dir = 1", F.xxhash64("subject"))).alias("subject_id"),
     )
     grouped = grouped.where("delivered_ns IS NOT NULL")
     grouped = with_text(grouped, rows.where("dir = 1"), "subject_id", "subject")
-    grouped = with_peer(grouped, frames, "peer", "recorder", "conn_id")
     split = grouped.withColumn("p", F.split("k", r"\.")).withColumn("o", F.expr("if(size(p) >= 11, 4, 2)"))
     split = split.withColumns({"stream": F.expr(_token(0)), "consumer": F.expr(_token(1))})
     split = split.join(F.broadcast(_ack_policies(frames)), ["recorder", "stream", "consumer"], "left")

@@ -15,7 +15,6 @@ from natsproxy.spark.tables.base import (
     servers_side,
     shaped,
     when,
-    with_peer,
 )
 from natsproxy.spark.tables.folding import folded
 
@@ -86,9 +85,8 @@ def fanout(frames: DataFrame, exchanges: DataFrame, own: str = "true") -> DataFr
     rows = rows.where(~(F.coalesce("reply", F.lit("")).startswith(ACK) | F.col("subject").startswith(ACK)))
     same = F.xxhash64(F.coalesce("reply", F.lit("")), "headers", "size", "payload")
     mine = f"dir = 0 AND {own}"
-    scope = F.xxhash64("recorder").alias("scope")
-    grouped = rows.groupBy(scope, "subject", "template", same.alias("same")).agg(
-        F.max(when(mine, peer())).alias("publisher_id"),
+    grouped = rows.groupBy("recorder", "subject", "template", same.alias("same")).agg(
+        F.max(when(mine, "conn_id")).alias("publisher"),
         F.min(when(mine, "at_ns")).alias("published_ns"),
         F.expr("count_if(dir = 0)").alias("sent"),
         F.expr(f"count_if({mine})").alias("published"),
@@ -98,11 +96,12 @@ def fanout(frames: DataFrame, exchanges: DataFrame, own: str = "true") -> DataFr
         F.min(when("dir = 1", "at_ns")).alias("first_ns"),
         F.max(when("dir = 1", "at_ns")).alias("last_ns"),
     )
-    named = with_peer(grouped.where("published > 0"), frames, "publisher_id", "recorder", "publisher")
     in_streams = F.broadcast(_of_streams(frames, exchanges).withColumn("in_stream", F.lit(True)))
     return shaped(
         "fanout",
-        named.join(in_streams, "template", "left").withColumns(
+        grouped.where("published > 0")
+        .join(in_streams, "template", "left")
+        .withColumns(
             {
                 "stored": F.expr("in_stream IS NOT NULL OR startswith(subject, '$JS.')"),
                 "deliveries": F.expr("if(sent > 1, own_deliveries, deliveries)"),

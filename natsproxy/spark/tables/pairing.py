@@ -15,25 +15,34 @@ subject, with counts and without latency.
 A 503 says that nobody was there to reply: it is no reply, and no latency.
 
 The columns of requests, JetStream calls and publish acks are aggregated here at once, so that these tables
-are mere selections of one result, which a caller that wants several of them keeps.
+are mere selections of one result, which a caller that wants several of them keeps.  Frames are read three
+times for it: for the legs, for the subjects of requests and for the texts in JetStream's replies; and once
+more where reply subjects are used again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, peer, when, with_peer, with_text
+from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, when, with_text
+
+Keep: TypeAlias = Callable[[DataFrame], DataFrame]
+"""Returns rows that are used several times, computed once."""
 
 TURNS_MAX = 100_000
 """The number of requests on one reply subject up to which they are told apart."""
 _PULL = r"subject LIKE '$JS.%API.CONSUMER.MSG.NEXT.%'"
 _REPLY = "leg = 4 AND NOT (status <=> 503)"
-_KEY = ("scope", "k")
-"""The key of an exchange: its recorder, as a number, and its reply subject."""
+_KEY = ("recorder", "k")
+"""The key of an exchange: its recorder and its reply subject."""
 _SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
 """The exchanges of which a message is a leg: 1, the one that it opens; 3, the one that it may answer."""
 _FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
+_IS_JSON = "startswith(payload, X'7B')"
 _ERRED = "body LIKE '%err_code%'"
 _IS_ACK = """(body LIKE '{"stream"%"seq"%' OR body LIKE '{"error"%"stream"%"seq"%')"""
 _ERROR = r"""nullif(regexp_extract(body, '"description":\\s*"((?:[^"\\\\]|\\\\.)*)', 1), '')"""
@@ -57,21 +66,24 @@ def request_messages(frames: DataFrame) -> DataFrame:
 
 
 def legs(frames: DataFrame) -> DataFrame:
-    """Return one row per message and exchange: `scope`, `k`, `leg`; body is the text of a JSON payload."""
+    """Return one row per message and exchange (`recorder`, `k`), with its `leg`.
+
+    body: the text of a JSON payload.
+    """
     rows = (
         clients_side(frames)
         .where(MESSAGE)
         .select(
             "at_ns",
             "in_ordinal",
+            "recorder",
+            "conn_id",
             "dir",
             "subject",
             "reply",
             "status",
-            F.xxhash64("recorder").alias("scope"),
-            peer().alias("peer"),
             F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
-            F.expr("if(startswith(payload, X'7B'), CAST(payload AS string), NULL)").alias("body"),
+            F.expr(f"if({_IS_JSON}, CAST(payload AS string), NULL)").alias("body"),
             F.expr(_SIDES).alias("side"),
         )
     )
@@ -86,9 +98,9 @@ def _aggregates(own: str) -> list[Column]:
         *(F.min(when(f"leg = {leg}", "at_ns")).alias(f"t{leg}") for leg in (2, 3)),
         F.min(when(_REPLY, "at_ns")).alias("t4"),
         F.max(when(_REPLY, "at_ns")).alias("last_ns"),
-        F.max(when(f"leg = 1 AND {own}", "peer")).alias("requester_id"),
-        F.expr("min_by(peer, if(leg = 2, at_ns, NULL))").alias("reached_id"),
-        F.expr("min_by(peer, if(leg = 3, at_ns, NULL))").alias("answered_id"),
+        F.max(when(f"leg = 1 AND {own}", "conn_id")).alias("requester"),
+        F.expr("min_by(conn_id, if(leg = 2, at_ns, NULL))").alias("reached"),
+        F.expr("min_by(conn_id, if(leg = 3, at_ns, NULL))").alias("answered"),
         F.max(when(f"leg = 1 AND {own}", F.xxhash64("subject"))).alias("subject_id"),
         F.expr(f"min_by(status, if({_REPLY}, at_ns, NULL))").alias("reply_status"),
         F.expr("count_if(leg = 4 AND status = 503)").alias("nobody"),
@@ -106,11 +118,11 @@ def _aggregates(own: str) -> list[Column]:
     ]
 
 
-def paired(frames: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per request (`scope`, `k`, `turn`), in numbers only: see `base`.
+def paired(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> DataFrame:
+    """Return one row per request (`recorder`, `k`, `turn`), its texts as numbers: see `base`.
 
     shared: other requests have the same reply subject.  own: an SQL condition on requests that count; the
-    others are only told apart from them.
+    others are only told apart from them.  keep: see `exchanges`.
     """
     whole = _aggregates(own)
     counts = {"uses": "leg = 1", "own_deliveries": f"leg = 2 AND {own}", "own_replies": f"{_REPLY} AND {own}"}
@@ -118,25 +130,28 @@ def paired(frames: DataFrame, own: str = "true") -> DataFrame:
         legs(frames)
         .groupBy(*_KEY)
         .agg(*whole, *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items()))
+        .where("uses > 0")
     )
+    if keep is not None:
+        once = keep(once)
+    reused = once.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select(*_KEY, "uses")
     single = once.where(f"uses = 1 OR pulls > 0 OR uses > {TURNS_MAX}")
     # A row of several requests counts deliveries and replies by their own times.
     single = single.withColumns(
-        {name: F.expr(f"if(uses > 1, own_{name}, {name})") for name in ("deliveries", "replies")}
-    ).drop("own_deliveries", "own_replies")
-    single = single.withColumns({"turn": F.expr("1L"), "shared": F.expr("uses > 1")}).drop("uses")
-    again = _turns(frames).groupBy(*_KEY, "turn").agg(*whole).withColumn("shared", F.lit(True))
-    return single.unionByName(again).where("requests > 0")
+        {
+            **{name: F.expr(f"if(uses > 1, own_{name}, {name})") for name in ("deliveries", "replies")},
+            "turn": F.lit(1).cast("bigint"),
+            "shared": F.expr("uses > 1"),
+        }
+    ).drop("own_deliveries", "own_replies", "uses")
+    if keep is None or not reused.isEmpty():
+        again = _turns(frames, reused).groupBy(*_KEY, "turn").agg(*whole).withColumn("shared", F.lit(True))
+        single = single.unionByName(again)
+    return single.where("requests > 0")
 
 
-def _turns(frames: DataFrame) -> DataFrame:
+def _turns(frames: DataFrame, reused: DataFrame) -> DataFrame:
     """Return the legs of reply subjects that several requests use, each with the number of its request."""
-    uses = (
-        request_messages(frames)
-        .groupBy(F.xxhash64("recorder").alias("scope"), F.col("reply").alias("k"))
-        .agg(F.count("*").alias("uses"), F.expr(f"count_if({_PULL})").alias("pulls"))
-    )
-    reused = uses.where(f"uses BETWEEN 2 AND {TURNS_MAX} AND pulls = 0").select(*_KEY, "uses")
     exchange, leg = Window.partitionBy(*_KEY), Window.partitionBy(*_KEY, "leg")
     rows = legs(frames).join(F.broadcast(reused), [*_KEY])
     rows = rows.withColumns(
@@ -150,14 +165,14 @@ def _turns(frames: DataFrame) -> DataFrame:
     return rows.withColumn("turn", F.when(in_order, F.col("nth")).otherwise(F.col("asked")))
 
 
-def timed(frames: DataFrame, own: str = "true") -> DataFrame:
+def timed(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> DataFrame:
     """Return one row per request: its subject, its outcome and its latencies.
 
-    own: an SQL condition on `at_ns`, for requests that count.
+    own: an SQL condition on `at_ns`, for requests that count.  keep: see `exchanges`.
     """
     alone = "requests = 1 AND pulls = 0"
     return with_text(
-        paired(frames, own), request_messages(frames), "subject_id", "subject", "template"
+        paired(frames, own, keep), request_messages(frames), "subject_id", "subject", "template"
     ).withColumns(
         {
             "outcome": F.expr(
@@ -171,21 +186,22 @@ def timed(frames: DataFrame, own: str = "true") -> DataFrame:
     )
 
 
-def exchanges(frames: DataFrame, own: str = "true") -> DataFrame:
+def exchanges(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> DataFrame:
     """Return one row per request with all that `requests`, `js_api`, `pub_acks` and `faults` select from.
 
-    own: an SQL condition on `at_ns`, for requests that count (see `natsproxy/spark/tables/hours.py`).
+    own: an SQL condition on `at_ns`, for requests that count (see `natsproxy/spark/tables/hours.py`).  keep:
+    given, it keeps the rows of reply subjects, and this call looks at once whether one is used again; if
+    none is, the plan gets no part for such.
     """
-    quoted = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
-    texts = (
-        legs(frames)
-        .where("leg = 4 AND body IS NOT NULL")
-        .select(F.explode(F.array_compact(quoted)).alias("text"))
-    )
-    found = timed(frames, own)
+    found, texts = timed(frames, own, keep), _quoted(frames)
     for number, name in (("error_id", "error"), ("stream_id", "stream")):
         found = with_text(found, texts.withColumnRenamed("text", name), number, name, few=True)
-    found = with_peer(found, frames, "requester_id", "recorder", "requester")
-    found = found.withColumn("responder_id", F.coalesce("answered_id", "reached_id"))
-    found = with_peer(found, frames, "responder_id", "its_recorder", "responder")
-    return found.withColumn("reply", F.col("k"))
+    return found.withColumns({"responder": F.coalesce("answered", "reached"), "reply": F.col("k")})
+
+
+def _quoted(frames: DataFrame) -> DataFrame:
+    """Return the texts that JSON for clients quotes: the names of streams, and errors."""
+    bodies = clients_side(frames).where(f"dir = 1 AND {_IS_JSON}")
+    bodies = bodies.select(F.col("payload").cast("string").alias("body"))
+    quoted = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
+    return bodies.select(F.explode(F.array_compact(quoted)).alias("text"))
