@@ -17,7 +17,7 @@ from nats.errors import NoRespondersError
 from natsproxy.testing import NatsServer, TestProxy
 
 HERE = Path(__file__).parent
-VERSION = "v1"
+VERSION = "v1.1"
 
 
 async def core(url: str) -> None:
