@@ -46,7 +46,8 @@ def info(path: Path, as_json: bool, top: int) -> None:
 
 def _read_facts(path: Path, top: int) -> dict[str, Any]:
     facts, segments = _Facts(), 0
-    for file in open_capture(path, tell_lost).files():
+    reader = open_capture(path, tell_lost)
+    for file in reader.files():
         segments += 1
         facts.closed &= file.indexed() is not None
         for ref in file.blocks():
@@ -61,7 +62,7 @@ def _read_facts(path: Path, top: int) -> dict[str, Any]:
         "bytes": facts.size,
         "gaps": facts.items["Gap"],
         "firings": facts.items["Firing"],
-        "closed": facts.closed,
+        "closed": facts.closed and not reader.unbegun,
         "ops": dict(facts.ops.most_common()),
         "subjects": [[subject, n] for subject, n in facts.subjects.most_common(top)],
         "causes": dict(facts.causes.most_common()),

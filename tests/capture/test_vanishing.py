@@ -1,13 +1,15 @@
-"""Segments that their recorder deletes while somebody reads the folder."""
+"""Segments that their recorder deletes, or has just opened, while somebody reads the folder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from natsproxy.capture.format.blocks import MAGIC
 from natsproxy.capture.format.records import Item, Open
 from natsproxy.capture.read import reader as reading
 from natsproxy.capture.read.reader import Follower, open_capture
@@ -15,7 +17,7 @@ from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
-from natsproxy.errors import MissingCapture, UnreadableCapture
+from natsproxy.errors import MissingCapture, TruncatedCapture, UnreadableCapture
 from tests.kit.captures import MONO, WALL
 
 SEGMENTS = 4
@@ -175,3 +177,30 @@ def test_commands_go_on_and_say_so(folder: Folder, monkeypatch: pytest.MonkeyPat
     done = CliRunner().invoke(main, ["capture", verb, str(folder.path), *more])
     assert done.exit_code == 0, done.output
     assert f"Warning: {folder.files[2]}: it was deleted before it was read" in done.stderr
+
+
+@pytest.mark.parametrize("begun", [b"", MAGIC[:3], MAGIC, MAGIC + b"NBLK"])
+@pytest.mark.parametrize("command", ["cat", "info", "info --json", "export --jsonl -"])
+def test_a_segment_without_a_header_is_told_and_the_rest_is_shown(
+    folder: Folder, begun: bytes, command: str
+) -> None:
+    """Its recorder has just opened it; another recorder's segments come behind it."""
+    opened = folder.path / f"a{folder.files[0].stem}-99.ncap"
+    opened.write_bytes(begun)
+    verb, *more = command.split()
+    done = CliRunner().invoke(main, ["capture", verb, str(folder.path), *more])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"Warning: {opened}: it has not begun, so nothing of it is read\n"
+    if verb == "info":
+        assert "not closed" in done.stdout or json.loads(done.stdout)["closed"] is False
+        assert f"{SEGMENTS} segments" in done.stdout or json.loads(done.stdout)["segments"] == SEGMENTS
+    assert [item for _, item in open_capture(folder.path).items()] == folder.items
+
+
+def test_a_capture_that_has_not_begun_is_an_error(tmp_path: Path) -> None:
+    """There is nothing to show: one file, or a folder of such."""
+    for name in ("a-0.ncap", "a-1.ncap"):
+        (tmp_path / name).write_bytes(MAGIC)
+    for place in (tmp_path / "a-0.ncap", tmp_path):
+        with pytest.raises(TruncatedCapture, match="there is no segment header"):
+            open_capture(place)

@@ -4,6 +4,9 @@
 decodes the bodies too.  A capture without an index, or one that is still being written, is read to its last
 whole block.  Memory follows the size of a block, never that of the file.
 
+A recorder that has just opened a segment has written no header yet: such a segment has nothing to read, and
+is passed over beside others.
+
 A recorder may delete old segments meanwhile.  One that is open is read to its end.  One that is deleted
 before its turn comes is a loss: it is told to whoever asked for losses, and ends the reading of others.
 """
@@ -30,10 +33,12 @@ class CaptureReader:
     """A capture of one or several segments, in order.
 
     lost: told of each segment that was deleted before it was read; without it, that is a MissingCapture.
+    And told of each one that has not begun.  unbegun: those, as far as the segments have been read.
     """
 
     def __init__(self, paths: list[Path], lost: Tell | None = None) -> None:
         self.paths = paths
+        self.unbegun: list[Path] = []
         self._lost = lost
 
     def files(self) -> Iterator[CaptureFile]:
@@ -45,6 +50,11 @@ class CaptureReader:
                 if self._lost is None:
                     raise
                 self._lost(str(error))
+                continue
+            except TruncatedCapture:
+                self.unbegun.append(path)
+                if self._lost is not None:
+                    self._lost(f"{path}: it has not begun, so nothing of it is read")
                 continue
             with file:
                 yield file
@@ -101,8 +111,13 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
             raise UnreadableCapture("no such file or folder", path=where)
     while len(paths) > 1 and not os.path.lexists(paths[0]):  # it was deleted before the reading began
         del paths[0]
-    with CaptureFile(paths[0]):  # for its errors: they belong here, not into the first loop over items
-        pass
+    for path in paths:  # for errors of the first that has begun: they belong here, not into the first loop
+        try:
+            with CaptureFile(path):
+                break
+        except TruncatedCapture:
+            if path == paths[-1]:
+                raise
     return CaptureReader(paths, lost)
 
 
