@@ -115,6 +115,7 @@ def test_help_is_there_for_every_command() -> None:
 DEPLOYED = [
     ("Dockerfile", r"^CMD (\[.*\])$"),
     ("compose.yaml", r'command: (\["run".*\])$'),
+    ("cluster.yaml", r'command: (\["run".*\])$'),
     ("kubernetes.yaml", r'args: (\["run".*\])$'),
     ("natsproxy.service", r"^ExecStart=\S+/natsproxy (.*)$"),
 ]

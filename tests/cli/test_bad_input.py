@@ -134,6 +134,12 @@ def test_a_proxy_needs_a_server_that_is_not_itself() -> None:
         (["run"], "--upstream"),
         (["run", "--listen", ":14222", "--upstream", "nats://localhost:14222"], "natsproxy's own address"),
         (
+            ["run", "-l", ":14222", "-u", "nats://x:1", "-u", "nats://localhost:14222"],
+            "upstream localhost:14222 is natsproxy's own address",
+        ),
+        (["run", "--upstream", "nats://x", "--upstream", "x:4222"], "upstream nats://x:4222 is given twice"),
+        (["run", "--upstream", "mqtt://x"], "mqtt:// is not supported"),
+        (
             ["run", "--listen", "127.0.0.1:14222", "--upstream", "nats://127.0.0.1:14222"],
             "natsproxy's own address",
         ),

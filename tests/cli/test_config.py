@@ -243,6 +243,22 @@ def test_toml_of_the_defaults_names_the_missing_upstream(tmp_path: Path) -> None
     assert (both.exit_code, "exclude each other" in both.output) == (2, True)
 
 
+def test_several_servers_come_from_each_layer(tmp_path: Path) -> None:
+    """As a list in a file, with spaces between in the environment, as flags."""
+    path = tmp_path / "natsproxy.toml"
+    path.write_text('upstream = ["nats://a", "b:1"]\nupstream-randomize = false\n')
+    words = ["config", "--json", "--config", str(path)]
+    for flags, environment, expected in (
+        ([], {}, ["nats://a:4222", "nats://b:1"]),
+        ([], {"NATSPROXY_UPSTREAM": "nats://c nats://[::1]"}, ["nats://c:4222", "nats://[::1]:4222"]),
+        (["-u", "d:1", "-u", "nats://e"], {"NATSPROXY_UPSTREAM": "c:1"}, ["nats://d:1", "nats://e:4222"]),
+    ):
+        done = CliRunner().invoke(main, [*words, *flags], env=environment)
+        rows = json.loads(done.output)
+        assert rows["upstream"]["value"] == expected
+        assert rows["upstream-randomize"]["value"] is False
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [("nats://h", "nats://h:4222"), ("h:1", "nats://h:1"), ("nats://[::1]", "nats://[::1]:4222")],
