@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from natsproxy.cli import main
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.units import MIB, parse_size
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write
 from tests.kit.servers import NatsServer
@@ -136,17 +137,59 @@ def test_what_is_deployed_is_a_command(name: str, pattern: str, tmp_path: Path) 
     assert "4222" in done.output
 
 
+def test_captures_stay_within_the_volume_of_the_pod() -> None:
+    """Kubernetes evicts a pod whose volume is too full; a segment of room is left."""
+    text = (ROOT / "deploy" / "kubernetes.yaml").read_text()
+    (keep,) = re.findall(r'"--record-keep", "([^"]+)"', text)
+    (limit,) = re.findall(r"name: captures, emptyDir: {sizeLimit: (\S+?)}", text)
+    assert parse_size(keep) + 256 * MIB < parse_size(f"{limit}B")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("Dockerfile", r'^HEALTHCHECK .* CMD \["natsproxy", (.*)\]$'),
+        ("kubernetes.yaml", r'Probe: {exec: {command: \["natsproxy", (.*?)\]}'),
+    ],
+)
+def test_probes_find_the_files_of_the_image(
+    name: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an argument: the image names the files for the proxy and for its probes."""
+    image = (ROOT / "deploy" / "Dockerfile").read_text()
+    for variable, place in re.findall(r"(NATSPROXY_\w+_FILE)=(\S+)", image):
+        monkeypatch.setenv(variable, str(tmp_path / Path(place).name))
+        (tmp_path / Path(place).name).touch()
+    found = re.findall(pattern, (ROOT / "deploy" / name).read_text(), re.MULTILINE)
+    assert found
+    for text in found:
+        done = CliRunner().invoke(main, tomllib.loads(f"words = [{text}]")["words"])
+        assert done.exit_code == 0, done.output
+
+
+def test_the_socket_is_that_of_the_service() -> None:
+    """A socket that no --listen names would be refused."""
+    service = (ROOT / "deploy" / "natsproxy.service").read_text()
+    (place,) = re.findall(
+        r"^ListenStream=(\S+)$", (ROOT / "deploy" / "natsproxy.socket").read_text(), re.MULTILINE
+    )
+    assert f"--listen {place} " in service
+
+
 CONFIG_MAP = textwrap.dedent(
     (ROOT / "deploy" / "kubernetes.yaml").read_text().split("natsproxy.toml: |\n")[1].split("---")[0]
 )
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    unit = (ROOT / "deploy" / "natsproxy.service").read_text()
-    here = tmp_path / "natsproxy.service"
-    here.write_text(unit.replace("/usr/local/bin/natsproxy", sys.executable))
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    for name in ("natsproxy.service", "natsproxy.socket"):
+        unit = (ROOT / "deploy" / name).read_text()
+        (tmp_path / name).write_text(unit.replace("/usr/local/bin/natsproxy", sys.executable))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(here)], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "natsproxy.socket")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert [line for line in done.stderr.splitlines() if "natsproxy.service" in line] == []
+    assert [line for line in done.stderr.splitlines() if "natsproxy." in line] == []
