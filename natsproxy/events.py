@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A client connected and its server leg stands."""
+    """A client connected and its server leg stands.
+
+    proxied_by: the load balancer that told the client's address, "" for none.
+    """
 
     t: int
     conn: int
@@ -20,6 +23,7 @@ class Opened:
     upstream: str
     listener: str = ""
     ordinal: int = 0
+    proxied_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

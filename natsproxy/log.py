@@ -220,7 +220,13 @@ class EventLog:
 def log_event(log: Any, event: Event) -> None:
     """Write an event."""
     if isinstance(event, Opened):
-        log.info("opened", conn=event.conn, client=event.client, upstream=event.upstream)
+        log.info(
+            "opened",
+            conn=event.conn,
+            client=event.client,
+            proxied_by=event.proxied_by or None,
+            upstream=event.upstream,
+        )
     elif isinstance(event, Closed):
         write = log.warning if event.error or event.cause in _SERVER_CAUSES else log.info
         write(

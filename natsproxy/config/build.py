@@ -160,11 +160,13 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         drain=o["drain"],
         seed=o["seed"],
         identity=identity(o),
+        upstream_proxy_protocol=_VERSIONS[o["upstream_proxy_protocol"]],
         client_users=client_users(o["client_users"]),
         record=_record_settings(o) if o["record"] is not None else None,
     )
 
 
+_VERSIONS = {None: None, "v1": 1, "v2": 2}  # of the PROXY protocol
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _ANY = ("", "0.0.0.0", "::")  # noqa: S104 - only compared, never bound
 

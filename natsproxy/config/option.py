@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,10 +52,23 @@ class Option:
 
 
 def listen(value: Any) -> Listener:
-    """Return the listener of [SCHEME://]HOST:PORT, with [::1]:PORT and :PORT as well."""
-    text = values.text(value)
+    """Return the listener of [SCHEME://]HOST:PORT[?proxy_protocol=NETWORK,...], perhaps without a host."""
+    text, question, query = values.text(value).partition("?")
     scheme = text.partition("://")[0] if "://" in text else LISTENER_SCHEMES[0]
-    return Listener(parse_address(text, port=None, schemes=LISTENER_SCHEMES), scheme)
+    address = parse_address(text, port=None, schemes=LISTENER_SCHEMES)
+    return Listener(address, scheme, _networks(query) if question else ())
+
+
+def _networks(query: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    name, _, written = query.partition("=")
+    try:
+        networks = tuple(ip_network(one.strip()) for one in written.split(","))
+    except ValueError:
+        networks = ()
+    if name != "proxy_protocol" or not networks:
+        example = "?proxy_protocol=10.0.0.0/8,192.168.1.5"
+        raise ValueError(f"may end with the networks of load balancers, as in {example}, not with {query!r}")
+    return networks
 
 
 _PORTS: Final = {"ws": 80}

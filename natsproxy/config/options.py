@@ -102,6 +102,13 @@ OPTIONS: Final = (
         "The nkey seed of a proxy in the server's proxies.trusted; env:NAME for a variable.",
         metavar="FILE",
     ),
+    Option(
+        "upstream-proxy-protocol",
+        values.one_of("v1", "v2"),
+        None,
+        "Tell servers the client's address by this header (nats-server: proxy_protocol).",
+        metavar="v1|v2",
+    ),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
     Option(
         "unparsed",

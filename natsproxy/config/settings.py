@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from natsproxy.addresses import Address
@@ -36,13 +37,18 @@ LISTENER_SCHEMES = ("nats", "ws")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address for clients, as one `--listen` names it; port 0 is one that the system chooses."""
+    """An address for clients, as one `--listen` names it; port 0 is one that the system chooses.
+
+    proxy_protocol: the networks of load balancers, whose connections begin with a PROXY protocol header.
+    """
 
     address: Address = _ANY_PORT
     scheme: str = LISTENER_SCHEMES[0]
+    proxy_protocol: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.address}"
+        networks = ",".join(map(str, self.proxy_protocol))
+        return f"{self.scheme}://{self.address}" + (f"?proxy_protocol={networks}" if networks else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class ProxySettings:
 
     One name differs: queue_bytes is the option `queue`.  It also bounds a WebSocket frame, which is received
     whole.  identity: its login at servers, None for none.  client_users: bcrypt hashes by user.
+    upstream_proxy_protocol: the version of the header that servers get, None for none.
     """
 
     listen: tuple[Listener, ...] = (Listener(Address("127.0.0.1", 4222)),)
@@ -120,5 +127,6 @@ class ProxySettings:
     keepalive: bool = True
     seed: int | None = None
     identity: Identity | None = None
+    upstream_proxy_protocol: int | None = None
     client_users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     record: RecordSettings | None = None

@@ -154,7 +154,7 @@ class Connections:
         client, facts, conn, opened = accepted
         upstream = str(endpoint.address)
         self._endpoints[conn] = endpoint
-        self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn))
+        self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn, facts.proxied_by))
         recording = self._recording
         assert self.plane is not None
         relay = Relay(
@@ -168,13 +168,10 @@ class Connections:
             recording.most_frames,
             self._refusal_of,
         )
-        info = {
-            "client": facts.peer,
-            "upstream": upstream,
-            "ordinal": conn,
-            "upstream_local": relay.upstream_local,
-        }
-        record(records.Open(conn, opened, info))
+        relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
+        if facts.proxied_by:
+            relay.opened["proxied_by"] = facts.proxied_by
+        record(records.Open(conn, opened, relay.opened))
         self.relays[conn] = relay
         if self.chain is not chain:  # it was swapped during the dial
             relay.swap(self.chain)

@@ -1,7 +1,7 @@
 """The dial: one attempt at one address of a server, from the TCP connection to its first line, INFO.
 
-The steps in their order: connect, the upgrade to WebSocket, then the first line.  A step that is not
-configured costs nothing.
+The steps in their order: connect, the PROXY protocol header, the upgrade to WebSocket, then the first line.
+A step that is not configured costs nothing.
 
 A connection alone proves nothing: a load balancer, or the port mapping of a container, accepts connections
 for a server that is gone, and a server with `handshake_first` accepts them and sends nothing.  One
@@ -20,6 +20,7 @@ import trio
 
 from natsproxy.addresses import split_host_port
 from natsproxy.config.settings import ProxySettings
+from natsproxy.net import proxy_protocol
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.opening import ClientFacts
@@ -58,6 +59,8 @@ class Dialer:
         try:
             with trio.move_on_after(limit / 1e9):
                 leg = await self._connect(endpoint)
+                if (version := self._settings.upstream_proxy_protocol) is not None:
+                    leg.write(proxy_protocol.header(version, client.peer, client.local))
                 if endpoint.server.scheme == "ws":
                     reason = f"{endpoint} answers no WebSocket upgrade in {format_duration(limit)}"
                     leg = await self._upgrade(leg, endpoint, client)
@@ -68,6 +71,8 @@ class Dialer:
                     kept, leg = leg, None
                     return Dialled(endpoint, kept, greeting)
                 reason = f"{endpoint} closes connections before its INFO"
+        except LegLost as lost:  # before its header
+            raise NoServer(f"cannot connect to {endpoint}: {lost}") from None
         except OSError as error:
             raise NoServer(f"cannot connect to {endpoint}: {os.strerror(error.errno or 0)}") from None
         finally:

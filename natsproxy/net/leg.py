@@ -172,10 +172,13 @@ class Leg:
 
     # -- bytes
 
-    def try_receive(self) -> bytes | None:
-        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
+    def try_receive(self, most: int | None = None) -> bytes | None:
+        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost.
+
+        most: the most bytes, where those behind them are for somebody else.
+        """
         try:
-            data = self._sock.recv(self._receive_size)
+            data = self._sock.recv(most or self._receive_size)
         except BlockingIOError:
             return None
         except OSError as error:

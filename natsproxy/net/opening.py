@@ -12,6 +12,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.config.settings import Listener, ProxySettings
+from natsproxy.net import proxy_protocol
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.session import close_reasons
 
@@ -20,12 +21,14 @@ from natsproxy.session import close_reasons
 class ClientFacts:
     """Facts of a client leg.
 
-    peer: the address of the client as `host:port`.  local: the address that it dialled.  upgrade: headers of
+    peer: the address of the client as `host:port`.  local: the address that it dialled.  proxied_by: the
+    address of the load balancer that says so, "" for none.  upgrade: headers of
     its upgrade to WebSocket that a WebSocket server is to see; secrets.
     """
 
     peer: str
     local: Address
+    proxied_by: str = ""
     upgrade: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -44,11 +47,25 @@ async def open_client(leg: Leg, listener: Listener, settings: ProxySettings) -> 
     Raises OpeningFailed.
     """
     facts = ClientFacts(leg.peer, leg.local)
+    if proxy_protocol.expected(listener, facts.peer):
+        facts = await _read_header(leg, facts, settings)
     opened: AnyLeg = leg
     if listener.scheme == "ws":
         opened, upgrade = await _accept_websocket(opened, settings)
         facts = replace(facts, upgrade=upgrade)
     return opened, facts
+
+
+async def _read_header(leg: Leg, facts: ClientFacts, settings: ProxySettings) -> ClientFacts:
+    try:
+        header = await proxy_protocol.receive_header(leg, settings.auth_timeout / 1e9 or float("inf"))
+    except proxy_protocol.BadHeader as error:
+        raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, f"{facts.peer}: {error}") from None
+    except LegLost as lost:
+        raise OpeningFailed(close_reasons.CLIENT_LOST, f"{facts.peer}: {lost}") from None
+    if header.source is None or header.destination is None:  # the load balancer looks whether we are alive
+        return facts
+    return ClientFacts(str(header.source), header.destination, facts.peer)
 
 
 async def _accept_websocket(leg: AnyLeg, settings: ProxySettings) -> tuple[AnyLeg, Mapping[str, str]]:

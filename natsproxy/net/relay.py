@@ -38,8 +38,7 @@ class Relay:
 
     conn: its number.  client, server: its legs, on the plane while it is there.  emit, record: take the
     events and the records of the session.  most_frames: returns the frames of one record at most.
-    check: tells why a client is not who it says it is.  upstream_local: the address of the server leg's own
-    end.
+    check: tells why a client is not who it says it is.  opened: the facts of its Open record.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Relay:
         self.session = session
         self.conn = conn
         self.end: End | None = None
-        self.upstream_local = str(server.local)
+        self.opened: dict[str, Any] = {"upstream_local": str(server.local)}
         self.client: PlaneLeg = client
         self.server: PlaneLeg = server
         self.timeslices = (Timeslice(most_frames), Timeslice(most_frames))
@@ -163,7 +162,7 @@ class Relay:
         """Return the state of the connection for a preamble (see `ConnectionState.snapshot`)."""
         self._catch_up()
         state = self.session.snapshot()
-        state["open"]["upstream_local"] = self.upstream_local
+        state["open"] |= self.opened
         return state
 
     def kill(self, cause: str, detail: str = "", *, reset: bool = False) -> None:

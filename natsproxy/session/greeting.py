@@ -65,8 +65,11 @@ def lame_duck(args: bytes) -> bytes:
 _OTHERS = (
     (b"\x16", "a TLS ClientHello: natsproxy does not speak TLS on the client leg yet"),
     (b"GET ", "an HTTP request: WebSocket clients need a ws:// listener"),
-    (b"PROXY ", "a PROXY protocol header: it is not supported yet"),
-    (b"\r\n\r\n\x00\r\nQUIT\n", "a PROXY protocol v2 header: it is not supported yet"),
+    (b"PROXY ", "a PROXY protocol header: it comes from no network that the listener names"),
+    (
+        b"\r\n\r\n\x00\r\nQUIT\n",
+        "a PROXY protocol v2 header: it comes from no network that the listener names",
+    ),
     (b"\x10", "an MQTT CONNECT: MQTT is not supported"),
 )
 

@@ -21,7 +21,8 @@ def in_a_row(folder: Path) -> list[Path]:
     near, far, address = Scribe(), Scribe(), "10.9.0.1:4000"
     near.items.append(Open(1, MONO, {"client": "10.9.0.9:1", "upstream_local": address}))
     for conn, since in ((5, 1 * MS), (6, 90_000 * MS)):
-        info = {"client": address, "upstream_local": "10.9.0.2:1"}
+        told = {"client": "10.9.0.9:1", "proxied_by": address} if conn == 5 else {"client": address}
+        info = {**told, "upstream_local": "10.9.0.2:1"}
         far.items.append(Open(conn, MONO + since + AHEAD, info))
     far.frame(2 * MS + AHEAD, 5, S2C, b"INFO {}\r\n")
     near.frame(4 * MS, 1, S2C, b"INFO {}\r\n")

@@ -67,6 +67,10 @@ def hops(frames: DataFrame, items: DataFrame) -> DataFrame:
     return shaped("hops", rows.withColumn("latency_ns", F.expr(f"{took} - {ahead}")))
 
 
+_PEER = ("proxied_by", "open.proxied_by", "client", "open.client")
+"""The other end of a proxy's socket: a load balancer may have told it another address for the client."""
+
+
 def links(items: DataFrame) -> DataFrame:
     """Return the connections of two recorders that are one: `link` is the number of the pair."""
     known = (
@@ -75,7 +79,7 @@ def links(items: DataFrame) -> DataFrame:
         .agg(
             F.min("t_ns").alias("opened"),
             F.max(when("kind = 'close'", "t_ns")).alias("closed"),
-            F.max(F.coalesce(info("client"), info("open.client"))).alias("client"),
+            F.max(F.coalesce(*map(info, _PEER))).alias("client"),
             F.max(F.coalesce(info("upstream_local"), info("open.upstream_local"))).alias("upstream_local"),
         )
     )
