@@ -193,7 +193,8 @@ class Connections:
 
     def _heard(self, conn: int, said: Info | str) -> None:
         """Take what the server of a connection says: it may concern later connections."""
-        self.upstreams.heard(self._endpoints[conn], said)
+        if (endpoint := self._endpoints.get(conn)) is not None:
+            self.upstreams.heard(endpoint, said)
 
     async def _refusal_of(self, user: str, password: str) -> str | None:
         """Return why a client is not who it says it is, as a clause; None where it is."""

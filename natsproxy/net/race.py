@@ -75,12 +75,14 @@ class Race:
             over.set()
 
     def _take(self, dialled: Dialled) -> None:
-        info = info_of(dialled.greeting)
-        why = refusal(info) if info is not None else None
-        if why is not None:
-            self.failures[dialled.endpoint] = f"{dialled.endpoint}: {why}"
-        elif info is not None and info.ldm:
-            self.lame.append(dialled.endpoint)
-        kind = _REFUSED if why is not None else _LAME if dialled.endpoint in self.lame else _GOOD
+        info, endpoint = info_of(dialled.greeting), dialled.endpoint
+        why = refusal(info) if info is not None else "it is no NATS server: its first line is no INFO"
+        kind = _GOOD
+        if info is None or why is not None:
+            self.failures[endpoint] = f"{endpoint}: {why}"
+            kind = _REFUSED
+        elif info.ldm:
+            self.lame.append(endpoint)
+            kind = _LAME
         if self._greeted.setdefault(kind, dialled) is not dialled:
             dialled.leg.close()

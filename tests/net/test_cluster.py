@@ -196,7 +196,7 @@ async def test_servers_come_and_go_for_a_while(discover: bool) -> None:
     async def story(app: App) -> None:
         await app.connect(20)
         await app.ask()
-        for _ in range(15):
+        for _ in range(30):
             asking = asyncio.ensure_future(app.ask())
             away = sorted(set(range(3)) - servers.live)
             if away and (len(servers.live) == 1 or dice.random() < 0.5):

@@ -88,6 +88,8 @@ class Dials:
         ({A: after(0, ROUTE), B: after(0)}, B, [A, B], [], [A]),
         ({A: after(0, ROUTE), B: after(0, LAME)}, B, [A, B], [], [A]),
         ({A: after(0, ROUTE), B: fails()}, A, [A, B], [], [A, B]),
+        ({A: after(0, b"HTTP/1.1 400 Bad Request\r\n"), B: after(0)}, B, [A, B], [], [A]),
+        ({A: after(0, b"INFO {\r\n"), B: after(0)}, B, [A, B], [], [A]),
     ],
 )
 async def test_the_best_server_is_returned_and_the_others_are_closed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
@@ -34,8 +35,8 @@ def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 class FakeServer:
     """A server that the test controls.
 
-    mood: "greets", "silent" or "full".  info: members of its INFO, beside those that it needs.
-    accepted: the number of connections.
+    mood: "greets", "silent", "full", or one of `MOODS`.  info: members of its INFO, beside those that it
+    needs.  accepted: the number of connections.
     """
 
     def __init__(self, name: str) -> None:
@@ -78,6 +79,9 @@ class FakeServer:
         try:
             if self.mood == "silent":
                 await trio.sleep_forever()
+            if self.mood in MOODS:
+                await MOODS[self.mood](stream)
+                return
             await stream.send_all(self.line)
             if self.mood == "full":
                 await stream.send_all(b"-ERR 'maximum connections exceeded'\r\n")
@@ -87,6 +91,41 @@ class FakeServer:
                     await stream.send_all(b"PONG\r\n" * data.count(b"PING"))
         finally:
             self._streams.discard(stream)
+
+
+async def _hang_up(stream: trio.SocketStream) -> None:
+    await stream.send_all(b'INFO {"server_id"')
+
+
+async def _reset(stream: trio.SocketStream) -> None:
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def _drip(stream: trio.SocketStream) -> None:
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await stream.send_all(b"I")
+            await trio.sleep(0.01)
+
+
+async def _flood(stream: trio.SocketStream) -> None:
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await stream.send_all(bytes(65_536))
+
+
+async def _answer_http(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+MOODS = {
+    "hangs up in its INFO": _hang_up,
+    "resets": _reset,
+    "drips": _drip,
+    "floods": _flood,
+    "speaks HTTP": _answer_http,
+}
+"""What a hostile server does with a connection."""
 
 
 class Stage:
@@ -117,13 +156,16 @@ class Stage:
         if isinstance(item, Open):
             self.opened.append(item)
 
-    async def connect(self) -> tuple[str, trio.SocketStream]:
-        """Connect as a client; return the name of the server, "" for none, and the stream."""
+    async def connect(self, *, greeted: bool = True) -> tuple[str, trio.SocketStream]:
+        """Connect as a client; return the name of the server, "" for none, and the stream.
+
+        greeted: wait for the INFO.
+        """
         (address,) = self.proxy.listen
         stream = await trio.open_tcp_stream(address.host, address.port)
         self.streams.append(stream)
         got = b""
-        while b"\r\n" not in got and (data := await stream.receive_some()):
+        while greeted and b"\r\n" not in got and (data := await stream.receive_some()):
             got += data
         if not got:
             return "", stream
@@ -255,6 +297,23 @@ async def test_silence_and_a_black_hole_are_overtaken(monkeypatch: pytest.Monkey
             assert [await on.ask() for _ in range(5)] == ["good"] * 5
             assert silent.accepted == 1
             assert on.notices() == []
+
+
+@pytest.mark.parametrize("mood", MOODS)
+async def test_a_hostile_server_is_passed_over(mood: str) -> None:
+    """And tried later; alone it is an outage with a reason."""
+    bad, good = FakeServer("bad"), FakeServer("good")
+    bad.mood = mood
+    async with stage(bad, good, connect_timeout=200 * MILLISECOND) as on:
+        assert [await on.ask() for _ in range(3)] == ["good"] * 3
+        assert bad.accepted <= 2  # the second one is for a ClientHello
+        (text,) = on.notices()
+        assert text.startswith("a server cannot be used: ")
+        assert f"127.0.0.1:{bad.port}" in text
+        good.stop()
+        await on.connect(greeted=False)
+        await on.wait_for(Notice)
+        assert on.notices()[0].startswith("the upstream cannot be used: ")
 
 
 async def test_a_silent_server_that_is_alone_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
