@@ -239,7 +239,7 @@ cdef class Plane:
     """An epoll of our own, and the connections that were given to it.
 
     builder: takes the records of clear flows, None while nobody records.  recorded: called at the end of a step
-    that has recorded.  held: no leg is read.  reads, frames: how many there were, frames passed here only.
+    that has recorded, and where the block is full.  held: no leg is read.  reads, frames: how many there were, frames passed here only.
     """
 
     cdef readonly int fd
@@ -248,7 +248,7 @@ cdef class Plane:
     cdef public object recorded
     cdef readonly uint64_t reads, frames
     cdef int64_t clock          # from the system's monotonic clock to the proxy's, ns
-    cdef bint has_recorded
+    cdef void *last_recorded    # the Connection whose frames were recorded last, NULL: the recorder knows of all
     cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here
     cdef unsigned char *buffer
     cdef Flow *first
@@ -418,9 +418,8 @@ cdef class Plane:
         with nogil:
             found = self._step(most, spare, other)
         self.stepping = False
-        if self.has_recorded:
-            self.has_recorded = False
-            self.recorded()
+        if self.last_recorded != NULL:
+            self._tell_recorder()
         self.removed.clear()
         return found
 
@@ -596,10 +595,9 @@ cdef class Plane:
                 at = size
         if at:
             send_to(flow.target, p, at)
-        if self.has_recorded and self.builder.full():
+        if self.last_recorded != NULL and self.builder is not None and self.builder.full():
             with gil:
-                self.has_recorded = False
-                self.recorded()
+                self._tell_recorder()
         if flow.target.gone:
             with gil:
                 self._lost(flow.target)
@@ -613,7 +611,7 @@ cdef class Plane:
         self, Flow *flow, const unsigned char *p, Py_ssize_t size, Py_ssize_t frames, uint32_t ops,
         uint64_t first_in, int64_t now, uint64_t first_out
     ) noexcept nogil:
-        self.has_recorded = True
+        self.last_recorded = flow.connection
         if not self.builder.add_run(flow.conn, flow.direction, p, size, frames, ops, first_in, now, first_out):
             with gil:  # what cannot be recorded must not be lost without a word
                 self._fail(<Connection>flow.connection, MemoryError("no memory for the capture"))
@@ -728,6 +726,16 @@ cdef class Plane:
         self.called = True
         try:
             connection.relay.flushed(connection.client if leg == &connection.legs[0] else connection.server)
+        except BaseException as error:
+            self._fail(connection, error)
+        return 0
+
+    cdef int _tell_recorder(self) except -1:
+        """Let the recorder see to its block; a bug there ends the connection that it last got frames of."""
+        cdef Connection connection = <Connection>self.last_recorded
+        self.last_recorded = NULL
+        try:
+            self.recorded()
         except BaseException as error:
             self._fail(connection, error)
         return 0

@@ -7,7 +7,7 @@ import resource
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.write.builder import BLOCK_SIZE
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.recorder import Recorder
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
@@ -185,6 +187,37 @@ async def test_a_capture_that_begins_or_ends_inside_a_frame_has_its_beginning_or
         assert all(one.head is not None for one in read_frames(reader))
         if on == (0,):
             assert [bytes(item.data) for item in large] == [frame]
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["of a full block", "at the end of a step"])
+async def test_a_bug_in_the_recorder_ends_the_connection_that_is_recorded(
+    full: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = Recorder.added
+    bugs: list[Exception] = []
+
+    def added_or_fail(self: Recorder) -> None:
+        if bugs and (self.builder.size >= BLOCK_SIZE) is full:
+            raise bugs.pop()
+        real(self)
+
+    monkeypatch.setattr(Recorder, "added", added_or_fail)
+    frame = b"PUB a %d\r\n%b\r\n" % (1 << 20, bytes(1 << 20)) if full else FRAME
+    async with stage() as made:
+        made.proxy.start_recording(RecordSettings(tmp_path / "x.ncap"))
+        bad, bad_server = await made.connect()
+        good, good_server = await made.connect()
+        bugs.append(RuntimeError("a bug"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive, bad_server, 1 << 30)
+            with suppress(trio.BrokenResourceError):
+                await bad.send_all(frame * 3)
+            assert await made.end_of(1) == close_reasons.INTERNAL
+        await good.send_all(FRAME)
+        assert await receive(good_server, len(FRAME)) == FRAME
+        assert 2 not in made.ends
+        for stream in (bad, bad_server, good, good_server):
+            await stream.aclose()
 
 
 async def test_rules_are_swapped_under_load_and_every_byte_arrives() -> None:

@@ -28,7 +28,7 @@ cdef enum:
     HEAD = 64                   # the most bytes before the data of a run's record
     SIZE_MAX = 0x7FFFFFFF       # of the data of one record
     MARGIN = 1 << 18            # beyond the size at which a block is sealed: its last record
-    FREE_MOST = 4               # pieces of memory that wait to be used again
+    FREE_MOST = 16              # pieces of memory that wait to be used again
 
 cdef Py_ssize_t FULL = BLOCK_SIZE
 cdef Py_ssize_t ROOM = BLOCK_SIZE + MARGIN
