@@ -45,7 +45,8 @@ class Closed:
 
     cause: one of the short names in `session/close_reasons.py`.  detail: a sentence, where the cause alone
     does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since the accept.
-    error: the -ERR with which the server closed.  name, user: of the client's CONNECT.
+    error: the -ERR with which the server closed.  name, user: of the client's CONNECT.  upstream: the address
+    of its server, "" where it had none.
     """
 
     t: int
@@ -60,6 +61,7 @@ class Closed:
     error: str = ""
     name: str = ""
     user: str = ""
+    upstream: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,13 +228,14 @@ def log_event(log: Any, event: Event) -> None:
             upstream=event.upstream,
         )
     elif isinstance(event, Closed):
-        write = log.warning if event.error or event.cause in _SERVER_CAUSES else log.info
-        write(
+        by_server = bool(event.error or event.cause in _SERVER_CAUSES)
+        (log.warning if by_server else log.info)(
             "closed",
             conn=event.conn,
             cause=event.cause,
             detail=event.detail or None,
             error=event.error or None,
+            upstream=event.upstream if by_server else None,
             name=event.name or None,
             user=event.user or None,
             seconds=round(event.duration / 1e9, 3),

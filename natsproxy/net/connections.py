@@ -210,7 +210,7 @@ class Connections:
     def _close(self, session: Session, end: End, accepted: _Accepted) -> None:
         now, conn, client = now_ns(), accepted.conn, session.connect
         self.relays.pop(conn, None)
-        self._endpoints.pop(conn, None)
+        endpoint = self._endpoints.pop(conn, None)
         counts = session.counts()
         item = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
         self._recording.close(conn, item, end.cause)
@@ -224,6 +224,7 @@ class Connections:
                 error=session.server_error,
                 name=client.name,
                 user=client.user or client.nkey,
+                upstream=str(endpoint.address) if endpoint is not None else "",
                 **counts,
             )
         )

@@ -28,7 +28,8 @@ from natsproxy.net.race import SLOW, Race
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
 from natsproxy.protocol.info import Info
 
-_RETRY = 0.05  # seconds between attempts while a client is kept waiting
+_RETRY: Final = 0.05  # seconds between attempts while a client is kept waiting
+_AT_THAT_PACE: Final = 10  # clients that are held; with more of them each waits longer
 _OFTEN: Final = 2  # a server that is slow once may just be busy
 _LAME: Final = "is in lame duck mode"
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
@@ -51,6 +52,8 @@ class Upstreams:
         self.unready: str | None = "no server has answered yet"
         self._settings = settings
         self._learned: tuple[Server, ...] = ()
+        self._held = 0  # clients
+        self._found = trio.Event()  # a server, while clients are held
         self._resolver = Resolver(settings.connect_timeout / 1e9)
         self._dialer = Dialer(settings)
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
@@ -68,7 +71,17 @@ class Upstreams:
                 return dialled
             if over:
                 raise NoServer("; ".join([*unresolved, *race.failures.values()]))
-            await trio.sleep(_RETRY)
+            await self._hold(deadline)
+
+    async def _hold(self, deadline: float) -> None:
+        """Wait for the next attempt of a client that is held, or until another one finds a server."""
+        self._held += 1
+        pause = _RETRY * (1 + self._held / _AT_THAT_PACE)
+        try:
+            with trio.move_on_at(min(trio.current_time() + pause, deadline)):
+                await self._found.wait()
+        finally:
+            self._held -= 1
 
     async def probe(self) -> None:
         """Dial as for a connection, once, and close what is found; it is for `unready`."""
@@ -104,6 +117,8 @@ class Upstreams:
             health.down(reasons, turned_away=turned_away)
             return
         self.unready = None
+        self._found.set()
+        self._found = trio.Event()
         health.up()
         health.answered(dialled.endpoint)
         health.unresolved(unresolved)

@@ -6,7 +6,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -18,7 +18,13 @@ from natsproxy.capture.format.records import Item, Open
 from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net import race
+from natsproxy.net.clock import now_ns
+from natsproxy.net.dial import Dialer, Dialled, NoServer
+from natsproxy.net.endpoints import Endpoint
+from natsproxy.net.leg import Leg
+from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.upstreams import Upstreams
 from natsproxy.session import close_reasons
 from natsproxy.units import MILLISECOND, SECOND
 
@@ -26,10 +32,14 @@ LIMIT = 20.0  # seconds
 GREETED = b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n'
 
 
-@pytest.fixture(params=["native", "python"], autouse=True)
+@pytest.fixture(autouse=True)
+def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "SLOW", LIMIT)  # a busy machine must not overtake a server
+
+
+@pytest.fixture(params=["native", "python"])
 def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROXY_PLANE", request.param)
-    monkeypatch.setattr(race, "SLOW", LIMIT)  # a busy machine must not overtake a server
 
 
 class FakeServer:
@@ -257,6 +267,7 @@ async def test_the_order_is_random_from_the_seed() -> None:
     assert set(orders[0]) == {"a", "b"}
 
 
+@pytest.mark.usefixtures("_plane")
 async def test_a_connection_names_its_server_in_events_and_records() -> None:
     a, b = FakeServer("a"), FakeServer("b")
     async with stage(a, b) as on:
@@ -270,6 +281,7 @@ async def test_a_connection_names_its_server_in_events_and_records() -> None:
         assert [item.info["upstream"] for item in on.opened] == expected
 
 
+@pytest.mark.usefixtures("_plane")
 async def test_a_server_that_goes_takes_its_clients_with_it_at_once() -> None:
     """And no others; they come back to another server."""
     a, b = FakeServer("a"), FakeServer("b")
@@ -284,7 +296,7 @@ async def test_a_server_that_goes_takes_its_clients_with_it_at_once() -> None:
         await clients["b"].send_all(GREETED)
         assert await clients["b"].receive_some() == b"PONG\r\n"
         await clients["a"].aclose()
-        await on.wait_for(Closed, cause=close_reasons.SERVER_CLOSED)
+        await on.wait_for(Closed, cause=close_reasons.SERVER_CLOSED, upstream=f"127.0.0.1:{a.port}")
 
 
 async def test_silence_and_a_black_hole_are_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +359,32 @@ async def test_a_client_is_held_until_one_of_the_servers_is_back() -> None:
     assert found == ["b"]
 
 
+async def test_many_held_clients_do_not_dial_without_a_pause(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their attempts have a pace of their own together, and what one finds serves all."""
+    dials = []
+    back = trio.current_time() + 5
+    ours, _theirs = socket.socketpair()
+
+    async def dial(self: Dialer, endpoint: Endpoint, client: ClientFacts) -> Dialled:
+        dials.append(trio.current_time())
+        await trio.sleep(0.001)
+        if trio.current_time() < back:
+            raise NoServer("gone")
+        return Dialled(endpoint, Leg(ours), b"INFO {}\r\n")
+
+    monkeypatch.setattr(Dialer, "dial", dial)
+    upstreams = Upstreams(ProxySettings(upstream_hold=60 * SECOND), lambda _: None, now_ns, 1)
+    with closing(ours), closing(_theirs):
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(upstreams.dial, ClientFacts("client:1", Address()))
+    assert trio.current_time() < back + 0.1
+    assert len(dials) < 2_000  # at twenty a second each they would be 10,000
+
+
+@pytest.mark.usefixtures("_plane")
 async def test_a_lame_duck_gets_no_new_connections_while_another_lives() -> None:
     """Whether it says so to an open connection or in its greeting."""
     a, b = FakeServer("a"), FakeServer("b")
@@ -368,6 +406,7 @@ async def test_a_lame_duck_gets_no_new_connections_while_another_lives() -> None
         assert lame.accepted == 1
 
 
+@pytest.mark.usefixtures("_plane")
 async def test_a_full_server_is_left_to_those_it_has() -> None:
     """A client that it turned away comes back, and gets another."""
     full, good = FakeServer("full"), FakeServer("good")
@@ -434,6 +473,7 @@ async def test_a_name_leads_to_several_addresses() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.usefixtures("_plane")
 @pytest.mark.parametrize("discover", [True, False])
 async def test_servers_that_the_cluster_names(discover: bool) -> None:
     """They are used if the operator wants that; what is no address is left out; the last list counts."""
