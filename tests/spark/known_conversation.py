@@ -240,12 +240,19 @@ def _deliveries(s: Conversation) -> None:
         (b".watch", b'{"stream_name": "KV_x", "config": {"ack_policy": "none"}}', b"{}"),
         (b"", b"{}", made + b'"config":{"ack_policy":"none"}}'),
         (b".work", b'{"config": {"ack_policy": "explicit"}}', b"{}"),
+        (b".all", b'{"config": {"ack_policy": "all"}}', b"{}"),
     ):
         reply = b"r.consumer" + name
         s.send(550, WORKER, pub(b"$JS.API.CONSUMER.CREATE.KV_x" + name + b" " + reply, asked))
         s.receive(551, WORKER, msg(reply, b"9", told))
     for name in (b"watch", b"made", b"work", b"older"):
         s.receive(560, WORKER, msg(b"kv.a", b"3", b"x", b"$JS.ACK.KV_x." + name + b".1.1.1.1.0"))
+    for t, seq, answer in ((570, 1, b""), (571, 2, b"-NAK"), (572, 3, b""), (573, 4, b"+ACK"), (574, 5, b"")):
+        ack = b"$JS.ACK.KV_x.all.1.%d.%d.1.0" % (seq, seq)
+        s.receive(t, WORKER, msg(b"kv.b", b"3", b"x", ack))
+        if answer:
+            s.send(t + 10, WORKER, pub(ack, answer))
+    s.receive(590, WORKER, msg(b"kv.b", b"3", b"x", b"$JS.ACK.KV_x.all.1.2.6.1.0"))  # it was made again
     s.receive(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
     s.drop(710, WORKER, C2S, pub(b"$JS.ACK.S.C.2.2.10.1.0", b"+ACK"), "loses")
 

@@ -2,17 +2,21 @@
 
 A delivery carries its ack subject as its reply, and the client's answer goes to that subject: the pair is one
 aggregation on it, as a request's is (`natsproxy/spark/tables/pairing.py`).
+
+A consumer whose ack policy is `all` answers many deliveries at once: an ack settles all with a stream
+sequence up to its own (`_covered`).
 """
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, shaped, when, with_text
 
 ANSWERS = ("ack", "nak", "term", "next", "other")
 """The answers to a delivery, by their numbers in aggregations; +WPI only asks for more time."""
+_ACKING = (ANSWERS.index("ack") + 1, ANSWERS.index("next") + 1)
 POLICIES = ("none", "all", "explicit")
 """The ack policies of consumers, by their numbers in aggregations."""
 _TOLD = '{"type":"io.nats.jetstream.api.v1.consumer_'
@@ -34,7 +38,8 @@ def js_acks(frames: DataFrame) -> DataFrame:
     """Return one row per JetStream delivery: its number, the client's answer, the time until then.
 
     answer: the first that settles it: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
-    there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); none.
+    there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); none.  With
+    the ack policy all, the ack of a later message is that of the ones before it.
     ack_policy: of the consumer, where a call of JetStream's API tells it; else NULL.  redelivered: it was
     delivered before.  wpi: the times that the client asked for more time.  answer_ns: from delivery to
     answer.  Answers to deliveries from before the recording are none.
@@ -60,15 +65,17 @@ def js_acks(frames: DataFrame) -> DataFrame:
     split = grouped.withColumn("p", F.split("k", r"\.")).withColumn("o", F.expr("if(size(p) >= 11, 4, 2)"))
     split = split.withColumns({"stream": F.expr(_token(0)), "consumer": F.expr(_token(1))})
     split = split.join(F.broadcast(_ack_policies(frames)), ["recorder", "stream", "consumer"], "left")
+    split = split.withColumns(
+        {"stream_seq": F.expr(_token(3, "bigint")), "domain": F.expr("if(o = 4, nullif(p[2], '_'), NULL)")}
+    )
+    split = _covered(split)
     words = ", ".join(f"'{word}'" for word in ANSWERS)
     unanswered = "CASE WHEN wpi > 0 THEN 'wpi' WHEN ack_policy = 'none' THEN 'not asked' ELSE 'none' END"
     return shaped(
         "js_acks",
         split.withColumns(
             {
-                "domain": F.expr("if(o = 4, nullif(p[2], '_'), NULL)"),
                 "delivered": F.expr(_token(2, "bigint")),
-                "stream_seq": F.expr(_token(3, "bigint")),
                 "consumer_seq": F.expr(_token(4, "bigint")),
                 "pending": F.expr(_token(6, "bigint")),
                 "redelivered": F.expr(f"{_token(2, 'bigint')} > 1"),
@@ -77,6 +84,26 @@ def js_acks(frames: DataFrame) -> DataFrame:
                 "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
             }
         ),
+    )
+
+
+def _covered(deliveries: DataFrame) -> DataFrame:
+    """Return deliveries, settled by the ack of a later message where the consumer's ack policy is `all`.
+
+    The time is that of the first such ack; of the last one where the first is older than the delivery (a
+    consumer was made again under its name).
+    """
+    consumer = "if(ack_policy = 'all', concat_ws('.', domain, stream, consumer), k)"  # others stay alone
+    later = Window.partitionBy("recorder", F.expr(consumer)).orderBy(F.desc("stream_seq"))
+    acks = when(f"ack_policy = 'all' AND answer_code IN {_ACKING}", "settled_ns")
+    rows = deliveries.withColumns({"first_ack": F.min(acks).over(later), "last_ack": F.max(acks).over(later)})
+    at = "CASE WHEN first_ack >= delivered_ns THEN first_ack WHEN last_ack >= delivered_ns THEN last_ack END"
+    rows = rows.withColumn("covered_ns", F.expr(f"if(settled_ns IS NULL, {at}, NULL)"))
+    return rows.withColumns(
+        {
+            "answer_code": F.expr("if(covered_ns IS NULL, answer_code, 1)"),
+            "settled_ns": F.coalesce("settled_ns", "covered_ns"),
+        }
     )
 
 

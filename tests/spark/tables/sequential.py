@@ -120,7 +120,11 @@ def requests(frames: list[SideFrame]) -> Rows:
 def js_acks(frames: list[SideFrame]) -> Rows:
     """Rows: stream, consumer, delivered, stream_seq, delivered_ns, answer, answered_ns; answers but +WPI."""
     rows: dict[bytes, list[Any]] = {}
+    all_at_once = set[tuple[str, str]]()
     for each in filter(lambda each: each.message, frames):
+        if b'"ack_policy": "all"' in each.frame.body or b'"ack_policy":"all"' in each.frame.body:
+            stream, consumer = each.frame.subject.decode().split(".")[4:6]
+            all_at_once.add((stream, consumer))
         ack = parse_ack(each.frame.reply if each.seen.direction is not C2S else each.frame.subject)
         if ack is None:
             continue
@@ -131,6 +135,10 @@ def js_acks(frames: list[SideFrame]) -> Rows:
             kind = ack_kind(each.frame.body)
             if kind is not AckKind.PROGRESS:
                 row[5:] = ["other" if kind is AckKind.NONE else kind.value, each.at]
+            if kind is AckKind.ACK and (row[0], row[1]) in all_at_once:
+                for other in rows.values():
+                    if other[:2] == row[:2] and other[3] <= row[3] and other[6] is None:
+                        other[5:] = ["ack", each.at]
     return Counter(map(tuple, rows.values()))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 from nats.errors import NoRespondersError
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from natsproxy.testing import TestProxy
 from tests.kit.servers import NatsServer
@@ -43,7 +44,7 @@ accounts: {
   }
 }
 """
-SLOW, FAST, NOBODY, SECRET, LOST, EVENTS, STORED, REFUSED = 10, 12, 3, 4, 5, 7, 6, 2
+SLOW, FAST, NOBODY, SECRET, LOST, EVENTS, STORED, REFUSED, BULK = 10, 12, 3, 4, 5, 7, 6, 2, 5
 
 
 async def conversation(url: str) -> None:
@@ -100,6 +101,13 @@ async def store(client: Any) -> None:
     for _ in range(REFUSED):
         (message,) = await pull.fetch(1, timeout=10)
         await message.ack_sync()
+    await js.add_stream(name="BULK", subjects=["bulk"])
+    for number in range(BULK):
+        await js.publish("bulk", b"%d" % number)
+    config = ConsumerConfig(ack_policy=AckPolicy.ALL, durable_name="bulk")
+    bulk = await js.subscribe("bulk", config=config, manual_ack=True)
+    messages = [await bulk.next_msg(10) for _ in range(BULK)]
+    await messages[BULK - 2].ack_sync()
     bucket = await js.create_key_value(bucket="truth")
     await bucket.put("key", b"x")
     watcher = await bucket.watchall()
@@ -195,8 +203,14 @@ def test_stored_and_redelivered(tables: dict[str, list[dict[str, Any]]]) -> None
     watched = [row for row in tables["js_acks"] if row["stream"] == "KV_truth"]
     assert [(row["ack_policy"], row["answer"]) for row in watched] == [("none", "not asked")]
     assert {row["ack_policy"] for row in mine} == {"explicit"}
+    bulk = [
+        (row["stream_seq"], row["ack_policy"], row["answer"])
+        for row in tables["js_acks"]
+        if row["stream"] == "BULK"
+    ]
+    assert sorted(bulk) == [(seq, "all", "ack" if seq < BULK else "none") for seq in range(1, BULK + 1)]
     unheard = {row["subject"] for row in tables["fanout"] if not row["deliveries"] and not row["stored"]}
-    assert {subject.split(".")[0] for subject in unheard}.isdisjoint({"truth", "$KV", "$JS"})
+    assert {subject.split(".")[0] for subject in unheard}.isdisjoint({"truth", "bulk", "$KV", "$JS"})
     again = {row["stream_seq"] for row in mine if row["redelivered"]}
     assert again == set(range(1, REFUSED + 1))
     assert {"STREAM.CREATE", "CONSUMER.MSG.NEXT"} <= {row["verb"] for row in tables["js_api"]}

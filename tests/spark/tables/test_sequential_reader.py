@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from natsproxy.capture.read.reader import open_capture
 from tests.spark.tables.sequential import known_tables, of_table
 
 if TYPE_CHECKING:
@@ -64,32 +65,43 @@ def test_generated_traffic_counts_up(known: Known) -> None:
     assert [row["pings"] for row in lively] == [counts["pings"]]
 
 
-def test_golden_captures(known: Known) -> None:
-    """The facts in `recordings/README.md` are in their tables."""
+@pytest.mark.parametrize("version", ["v1", "v1.1"])
+def test_golden_captures(known: Known, version: str) -> None:
+    """The facts in `recordings/README.md` are in their tables, whatever the version of the format."""
+    recorders = {
+        segment.recorder.hex()
+        for path in known.captures
+        if path.stem.endswith(f"-{version}")
+        for segment in open_capture(path).segments()
+    }
+
+    def rows(table: str) -> list[Row]:
+        return [row for row in known.rows(table) if row["recorder"] in recorders]
+
     outcomes = Counter(
-        row["outcome"] for row in known.rows("requests") if row["template"].startswith(("quotes", "nobody"))
+        row["outcome"] for row in rows("requests") if row["template"].startswith(("quotes", "nobody"))
     )
     assert outcomes == {"replied": 2, "no responders": 1}
-    demo = [row for row in known.rows("js_acks") if row["stream"] == "DEMO"]
+    demo = [row for row in rows("js_acks") if row["stream"] == "DEMO"]
     assert Counter((row["answer"], row["delivered"]) for row in demo) == {
         ("nak", 1): 1,
         ("ack", 1): 2,
         ("ack", 2): 1,
     }
-    kept = Counter(row["stream"] for row in known.rows("pub_acks"))
+    kept = Counter(row["stream"] for row in rows("pub_acks"))
     assert (kept["DEMO"], kept["KV_settings"]) == (3, 1)
-    (asked,) = (row for row in known.rows("js_api") if row["verb"] == "CONSUMER.INFO")
+    (asked,) = (row for row in rows("js_api") if row["verb"] == "CONSUMER.INFO")
     assert (asked["err_code"], asked["error"]) == (10014, "consumer not found")
-    fired = [row for row in known.rows("faults") if row["rule"].startswith("no-")]
+    fired = [row for row in rows("faults") if row["rule"].startswith("no-")]
     assert {(row["rule"], row["error"]) for row in fired} == {
         ("no-secrets", 'Permissions Violation for Publish to "secret.plan"'),
         ("no-telemetry", None),
     }
-    orders = [row for row in known.rows("fanout") if row["subject"] == "orders.new" and row["published"] == 1]
+    orders = [row for row in rows("fanout") if row["subject"] == "orders.new" and row["published"] == 1]
     assert sum(row["deliveries"] == 2 for row in orders) == 5
-    held = {(row["subject"], row["queue"]): row["delivered"] for row in known.rows("subscriptions")}
+    held = {(row["subject"], row["queue"]): row["delivered"] for row in rows("subscriptions")}
     assert (held["orders.>", None], held["orders.new", "workers"]) == (5, 5)
-    assert {row["name"] for row in known.rows("connections")} >= {
+    assert {row["name"] for row in rows("connections")} >= {
         "core",
         "service",
         "client",
@@ -109,8 +121,10 @@ def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
     code = (
         "import sys; from natsproxy.spark.jobs import analyze as jobs\n"
         "from natsproxy.spark.session import local_session\n"
-        "out, cores, size, *captures = sys.argv[1:]; read = jobs.read\n"
-        "jobs.read = lambda *args, **more: read(*args, partitionBytes=size, **more)\n"
+        "from natsproxy.spark.storage import executor_writer\n"
+        "out, cores, size, *captures = sys.argv[1:]\n"
+        "executor_writer.HERE_BYTES = 0\n"
+        "for options in jobs.SOURCE_OPTIONS.values(): options['partitionBytes'] = size\n"
         "jobs.analyze(local_session(int(cores)), captures, out)\n"
     )
     for cores, size in (("1", "67108864"), ("2", "67108864"), ("2", "1")):

@@ -113,6 +113,7 @@ def test_js_api(table: Callable[[str], list[Row]]) -> None:
     """Verbs, a domain, an error, a call without answer; nothing else is a call."""
     assert brief(table("js_api"), "verb", "last_token", "err_code", "error", "outcome") == [
         ("CONSUMER.CREATE", "KV_x", None, None, "replied"),
+        ("CONSUMER.CREATE", "all", None, None, "replied"),
         ("CONSUMER.CREATE", "watch", None, None, "replied"),
         ("CONSUMER.CREATE", "work", None, None, "replied"),
         ("CONSUMER.DURABLE.CREATE", "C", None, None, "replied"),
@@ -166,13 +167,24 @@ def test_js_acks(table: Callable[[str], list[Row]]) -> None:
 
 def test_an_ack_that_nobody_asked_for_is_not_missing(table: Callable[[str], list[Row]]) -> None:
     """The policy is known from the request, or from the reply; of an older consumer it is not."""
-    mine = [row for row in table("js_acks") if row["stream"] == "KV_x"]
+    mine = [row for row in table("js_acks") if row["stream"] == "KV_x" and row["consumer"] != "all"]
     assert brief(mine, "consumer", "ack_policy", "answer") == [
         ("made", "none", "not asked"),
         ("older", None, "none"),
         ("watch", "none", "not asked"),
         ("work", "explicit", "none"),
     ]
+
+
+def test_an_ack_of_all_settles_what_came_before(table: Callable[[str], list[Row]]) -> None:
+    """Up to its sequence, once it came; neither what was answered for itself, nor what came later."""
+    mine = [row for row in table("js_acks") if row["consumer"] == "all"]
+    found = [
+        (row["consumer_seq"], row["answer"], row["answer_ns"] and row["answer_ns"] // MS)
+        for row in sorted(mine, key=lambda row: row["consumer_seq"])
+    ]
+    assert found[:4] == [(1, "ack", 13), (2, "nak", 10), (3, "ack", 11), (4, "ack", 10)]
+    assert found[4:] == [(5, "none", None), (6, "none", None)]
 
 
 def test_subjects(table: Callable[[str], list[Row]]) -> None:
