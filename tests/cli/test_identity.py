@@ -1,0 +1,143 @@
+"""The settings of a proxy's identity: files and variables with secrets, and what is refused at the start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+from click.testing import CliRunner
+
+from natsproxy.cli import main
+from natsproxy.config.build import proxy_settings
+from natsproxy.config.identity import client_users
+from natsproxy.config.options import OPTIONS
+from natsproxy.errors import ConfigError
+from tests.kit.accounts import seed
+
+HASH = bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()
+USERS = f'[[users]]\nuser = "ann"\npassword = "{HASH}"\n'
+OWN = 'user = "svc"\npassword = "hunter2"\n'
+SEED = seed()
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the files that the options below name, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"own": OWN, "users": USERS, "seed": SEED, "bad": "hunter2", "latin": ""}.items():
+        Path(name).write_text(text)
+    Path("latin").write_bytes(b"\xff")
+    return tmp_path
+
+
+def values(**given: object) -> dict[str, Any]:
+    """Return option values as `natsproxy run` has them."""
+    found: dict[str, Any] = {}
+    for option in OPTIONS:
+        value = given.get(option.key, option.default)
+        if option.many:
+            items = value if isinstance(value, list) else [value]
+            found[option.key] = tuple(option.read(item) for item in items if item is not None)
+        else:
+            found[option.key] = None if value is None else option.read(value)
+    return found
+
+
+def settings(**given: object) -> Any:
+    return proxy_settings(values(upstream="nats://127.0.0.1:4223", **given))
+
+
+def test_without_options_there_is_no_identity(files: Path) -> None:
+    assert settings().identity is None
+
+
+def test_credentials_and_users_make_one(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From files, and from variables."""
+    found = settings(upstream_credentials="own", client_users="users", proxy_key="seed")
+    assert found.identity.credentials.connect_fields("") == {"user": "svc", "pass": "hunter2"}
+    assert (found.identity.clients, found.client_users) == ("users", {"ann": HASH.encode()})
+    assert found.identity.key is not None
+    assert "hunter2" not in repr(found)
+    assert HASH not in repr(found)
+    monkeypatch.setenv("OWN", SEED)
+    found = settings(upstream_credentials="env:OWN", client_auth="none")
+    assert found.identity.credentials.key is not None
+    assert settings(proxy_key="env:OWN").identity.credentials is None
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"upstream_credentials": "own"}, 'client_users, or write client_auth = "none"'),
+        ({"upstream_credentials": "own", "client_auth": "users"}, 'client_auth = "users" needs client_users'),
+        (
+            {"upstream_credentials": "own", "client_auth": "none", "client_users": "users"},
+            'client_auth = "none" has no use for client_users',
+        ),
+        ({"client_users": "users"}, "client_users needs upstream_credentials"),
+        ({"client_auth": "none"}, "client_auth needs upstream_credentials"),
+        (
+            {"upstream_credentials": "own", "client_auth": "none", "unparsed": "pass"},
+            'unparsed = "pass" is a way around upstream_credentials',
+        ),
+        ({"upstream_credentials": "nowhere"}, "cannot read the upstream_credentials nowhere: No such file"),
+        ({"upstream_credentials": "bad"}, "upstream_credentials bad is not a .creds file"),
+        ({"upstream_credentials": "latin"}, "upstream_credentials latin is not text"),
+        ({"upstream_credentials": "env:NOT_SET"}, "upstream_credentials env:NOT_SET is not set"),
+        ({"proxy_key": "bad"}, "proxy_key bad holds no nkey seed"),
+    ],
+)
+def test_other_combinations_are_refused(files: Path, given: dict[str, object], sentence: str) -> None:
+    """In one sentence, which holds no secret."""
+    with pytest.raises(ConfigError) as caught:
+        settings(**given)
+    assert sentence in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "must have [[users]] tables"),
+        ("users = []", "must have [[users]] tables"),
+        ("[users]\nann = 1", "must have [[users]] tables"),
+        (USERS + "[more]\n", "must have [[users]] tables"),
+        ('[[users]]\nuser = "ann"\n', "user 1 must have user and password, and nothing else"),
+        (USERS + "admin = true\n", "user 1 must have user and password, and nothing else"),
+        (USERS + USERS, "user 2 has no name of its own"),
+        (USERS.replace("ann", ""), "user 1 has no name of its own"),
+        (USERS.replace(HASH, "hunter2"), "the password of 'ann' must be a bcrypt hash"),
+        (USERS.replace(HASH, HASH[:-1]), "the password of 'ann' must be a bcrypt hash"),
+        ('user = "', "not valid TOML"),
+    ],
+)
+def test_mistakes_in_a_table_of_users(tmp_path: Path, text: str, sentence: str) -> None:
+    """They name the file and the user, and quote no password."""
+    path = tmp_path / "users.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        client_users(path)
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_secret_on_the_command_line_is_refused(files: Path) -> None:
+    """And not repeated."""
+    done = CliRunner().invoke(main, ["run", "--upstream", "127.0.0.1:1", "--proxy-key", SEED])
+    assert done.exit_code == 2
+    assert "must be a file or env:NAME" in " ".join(done.output.split())
+    assert SEED not in done.output
+
+
+def test_the_settings_show_names_only(files: Path) -> None:
+    """Of files and variables."""
+    done = CliRunner().invoke(
+        main, ["config", "--upstream-credentials", "own", "--proxy-key", "env:X", "--json"]
+    )
+    rows = json.loads(done.output)
+    assert rows["upstream-credentials"]["value"] == "own"
+    assert rows["proxy-key"]["value"] == "env:X"
