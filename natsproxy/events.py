@@ -45,8 +45,9 @@ class Closed:
 
     cause: one of the short names in `session/close_reasons.py`.  detail: a sentence, where the cause alone
     does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since the accept.
-    error: the -ERR with which the server closed.  name, user: of the client's CONNECT.  upstream: the address
-    of its server, "" where it had none.
+    error: the -ERR with which the server closed.  client: its address.  name, user: of its CONNECT.
+    account: the server's word.  tls_subject: of its certificate.  upstream: the address of its server, ""
+    where it had none.
     """
 
     t: int
@@ -59,8 +60,11 @@ class Closed:
     s2c_frames: int = 0
     duration: int = 0
     error: str = ""
+    client: str = ""
     name: str = ""
     user: str = ""
+    account: str = ""
+    tls_subject: str = ""
     upstream: str = ""
 
 

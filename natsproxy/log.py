@@ -27,6 +27,8 @@ QUEUE: Final = 1 << 20
 """Bytes of lines that wait to be written, at most."""
 _SERVER_CAUSES: Final = ("server-closed", "server-lost", "server-protocol")
 """Ends that the server caused, which are warnings; `net/upstreams.py` reports outages."""
+_UNAUTHORIZED: Final = "unauthorized"
+"""The end of a client that the proxy refused, a warning too."""
 _CLIENT_LEFT: Final = ("client-closed", "client-lost")
 PROBES_EVERY: Final = 600_000_000_000
 """The time (ns) between two lines about probes."""
@@ -229,15 +231,19 @@ def log_event(log: Any, event: Event) -> None:
         )
     elif isinstance(event, Closed):
         by_server = bool(event.error or event.cause in _SERVER_CAUSES)
-        (log.warning if by_server else log.info)(
+        warned = by_server or event.cause == _UNAUTHORIZED
+        (log.warning if warned else log.info)(
             "closed",
             conn=event.conn,
             cause=event.cause,
             detail=event.detail or None,
             error=event.error or None,
             upstream=event.upstream if by_server else None,
+            client=event.client or None,
             name=event.name or None,
             user=event.user or None,
+            account=event.account or None,
+            tls_subject=event.tls_subject or None,
             seconds=round(event.duration / 1e9, 3),
             c2s_bytes=event.c2s_bytes,
             c2s_frames=event.c2s_frames,

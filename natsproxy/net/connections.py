@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -93,19 +93,24 @@ class Connections:
 
     async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
         """Serve one connection to its end.  conn: its number, counted from 1."""
-        opened = now_ns()
+        opened, peer = now_ns(), leg.peer
         try:
             client, facts = await open_client(leg, listener, self._settings)
             if (refusal := self._recording.refusal()) is not None:
-                self._emit(Closed(opened, conn, refusal.cause, refusal.detail))
+                self._emit(Closed(opened, conn, refusal.cause, refusal.detail, client=facts.peer))
             else:
                 await self._serve(_Accepted(client, facts, conn, opened))
         except OpeningFailed as error:
-            self._emit(Closed(now_ns(), conn, error.cause, str(error), duration=now_ns() - opened))
+            self._unopened(End(error.cause, str(error)), conn, peer, opened)
         except Exception as error:  # as in `_serve`
-            self._emit(Closed(now_ns(), conn, *self._failed(conn, error)[:2], duration=now_ns() - opened))
+            self._unopened(self._failed(conn, error), conn, peer, opened)
         finally:
             leg.close()
+
+    def _unopened(self, end: End, conn: int, peer: str, opened: int) -> None:
+        """Report the end of a connection that had no session."""
+        now = now_ns()
+        self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
 
     async def _serve(self, accepted: _Accepted) -> None:
         client, conn = accepted.leg, accepted.conn
@@ -208,12 +213,13 @@ class Connections:
         return f"{name}/{self._names[name]}"
 
     def _close(self, session: Session, end: End, accepted: _Accepted) -> None:
-        now, conn, client = now_ns(), accepted.conn, session.connect
+        now, conn = now_ns(), accepted.conn
         self.relays.pop(conn, None)
         endpoint = self._endpoints.pop(conn, None)
         counts = session.counts()
         item = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
         self._recording.close(conn, item, end.cause)
+        facts: dict[str, Any] = {**session.client(), **counts}
         self._emit(
             Closed(
                 now,
@@ -222,10 +228,9 @@ class Connections:
                 end.detail,
                 duration=now - accepted.opened,
                 error=session.server_error,
-                name=client.name,
-                user=client.user or client.nkey,
+                client=accepted.facts.peer,
                 upstream=str(endpoint.address) if endpoint is not None else "",
-                **counts,
+                **facts,
             )
         )
         self._closed.set()

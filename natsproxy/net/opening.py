@@ -60,9 +60,9 @@ async def _read_header(leg: Leg, facts: ClientFacts, settings: ProxySettings) ->
     try:
         header = await proxy_protocol.receive_header(leg, settings.auth_timeout / 1e9 or float("inf"))
     except proxy_protocol.BadHeader as error:
-        raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, f"{facts.peer}: {error}") from None
+        raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(error)) from None
     except LegLost as lost:
-        raise OpeningFailed(close_reasons.CLIENT_LOST, f"{facts.peer}: {lost}") from None
+        raise OpeningFailed(close_reasons.CLIENT_LOST, str(lost)) from None
     if header.source is None or header.destination is None:  # the load balancer looks whether we are alive
         return facts
     return ClientFacts(str(header.source), header.destination, facts.peer)

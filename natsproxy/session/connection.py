@@ -157,6 +157,15 @@ class ConnectionState:
                 pipe.open.cut = True  # what comes now must not be glued to what was recorded of it
             pipe.records.on = on
 
+    def client(self) -> dict[str, str]:
+        """Return who the client is, as the end of a connection is reported; unknown facts are empty."""
+        return {
+            "name": self.connect.name,
+            "user": self.connect.user or self.connect.nkey,
+            "account": self.info.remote_account,
+            "tls_subject": self.tls_subject,
+        }
+
     def counts(self) -> dict[str, int]:
         """Return the bytes and frames that came, by direction, as the end of a connection is recorded."""
         c2s, s2c = self.pipes

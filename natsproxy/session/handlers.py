@@ -7,6 +7,7 @@ finished with it (dropped, passed or decided).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from natsproxy.events import Greeted
@@ -214,10 +215,12 @@ class Handlers:
         """Learn about the server, and send its INFO on as the client is to see it."""
         state = self._state
         try:
-            state.info = parse_info(frame.args)
+            info = parse_info(frame.args)
         except ValueError as error:
             state.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return False
+        # The INFO behind the first PONG names the account; those of later news do not.
+        state.info = replace(info, remote_account=info.remote_account or state.info.remote_account)
         self._heard(state.info)
         first = state.phase in BEFORE_INFO
         self._set_hold()
@@ -228,7 +231,7 @@ class Handlers:
             state.speak_by = now + state.settings.auth_timeout if state.settings.auth_timeout else None
             state.step(PhaseEvent.INFO if state.refusal is None else PhaseEvent.UNUSABLE_INFO)
         else:
-            if state.info.remote_account:  # rules may ask for the account
+            if info.remote_account:  # rules may ask for it
                 self._runner.bind(now)
             if state.phase is Phase.CONNECTED:
                 # A fence of ours provoked it: clients expect PONG first.

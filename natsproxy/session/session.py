@@ -130,6 +130,10 @@ class Session:
         """True if `closed` has more records to return."""
         return any(pipe.unsent for pipe in self.pipes)
 
+    def client(self) -> dict[str, str]:
+        """Return who the client is (see `ConnectionState.client`)."""
+        return self._state.client()
+
     def counts(self) -> dict[str, int]:
         """Return the bytes and frames that came (see `ConnectionState.counts`)."""
         return self._state.counts()

@@ -133,6 +133,14 @@ def test_connect_is_read_and_emitted() -> None:
     assert not play.session.connect.verbose
 
 
+def test_the_account_stays_known() -> None:
+    """The server names it once; later INFO, as of a cluster that changes, is about other things."""
+    play = Playbook().greeted()
+    play.server(INFO.replace(b'"headers"', b'"connect_info":true,"remote_account":"ACC","headers"'))
+    play.server(INFO.replace(b'"headers"', b'"ldm":true,"headers"'))
+    assert play.session.client()["account"] == "ACC"
+
+
 def test_bad_connect_closes_silently_after_earlier_replies() -> None:
     """nats-server closes without a word on bad JSON; its earlier replies still arrive."""
     play = Playbook().server(INFO)

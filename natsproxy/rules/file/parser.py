@@ -57,7 +57,10 @@ SELECTOR: Final = (
     Setting("max_size", values.size, None, "most payload, headers included"),
     Setting("role", lambda value: role_named(values.text(value)), None, "the part it plays in JetStream"),
     Setting(
-        "client", lambda value: _peer(value), ANYBODY, "name, user, account, lang, version, address, ordinal"
+        "client",
+        lambda value: _peer(value),
+        ANYBODY,
+        "name, user, account, lang, version, address, tls_subject, ordinal",
     ),
 )
 GATE: Final = (

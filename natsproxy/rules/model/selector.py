@@ -41,7 +41,8 @@ SENDABLE: Final = (
 class Peer(NamedTuple):
     """Conditions on a connection; texts are shell patterns (`svc-*`), None for any.
 
-    address: an IP address or a network ("10.0.0.0/8").  ordinal: the n-th connection that was accepted.
+    address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the client's certificate.
+    ordinal: the n-th connection that was accepted.
     """
 
     name: str | None = None
@@ -50,6 +51,7 @@ class Peer(NamedTuple):
     lang: str | None = None
     version: str | None = None
     address: str | None = None
+    tls_subject: str | None = None
     ordinal: int | None = None
 
     def admits(self, view: View) -> bool:
@@ -64,6 +66,7 @@ class Peer(NamedTuple):
             (client.user, self.user),
             (client.lang, self.lang),
             (client.version, self.version),
+            (view.tls_subject, self.tls_subject),
             (view.info.remote_account, self.account),
         )
         return all(glob is None or fnmatchcase(value, glob) for value, glob in wanted)

@@ -12,6 +12,7 @@ from tests.rules.kit import FakeView, Wire
 VIEW = FakeView(
     ordinal=3,
     address="10.1.2.3:4000",
+    tls_subject="CN=svc-1,O=x",
     connect=Connect(name="svc-7", user="u", lang="go", version="1.2"),
     info=Info(remote_account="ACC"),
 )
@@ -31,6 +32,8 @@ VIEW = FakeView(
         (Peer(ordinal=3), True),
         (Peer(ordinal=4), False),
         (Peer(address="10.0.0.0/8"), True),
+        (Peer(tls_subject="CN=svc-*,O=*"), True),
+        (Peer(tls_subject="CN=app"), False),
         (Peer(address="10.1.2.3"), True),
         (Peer(address="192.168.0.0/16"), False),
     ],
