@@ -22,6 +22,7 @@ from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Firing, Gap, Greeted, Notice, Opened
 from natsproxy.printable import printable, wants_plain
+from natsproxy.units import SECOND
 
 QUEUE: Final = 1 << 20
 """Bytes of lines that wait to be written, at most."""
@@ -185,10 +186,14 @@ class EventLog:
     The `opened` line of a connection waits for its first other event.  A client that comes and goes without
     a byte is a health probe, and there may be one every second: probes are counted, and one line every ten
     minutes has the count.
+
+    most: the events of one second that are written, 0 for all; one line has the number of the others.
     """
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, most: int = 0) -> None:
         self._log = log
+        self._most = most
+        self._second = self._in_second = self._left_out = 0
         self._unlogged: dict[int, Opened] = {}  # connections whose `opened` line waits
         self._probes = 0
         self._last_probes = -PROBES_EVERY
@@ -203,17 +208,37 @@ class EventLog:
             if isinstance(event, Closed) and not event.c2s_bytes and event.cause in _CLIENT_LEFT:
                 self._probe(event.t)  # neither its opening nor its end is written
                 return
-            log_event(self._log, opened)
-        log_event(self._log, event)
+            self._write(opened, event.t)
+        self._write(event, event.t)
+
+    def _write(self, event: Event, now: int) -> None:
+        """Write an event if its second has room."""
+        if now // SECOND != self._second:
+            self._second, self._in_second = now // SECOND, 0
+            self._report_left_out()
+        self._in_second += 1
+        if self._most and self._in_second > self._most:
+            self._left_out += 1
+        else:
+            log_event(self._log, event)
+
+    def _report_left_out(self) -> None:
+        if self._left_out:
+            self._log.warning("events left out of the log", count=self._left_out, log_rate=self._most)
+        self._left_out = 0
 
     def _probe(self, now: int) -> None:
         self._probes += 1
         if now - self._last_probes >= PROBES_EVERY:
             self._last_probes = now
-            self.close()
+            self._report_probes()
 
     def close(self) -> None:
-        """Write the count of the probes that no line has yet."""
+        """Write the counts that no line has yet."""
+        self._report_left_out()
+        self._report_probes()
+
+    def _report_probes(self) -> None:
         if self._probes:
             self._log.info("connections closed by clients that said nothing", count=self._probes)
         self._probes = 0

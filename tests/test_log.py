@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.events import Closed, Greeted, Opened
+from natsproxy.events import Closed, Greeted, Notice, Opened
 from natsproxy.log import EventLog, LogFile, logger
 from tests.kit.servers import NatsServer
 
@@ -26,6 +26,22 @@ def test_passwords_in_urls_are_hidden(form: str, tmp_path: Path) -> None:
     said = (tmp_path / "log").read_text()
     assert "PASSWORD" not in said
     assert "nats://u:***@h:1" in said
+
+
+def test_a_storm_of_events_fills_no_disk(tmp_path: Path) -> None:
+    with LogFile(tmp_path / "log") as file:
+        events = EventLog(logger(file, "json"), 10)
+        for number in range(100):
+            events(Notice(1_000_000_000 + number, None, "info", f"first {number}"))
+        events(Notice(2_000_000_000, None, "info", "second"))
+        events.close()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == [
+        *[f"first {number}" for number in range(10)],
+        "events left out of the log",
+        "second",
+    ]
+    assert lines[10]["count"] == 90
 
 
 def test_lines_that_nobody_takes_are_counted(tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def run(config: Path | None, **values: Any) -> None:
             config,
             values["rules"],
             watched=values["rules_watch"],
+            log_rate=values["log_rate"],
             supervision=supervision if supervision.wanted else None,
         )
         service.load_rules()

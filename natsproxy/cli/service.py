@@ -25,8 +25,8 @@ class Service:
     """A proxy with a log and signals.
 
     config, rules: the files with its rules; a rules file wins.  watched: a change of that file loads them
-    again.  supervision: tells others of the proxy.  stopped_at_once: True after a second signal ended it
-    before it was drained.
+    again.  supervision: tells others of the proxy.  log_rate: the most events that are logged in a second.
+    stopped_at_once: True after a second signal ended it before it was drained.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Service:
         *,
         watched: bool = False,
         supervision: Supervision | None = None,
+        log_rate: int = 0,
     ) -> None:
         self._proxy = proxy
         self._file = file
@@ -48,6 +49,7 @@ class Service:
         if watched and source is None:
             raise ConfigError("rules-watch watches the file of rules or --config: there is neither")
         self._watch = FileWatch(source) if watched and source is not None else None
+        self._log_rate = log_rate
         self.stopped_at_once = False
 
     def load_rules(self) -> list[str]:
@@ -75,7 +77,7 @@ class Service:
     async def run(self, log: Any, signals: AsyncIterator[int]) -> None:
         """Serve until drained.  signals: the numbers of the process's signals, as they arrive."""
         proxy = self._proxy
-        events = EventLog(log)
+        events = EventLog(log, self._log_rate)
         proxy.subscribe(events)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._handle_signals, signals, log, nursery.cancel_scope)

@@ -109,6 +109,30 @@ OPTIONS: Final = (
         "Tell servers the client's address by this header (nats-server: proxy_protocol).",
         metavar="v1|v2",
     ),
+    Option(
+        "max-connections", whole, "0", "The most connections of clients; 0 for no limit.", metavar="NUMBER"
+    ),
+    Option(
+        "max-connections-per-address",
+        whole,
+        "0",
+        "The most connections of one client address; 0 for no limit.",
+        metavar="NUMBER",
+    ),
+    Option(
+        "idle-timeout",
+        duration,
+        "0s",
+        "The longest silence of a client; 0 for no limit. Clients send PINGs every two minutes.",
+        metavar="DURATION",
+    ),
+    Option(
+        "write-deadline",
+        duration,
+        "10s",
+        "The longest time in which a client takes no bytes, as the server's write_deadline; 0 for no limit.",
+        metavar="DURATION",
+    ),
     Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
     Option(
         "unparsed",
@@ -238,6 +262,13 @@ OPTIONS: Final = (
         "info",
         "The lowest level that is logged.",
         metavar="debug|info|warning|error",
+    ),
+    Option(
+        "log-rate",
+        whole,
+        "1000",
+        "The most events that are logged in a second; 0 for no limit.",
+        metavar="NUMBER",
     ),
     Option("log-file", path, None, "A file instead of standard error; SIGHUP reopens it.", metavar="FILE"),
 )

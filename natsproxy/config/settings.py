@@ -123,6 +123,10 @@ class ProxySettings:
     buffers: int = 256 * MIB
     connect_timeout: int = 2 * SECOND
     auth_timeout: int = 2 * SECOND
+    max_connections: int = 0
+    max_connections_per_address: int = 0
+    idle_timeout: int = 0
+    write_deadline: int = 10 * SECOND
     drain: int = 30 * SECOND
     keepalive: bool = True
     seed: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -22,20 +23,24 @@ from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.clock import now_ns
 from natsproxy.net.dial import NoServer
 from natsproxy.net.endpoints import Endpoint
-from natsproxy.net.leg import AnyLeg, Leg
+from natsproxy.net.leg import AnyLeg, Leg, LegLost
+from natsproxy.net.limits import Limits
+from natsproxy.net.lingering import linger
 from natsproxy.net.opening import ClientFacts, OpeningFailed, open_client
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.upstreams import Upstreams
+from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Emit, End, SessionSettings
+from natsproxy.session.actions import Emit, End, Send, SessionSettings
 from natsproxy.session.budget import Budget
 from natsproxy.session.handlers import Hooks
 from natsproxy.session.session import Session
 from natsproxy.units import MIB
+from natsproxy.wire.ops import S2C
 
 _MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them, so they are hostile
 
@@ -74,6 +79,8 @@ class Connections:
         self._emit = emit
         self.upstreams = Upstreams(settings, emit, now_ns, seed)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
+        self._limits = Limits(settings)
+        self._greeting = b""  # the last INFO of a server
         self._budget = Budget(settings.buffers)
         self._users = ClientUsers(settings.client_users) if settings.client_users else None
         self._names: Counter[str] = Counter()
@@ -91,11 +98,17 @@ class Connections:
             self._closed = trio.Event()
             await self._closed.wait()
 
+    async def watch(self) -> None:
+        """End the connections that are of no use, until cancelled."""
+        if self._limits.watches:
+            await self._limits.watch(self.relays)
+
     async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
         """Serve one connection to its end.  conn: its number, counted from 1."""
         opened, peer = now_ns(), leg.peer
         try:
-            client, facts = await open_client(leg, listener, self._settings)
+            with self._limits.opening():
+                client, facts = await open_client(leg, listener, self._settings)
             if (refusal := self._recording.refusal()) is not None:
                 self._emit(Closed(opened, conn, refusal.cause, refusal.detail, client=facts.peer))
             else:
@@ -118,7 +131,11 @@ class Connections:
         record = self._recording.open(conn, session)
         end = End(close_reasons.KILLED)  # stays where we are cancelled
         try:
-            end = self._refuse(session, client) or await self._relay(session, accepted, record)
+            with self._limits.connection(accepted.facts.peer) as exceeded:
+                if exceeded is not None:
+                    end = await self._turn_away(session, client, exceeded)
+                else:
+                    end = self._refuse(session, client) or await self._relay(session, accepted, record)
         except NoServer as error:
             end = End(close_reasons.UPSTREAM_DOWN, str(error))
         except Exception as error:  # a bug that the bytes of one peer reach must not end the others
@@ -147,6 +164,15 @@ class Connections:
             client.close()
         return End(close_reasons.RULE, f"a rule says: {opening}", opening == "refuse")
 
+    async def _turn_away(self, session: Session, client: AnyLeg, why: str) -> End:
+        """Say what a server says that has as many connections as it takes, and return the end."""
+        actions = session.receive(S2C, self._greeting, now_ns()) if self._greeting else []
+        said = [bytes(action.data) for action in actions if isinstance(action, Send)]
+        with suppress(LegLost):
+            client.write(b"".join([*said, err_frame(MAX_CONNECTIONS.text)]))
+        await linger((client,))
+        return End(close_reasons.LIMIT, why)
+
     async def _relay(
         self, session: Session, accepted: _Accepted, record: Callable[[records.Item], None]
     ) -> End:
@@ -159,6 +185,7 @@ class Connections:
         client, facts, conn, opened = accepted
         upstream = str(endpoint.address)
         self._endpoints[conn] = endpoint
+        self._greeting = greeting.partition(b"\n")[0] + b"\n"
         self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn, facts.proxied_by))
         recording = self._recording
         assert self.plane is not None

@@ -24,6 +24,8 @@ from natsproxy.addresses import Address
 
 SMALLEST_READ = 65_536
 LARGEST_READ = 262_144
+_KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 9}
+"""Seconds of silence, seconds between probes, and their number: nats-server's own, as of all Go programs."""
 _MOST_PARTS = 64  # pieces of one system call; joining more of them is cheaper than passing them
 
 
@@ -145,6 +147,8 @@ class Leg:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if keepalive:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in _KEEPALIVE.items():
+                    sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @classmethod
     def from_stream(cls, stream: trio.SocketStream, *, keepalive: bool = True) -> Leg:

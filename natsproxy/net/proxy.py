@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -30,6 +31,7 @@ from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.session import close_reasons
+from natsproxy.session.control import Control
 from natsproxy.units import MIB
 
 _DRAIN_STEP: Final = 50  # connections that a drain ends at once, or more where half its time needs more
@@ -80,6 +82,7 @@ class Proxy:
         async with trio.open_nursery() as background:
             self._background = background
             background.start_soon(self._open_plane().run)
+            background.start_soon(self._connections.watch)
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             try:
@@ -133,7 +136,7 @@ class Proxy:
         with trio.move_on_after(limit):
             relays = list(self.relays.values())
             for relay in relays:
-                relay.lame_duck()
+                relay.control(Control.lame_duck)
             if answers:
                 with trio.move_on_after(limit / 2):
                     await self._answered(relays)
@@ -142,7 +145,7 @@ class Proxy:
                 if first:
                     await trio.sleep(_DRAIN_PAUSE)
                 for relay in relays[first : first + step]:
-                    relay.drain(answers=answers)
+                    relay.control(partial(Control.drain, answers=answers))
             await self._connections.wait_closed()
         for relay in list(self.relays.values()):
             relay.kill(close_reasons.DRAINED, "the drain deadline passed")
@@ -154,10 +157,12 @@ class Proxy:
 
         Later requests do not count: of many busy clients one always waits for something.
         """
-        in_flight = {relay: relay.session.requests() for relay in relays}
+        in_flight = {relay: relay.session.control.requests() for relay in relays}
         while any(in_flight.values()):  # looks: an event of each answer would cost the traffic
             await trio.sleep(_DRAIN_LOOK)
-            in_flight = {relay: left & relay.session.requests() for relay, left in in_flight.items() if left}
+            in_flight = {
+                relay: left & relay.session.control.requests() for relay, left in in_flight.items() if left
+            }
 
     # -- the upstream
 
@@ -212,6 +217,15 @@ class Proxy:
         async with trio.open_nursery() as nursery:
             for relay in list(self.relays.values()):
                 nursery.start_soon(relay.barrier)
+
+    # -- connections
+
+    def suspend(self, conn: int, on: bool = True) -> None:
+        """Lose the messages of a connection, and keep it alive: its client does not reconnect.
+
+        on: False to let them pass again.  Raises KeyError where there is no such connection.
+        """
+        self.relays[conn].control(partial(Control.suspend, on=on))
 
     # -- captures
 

@@ -26,6 +26,7 @@ from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send
+from natsproxy.session.control import Control
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
 
@@ -174,15 +175,16 @@ class Relay:
         self._catch_up()
         self._perform(self.session.swap(chain, now_ns()))
 
-    def lame_duck(self) -> None:
-        """Send the client an INFO in lame duck mode, where it can take one."""
+    def control(self, act: Callable[[Control, int], None]) -> None:
+        """Let an operator act on the connection.  act: is given the time (ns)."""
         self._catch_up()
-        self._perform(self.session.lame_duck(now_ns()))
+        act(self.session.control, now_ns())
+        self._perform(self.session.take_actions())
 
-    def drain(self, *, answers: bool = True) -> None:
-        """End the connection once the client has the answers that are due; answers: to its requests too."""
+    def received_from_client(self) -> int:
+        """Return the number of bytes that came from the client."""
         self._catch_up()
-        self._perform(self.session.drain(now_ns(), answers=answers))
+        return self.session.pipes[C2S].in_bytes
 
     async def barrier(self) -> None:
         """Wait until we and the server have handled all that the client has sent so far."""

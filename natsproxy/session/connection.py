@@ -28,6 +28,8 @@ STATE_OPS: Final = (
     op_mask(Op.INFO, Op.PONG, Op.ERR),
 )
 """The ops that the session itself looks at, by direction."""
+_NEVER_SWALLOWED: Final = op_mask(Op.PING, Op.PONG, Op.OK)
+"""Further ops that pass a link that loses messages: without them a peer gives the connection up."""
 _NOTHING: Final = Interest()
 
 
@@ -37,9 +39,10 @@ class ConnectionState:
     conn, ordinal: its number, in events and records, and among the accepted connections.  key: the name by
     which rules and reports know it.  refusal: why no client can be served here, as a sentence.
     server_error: the text of an -ERR with which the server closes.  speak_by: the time (ns) by which the
-    client must have sent something.  shut: nothing of the client may go to the server yet.
-    tallies: deliveries on sids that are counted and not watched.  answers: the answers that the client waits
-    for.  actions: the list that all parts append to.
+    client must have sent something.  shut: nothing of the client may go to the server yet.  suspended:
+    messages are lost until an operator says otherwise.  our_oks: how many +OK of the server answer frames of
+    ours.  tallies: deliveries on sids that are counted and not watched.  answers: the answers that the client
+    waits for.  actions: the list that all parts append to.
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class ConnectionState:
         self.refusal: str | None = None
         self.speak_by: int | None = None
         self.shut = settings.identity is not None and settings.identity.asks
+        self.suspended = False
+        self.our_oks = 0
         self.actions: list[Action] = []
         context = PipeContext(settings, conn, record, budget, Secrets(), self.actions)
 
@@ -81,11 +86,11 @@ class ConnectionState:
                 hold=0 if direction == C2S else settings.frame_hold_limit,
                 buffer_limit=settings.rule_buffer,
             )
-            scanner.watch_ops = STATE_OPS[direction]
             scanner.awaited = self.answers.table
             return DirectionPipe(direction, scanner, context)
 
         self.pipes = (pipe(C2S), pipe(S2C))
+        self.watch_ops()
 
     # -- the phase
 
@@ -124,6 +129,12 @@ class ConnectionState:
     def pedantic(self) -> bool:
         """True if the client asked for (or left on) pedantic mode."""
         return self.connect.pedantic
+
+    def watch_ops(self) -> None:
+        """Want the frames of the ops that the session looks at now."""
+        for pipe, ops in zip(self.pipes, STATE_OPS, strict=True):
+            extra = Op.OK.bit if pipe.direction == S2C and self.our_oks else 0
+            pipe.scanner.watch_ops = ops | (_NEVER_SWALLOWED if pipe.swallowing else extra)
 
     def watch_sid(self, sid: bytes, need: Need) -> None:
         """Want every MSG and HMSG on `sid` until the subscription ends."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from natsproxy.rules.interface import Subscription
-from natsproxy.session.connection import STATE_OPS, ConnectionState
+from natsproxy.session.connection import ConnectionState
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.subscriptions import Resubscription
 from natsproxy.wire import encode
@@ -25,14 +25,12 @@ from natsproxy.wire.ops import C2S, S2C, Op
 class Deliveries:
     """The counting of deliveries, and the end of subscriptions.
 
-    closed_sids: sids that were ended here, and whose messages may still come.  swallow_ok: how many +OK of
-    the server answer frames of ours.  resubscribing: sids whose messages may still come by the subject that
-    they had before (`resubscribe.py`).
+    closed_sids: sids that were ended here, and whose messages may still come.  resubscribing: sids whose
+    messages may still come by the subject that they had before (`resubscribe.py`).
     """
 
     def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
         self.closed_sids: set[bytes] = set()
-        self.swallow_ok = 0
         self.resubscribing: dict[bytes, deque[Resubscription]] = {}
         self._state = state
         self._pongs = pongs
@@ -96,6 +94,5 @@ class Deliveries:
 
     def expect_ok(self, count: int) -> None:
         """Keep the next `count` +OK of the server from the client, if the connection is verbose."""
-        self.swallow_ok = count if self._state.verbose else 0
-        extra = Op.OK.bit if self.swallow_ok > 0 else 0
-        self._state.pipes[S2C].scanner.watch_ops = STATE_OPS[S2C] | extra
+        self._state.our_oks = count if self._state.verbose else 0
+        self._state.watch_ops()

@@ -186,8 +186,8 @@ class Handlers:
 
     def on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Keep a +OK that answers a frame of ours from the client."""
-        if self._deliveries.swallow_ok > 0:
-            self._deliveries.expect_ok(self._deliveries.swallow_ok - 1)
+        if self._state.our_oks > 0:
+            self._deliveries.expect_ok(self._state.our_oks - 1)
             pipe.drop(frame, ordinal, now, "proxy")
             return False
         return True

@@ -79,13 +79,14 @@ class RuleRunner:
             pipe.outbox.conditions = (
                 PLAIN if conditions is None or conditions == LinkConditions() else conditions
             )
-            pipe.swallowing = pipe.outbox.conditions.swallow
+            pipe.swallowing = pipe.outbox.conditions.swallow or self._state.suspended
             if pipe.direction == S2C:
                 pipe.scanner.tallies = byte_table() if pipe.swallowing else self._state.tallies
             if pipe.outbox.conditions.finish and pipe.phase < PipePhase.FINISHED:
                 pipe.step(PipeEvent.FINISH)
                 pipe.finish(now)
             times.append(again)
+        self._state.watch_ops()
         self.next_due = min((time for time in times if time is not None), default=None)
         self.emit_fired()
 

@@ -23,10 +23,10 @@ from natsproxy.session.actions import Action, SessionSettings
 from natsproxy.session.budget import UNLIMITED, Budget
 from natsproxy.session.bypass import Bypass
 from natsproxy.session.connection import ConnectionState
+from natsproxy.session.control import Control
 from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.direction_records import UNSENT
-from natsproxy.session.draining import Draining
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.first_frames import FirstFrames
 from natsproxy.session.frame_paths import FramePaths
@@ -83,7 +83,7 @@ class Session:
         self._paths = FramePaths(parts, self._handlers)
         self._unframed = UnframedStreams(parts)
         self._first_frames = FirstFrames(parts, self._login, self._handlers, self._unframed)
-        self._draining = Draining(state, self._pongs)
+        self.control = Control(state, self._pongs, self._runner)
         self._ends = StreamEnds(state)
         self.bypass = Bypass(state, self._pongs)
         self._rules_due: int | None = None  # when the rules have something to do without a frame
@@ -194,7 +194,7 @@ class Session:
         # Both: a frame of one direction may put an answer of ours into the other.
         for each in self.pipes:
             each.charge()
-        self._draining.end_if_answered()
+        self.control.end_if_answered()
         return self.take_actions()
 
     def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
@@ -274,7 +274,7 @@ class Session:
                 text = f"{pipe.direction.label}: a frame began and did not end in time"
                 self._state.end(close_reasons.MID_FRAME, text)
         self._ends.end_if_sent()
-        self._draining.end_if_answered()  # a rule may have kept the last answer back until now
+        self.control.end_if_answered()  # a rule may have kept the last answer back until now
         return self.take_actions()
 
     def next_tick(self) -> int | None:
@@ -321,21 +321,6 @@ class Session:
         else:
             self._pongs.fence(now).then.append(then)
         return self.take_actions()
-
-    def lame_duck(self, now: int) -> list[Action]:
-        """Announce to the client that its connection ends soon (see `Draining.announce`)."""
-        self._draining.announce(now)
-        return self.take_actions()
-
-    def drain(self, now: int, *, answers: bool = True) -> list[Action]:
-        """End the connection once the client has its answers (see `Draining.begin`)."""
-        if not self.over and not self.pipes[C2S].unframed:
-            self._draining.begin(now, answers)
-        return self.take_actions()
-
-    def requests(self) -> frozenset[bytes]:
-        """Return the reply subjects of the client's requests that have no answer yet."""
-        return self._draining.requests()
 
     def closed(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
         """Let the rules forget a connection that is gone; return the records of frames that were not sent.

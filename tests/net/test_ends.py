@@ -17,8 +17,8 @@ from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.events import Closed
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.proxy import Proxy
-from natsproxy.net.relay import Relay
 from natsproxy.session import close_reasons
+from natsproxy.session.control import Control
 from tests.kit.servers import NatsServer
 
 TIMES = 20
@@ -237,7 +237,7 @@ async def test_a_drain_ends_connections_in_steps(monkeypatch: pytest.MonkeyPatch
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
     drained: list[int] = []
-    monkeypatch.setattr(Relay, "drain", lambda _, **options: drained.append(passes.count))
+    monkeypatch.setattr(Control, "drain", lambda *_, **options: drained.append(passes.count))
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     count = 2 * TIMES
     monkeypatch.setattr("natsproxy.net.proxy._DRAIN_STEP", count // 2)

@@ -250,7 +250,8 @@ def test_a_drain_ends_a_client_that_is_being_checked() -> None:
     session = play(USERS).client(connect(user="ann"))
     passed: list[int] = []
     session.do(session.session.fence(passed.append, session.now))
-    session.do(session.session.drain(session.now))
+    session.session.control.drain(session.now)
+    session.do(session.session.take_actions())
     assert passed
     assert session.to_server == b""
     assert session.end is not None

@@ -34,6 +34,22 @@ def deny(direction: Direction, frame: Frame, now: int) -> Decision | None:
     return None
 
 
+def test_a_suspended_connection_loses_messages_and_lives() -> None:
+    play = Playbook().greeted()
+    play.session.control.suspend(0, on=True)
+    play.do(play.session.take_actions())
+
+    play.client(b"PUB a 2\r\nhi\r\nPING\r\nSUB a 1\r\nPUB b 0\r\n\r\nPONG\r\n")
+    play.server(b"MSG a 1 2\r\nhi\r\nPING\r\nPONG\r\n+OK\r\nMSG a 1 0\r\n\r\n")
+
+    assert play.to_server == b"PING\r\nSUB a 1\r\nPONG\r\n"
+    assert play.to_client == b"PING\r\nPONG\r\n+OK\r\n"
+    play.session.control.suspend(0, on=False)
+    play.do(play.session.take_actions())
+    assert play.client(b"PUB c 0\r\n\r\n").to_server == b"PUB c 0\r\n\r\n"
+    assert play.server(b"MSG a 1 0\r\n\r\n").to_client == b"MSG a 1 0\r\n\r\n"
+
+
 def test_every_byte_passes_as_it_came() -> None:
     """Odd spacing, letter case and leading zeros are the client's own."""
     play = Playbook().greeted()
@@ -98,7 +114,8 @@ def test_nothing_of_ours_goes_into_the_middle_of_a_frame() -> None:
     """It follows when the frame has ended, before the client's next one; so does the fence of a drain."""
     play = streaming()
     play.server(b"MSG a 1 1\r\ny\r\n")
-    play.do(play.session.drain(play.now))
+    play.session.control.drain(play.now)
+    play.do(play.session.take_actions())
     assert play.to_client == b"MSG a 1 1\r\ny\r\n"
     play.nothing()
 
@@ -568,7 +585,8 @@ def test_drain_ends_where_everything_is_answered() -> None:
     """A shutdown waits for the answers to all that the client has sent."""
     play = Playbook().greeted()
     play.client(b"SUB a 1\r\nPUB a 1\r\nx\r\n")
-    play.do(play.session.drain(0))
+    play.session.control.drain(0)
+    play.do(play.session.take_actions())
     assert play.to_server == b"SUB a 1\r\nPUB a 1\r\nx\r\n" + PING
 
     play.server(b"MSG a 1 1\r\nx\r\n" + PONG)
@@ -582,9 +600,10 @@ def drained() -> Playbook:
     """A client with an inbox and two requests, whose connection is drained."""
     play = Playbook().greeted()
     play.client(b"SUB in.* 1\r\nPUB a in.1 1\r\nx\r\nHPUB b in.2 12 12\r\nNATS/1.0\r\n\r\n\r\n")
-    play.do(play.session.drain(0))
+    play.session.control.drain(0)
+    play.do(play.session.take_actions())
     assert play.to_server.endswith(PING)
-    assert play.session.requests() == {b"in.1", b"in.2"}
+    assert play.session.control.requests() == {b"in.1", b"in.2"}
     return play
 
 
@@ -593,7 +612,7 @@ def test_drain_waits_for_the_answers_to_requests() -> None:
     play = drained()
     play.server(b"MSG in.1 1 1\r\nx\r\n" + PONG + b"MSG in.3 1 1\r\nx\r\n")
     play.client(b"PUB c in.4 0\r\n\r\n")
-    assert play.session.requests() == {b"in.2", b"in.4"}
+    assert play.session.control.requests() == {b"in.2", b"in.4"}
     play.server(b"HMSG in.2 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\nMSG in.4 1 90000\r\n" + b"x" * 80_000)
     assert play.end is None
 
@@ -614,7 +633,8 @@ def test_drain_waits_for_no_answer_without_a_subscription() -> None:
 
 def test_drain_without_answers_ends_at_its_fence() -> None:
     play = drained()
-    play.do(play.session.drain(0, answers=False))
+    play.session.control.drain(0, answers=False)
+    play.do(play.session.take_actions())
     assert play.server(PONG).end is not None
 
 
@@ -631,15 +651,17 @@ def test_drain_of_a_silent_server_still_waits_for_answers() -> None:
 def test_drain_does_not_wait_for_requests_that_the_rules_denied() -> None:
     play = Playbook(OneRule(deny, PUBS)).greeted()
     play.client(b"SUB in.* 1\r\nPUB no in.1 1\r\nx\r\n")
-    assert not play.session.requests()
-    play.do(play.session.drain(0))
+    assert not play.session.control.requests()
+    play.session.control.drain(0)
+    play.do(play.session.take_actions())
     assert play.server(PONG).end is not None
 
 
 def test_drain_does_not_wait_for_pulls() -> None:
     play = Playbook().greeted()
     play.client(b"SUB in.* 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C in.1 0\r\n\r\n")
-    play.do(play.session.drain(0))
+    play.session.control.drain(0)
+    play.do(play.session.take_actions())
     assert play.server(PONG).end is not None
 
 

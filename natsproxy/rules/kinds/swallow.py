@@ -1,7 +1,7 @@
-"""swallow: messages are lost for a while, as in a network that drops all packets and heals.
+"""swallow: messages are lost for a while, and the connection lives on, as if suspended.
 
-The loss begins and ends at a frame boundary, so the stream still parses.  The frames that the session follows
-pass: CONNECT, SUB, UNSUB and PING of the client, INFO, PONG and -ERR of the server.
+The loss begins and ends at a frame boundary, so the stream still parses.  All that is no message passes: both
+sides get answers to their PINGs, so that no client reconnects, and subscriptions are made and ended.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The end of a connection whose proxy stops: an announcement, the last answers, the end.
+"""The control of one connection by its operator: suspended, expelled, or drained because the proxy stops.
 
-The client gets an INFO, as from a server in lame duck mode.  A fence marks the place where the
+In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the place where the
 server has answered all bytes of the client.  From there the connection lasts until no answer to a request is
 due; the caller has the deadline.
 """
@@ -12,18 +12,34 @@ from natsproxy.session.connection import ConnectionState
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.greeting import lame_duck, rewritten
 from natsproxy.session.phase import OVER, Phase
+from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.wire import encode
-from natsproxy.wire.ops import S2C, Op
+from natsproxy.wire.ops import C2S, S2C, Op
 
 
-class Draining:
-    """The drain of one connection."""
+class Control:
+    """The control of one connection; its actions are taken from the session afterwards."""
 
-    def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
+    def __init__(self, state: ConnectionState, pongs: PongQueue, runner: RuleRunner) -> None:
         self._state = state
         self._pongs = pongs
+        self._runner = runner
 
-    def announce(self, now: int) -> None:
+    def suspend(self, now: int, *, on: bool) -> None:
+        """Lose the messages of both directions from the next frame on, or pass them again.
+
+        Both legs stay alive: PINGs are answered, and subscriptions are made.
+        """
+        self._state.suspended = on
+        self._runner.update_conditions(now)
+
+    def expel(self, now: int, *, error: str, cause: str, detail: str) -> None:
+        """End the connection with an -ERR for the client, behind the frame that it is getting."""
+        if not self._state.over:
+            self._state.pipes[S2C].inject(encode.err(error), Op.ERR.bit, now, "proxy")
+            self._state.end(cause, detail)
+
+    def lame_duck(self, now: int) -> None:
         """Announce to the client that its connection ends soon, as a server does that is going to stop.
 
         Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
@@ -35,11 +51,13 @@ class Draining:
             args = lame_duck(rewritten(state.last_info[len("INFO") :].strip(), state.settings))
             pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
 
-    def begin(self, now: int, answers: bool) -> None:
+    def drain(self, now: int, *, answers: bool = True) -> None:
         """End the connection where the server has answered all that the client has sent so far.
 
         answers: and once no answer to one of its requests is due.
         """
+        if self._state.over or self._state.pipes[C2S].unframed:
+            return
         if self._state.shut:  # it has no answers to wait for
             self._state.end(close_reasons.DRAINED, "natsproxy is shutting down")
             return

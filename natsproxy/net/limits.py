@@ -1,0 +1,134 @@
+"""Limits of the connections of a proxy: their number, and the clients that hold them without use.
+
+| limit | setting | the client is told | cause of the end |
+| --- | --- | --- | --- |
+| connections in all | `max_connections` | INFO, then the server's own -ERR | `limit` |
+| connections of one address | `max_connections_per_address` | the same | `limit` |
+| a client that sends nothing | `idle_timeout` | `-ERR 'Stale Connection'`, so that it reconnects | `idle` |
+| a client that takes nothing | `write_deadline` | nothing: it would not take that either | `slow` |
+
+The server has a `write_deadline` too, and ends its leg of a slow client.  The proxy would not learn that
+before the client takes what came earlier.
+
+The first bytes of a client have a time limit of their own, `auth_timeout`.  A peer that vanished without a
+word is found by TCP keep-alive (`leg.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import trio
+
+from natsproxy.addresses import split_host_port
+from natsproxy.config.settings import ProxySettings
+from natsproxy.net.clock import now_ns
+from natsproxy.net.opening import OpeningFailed
+from natsproxy.net.relay import Relay
+from natsproxy.protocol.errors import STALE
+from natsproxy.session import close_reasons
+from natsproxy.session.control import Control
+from natsproxy.units import format_duration
+
+_LOOKS = 4  # looks at all connections in the shortest time-out
+
+
+class Limits:
+    """Counts the connections of a proxy, and ends those that are of no use."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self._settings = settings
+        self._opening = self._connections = 0
+        self._by_address: Counter[str] = Counter()
+        self._progress: dict[Relay, _Progress] = {}
+
+    # -- numbers
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Count a leg that is being opened; raises OpeningFailed where there are too many of them."""
+        most = self._settings.max_connections
+        if most and self._opening >= most:
+            raise OpeningFailed(close_reasons.LIMIT, f"{most} connections are being opened, max-connections")
+        self._opening += 1
+        try:
+            yield
+        finally:
+            self._opening -= 1
+
+    @contextmanager
+    def connection(self, peer: str) -> Iterator[str | None]:
+        """Count a connection; give the limit that it exceeds, as a clause.  peer: `host:port`."""
+        host = split_host_port(peer)[0]
+        self._connections += 1
+        self._by_address[host] += 1
+        try:
+            yield self._exceeded(host)
+        finally:
+            self._connections -= 1
+            self._by_address[host] -= 1
+            if not self._by_address[host]:
+                del self._by_address[host]
+
+    def _exceeded(self, host: str) -> str | None:
+        most, most_each = self._settings.max_connections, self._settings.max_connections_per_address
+        if most and self._connections > most:
+            return f"there are {most} connections, max-connections"
+        if most_each and self._by_address[host] > most_each:
+            return f"{host} has {most_each} connections, max-connections-per-address"
+        return None
+
+    # -- time
+
+    @property
+    def watches(self) -> bool:
+        """True if any connection may end for what it does not do."""
+        return bool(self._settings.idle_timeout or self._settings.write_deadline)
+
+    async def watch(self, relays: dict[int, Relay]) -> None:
+        """Look at all connections again and again, until cancelled."""
+        idle, deadline = self._settings.idle_timeout, self._settings.write_deadline
+        pause = min(limit for limit in (idle, deadline) if limit) / _LOOKS / 1e9
+        while True:
+            await trio.sleep(pause)
+            self._look(relays.values(), now_ns())
+
+    def _look(self, relays: Iterable[Relay], now: int) -> None:
+        """End the connections that made no progress in their time."""
+        settings, before, self._progress = self._settings, self._progress, {}
+        for relay in tuple(relays):
+            progress = before.get(relay) or _Progress(now)
+            self._progress[relay] = progress
+            progress.note(relay, now)
+            if 0 < settings.write_deadline <= now - progress.taken:
+                time = format_duration(settings.write_deadline)
+                relay.kill(close_reasons.SLOW, f"the client took no bytes in {time}")
+            elif 0 < settings.idle_timeout <= now - progress.sent:
+                time = format_duration(settings.idle_timeout)
+                detail = f"the client sent nothing in {time}"
+                relay.control(
+                    partial(Control.expel, error=STALE.text, cause=close_reasons.IDLE, detail=detail)
+                )
+
+
+class _Progress:
+    """The progress of one client, as the last look saw it.
+
+    sent: the time (ns) at which it sent bytes last.  taken: at which it took bytes, or had none to take.
+    """
+
+    def __init__(self, now: int) -> None:
+        self.sent = self.taken = now
+        self._received = self._backlog = 0
+
+    def note(self, relay: Relay, now: int) -> None:
+        """Compare a connection with the last look."""
+        received, backlog = relay.received_from_client(), relay.client.backlog
+        if received != self._received:
+            self._received, self.sent = received, now
+        # A client that takes bytes may have as many again once, but not time after time.
+        if not backlog or backlog != self._backlog:
+            self._backlog, self.taken = backlog, now

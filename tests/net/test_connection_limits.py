@@ -1,0 +1,196 @@
+"""Limits of connections: their number, silent clients, clients that take nothing, half-open ones."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.events import Closed, Event
+from natsproxy.net.leg import Leg
+from natsproxy.net.proxy import Proxy
+from natsproxy.session import close_reasons
+from tests.kit.servers import NatsServer
+
+MS = 1_000_000
+CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'
+
+
+class Run:
+    """A proxy before a server, and its events."""
+
+    def __init__(self, server: NatsServer, **settings: Any) -> None:
+        self._ended, self._ends = trio.open_memory_channel[Closed](100)
+        self.proxy = Proxy(
+            ProxySettings(
+                listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),), **settings
+            )
+        )
+        self.proxy.subscribe(self._note)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Closed):
+            self._ended.send_nowait(event)
+
+    async def connect(self) -> trio.SocketStream:
+        """Connect as a client."""
+        return await trio.open_tcp_stream("127.0.0.1", self.proxy.listen[0].port)
+
+    async def end_of(self, cause: str) -> Closed:
+        """Wait for a connection that ends for a cause."""
+        while (closed := await self._ends.receive()).cause != cause:
+            pass
+        return closed
+
+
+@asynccontextmanager
+async def before(server: NatsServer, **settings: Any) -> AsyncIterator[Run]:
+    """Run a proxy with these settings, for at most half a minute."""
+    run = Run(server, **settings)
+    done = False
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + 30
+        await nursery.start(run.proxy.serve)
+        yield run
+        done = True
+        nursery.cancel_scope.cancel()
+    assert done
+
+
+async def until(stream: trio.SocketStream, end: bytes) -> bytes:
+    """Receive up to bytes, or to the end of the stream for `b""`."""
+    data = b""
+    while not (end and data.endswith(end)):
+        more = await stream.receive_some()
+        if not more:
+            assert not end, data
+            return data
+        data += more
+    return data
+
+
+async def said_when_full(port: int, others: int) -> bytes:
+    """Open `others` connections and one more; return all that the last one gets."""
+    streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(others)]
+    for stream in streams:
+        await stream.send_all(CONNECT)
+        await until(stream, b"PONG\r\n")
+    async with await trio.open_tcp_stream("127.0.0.1", port) as late:
+        said = await until(late, b"")
+    for stream in streams:
+        await stream.aclose()
+    return said
+
+
+async def test_one_connection_too_many_is_told_what_the_server_tells() -> None:
+    with NatsServer("max_connections: 2") as full, NatsServer() as server:
+        theirs = await said_when_full(full.port, 2)
+        async with before(server, max_connections=2) as run:
+            ours = await said_when_full(run.proxy.listen[0].port, 2)
+            assert [line[:5] for line in ours.splitlines()] == [line[:5] for line in theirs.splitlines()]
+            assert ours.splitlines()[1:] == theirs.splitlines()[1:]
+            closed = await run.end_of(close_reasons.LIMIT)
+            assert closed.detail == "there are 2 connections, max-connections"
+            for _ in range(2):  # those that ended make room
+                await run.end_of(close_reasons.CLIENT_CLOSED)
+            async with await run.connect() as stream:
+                await stream.send_all(CONNECT)
+                await until(stream, b"PONG\r\n")
+
+
+async def test_an_address_has_a_limit_of_its_own(nats_server: NatsServer) -> None:
+    async with before(nats_server, max_connections_per_address=1) as run:
+        said = await said_when_full(run.proxy.listen[0].port, 1)
+        assert said.endswith(b"-ERR 'maximum connections exceeded'\r\n")
+        closed = await run.end_of(close_reasons.LIMIT)
+        assert closed.detail == "127.0.0.1 has 1 connections, max-connections-per-address"
+
+
+async def test_legs_that_never_open_take_no_more_than_their_number(nats_server: NatsServer) -> None:
+    settings = ProxySettings(
+        listen=(Listener(Address(), "ws"),),
+        upstream=(Server(Address("127.0.0.1", nats_server.port)),),
+        max_connections=1,
+    )
+    proxy, events = Proxy(settings), list[Event]()
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + 30
+        (address,) = await nursery.start(proxy.serve)
+        silent = await trio.open_tcp_stream("127.0.0.1", address.port)
+        async with await trio.open_tcp_stream("127.0.0.1", address.port) as other:
+            assert await other.receive_some() == b""
+        await silent.aclose()
+        nursery.cancel_scope.cancel()
+    assert close_reasons.LIMIT in [event.cause for event in events if isinstance(event, Closed)]
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_silent_client_is_stale(
+    nats_server: NatsServer, plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    async with before(nats_server, idle_timeout=400 * MS) as run:
+        async with await run.connect() as busy, await run.connect() as silent:
+            for stream in (busy, silent):
+                await stream.send_all(CONNECT)
+                await until(stream, b"PONG\r\n")
+            async with trio.open_nursery() as nursery:
+
+                async def keep_busy() -> None:
+                    while True:
+                        await busy.send_all(b"PING\r\n")
+                        await until(busy, b"PONG\r\n")
+                        await trio.sleep(0.02)
+
+                nursery.start_soon(keep_busy)
+                assert await until(silent, b"") == b"-ERR 'Stale Connection'\r\n"
+                nursery.cancel_scope.cancel()
+        closed = await run.end_of(close_reasons.IDLE)
+        assert closed.detail == "the client sent nothing in 400ms"
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_client_that_takes_nothing_ends(
+    nats_server: NatsServer, plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    async with before(nats_server, write_deadline=400 * MS) as run:
+        async with await run.connect() as slow, await run.connect() as publisher:
+            await slow.send_all(CONNECT + b"SUB a 1\r\nPING\r\n")
+            await until(slow, b"PONG\r\nPONG\r\n")
+            await publisher.send_all(CONNECT)
+            await until(publisher, b"PONG\r\n")
+            message = b"PUB a 100000\r\n" + bytes(100_000) + b"\r\n"
+            async with trio.open_nursery() as nursery:
+
+                async def publish() -> None:
+                    while True:
+                        await publisher.send_all(message + b"PING\r\n")
+                        await until(publisher, b"PONG\r\n")
+
+                nursery.start_soon(publish)
+                closed = await run.end_of(close_reasons.SLOW)
+                nursery.cancel_scope.cancel()
+        assert closed.detail == "the client took no bytes in 400ms"
+
+
+def test_a_peer_that_vanishes_is_found_within_minutes() -> None:
+    """The kernel asks it; by its own defaults that would take more than two hours."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as sock:
+            Leg(sock)
+            idle, every, count = (
+                sock.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert idle + every * count <= 180

@@ -1,0 +1,70 @@
+"""A suspended connection: nothing is delivered, and neither side gives it up."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.net.proxy import Proxy
+from tests.kit.servers import NatsServer
+
+STALE_SOON = 'ping_interval: "200ms"\nping_max: 1\n'
+
+
+class Client:
+    """A client that answers the server's PINGs, as client libraries do."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._bytes = b""
+
+    async def send(self, data: bytes) -> None:
+        """Send frames."""
+        await self._stream.send_all(data)
+
+    async def line(self) -> bytes:
+        """Return the next line; a PING is answered."""
+        while b"\r\n" not in self._bytes:
+            data = await self._stream.receive_some()
+            assert data, "the connection was closed"
+            self._bytes += data
+        line, _, self._bytes = self._bytes.partition(b"\r\n")
+        if line == b"PING":
+            await self.send(b"PONG\r\n")
+        return line
+
+    async def other_line(self) -> bytes:
+        """Return the next line that is no PING."""
+        while (line := await self.line()) == b"PING":
+            pass
+        return line
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_suspended_connection_lives(plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    with NatsServer(STALE_SOON) as server:
+        settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),))
+        proxy, done = Proxy(settings), False
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + 30
+            (address,) = await nursery.start(proxy.serve)
+            stream = await trio.open_tcp_stream("127.0.0.1", address.port)
+            client = Client(stream)
+            async with stream:
+                assert (await client.other_line()).startswith(b"INFO")
+                await client.send(b'CONNECT {"verbose":false}\r\nSUB a 1\r\nPUB a 2\r\nhi\r\nPING\r\n')
+                assert [await client.other_line() for _ in range(3)] == [b"MSG a 1 2", b"hi", b"PONG"]
+                proxy.suspend(1)
+                await client.send(b"PUB a 4\r\nlost\r\nPING\r\n")
+                assert await client.other_line() == b"PONG"
+                # The server closes after one PING without an answer.
+                assert [await client.line() for _ in range(3)] == [b"PING"] * 3
+                proxy.suspend(1, on=False)
+                await client.send(b"PUB a 5\r\nagain\r\n")
+                assert [await client.other_line() for _ in range(2)] == [b"MSG a 1 5", b"again"]
+                done = True
+            nursery.cancel_scope.cancel()
+        assert done
