@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
 from click.testing import CliRunner
 
@@ -22,6 +23,7 @@ from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.units import MIB, parse_size
 from natsproxy.wire.ops import C2S, S2C
+from tests.kit.accounts import Operator
 from tests.kit.captures import Scribe, write
 from tests.kit.servers import NatsServer
 from tests.rules.kit import Wire
@@ -81,6 +83,9 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     if "--record" not in line:
         write(tmp_path / "traffic.ncap", capture.items)
     (tmp_path / "faults.toml").write_text(RULES[0])
+    (tmp_path / "own.creds").write_text(Operator().creds("own"))
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    (tmp_path / "users.toml").write_text(f'[[users]]\nuser = "ann"\npassword = "{hashed}"\n')
     line = line.replace("nats://127.0.0.1:4223", nats_server.url)
     line = re.sub(r"--listen 127\.0\.0\.1:\d+", "--listen 127.0.0.1:0", line)
     arguments = shlex.split(line)[1:]
