@@ -106,6 +106,7 @@ def _ip(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("--client-lang", default="", help="The language in CONNECT.")
 @click.option("--client-version", default="", help="The version in CONNECT.")
 @click.option("--account", default="", help="The account that the server names in INFO.")
+@click.option("--server", default="", help="The server's name in INFO.")
 @click.option(
     "--address", default="127.0.0.1", metavar="IP[:PORT]", callback=_ip, help="The client's address."
 )
@@ -129,6 +130,7 @@ def explain(
     client_lang: str,
     client_version: str,
     account: str,
+    server: str,
     address: str,
     ordinal: int,
     as_json: bool,
@@ -152,7 +154,7 @@ def explain(
     except (ValueError, NatsproxyError) as error:
         raise CouldNotRun(f"no such frame exists: {error}") from None
     connect = Connect(name=client_name, user=client_user, lang=client_lang, version=client_version)
-    someone = SampleView(connect, Info(remote_account=account), address, ordinal)
+    someone = SampleView(connect, Info(remote_account=account, server_name=server), address, ordinal)
     steps = explain_frame(RuleChain(loaded), someone, direction, frame)
     if as_json:
         for step in steps:

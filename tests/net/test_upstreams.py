@@ -25,6 +25,9 @@ from natsproxy.net.leg import Leg
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.upstreams import Upstreams
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
 from natsproxy.units import MILLISECOND, SECOND
 
@@ -74,7 +77,14 @@ class FakeServer:
     @property
     def line(self) -> bytes:
         """Its INFO."""
-        facts = {"server_id": self.name, "version": "2.15.1", "proto": 1, "headers": True, "max_payload": 9}
+        facts = {
+            "server_id": self.name,
+            "server_name": self.name,
+            "version": "2.15.1",
+            "proto": 1,
+            "headers": True,
+            "max_payload": 9,
+        }
         return b"INFO %s \r\n" % json.dumps({**facts, **self.info}).encode()
 
     async def say(self, **info: object) -> None:
@@ -279,6 +289,21 @@ async def test_a_connection_names_its_server_in_events_and_records() -> None:
         expected = [f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}"]
         assert [event.upstream for event in on.events if isinstance(event, Opened)] == expected
         assert [item.info["upstream"] for item in on.opened] == expected
+
+
+async def test_a_rule_is_about_the_connections_of_one_server() -> None:
+    a, b = FakeServer("a"), FakeServer("b")
+    rule = '[[rules]]\nname = "r"\nkind = "deny"\nsubject = "s"\nclient = { server = "a*" }\n'
+    async with stage(a, b) as on:
+        on.proxy.swap(RuleChain(load(rule, KINDS)))
+        for server in (a, b):
+            _, stream = await on.connect()
+            await stream.send_all(GREETED + b"PUB s 0\r\n\r\nPING\r\n")
+            got = b""
+            while got.count(b"PONG") < 2:
+                got += await stream.receive_some()
+            assert (b"Permissions Violation" in got) == (server is a)
+            server.stop()
 
 
 @pytest.mark.usefixtures("_plane")

@@ -60,7 +60,7 @@ SELECTOR: Final = (
         "client",
         lambda value: _peer(value),
         ANYBODY,
-        "name, user, account, lang, version, address, tls_subject, ordinal",
+        "name, user, account, lang, version, address, tls_subject, server, ordinal",
     ),
 )
 GATE: Final = (

@@ -26,7 +26,7 @@ class Refusing(LinkAction):
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     """Return the action."""
     peer = selector.peer
-    if any((peer.name, peer.user, peer.account, peer.lang, peer.version, peer.tls_subject)):
+    if any(peer._replace(address=None, ordinal=None)):
         raise ValueError("client can only name address and ordinal: nothing else is known when one connects")
     return Refusing("refuse" if settings["how"] == "reset" else "close")
 

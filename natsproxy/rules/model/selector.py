@@ -42,7 +42,7 @@ class Peer(NamedTuple):
     """Conditions on a connection; texts are shell patterns (`svc-*`), None for any.
 
     address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the client's certificate.
-    ordinal: the n-th connection that was accepted.
+    server: the name of its server, from INFO.  ordinal: the n-th connection that was accepted.
     """
 
     name: str | None = None
@@ -52,6 +52,7 @@ class Peer(NamedTuple):
     version: str | None = None
     address: str | None = None
     tls_subject: str | None = None
+    server: str | None = None
     ordinal: int | None = None
 
     def admits(self, view: View) -> bool:
@@ -67,6 +68,7 @@ class Peer(NamedTuple):
             (client.lang, self.lang),
             (client.version, self.version),
             (view.tls_subject, self.tls_subject),
+            (view.info.server_name, self.server),
             (view.info.remote_account, self.account),
         )
         return all(glob is None or fnmatchcase(value, glob) for value, glob in wanted)

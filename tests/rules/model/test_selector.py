@@ -14,7 +14,7 @@ VIEW = FakeView(
     address="10.1.2.3:4000",
     tls_subject="CN=svc-1,O=x",
     connect=Connect(name="svc-7", user="u", lang="go", version="1.2"),
-    info=Info(remote_account="ACC"),
+    info=Info(remote_account="ACC", server_name="n2"),
 )
 
 
@@ -34,6 +34,8 @@ VIEW = FakeView(
         (Peer(address="10.0.0.0/8"), True),
         (Peer(tls_subject="CN=svc-*,O=*"), True),
         (Peer(tls_subject="CN=app"), False),
+        (Peer(server="n[23]"), True),
+        (Peer(server="n1"), False),
         (Peer(address="10.1.2.3"), True),
         (Peer(address="192.168.0.0/16"), False),
     ],
