@@ -132,6 +132,11 @@ class Service:
 
     def _reload_rules(self, log: Any) -> None:
         try:
+            if self._proxy.load_certificates():
+                log.info("certificates reloaded")
+        except NatsproxyError as error:
+            log.error("the certificates stay as they were", reason=str(error))
+        try:
             gone = self.load_rules()
         except NatsproxyError as error:
             log.error("the rules stay as they were", reason=str(error))

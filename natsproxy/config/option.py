@@ -71,7 +71,7 @@ def _networks(query: str) -> tuple[IPv4Network | IPv6Network, ...]:
     return networks
 
 
-_PORTS: Final = {"ws": 80}
+_PORTS: Final = {"ws": 80, "wss": 443}
 """The port of an upstream's URL without one, where it is not `NATS_PORT`."""
 
 

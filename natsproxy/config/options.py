@@ -22,12 +22,20 @@ from natsproxy.config.option import (
     upstream,
     whole,
 )
+from natsproxy.config.tls_options import TLS_OPTIONS
 from natsproxy.rules.file import values
 
 _size = values.above_zero(values.size)
 
 OPTIONS: Final = (
-    Option("listen", listen, "127.0.0.1:4222", "The address for clients.", many=True, metavar="HOST:PORT"),
+    Option(
+        "listen",
+        listen,
+        "127.0.0.1:4222",
+        "The address for clients, or tls://HOST:PORT.",
+        many=True,
+        metavar="HOST:PORT",
+    ),
     Option("upstream", upstream, None, "A server.", many=True, required=True, metavar="nats://HOST:PORT"),
     Option(
         "advertise",
@@ -158,6 +166,7 @@ OPTIONS: Final = (
     ),
     Option("buffers", _size, "256MiB", "The most memory for the traffic of all connections.", metavar="SIZE"),
     Option("drain", duration, "30s", "The time for connections to end after SIGTERM.", metavar="DURATION"),
+    *TLS_OPTIONS,
     Option("rules", path, None, "The file of rules (TOML).", metavar="FILE"),
     Option("seed", whole, None, "The seed of all random choices; the log names it.", metavar="NUMBER"),
     Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),

@@ -15,7 +15,9 @@ from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.session.identity import Identity
 from natsproxy.units import KIB, MIB, SECOND, format_duration, format_size
 
-SERVER_SCHEMES = ("nats", "ws")
+_TLS_SCHEMES = ("tls", "wss")
+_WEBSOCKET_SCHEMES = ("ws", "wss")
+SERVER_SCHEMES = ("nats", "tls", "ws", "wss")
 """The schemes of `--upstream` URLs; a URL without one has the first."""
 
 
@@ -26,12 +28,22 @@ class Server:
     address: Address
     scheme: str = SERVER_SCHEMES[0]
 
+    @property
+    def websocket(self) -> bool:
+        """True if NATS is carried by WebSocket."""
+        return self.scheme in _WEBSOCKET_SCHEMES
+
+    @property
+    def tls(self) -> bool:
+        """True if the server leg must have TLS, whatever the server says."""
+        return self.scheme in _TLS_SCHEMES
+
     def __str__(self) -> str:
         return f"{self.scheme}://{self.address}"
 
 
 _ANY_PORT = Address()
-LISTENER_SCHEMES = ("nats", "ws")
+LISTENER_SCHEMES = ("nats", "tls", "ws", "wss")
 """The schemes of `--listen`; an address without one has the first."""
 
 
@@ -46,9 +58,66 @@ class Listener:
     scheme: str = LISTENER_SCHEMES[0]
     proxy_protocol: tuple[IPv4Network | IPv6Network, ...] = ()
 
+    @property
+    def websocket(self) -> bool:
+        """True if NATS is carried by WebSocket."""
+        return self.scheme in _WEBSOCKET_SCHEMES
+
+    @property
+    def tls(self) -> bool:
+        """True if clients must speak TLS."""
+        return self.scheme in _TLS_SCHEMES
+
     def __str__(self) -> str:
         networks = ",".join(map(str, self.proxy_protocol))
         return f"{self.scheme}://{self.address}" + (f"?proxy_protocol={networks}" if networks else "")
+
+
+AUTO_FALLBACK = 50 * SECOND // 1000
+"""The fallback delay of `handshake_first: auto` (ns)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeFirst:
+    """TLS before INFO.  fallback: the time (ns) after which INFO goes to a silent client; 0 for never."""
+
+    fallback: int = 0
+
+    def __str__(self) -> str:
+        return format_duration(self.fallback) if self.fallback else "on"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The settings of TLS: of tls:// listeners, and the last two of both legs.
+
+    ca: of the certificates that clients must have; None where they need none.  handshake_first: None for TLS
+    after INFO.  timeout: of a client's handshake (ns).
+    """
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    handshake_first: HandshakeFirst | None = None
+    timeout: int = 2 * SECOND
+    min_version: str = "1.2"
+    ciphers: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamTls:
+    """The settings of TLS with servers.
+
+    cert, key: our own, for servers that want one.  ca: None for the system's.  name: the name that
+    certificates must have; None for the host of the server.
+    """
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    name: str | None = None
+    handshake_first: bool = False
+    insecure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +198,8 @@ class ProxySettings:
     write_deadline: int = 10 * SECOND
     drain: int = 30 * SECOND
     keepalive: bool = True
+    tls: TlsSettings = TlsSettings()
+    upstream_tls: UpstreamTls = UpstreamTls()
     seed: int | None = None
     identity: Identity | None = None
     upstream_proxy_protocol: int | None = None

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from natsproxy.capture.format import records
-from natsproxy.config.settings import Listener, ProxySettings
+from natsproxy.config.settings import Listener, ProxySettings, TlsSettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.client_users import ClientUsers
@@ -26,10 +26,11 @@ from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.limits import Limits
 from natsproxy.net.lingering import linger
-from natsproxy.net.opening import ClientFacts, OpeningFailed, open_client
+from natsproxy.net.opening import ClientFacts, Opening, OpeningFailed
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
+from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
@@ -42,16 +43,18 @@ from natsproxy.session.session import Session
 from natsproxy.units import MIB
 from natsproxy.wire.ops import S2C
 
+_PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"
 _MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them, so they are hostile
 
 
 class _Accepted(NamedTuple):
-    """A client leg with its facts, the number of the connection, and the time of the accept (ns)."""
+    """A client leg with its facts, the connection's number, the time of the accept (ns), and the listener."""
 
     leg: AnyLeg
     facts: ClientFacts
     conn: int
     opened: int
+    listener: Listener
 
 
 class Connections:
@@ -68,6 +71,7 @@ class Connections:
         seed: int,
         relays: dict[int, Relay],
         recording: Recording,
+        contexts: TlsContexts,
         emit: Callable[[Event], None],
     ) -> None:
         self.relays = relays
@@ -75,12 +79,15 @@ class Connections:
         self.plane: Plane | None = None
         self._settings = settings
         self._session_settings = _session_settings(settings)
+        self._tls_settings = _with_tls(self._session_settings, settings.tls)
         self._recording = recording
         self._emit = emit
-        self.upstreams = Upstreams(settings, emit, now_ns, seed)
+        self._opening = Opening(settings, contexts)
+        self.upstreams = Upstreams(settings, contexts, emit, now_ns, seed)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
         self._limits = Limits(settings)
         self._greeting = b""  # the last INFO of a server
+        self._warned_of_plain = False
         self._budget = Budget(settings.buffers)
         self._users = ClientUsers(settings.client_users) if settings.client_users else None
         self._names: Counter[str] = Counter()
@@ -108,11 +115,11 @@ class Connections:
         opened, peer = now_ns(), leg.peer
         try:
             with self._limits.opening():
-                client, facts = await open_client(leg, listener, self._settings)
+                client, facts = await self._opening.open(leg, listener)
             if (refusal := self._recording.refusal()) is not None:
                 self._emit(Closed(opened, conn, refusal.cause, refusal.detail, client=facts.peer))
             else:
-                await self._serve(_Accepted(client, facts, conn, opened))
+                await self._serve(_Accepted(client, facts, conn, opened, listener))
         except OpeningFailed as error:
             self._unopened(End(error.cause, str(error)), conn, peer, opened)
         except Exception as error:  # as in `_serve`
@@ -178,11 +185,14 @@ class Connections:
     ) -> End:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
-        endpoint, server, greeting = await self.upstreams.dial(accepted.facts)
+        endpoint, server, greeting, secured = await self.upstreams.dial(accepted.facts)
         if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
             server.close()
             return refusal
-        client, facts, conn, opened = accepted
+        client, facts, conn, opened, listener = accepted
+        if secured and not (listener.tls or self._warned_of_plain):
+            self._warned_of_plain = True
+            self._emit(Notice(now_ns(), conn, "warning", _PLAIN_CLIENTS))
         upstream = str(endpoint.address)
         self._endpoints[conn] = endpoint
         self._greeting = greeting.partition(b"\n")[0] + b"\n"
@@ -211,8 +221,9 @@ class Connections:
 
     def _session(self, accepted: _Accepted) -> Session:
         local = accepted.facts.local
+        settings = self._tls_settings if accepted.listener.tls else self._session_settings
         return Session(
-            replace(self._session_settings, self_host=local.host, self_port=local.port),
+            replace(settings, self_host=local.host, self_port=local.port),
             self.chain,
             conn=accepted.conn,
             ordinal=accepted.conn,
@@ -261,6 +272,13 @@ class Connections:
             )
         )
         self._closed.set()
+
+
+def _with_tls(settings: SessionSettings, tls: TlsSettings) -> SessionSettings:
+    """Return the settings of a session behind a tls:// listener: its client needs time for the handshake."""
+    members = ("tls_required",) if tls.ca is None else ("tls_required", "tls_verify")
+    limit = settings.auth_timeout + tls.timeout if settings.auth_timeout and tls.timeout else 0
+    return replace(settings, tls=members, auth_timeout=limit)
 
 
 def _session_settings(settings: ProxySettings) -> SessionSettings:

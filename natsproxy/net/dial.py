@@ -1,7 +1,8 @@
 """The dial: one attempt at one address of a server, from the TCP connection to its first line, INFO.
 
-The steps in their order: connect, the PROXY protocol header, the upgrade to WebSocket, then the first line.
-A step that is not configured costs nothing.
+The steps in their order: connect, the PROXY protocol header, TLS where that is first, the upgrade to
+WebSocket, the first line, TLS after it where the server requires it or the upstream is tls://.  A step that
+is not configured costs nothing.
 
 A connection alone proves nothing: a load balancer, or the port mapping of a container, accepts connections
 for a server that is gone, and a server with `handshake_first` accepts them and sends nothing.  One
@@ -24,10 +25,16 @@ from natsproxy.net import proxy_protocol
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.opening import ClientFacts
+from natsproxy.net.tls_contexts import TlsContexts
+from natsproxy.net.tls_leg import TlsLeg
+from natsproxy.protocol.errors import err_text
+from natsproxy.protocol.info import Info
+from natsproxy.session.greeting import info_of
 from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
 _HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
+_HANDSHAKE_FIRST = "name it tls://, and set upstream-tls-handshake-first"
 _TLS_RECORDS = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
 
 
@@ -36,58 +43,112 @@ class NoServer(Exception):
 
 
 class Dialled(NamedTuple):
-    """A connection to a server, with the bytes received on it: its first line, and perhaps more."""
+    """A connection to a server, with the bytes received on it: its first line, and perhaps more.
+
+    secured: the leg has TLS.
+    """
 
     endpoint: Endpoint
     leg: AnyLeg
     greeting: bytes
+    secured: bool = False
 
 
 class Dialer:
     """Connects to servers, each time with the settings of a proxy."""
 
-    def __init__(self, settings: ProxySettings) -> None:
+    def __init__(self, settings: ProxySettings, contexts: TlsContexts) -> None:
         self._settings = settings
+        self._contexts = contexts
         self._speaks_tls: dict[Endpoint, bool] = {}  # of servers without a greeting, once it is known
         self._probing = trio.Lock()
 
     async def dial(self, endpoint: Endpoint, client: ClientFacts) -> Dialled:
         """Connect to a server for a client and wait for its first line.  Raises NoServer."""
-        limit = self._settings.connect_timeout
-        reason = f"cannot connect to {endpoint}: no answer in time"
-        leg: AnyLeg | None = None
+        attempt = _Attempt(f"cannot connect to {endpoint}: no answer in time")
         try:
-            with trio.move_on_after(limit / 1e9):
-                leg = await self._connect(endpoint)
-                if (version := self._settings.upstream_proxy_protocol) is not None:
-                    leg.write(proxy_protocol.header(version, client.peer, client.local))
-                if endpoint.server.scheme == "ws":
-                    reason = f"{endpoint} answers no WebSocket upgrade in {format_duration(limit)}"
-                    leg = await self._upgrade(leg, endpoint, client)
-                reason = f"{endpoint} accepts connections and sends no INFO in {format_duration(limit)}"
-                greeting = await _first_line(leg)
-                if greeting:
-                    self._speaks_tls.pop(endpoint, None)
-                    kept, leg = leg, None
-                    return Dialled(endpoint, kept, greeting)
-                reason = f"{endpoint} closes connections before its INFO"
-        except LegLost as lost:  # before its header
-            raise NoServer(f"cannot connect to {endpoint}: {lost}") from None
+            with trio.move_on_after(self._settings.connect_timeout / 1e9):
+                dialled = await self._steps(endpoint, client, attempt)
+                if dialled is not None:
+                    attempt.leg = None
+                    return dialled
         except OSError as error:
             raise NoServer(f"cannot connect to {endpoint}: {os.strerror(error.errno or 0)}") from None
+        except LegLost as lost:
+            raise NoServer(f"{endpoint}: {lost}") from None
         finally:
-            if leg is not None:
-                leg.close()
-        if leg is not None and await self._wants_tls(endpoint):
-            reason = f"{endpoint} speaks TLS from the first byte (handshake_first), natsproxy does not yet"
-        raise NoServer(reason)
+            if attempt.leg is not None:
+                attempt.leg.close()
+        if attempt.silent and await self._wants_tls(endpoint):
+            raise NoServer(f"{endpoint} speaks TLS before INFO: {_HANDSHAKE_FIRST}")
+        raise NoServer(attempt.failure)
+
+    async def _steps(self, endpoint: Endpoint, client: ClientFacts, attempt: _Attempt) -> Dialled | None:
+        """Take the steps; None where the server has no INFO.  Raises OSError, LegLost and NoServer."""
+        server, within = endpoint.server, format_duration(self._settings.connect_timeout)
+        leg: AnyLeg
+        attempt.leg = leg = await self._connect(endpoint)
+        if (version := self._settings.upstream_proxy_protocol) is not None:
+            leg.write(proxy_protocol.header(version, client.peer, client.local))
+        tls_first = server.tls and (server.websocket or self._settings.upstream_tls.handshake_first)
+        if tls_first:
+            attempt.failure = f"{endpoint} does not end its TLS handshake in {within}"
+            leg = await self._secured(endpoint, leg)
+        if server.websocket:
+            attempt.failure = f"{endpoint} answers no WebSocket upgrade in {within}"
+            leg = await self._with_websocket(leg, endpoint, client)
+        attempt.silent = not (tls_first or server.websocket)
+        attempt.failure = f"{endpoint} accepts connections and sends no INFO in {within}"
+        greeting = await _first_line(leg)
+        if not greeting:
+            attempt.failure = f"{endpoint} closes connections before its INFO"
+            return None
+        self._speaks_tls.pop(endpoint, None)
+        attempt.silent = False
+        info = info_of(greeting) or Info()
+        if tls_first or server.websocket or not (info.tls_required or server.tls):
+            return Dialled(endpoint, leg, greeting, tls_first)
+        attempt.failure = f"{endpoint} does not end its TLS handshake in {within}"
+        if not (info.tls_required or info.tls_available):
+            raise NoServer(f"{endpoint} offers no TLS, and the upstream is {server}")
+        return Dialled(endpoint, await self._upgraded(endpoint, leg, greeting), greeting, True)
+
+    async def _upgraded(self, endpoint: Endpoint, leg: AnyLeg, greeting: bytes) -> AnyLeg:
+        """Return a leg with TLS after INFO.  Raises LegLost, and NoServer where the server says -ERR instead.
+
+        A server that has too many connections does that, in plain text.
+        """
+        secured = self._tls_leg(endpoint, leg)
+        said = greeting.partition(b"\n")[2]
+        try:
+            if not said:
+                await secured.handshake()
+                return secured
+        except LegLost:
+            said = secured.plain
+            if not said:
+                raise
+        line = said.partition(b"\n")[0]
+        if line.startswith(b"-ERR"):
+            raise NoServer(f"{endpoint} turns us away: {err_text(line[4:])}")
+        raise NoServer(f"{endpoint} sends plain text where TLS begins")
+
+    async def _secured(self, endpoint: Endpoint, leg: AnyLeg) -> AnyLeg:
+        """Return a leg with TLS.  Raises LegLost."""
+        secured = self._tls_leg(endpoint, leg)
+        await secured.handshake()
+        return secured
+
+    def _tls_leg(self, endpoint: Endpoint, leg: AnyLeg) -> TlsLeg:
+        name = self._settings.upstream_tls.name or endpoint.server.address.host
+        return TlsLeg(leg, self._contexts.server_leg, server_name=name, timeout=0)  # `dial` limits the time
 
     async def _connect(self, endpoint: Endpoint) -> Leg:
         with trio.socket.socket(endpoint.family, socket.SOCK_STREAM) as connecting:
             await connecting.connect(endpoint.sockaddr)
             return Leg(socket.socket(fileno=connecting.detach()), keepalive=self._settings.keepalive)
 
-    async def _upgrade(self, leg: AnyLeg, endpoint: Endpoint, client: ClientFacts) -> AnyLeg:
+    async def _with_websocket(self, leg: AnyLeg, endpoint: Endpoint, client: ClientFacts) -> AnyLeg:
         from natsproxy.net import websocket_leg  # only then: the library takes a while to load
 
         # nats-server takes the client's address from this header.
@@ -97,7 +158,7 @@ class Dialer:
                 leg,
                 endpoint.server.address,
                 "/",
-                secure=False,
+                secure=endpoint.server.tls,
                 frame_max=self._settings.queue_bytes,
                 headers=headers,
             )
@@ -127,8 +188,23 @@ class Dialer:
             leg.close()
 
 
+class _Attempt:
+    """One attempt.
+
+    failure: the reason if nothing more comes.  leg: its connection.  silent: the server has said nothing.
+    """
+
+    def __init__(self, failure: str) -> None:
+        self.failure = failure
+        self.leg: Leg | None = None
+        self.silent = False
+
+
 async def _first_line(leg: AnyLeg) -> bytes:
-    """Return the bytes of a server up to its first line end or more; `b""` where the stream ends before."""
+    """Return the bytes of a server up to its first line end or more; `b""` where the stream ends before.
+
+    Raises LegLost for a leg whose TLS has failed.
+    """
     line = b""
     try:
         while b"\n" not in line and len(line) < _LONGEST_LINE:
@@ -137,6 +213,8 @@ async def _first_line(leg: AnyLeg) -> bytes:
                 return b""
             line += data
     except LegLost:
+        if leg.broken:
+            raise
         return b""
     return line
 

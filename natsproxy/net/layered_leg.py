@@ -1,8 +1,8 @@
 """A leg over another leg: the base of those that are not plain.
 
 A layer translates bytes.  The socket and its buffers are the inner leg's.  A subclass has `_decode` and
-`_encode`; it sets `_ended` where the peer ended the stream in the layer's own way, and calls `_lose` for a
-stream that cannot go on.
+`_encode`; it sets `_ended` where the peer ended the stream in the layer's own way, calls `_cut_off` where the
+inner stream ended without that, and `_lose` for a stream that cannot go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ class LayeredLeg:
     def __init__(self, inner: AnyLeg) -> None:
         self._inner = inner
         self._ended = False
-        self._broken: str | None = None  # the reason why the layer cannot go on
+        self.broken = False
+        self._lost: str | None = None
 
     # -- for subclasses
 
@@ -34,9 +35,14 @@ class LayeredLeg:
 
     def _lose(self, reason: str) -> LegLost:
         """Take no more bytes, and return the error to raise."""
-        if self._broken is None:
-            self._broken = reason
-        return LegLost(self, reason)
+        self.broken = True
+        self._lost = self._lost or reason
+        return LegLost(self, self._lost)
+
+    def _cut_off(self, reason: str) -> None:
+        """Take the end of a stream that was not ended properly; the peer may still receive."""
+        self._ended = True
+        self._lost = self._lost or reason
 
     # -- bytes
 
@@ -44,8 +50,8 @@ class LayeredLeg:
         """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
         if self._ended:
             return b""
-        if self._broken is not None:
-            raise LegLost(self, self._broken)
+        if self.broken:
+            raise LegLost(self, self._lost or "")
         try:
             data = self._inner.try_receive()
         except LegLost as lost:
@@ -108,12 +114,12 @@ class LayeredLeg:
     @property
     def gone(self) -> bool:
         """True if the peer takes no more; writes are dropped."""
-        return self._broken is not None or self._inner.gone
+        return self.broken or self._inner.gone
 
     @property
     def lost(self) -> str | None:
         """The reason why it was lost; None where it is not, or the peer had ended the stream."""
-        return None if self._ended else self._broken or self._inner.lost
+        return self._lost or (None if self._ended else self._inner.lost)
 
     @property
     def readable(self) -> bool:

@@ -66,6 +66,11 @@ class PlaneLeg(Protocol):
         ...
 
     @property
+    def broken(self) -> bool:
+        """True if it was lost because its peer broke the protocol of a layer, such as TLS."""
+        ...
+
+    @property
     def readable(self) -> bool:
         """True if bytes are waiting in the kernel."""
         ...
@@ -130,6 +135,8 @@ class Leg:
     backlog: bytes written that the kernel has not taken yet.  gone: the peer takes no more, and writes are
     dropped.  lost: the reason for that, where the peer had not ended the stream before.
     """
+
+    broken: Final = False  # there is no layer
 
     def __init__(self, sock: socket.socket, *, keepalive: bool = True) -> None:
         sock.setblocking(False)

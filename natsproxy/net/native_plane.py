@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -32,6 +32,7 @@ class NativeLeg(_plane.NativeLeg):  # type: ignore[misc, unused-ignore]
     """A leg on the native plane."""
 
     flushed: trio.Event | None
+    broken: Final = False  # as in `Leg`
 
     def write_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces; what the kernel does not take is kept.  Raises LegLost."""

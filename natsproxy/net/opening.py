@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings
+from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings
 from natsproxy.net import proxy_protocol
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
+from natsproxy.net.tls_contexts import TlsContexts
+from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
 
 
@@ -40,45 +42,79 @@ class OpeningFailed(Exception):
         self.cause = cause
 
 
-async def open_client(leg: Leg, listener: Listener, settings: ProxySettings) -> tuple[AnyLeg, ClientFacts]:
-    """Return the leg that carries NATS, and its facts.
+class Opening:
+    """Opens client legs."""
 
-    leg: as accepted by the listener; the caller closes it at the end, whatever layers are over it.
-    Raises OpeningFailed.
-    """
-    facts = ClientFacts(leg.peer, leg.local)
-    if proxy_protocol.expected(listener, facts.peer):
-        facts = await _read_header(leg, facts, settings)
-    opened: AnyLeg = leg
-    if listener.scheme == "ws":
-        opened, upgrade = await _accept_websocket(opened, settings)
-        facts = replace(facts, upgrade=upgrade)
-    return opened, facts
+    def __init__(self, settings: ProxySettings, contexts: TlsContexts) -> None:
+        self._settings = settings
+        self._contexts = contexts
 
+    async def open(self, leg: Leg, listener: Listener) -> tuple[AnyLeg, ClientFacts]:
+        """Return the leg that carries NATS, and its facts.
 
-async def _read_header(leg: Leg, facts: ClientFacts, settings: ProxySettings) -> ClientFacts:
-    try:
-        header = await proxy_protocol.receive_header(leg, settings.auth_timeout / 1e9 or float("inf"))
-    except proxy_protocol.BadHeader as error:
-        raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(error)) from None
-    except LegLost as lost:
-        raise OpeningFailed(close_reasons.CLIENT_LOST, str(lost)) from None
-    if header.source is None or header.destination is None:  # the load balancer looks whether we are alive
-        return facts
-    return ClientFacts(str(header.source), header.destination, facts.peer)
+        leg: as accepted by the listener; the caller closes it at the end, whatever layers are over it.
+        Raises OpeningFailed.
+        """
+        facts = ClientFacts(leg.peer, leg.local)
+        if proxy_protocol.expected(listener, facts.peer):
+            facts = await self._with_header(leg, facts)
+        opened: AnyLeg = leg
+        if listener.tls:
+            opened = await self._with_tls(opened, first=listener.websocket)
+        if listener.websocket:
+            opened, upgrade = await self._with_websocket(opened)
+            facts = replace(facts, upgrade=upgrade)
+        return opened, facts
 
-
-async def _accept_websocket(leg: AnyLeg, settings: ProxySettings) -> tuple[AnyLeg, Mapping[str, str]]:
-    from natsproxy.net import websocket_leg  # only then: the library takes a while to load
-
-    limit = settings.auth_timeout / 1e9 or float("inf")
-    with trio.move_on_after(limit):
+    async def _with_header(self, leg: Leg, facts: ClientFacts) -> ClientFacts:
+        """Return the facts that the PROXY protocol header of a load balancer says."""
         try:
-            return await websocket_leg.accept_websocket(
-                leg, frame_max=settings.queue_bytes, origins=settings.websocket_origin
-            )
-        except websocket_leg.WebSocketRefused as refused:
-            raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(refused)) from None
+            limit = self._settings.auth_timeout / 1e9 or float("inf")
+            header = await proxy_protocol.receive_header(leg, limit)
+        except proxy_protocol.BadHeader as error:
+            raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(error)) from None
         except LegLost as lost:
             raise OpeningFailed(close_reasons.CLIENT_LOST, str(lost)) from None
-    raise OpeningFailed(close_reasons.STALLED, "the client asked for no WebSocket in the auth time-out")
+        if header.source is None or header.destination is None:  # the load balancer only looks at us
+            return facts
+        return ClientFacts(str(header.source), header.destination, facts.peer)
+
+    async def _with_tls(self, leg: AnyLeg, *, first: bool) -> TlsLeg:
+        """Return a leg with TLS: after the handshake where that is first, else to be upgraded after INFO."""
+        limit, context = self._settings.tls.timeout, self._contexts.client_leg
+        if not (first or await _speaks_first(leg, self._settings.tls.handshake_first)):
+            return TlsLeg(leg, context, timeout=limit, after_line=True)
+        secured = TlsLeg(leg, context, timeout=limit)
+        try:
+            await secured.handshake()
+        except LegLost as lost:
+            cause = close_reasons.CLIENT_PROTOCOL if secured.broken else close_reasons.CLIENT_LOST
+            raise OpeningFailed(cause, str(lost)) from None
+        return secured
+
+    async def _with_websocket(self, leg: AnyLeg) -> tuple[AnyLeg, Mapping[str, str]]:
+        from natsproxy.net import websocket_leg  # only then: the library takes a while to load
+
+        limit = self._settings.auth_timeout / 1e9 or float("inf")
+        with trio.move_on_after(limit):
+            try:
+                return await websocket_leg.accept_websocket(
+                    leg, frame_max=self._settings.queue_bytes, origins=self._settings.websocket_origin
+                )
+            except websocket_leg.WebSocketRefused as refused:
+                raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(refused)) from None
+            except LegLost as lost:
+                raise OpeningFailed(close_reasons.CLIENT_LOST, str(lost)) from None
+        raise OpeningFailed(close_reasons.STALLED, "the client asked for no WebSocket in the auth time-out")
+
+
+async def _speaks_first(leg: AnyLeg, first: HandshakeFirst | None) -> bool:
+    """Tell whether TLS comes before INFO: not where a client sends nothing in the fallback delay."""
+    if first is None:
+        return False
+    if not first.fallback:
+        return True
+    with trio.move_on_after(first.fallback / 1e9):
+        await leg.wait_readable()
+        return True
+    return False

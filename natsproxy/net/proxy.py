@@ -29,6 +29,7 @@ from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
+from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
@@ -61,9 +62,16 @@ class Proxy:
         self.accepted = 0
         self.done = trio.Event()
         self._subscribers: list[Callable[[Event], None]] = []
+        self._contexts = TlsContexts(settings)
         self._recording = Recording(self.relays, self.seed, self.emit)
         self._connections = Connections(
-            settings, chain or EmptyChain(), self.seed, self.relays, self._recording, self.emit
+            settings,
+            chain or EmptyChain(),
+            self.seed,
+            self.relays,
+            self._recording,
+            self._contexts,
+            self.emit,
         )
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
@@ -217,6 +225,15 @@ class Proxy:
         async with trio.open_nursery() as nursery:
             for relay in list(self.relays.values()):
                 nursery.start_soon(relay.barrier)
+
+    def load_certificates(self) -> bool:
+        """Read the files of TLS anew, for new connections; return whether there are any.
+
+        Raises ConfigError for a file that cannot be used; then nothing changes.
+        """
+        if self._contexts.configured:
+            self._contexts.load()
+        return self._contexts.configured
 
     # -- connections
 

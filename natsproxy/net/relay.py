@@ -306,13 +306,13 @@ class Relay:
 
     def _with_lost_cause(self, end: End) -> End:
         """Return an end with the cause that the sockets tell: to the session, a lost leg has only closed."""
-        if end.cause == close_reasons.CLIENT_CLOSED and self.client.lost is not None:
-            return End(close_reasons.CLIENT_LOST, self.client.lost)
+        if end.cause not in close_reasons.LOST:
+            return end
+        leg = self.client if end.cause == close_reasons.CLIENT_CLOSED else self.server
         # A server that closes with an -ERR may reset as well, where bytes of the client are left.
-        lost = None if self.session.server_error else self.server.lost
-        if end.cause == close_reasons.SERVER_CLOSED and lost is not None:
-            return End(close_reasons.SERVER_LOST, lost)
-        return end
+        if leg.lost is None or (leg is self.server and self.session.server_error):
+            return end
+        return End(close_reasons.LOST[end.cause][leg.broken], leg.lost)
 
     # -- deadlines of the session
 

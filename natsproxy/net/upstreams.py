@@ -25,6 +25,7 @@ from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.race import SLOW, Race
+from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
 from natsproxy.protocol.info import Info
 
@@ -45,6 +46,7 @@ class Upstreams:
     def __init__(
         self,
         settings: ProxySettings,
+        contexts: TlsContexts,
         emit: Callable[[Event], None],
         clock: Callable[[], int],
         seed: int,
@@ -55,7 +57,7 @@ class Upstreams:
         self._held = 0  # clients
         self._found = trio.Event()  # a server, while clients are held
         self._resolver = Resolver(settings.connect_timeout / 1e9)
-        self._dialer = Dialer(settings)
+        self._dialer = Dialer(settings, contexts)
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
     async def dial(self, client: ClientFacts) -> Dialled:

@@ -24,3 +24,9 @@ DRAINED: Final = "drained"
 KILLED: Final = "killed"
 INTERNAL: Final = "internal"
 RECORDER: Final = "recorder"
+
+LOST: Final = {
+    CLIENT_CLOSED: (CLIENT_LOST, CLIENT_PROTOCOL),
+    SERVER_CLOSED: (SERVER_LOST, SERVER_PROTOCOL),
+}
+"""The same ends of a leg that was lost: its connection, or a layer over it, such as TLS."""

@@ -1,9 +1,9 @@
 """INFO on its way to the client, and first bytes that are not NATS.
 
 Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the gossip
-goes, under "self" the proxy's own address takes its place, under "pass" it stays.  Its TLS fields go, because
-the client leg offers no TLS.  The nonce passes, for nkey and JWT users to sign, unless the proxy logs in
-itself (`identity.py`).
+goes, under "self" the proxy's own address takes its place, under "pass" it stays.  Its TLS fields are those
+of the client leg.  The nonce passes, for nkey and JWT users to sign, unless the proxy logs in itself
+(`identity.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ def refusal(info: Info) -> str | None:
     """Return why a server with this INFO cannot be proxied, as a sentence; None if it can."""
     if info.other_port:
         return f"the upstream is a {info.other_port} port, not a client port: give the server's client port"
-    if info.tls_required:
-        return "the server requires TLS, which natsproxy does not speak yet: offer it a plain client port"
     return None
 
 
@@ -40,10 +38,12 @@ def info_of(greeting: bytes) -> Info | None:
 
 def rewritten(args: bytes, settings: SessionSettings) -> bytes:
     """Return the arguments of INFO as the client gets them; the very same bytes where nothing changes."""
-    remove, change = {*_TLS}, dict[str, Any]()
+    remove = {*_TLS} - {*settings.tls}
+    change: dict[str, Any] = dict.fromkeys(settings.tls, True)
     if settings.identity is not None:
-        hidden, change = settings.identity.info_edits()
+        hidden, edits = settings.identity.info_edits()
         remove |= hidden
+        change |= edits
     if settings.advertise == "pass":
         return rewrite_info(args, remove=remove, set=change)
     if settings.self_port:
@@ -63,7 +63,7 @@ def lame_duck(args: bytes) -> bytes:
 
 
 _OTHERS = (
-    (b"\x16", "a TLS ClientHello: natsproxy does not speak TLS on the client leg yet"),
+    (b"\x16", "a TLS ClientHello: the listener is a plain one, and clients reach it by nats://"),
     (b"GET ", "an HTTP request: WebSocket clients need a ws:// listener"),
     (b"PROXY ", "a PROXY protocol header: it comes from no network that the listener names"),
     (

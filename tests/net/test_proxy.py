@@ -267,7 +267,7 @@ async def _denied(url: str) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["--upstream", "tls://127.0.0.1:1"],
+        ["--upstream", "nats://127.0.0.1:1", "--listen", "tls://127.0.0.1:0"],
         ["--upstream", "nonsense"],
         ["--upstream", "nats://127.0.0.1:99999"],
         ["--upstream", "nats://127.0.0.1:1", "--listen", "nowhere"],

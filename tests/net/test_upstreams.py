@@ -24,6 +24,7 @@ from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import Upstreams
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
@@ -400,7 +401,8 @@ async def test_many_held_clients_do_not_dial_without_a_pause(
         return Dialled(endpoint, Leg(ours), b"INFO {}\r\n")
 
     monkeypatch.setattr(Dialer, "dial", dial)
-    upstreams = Upstreams(ProxySettings(upstream_hold=60 * SECOND), lambda _: None, now_ns, 1)
+    settings = ProxySettings(upstream_hold=60 * SECOND)
+    upstreams = Upstreams(settings, TlsContexts(settings), lambda _: None, now_ns, 1)
     with closing(ours), closing(_theirs):
         async with trio.open_nursery() as nursery:
             for _ in range(100):

@@ -57,8 +57,8 @@ def test_a_connection_is_ready_at_its_first_pong(first: str, second: str, betwee
     assert play.session.over
 
 
-def test_a_server_that_wants_tls_is_refused() -> None:
-    play = Playbook().server(b'INFO {"tls_required":true} \r\n')
+def test_a_port_that_is_not_for_clients_is_refused() -> None:
+    play = Playbook().server(b'INFO {"leafnode_urls":["127.0.0.1:7422"]} \r\n')
     assert state_of(play.session).phase is Phase.REFUSED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -226,27 +227,43 @@ def test_tls_hello_is_refused_by_name() -> None:
     play.nothing()
 
 
-def test_tls_server_is_refused_in_a_sentence() -> None:
-    """A server that requires TLS cannot be proxied yet."""
+def test_another_port_of_the_server_is_refused_in_a_sentence() -> None:
+    """A leafnode port cannot be proxied: its client gets the reason, once it has introduced itself."""
     play = Playbook()
-    play.server(b'INFO {"tls_required":true,"tls_verify":true,"version":"2.15.1"} \r\n')
-    assert play.to_client == b'INFO {"version":"2.15.1"} \r\n'  # it would begin a handshake with us
+    play.server(b'INFO {"leafnode_urls":["127.0.0.1:7422"],"version":"2.15.1"} \r\n')
     play.client(b'CONNECT {"name":"app"')
-    play.nothing()
+    assert play.to_server == b""
     play.client(b"}\r\nPING\r\n")
     assert play.to_server == b""
-    assert play.to_client.startswith(b"-ERR 'natsproxy: the server requires TLS")
+    assert b"-ERR 'natsproxy: the upstream is a leafnode port" in play.to_client
     assert play.end is not None
-    assert (play.end.cause, "requires TLS" in play.end.detail) == (close_reasons.REFUSED, True)
+    assert (play.end.cause, "leafnode port" in play.end.detail) == (close_reasons.REFUSED, True)
 
 
 @pytest.mark.parametrize("sent", [b"PING\r\n", b"PUB a 1\r\nx\r\n", b"SUB a 1\r\n", b"nonsense\r\n"])
-def test_nothing_in_plain_text_goes_to_a_tls_server(sent: bytes) -> None:
+def test_nothing_goes_to_a_port_that_is_not_for_clients(sent: bytes) -> None:
     play = Playbook()
-    play.server(b'INFO {"tls_required":true} \r\n').client(sent)
+    play.server(b'INFO {"leafnode_urls":["127.0.0.1:7422"]} \r\n').client(sent)
     assert play.to_server == b""
-    assert b"-ERR 'natsproxy: the server requires TLS" in play.to_client
+    assert b"-ERR 'natsproxy: the upstream is a leafnode port" in play.to_client
     assert play.end is not None
+
+
+@pytest.mark.parametrize("advertise", ["strip", "pass"])
+@pytest.mark.parametrize("offer", [(), ("tls_required",), ("tls_required", "tls_verify")])
+@pytest.mark.parametrize("server", [(), ("tls_available",), ("tls_required", "tls_verify")])
+def test_info_says_what_tls_the_client_leg_has(
+    server: tuple[str, ...], offer: tuple[str, ...], advertise: str
+) -> None:
+    """Whatever the server leg has: clients upgrade, or fail, as INFO says."""
+    settings = SessionSettings(tls=offer, advertise=advertise)
+    session = Session(settings, EmptyChain(), conn=1, ordinal=1, address="", record=False, now=0)
+    members = {"version": "2.15.1", **dict.fromkeys(server, True)}
+    for _ in range(2):  # the first one and those that follow
+        (send,) = session.receive(S2C, b"INFO " + json.dumps(members).encode() + b" \r\n", 0)
+        assert isinstance(send, Send)
+        shown = json.loads(bytes(send.data)[5:])
+        assert shown == {"version": "2.15.1", **dict.fromkeys(offer, True)}
 
 
 SECOND = 1_000_000_000

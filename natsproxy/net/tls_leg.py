@@ -1,0 +1,239 @@
+"""A leg with TLS, over `ssl.MemoryBIO`: the inner leg carries the records.
+
+Theory
+1. The handshake needs no task of its own: it goes on where bytes are received.  What is written before its
+   end waits in the leg, and goes out as the first records.
+2. NATS upgrades in the middle of a stream: `after_line` lets the first line that is written (INFO) pass as it
+   is, and what follows is TLS.  Nothing is received before, because a ClientHello may be early.
+3. A peer ends its stream by close_notify.  A stream that ends without it was cut off, by whomever, so the leg
+   is `lost`; a handshake that fails, or takes too long, loses the leg as well, and `lost` has the reason.
+4. Under TLS 1.3 a peer judges our certificate after our side of the handshake is done: its alert comes as the
+   first thing that is received, and is the reason then.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from typing import Any, Final
+
+import trio
+
+from natsproxy.net.layered_leg import LayeredLeg
+from natsproxy.net.leg import AnyLeg, LegLost
+from natsproxy.units import format_duration
+
+_SLICE: Final = 65_536  # bytes through a BIO at once: it keeps the largest size that it ever had
+_RECORD: Final = 16_384  # bytes of the largest record
+_TLS: Final = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
+
+
+class TlsLeg(LayeredLeg):
+    """A leg with TLS.
+
+    server_name: the name that a server's certificate must have, with a client's context; None with a
+    server's.  timeout: the longest time (ns) of the handshake, 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        inner: AnyLeg,
+        context: ssl.SSLContext,
+        *,
+        server_name: str | None = None,
+        timeout: int,
+        after_line: bool = False,
+    ) -> None:
+        super().__init__(inner)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        self.secured = False
+        self._early: list[bytes] = []  # written before the handshake was done
+        self._first: bytes | None = None  # received together with its end
+        self._timeout = timeout
+        self._deadline = float("inf")
+        self._line_written: trio.Event | None = trio.Event() if after_line else None
+        self.plain = b""  # the first bytes of a peer that speaks no TLS
+        self._heard = False
+        self._finished = False
+        if not after_line:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._timeout:
+            self._deadline = trio.current_time() + self._timeout / 1e9
+
+    # -- the handshake
+
+    async def handshake(self) -> None:
+        """Return when the handshake is done.  Raises LegLost."""
+        self._shake_hands()  # a client speaks first
+        while not self.secured:
+            self._first = self.try_receive()
+            if self._ended and not self.secured:
+                raise LegLost(self, "the peer closed the connection before a TLS handshake")
+            if not self.secured:
+                await self.wait_readable()
+
+    def _shake_hands(self) -> bool:
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_records()
+            return False
+        except ssl.SSLError as error:
+            raise self._fail(error) from None
+        self.secured = True
+        early, self._early = self._early, []
+        self._send(self._encode([*early]) or self._outgoing.read())
+        return True
+
+    def _fail(self, error: ssl.SSLError) -> LegLost:
+        with suppress(LegLost):  # the peer may have gone as well
+            self._send_records()
+        part = "TLS" if self.secured else "TLS handshake"
+        return self._lose(f"{part}: {reason_of(error)}")
+
+    # -- bytes
+
+    def try_receive(self) -> bytes | None:
+        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
+        if self._first:
+            first, self._first = self._first, None
+            return first
+        if self._line_written is not None:
+            return None
+        return super().try_receive()
+
+    async def wait_readable(self) -> None:
+        """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
+        if self._line_written is not None:
+            await self._line_written.wait()
+        elif self.secured:
+            await self._inner.wait_readable()
+        else:
+            with trio.move_on_at(self._deadline) as scope:
+                await self._inner.wait_readable()
+            if scope.cancelled_caught:
+                self._lose(f"TLS handshake: not done in {format_duration(self._timeout)}")
+
+    def _decode(self, data: bytes) -> bytes | None:
+        if not self._heard and data:
+            self._heard = True
+            if data[:1] not in _TLS:  # as nats-server does: no alert to a peer that does not speak TLS
+                self.plain = data
+                raise self._lose("TLS handshake: the peer speaks no TLS")
+        if not self._heard:  # a probe
+            self._ended = True
+            return b""
+        found: list[bytes] = []
+        try:
+            for start in range(0, len(data), _SLICE):
+                self._incoming.write(data[start : start + _SLICE])
+                self._read_into(found)
+            if not data:
+                self._incoming.write_eof()
+                self._read_into(found)
+        except ssl.SSLError as error:
+            lost = self._fail(error)
+            if not found:  # else with the next call
+                raise lost from None
+        if not data and not self._ended:
+            self._cut_off("the stream ends without close_notify")
+        if found:
+            return found[0] if len(found) == 1 else b"".join(found)
+        return b"" if self._ended else None
+
+    def _read_into(self, found: list[bytes]) -> None:
+        if not (self.secured or self._shake_hands()):
+            return
+        with suppress(ssl.SSLWantReadError):
+            while self._incoming.pending or self._ssl.pending():
+                data = self._ssl.read(_RECORD)
+                if not data:
+                    self._ended = True
+                    return
+                found.append(data)
+        if self._outgoing.pending:  # an answer to a change of keys
+            self._send_records()
+
+    def _encode(self, parts: list[bytes | memoryview]) -> bytes:
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not self.secured:
+            return self._before_tls(bytes(data))
+        if self._finished:
+            return b""
+        records: list[bytes] = []
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._ssl.write(rest[:_SLICE]) :]
+                if self._outgoing.pending >= _SLICE:
+                    records.append(self._outgoing.read())
+        except ssl.SSLError as error:
+            raise self._fail(error) from None
+        records.append(self._outgoing.read())
+        return records[0] if len(records) == 1 else b"".join(records)
+
+    def _before_tls(self, data: bytes) -> bytes:
+        """Return the part of written bytes that goes out as it is, and keep the rest."""
+        line = b""
+        if self._line_written is not None:
+            line, end, data = data.partition(b"\n")
+            if not end:
+                return line
+            line += end
+            self._line_written.set()
+            self._line_written = None
+            self._begin()
+        if data:
+            self._early.append(data)
+        return line
+
+    def _send_records(self) -> None:
+        if self._outgoing.pending:
+            self._send(self._outgoing.read())
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Half-close: the peer sees the end of the stream after the bytes that were sent."""
+        if self.secured and not self._finished and not self.gone:
+            self._finished = True
+            with suppress(ssl.SSLError):  # it wants the peer's close_notify, which may never come
+                self._ssl.unwrap()
+            with suppress(LegLost):
+                self._send_records()
+        self._inner.finish()
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self.finish()
+        self._inner.close()
+
+    # -- facts
+
+    @property
+    def readable(self) -> bool:
+        """True if bytes are waiting to be received."""
+        return bool(self._first) or super().readable
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The verified certificate of the peer (see `ssl.SSLSocket.getpeercert`); None where it has none."""
+        return self._ssl.getpeercert() or None if self.secured else None
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Return the reason of an error as a clause; it holds nothing of certificates or keys."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the peer's certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError):
+        return "the peer closed the connection"
+    words = (error.reason or "failed").lower()
+    _, alert, name = words.partition("_alert_")
+    if alert:
+        return f"the peer refuses: {name.replace('_', ' ')}"
+    return words.replace("_", " ")
