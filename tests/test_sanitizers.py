@@ -22,6 +22,7 @@ FLAGS = [
 ]  # fmt: skip
 TESTS = [
     "tests/net/test_plane_steps.py", "tests/net/test_plane_control.py", "tests/net/test_planes.py",
+    "tests/net/test_plane_rules.py",
     "tests/fuzz", "tests/wire", "tests/capture/write", "tests/capture/filter", "tests/capture/columns",
 ]  # fmt: skip
 

@@ -56,9 +56,11 @@ cdef struct Flow:
     uint64_t conn
     # What was passed since the session last took over.
     uint64_t passed_frames
+    uint64_t passed_sent        # without those that a rule drops
     uint64_t passed_bytes
     Py_ssize_t[OPS_ROOM] passed_ops
     bint odd
+    bint fired                  # rules have acted
     # Ordinals of the next frame on both legs.
     uint64_t next_in
     uint64_t next_out
@@ -75,6 +77,7 @@ cdef struct Flow:
     unsigned char *tail
     Py_ssize_t tail_size
     Watch watch
+    void *decisions             # Decisions on frames that rules want, or NULL
 
 
 # -- sending
@@ -161,12 +164,11 @@ cdef inline bint begins_message(const unsigned char *p, Py_ssize_t size, bint s2
     return at == size or p[at] == 32 or p[at] == 9
 
 
-cdef inline bint is_tail(const Flow *flow, const unsigned char *p, Py_ssize_t size, bint whole) noexcept nogil:
+cdef inline bint is_tail(const unsigned char *p, Py_ssize_t size, bint s2c) noexcept nogil:
     """True for the beginning of a control line that may wait here for its end."""
     return (
-        whole and flow.missing == 0
-        and memchr(p, 10, size) == NULL and memchr(p, 13, size - 1) == NULL  # LF may follow the last byte
-        and begins_message(p, size, flow.direction)
+        memchr(p, 10, size) == NULL and memchr(p, 13, size - 1) == NULL  # LF may follow the last byte
+        and begins_message(p, size, s2c)
     )
 
 

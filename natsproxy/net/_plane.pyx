@@ -4,15 +4,16 @@
 Theory
 1. A *leg* is one socket, a *flow* one direction between the two legs of a connection.  All legs are registered
    once, edge-triggered, with an epoll of our own; one task of the loop waits for that epoll (`net/plane.py`).
-2. A flow that is *clear* is walked here: whole frames that nobody wants are sent, and recorded, without the
-   interpreter lock.  A flow is clear while its session has nothing to do between the frames: it holds nothing
+2. A flow that is *clear* is walked here: whole frames that nobody wants, or on which the decision of the rules is
+   known (`rules/engine/_decisions.pyx`), are sent, and recorded, without the interpreter lock.  A flow is clear while its session has nothing to do between the frames: it holds nothing
    back, injects nothing, and stands between two frames.  `Connection.settle` says so after each call into Python.
 3. The first byte that is not such a frame, and everything behind it in the same read, goes to the session as it
    does without a plane.  The session keeps what is unfinished; the flow is not clear until that is over.
 4. A frame that nobody wants and that is not whole is passed on as it comes.  `missing` are its bytes that have
    not come; where it is recorded, its bytes are kept in `record`.  An unfinished control line waits in `tail`.
 5. The session counts frames too.  The plane adds up those it passed, and hands the sums over before the session
-   looks (`Connection.take`); an open frame is handed over with them.
+   looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the session is called
+   at the end of the flow's turn: it makes the events.
 6. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
    gone.  Flows take turns of `SLICE` ns, a step ends after its own time, so nobody starves.
 
@@ -29,7 +30,7 @@ from libc.string cimport memchr, memcpy, memset
 
 import os
 
-from natsproxy.capture.write._block cimport BlockBuilder
+from natsproxy.capture.write._block cimport BlockBuilder, Changed
 from natsproxy.net._flow cimport (
     EVENTS, NO_LIMIT, READ, SLICE, TAIL,
     Flow, Leg, begins_message, is_tail, keep_tail, lose, send_backlog, send_to,
@@ -40,10 +41,13 @@ from natsproxy.net._socket cimport (
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
     eventfd_write, ioctl, monotonic, poll_ns, pollfd, recv, shutdown,
 )
+from natsproxy.rules.engine._decisions cimport DROP, PASS, Decision, Decisions, Text
 from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._table cimport ByteTable
-from natsproxy.wire._walk cimport AT_OPEN, Message, Passed, Watch, account, is_system, pass_messages
+from natsproxy.wire._walk cimport (
+    AT_OPEN, AT_WANTED, Message, Passed, Watch, account, account_drop, is_system, message_at, pass_messages,
+)
 from natsproxy.wire.ops import Direction
 
 cdef enum:
@@ -128,11 +132,11 @@ cdef class Connection:
             free(self.flows[i].record)
             free(self.flows[i].tail)
 
-    def settle(self, int direction, bint clear, pipe, bint recording):
+    def settle(self, int direction, bint clear, pipe, bint recording, Decisions decisions=None):
         """Say how a flow goes on: called after the session has worked.
 
         clear: nothing has to be done between its frames.  pipe: the session's pipe of that direction.
-        recording: its frames are recorded.
+        recording: its frames are recorded.  decisions: those that are known on frames that rules want.
         """
         cdef Flow *flow = &self.flows[direction]
         cdef Watch *watch = &flow.watch
@@ -165,6 +169,11 @@ cdef class Connection:
             table = scanner.awaited
             watch.awaited = NULL if table is None else &table.table
             kept.append(table)
+            # A changed frame is recorded here without the filter.
+            if recording and not self.plane.builder.keeps_everything():
+                decisions = None
+            flow.decisions = NULL if decisions is None else <void *>decisions
+            kept.append(decisions)
             self.kept[direction] = kept
             flow.next_in = scanner.ordinal
             flow.next_out = pipe.out_next
@@ -172,7 +181,7 @@ cdef class Connection:
             self.plane.make_ready(flow)
 
     def take(self, int direction):
-        """Hand over what was passed since the last call: `None`, or frames, bytes, frames by op, and the open frame.
+        """Hand over what was passed since the last call: `None`, or the fields of `session/passed.py`.
 
         The open frame is `None`, or op, ordinals on both legs, size, bytes that are missing, and the bytes that
         came, of which there is only the control line if nobody records; from then on it is the session's.
@@ -192,11 +201,11 @@ cdef class Connection:
             flow.missing = 0
             flow.clear = False
         taken = (
-            flow.passed_frames, flow.passed_bytes,
+            flow.passed_frames, flow.passed_sent, flow.passed_bytes,
             [(op, flow.passed_ops[op]) for op in range(OPS_ROOM) if flow.passed_ops[op]], bool(flow.odd), opened,
         )
-        flow.passed_frames = flow.passed_bytes = 0
-        flow.odd = False
+        flow.passed_frames = flow.passed_sent = flow.passed_bytes = 0
+        flow.odd = flow.fired = False
         memset(flow.passed_ops, 0, sizeof(flow.passed_ops))
         return taken
 
@@ -251,6 +260,8 @@ cdef class Plane:
     cdef void *last_recorded    # the Connection whose frames were recorded last, NULL: the recorder knows of all
     cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here
     cdef unsigned char *buffer
+    cdef unsigned char *out     # what goes in the place of the bytes of a read, where rules change them
+    cdef Py_ssize_t out_size
     cdef Flow *first
     cdef Flow *last
     cdef epoll_event[EVENTS] events
@@ -268,7 +279,8 @@ cdef class Plane:
         self.connections = set()
         self.removed = []
         self.buffer = <unsigned char *>malloc(TAIL + READ)
-        if self.buffer == NULL:
+        self.out = <unsigned char *>malloc(TAIL + READ)
+        if self.buffer == NULL or self.out == NULL:
             raise MemoryError
         self.fd = self.wake = -1
         self.fd = epoll_create1(EPOLL_CLOEXEC)
@@ -279,6 +291,7 @@ cdef class Plane:
 
     def __dealloc__(self):
         free(self.buffer)
+        free(self.out)
         self.close()
 
     cpdef close(self):
@@ -447,6 +460,9 @@ cdef class Plane:
                     break
                 if self._serve(flow):
                     self.make_ready(flow)
+                if flow.fired:
+                    with gil:
+                        self._hand_over(flow, NULL, 0)
                 now = monotonic()
                 if now >= until and (self.called or now >= last):
                     return MORE
@@ -576,25 +592,20 @@ cdef class Plane:
     cdef Py_ssize_t _pass(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
         """Pass on the frames that nobody wants; return where the first byte of anything else stands.
 
-        The beginning of a control line at the end is kept, and counts as passed.
+        The beginning of a frame at the end may be kept, and counts as passed.
         """
-        cdef Py_ssize_t at = 0, rest
-        cdef Passed passed
+        cdef Py_ssize_t at = 0, sent = 0
         cdef bint whole = True
         if flow.missing:
             at = self._pass_open(flow, p, size, now)
             whole = at == size or flow.missing == 0
         if whole and at < size:
-            pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
-            if passed.frames:
-                if flow.recording:
-                    self._record(flow, p + at, passed.at - at, passed.frames, passed.ops, flow.next_in, now, flow.next_out)
-                self._count(flow, &passed, passed.at - at)
-                at = passed.at
-            if passed.stop == AT_OPEN and self._begin_open(flow, p, at, size, &passed.message):
-                at = size
-        if at:
-            send_to(flow.target, p, at)
+            at = self._pass_frames(flow, p, at, size, now, &sent)
+        if self.out_size:
+            self._put_out(flow.target, p + sent, at - sent)
+            self._send_out(flow.target)
+        elif at > sent:
+            send_to(flow.target, p + sent, at - sent)
         if self.last_recorded != NULL and self.builder is not None and self.builder.full():
             with gil:
                 self._tell_recorder()
@@ -602,10 +613,45 @@ cdef class Plane:
             with gil:
                 self._lost(flow.target)
             return at
-        rest = size - at
-        if rest and rest < flow.watch.limit and is_tail(flow, p + at, rest, whole) and keep_tail(flow, p + at, rest):
+        if at < size and whole and flow.missing == 0 and self._keep_rest(flow, p + at, size - at):
             return size
         return at
+
+    cdef Py_ssize_t _pass_frames(
+        self, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, int64_t now, Py_ssize_t *sent
+    ) noexcept nogil:
+        """Pass on frames from `at` on; `sent` is where the bytes begin that are to be sent as they are."""
+        cdef Passed passed
+        cdef const Decision *decision
+        while True:
+            pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
+            if passed.frames:
+                if flow.recording:
+                    self._record(flow, p + at, passed.at - at, passed.frames, passed.ops, flow.next_in, now, flow.next_out)
+                self._count(flow, &passed, passed.at - at)
+                at = passed.at
+            if passed.stop == AT_OPEN and self._begin_open(flow, p, at, size, &passed.message):
+                return size
+            if passed.stop != AT_WANTED or flow.decisions == NULL:
+                return at
+            decision = (<Decisions>flow.decisions).decide(p, at, &flow.watch, &passed.message, flow.next_in, now)
+            if decision == NULL:
+                return at
+            self._apply(flow, p, at, &passed.message, decision, now, sent)
+            at = passed.message.end
+
+    cdef bint _keep_rest(self, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+        """Keep the beginning of a control line, or of a small frame with a decision; False: the session's."""
+        cdef Message message
+        if size < flow.watch.limit and is_tail(p, size, flow.direction):
+            return keep_tail(flow, p, size)
+        return (
+            flow.decisions != NULL and size < TAIL
+            and message_at(p, 0, size, &flow.watch, &message) and size < message.end <= TAIL
+            and (message.end - size > 1 or p[size - 1] == 13)
+            and (<Decisions>flow.decisions).find(p, 0, &flow.watch, &message) != NULL
+            and keep_tail(flow, p, size)
+        )
 
     cdef void _record(
         self, Flow *flow, const unsigned char *p, Py_ssize_t size, Py_ssize_t frames, uint32_t ops,
@@ -613,12 +659,16 @@ cdef class Plane:
     ) noexcept nogil:
         self.last_recorded = flow.connection
         if not self.builder.add_run(flow.conn, flow.direction, p, size, frames, ops, first_in, now, first_out):
-            with gil:  # what cannot be recorded must not be lost without a word
-                self._fail(<Connection>flow.connection, MemoryError("no memory for the capture"))
+            self._fail_record(flow)
+
+    cdef void _fail_record(self, Flow *flow) noexcept nogil:
+        with gil:  # what cannot be recorded must not be lost without a word
+            self._fail(<Connection>flow.connection, MemoryError("no memory for the capture"))
 
     cdef void _count(self, Flow *flow, const Passed *passed, Py_ssize_t size) noexcept nogil:
         cdef int op
         flow.passed_frames += passed.frames
+        flow.passed_sent += passed.frames
         flow.passed_bytes += size
         flow.next_in += passed.frames
         flow.next_out += passed.frames
@@ -627,6 +677,70 @@ cdef class Plane:
         for op in range(OPS_ROOM):
             if passed.ops >> op & 1:
                 flow.passed_ops[op] += passed.counted[op]
+
+    # -- frames that rules change
+
+    cdef void _apply(
+        self, Flow *flow, const unsigned char *p, Py_ssize_t at, const Message *message, const Decision *decision,
+        int64_t now, Py_ssize_t *sent
+    ) noexcept nogil:
+        """Do with a frame as the rules have decided."""
+        cdef Py_ssize_t size = message.end - at
+        cdef Text rest
+        account(p, &flow.watch, message)
+        flow.fired |= decision.owner >= 0
+        if decision.verdict == PASS:
+            if flow.recording:
+                self._record(flow, p + at, size, 1, 1 << message.op, flow.next_in, now, flow.next_out)
+        else:
+            self._put_out(flow.target, p + sent[0], at - sent[0])
+            sent[0] = message.end
+            rest.p, rest.size = p + at + decision.cut, size - decision.cut
+            if flow.recording:
+                self._record_change(flow, p + at, size, &rest, message.op, decision, now)
+            if decision.verdict == DROP:
+                account_drop(p, &flow.watch, message)
+            else:
+                self._put_out(flow.target, decision.head.p, decision.head.size)
+                self._put_out(flow.target, rest.p, rest.size)
+        flow.passed_ops[message.op] += 1
+        flow.passed_bytes += size
+        flow.passed_frames += 1
+        flow.next_in += 1
+        self.frames += 1
+        if decision.verdict != DROP:
+            flow.passed_sent += 1
+            flow.next_out += 1
+
+    cdef void _record_change(
+        self, Flow *flow, const unsigned char *p, Py_ssize_t size, const Text *rest, int op, const Decision *decision,
+        int64_t now
+    ) noexcept nogil:
+        cdef const Text *head = &decision.head
+        cdef Changed frame
+        frame.conn, frame.direction, frame.op, frame.t = flow.conn, flow.direction, op, now
+        frame.cause, frame.cause_size = decision.cause.p, decision.cause.size
+        frame.in_first, frame.out_first = flow.next_in, flow.next_out
+        self.last_recorded = flow.connection
+        if not (
+            self.builder.add_changed(&frame, False, p, 0, p, size)
+            and (decision.verdict == DROP or self.builder.add_changed(&frame, True, head.p, head.size, rest.p, rest.size))
+        ):
+            self._fail_record(flow)
+
+    cdef void _put_out(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+        if size > TAIL + READ - self.out_size:
+            self._send_out(leg)
+        if size > TAIL + READ:
+            send_to(leg, p, size)
+            return
+        memcpy(self.out + self.out_size, p, size)
+        self.out_size += size
+
+    cdef void _send_out(self, Leg *leg) noexcept nogil:
+        if self.out_size:
+            send_to(leg, self.out, self.out_size)
+            self.out_size = 0
 
     # -- open frames
 
@@ -654,6 +768,7 @@ cdef class Plane:
         flow.next_in += 1
         flow.next_out += 1
         flow.passed_frames += 1
+        flow.passed_sent += 1
         flow.passed_ops[message.op] += 1
         flow.passed_bytes += size - at
         flow.odd |= is_system(p, message)

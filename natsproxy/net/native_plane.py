@@ -79,7 +79,8 @@ class NativePlace:
         session = self._rider.session
         for direction in (C2S, S2C):
             clear = session.bypass.clear(direction)
-            self._connection.settle(direction, clear, session.pipes[direction], recording)
+            decisions = session.bypass.decisions(direction) if clear else None
+            self._connection.settle(direction, clear, session.pipes[direction], recording, decisions)
 
     def leave(self) -> tuple[bytes, bytes]:
         """Give the legs back; return the unfinished control lines of both directions."""

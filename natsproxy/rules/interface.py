@@ -206,6 +206,15 @@ class ConnectionRules(Protocol):
         """Return the decision on `frame`, or None to pass it untouched."""
         ...
 
+    def decisions(self, direction: Direction) -> object | None:
+        """Return what the fast path has decided, for the native plane (`rules/engine/_decisions.pyx`).
+
+        None where there is nothing.  It holds until the session has worked, and is asked for again then.
+        Frames to which the plane applies it reach neither `decide` nor the fast path; their firings are in
+        `fired`.
+        """
+        ...
+
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
         """Return the conditions of the link now, and when (ns) to ask again; None for never."""
         ...
@@ -249,6 +258,9 @@ class _NoRules:
         self.resubscribed: list[tuple[bytes, bytes]] = []
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return None
+
+    def decisions(self, direction: Direction) -> object | None:
         return None
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:

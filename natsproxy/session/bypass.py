@@ -1,14 +1,15 @@
 """The bypass: frames that nobody wants go past the session, and are counted here afterwards.
 
 A native plane passes such frames on by itself while a direction is `clear`: nothing is to be done between two
-of them.  Before the session does anything it catches up with what went by.
+of them.  It also deals with frames on which the rules have told it their decision.  Before the session does
+anything it catches up with what went by.
 """
 
 from __future__ import annotations
 
-from natsproxy.session.connection import ConnectionState
 from natsproxy.session.direction_records import OpenFrame
-from natsproxy.session.fences import PongQueue
+from natsproxy.session.frame_paths import FramePaths
+from natsproxy.session.parts import Parts
 from natsproxy.session.passed import OpenPassed, PassedFrames
 from natsproxy.session.phase import Phase, PipePhase
 from natsproxy.wire.ops import C2S, Direction, Op
@@ -17,9 +18,9 @@ from natsproxy.wire.ops import C2S, Direction, Op
 class Bypass:
     """The part of a session that lets frames go past it."""
 
-    def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
-        self._state = state
-        self._pongs = pongs
+    def __init__(self, parts: Parts, paths: FramePaths) -> None:
+        self._state, self._pongs, _, self._runner = parts
+        self._paths = paths
 
     def clear(self, direction: Direction) -> bool:
         """Return whether frames that nobody wants may go by: nothing happens between them."""
@@ -35,22 +36,29 @@ class Bypass:
             and state.answers.then_end is None  # a drain waits for the last answer
         )
 
+    def decisions(self, direction: Direction) -> object | None:
+        """Return the rules' decisions that hold now (see `ConnectionRules.decisions`)."""
+        if self._paths.fastpath(self._state.pipes[direction]) is None:
+            return None
+        return self._runner.rules.decisions(direction)
+
     def catch_up(self, passed: PassedFrames) -> None:
-        """Count the frames that went by."""
+        """Count the frames that went by, and report what rules did to them."""
         for pipe in self._state.pipes:
             taken = passed.take(pipe.direction)
             if taken is None:
                 continue
-            frames, size, ops, odd, opened = taken
-            if pipe.direction == C2S:
+            frames, sent, size, ops, odd, opened = taken
+            if pipe.direction == C2S and sent:
                 self._pongs.last = None  # the fence there no longer stands at the end of the stream
             pipe.in_bytes += size
-            pipe.sender.out_next += frames
+            pipe.sender.out_next += sent
             pipe.scanner.skip(frames, size, ops, odd)
             if opened is not None:
                 op, ordinal, out, whole, missing, data = OpenPassed(*opened)
                 pipe.open = OpenFrame(Op(op), ordinal, data, data, None, whole, out)
                 pipe.scanner.skip_into(missing)
+            self._runner.emit_fired()
 
     def leave(self, rests: tuple[bytes, bytes]) -> None:
         """Take the unfinished control lines that the plane has kept, at its end."""

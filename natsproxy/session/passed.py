@@ -21,8 +21,9 @@ class OpenPassed(NamedTuple):
     data: bytes
 
 
-Passed = tuple[int, int, Iterable[tuple[int, int]], bool, tuple[int, int, int, int, int, bytes] | None]
-"""Frames, bytes, frames by op, whether recorders must search later ones, the fields of an `OpenPassed`."""
+Passed = tuple[int, int, int, Iterable[tuple[int, int]], bool, tuple[int, int, int, int, int, bytes] | None]
+"""Frames, how many of them went on, bytes, frames by op, whether recorders must search later ones, the fields
+of an `OpenPassed`."""
 
 
 class PassedFrames(Protocol):

@@ -85,7 +85,7 @@ class Session:
         self._first_frames = FirstFrames(parts, self._login, self._handlers, self._unframed)
         self.control = Control(state, self._pongs, self._runner)
         self._ends = StreamEnds(state)
-        self.bypass = Bypass(state, self._pongs)
+        self.bypass = Bypass(parts, self._paths)
         self._rules_due: int | None = None  # when the rules have something to do without a frame
 
     # -- facts for the proxy

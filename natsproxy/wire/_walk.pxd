@@ -81,20 +81,25 @@ cdef inline bint message_at(const unsigned char *p, Py_ssize_t at, Py_ssize_t le
     return message.size >= 0 and message.head >= 0 and message.head <= message.size
 
 
+cdef inline bint is_watched(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
+    """True if somebody wants the frames of its sid, or of exactly its subject."""
+    cdef const Line *line = &message.line
+    return (
+        watch.s2c and watch.sids != NULL and watch.sids.count
+        and table_find(watch.sids, &p[line.start[1]], line.stop[1] - line.start[1]) != NULL
+    ) or (
+        watch.subjects != NULL and watch.subjects.count
+        and table_find(watch.subjects, &p[line.start[0]], line.stop[0] - line.start[0]) != NULL
+    )
+
+
 cdef inline bint is_wanted(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
     """True if anybody wants to see a frame."""
     cdef const Line *line = &message.line
     return (
         watch.ops >> message.op & 1
         or need_of(&watch.wants[message.op], &p[line.start[0]], line.stop[0] - line.start[0]) != 0
-        or (
-            watch.s2c and watch.sids != NULL and watch.sids.count
-            and table_find(watch.sids, &p[line.start[1]], line.stop[1] - line.start[1]) != NULL
-        )
-        or (
-            watch.subjects != NULL and watch.subjects.count
-            and table_find(watch.subjects, &p[line.start[0]], line.stop[0] - line.start[0]) != NULL
-        )
+        or is_watched(p, watch, message)
     )
 
 
@@ -112,20 +117,23 @@ cdef inline void _note(Table *awaited, const unsigned char *subject, Py_ssize_t 
     table_put(awaited, reply, size, 0)  # without memory it is not awaited, as a forgotten one
 
 
+cdef inline bint is_delivery(const unsigned char *p, const Message *message) noexcept nogil:
+    """True for a message to a subscription; the server's 503 without a reply is none."""
+    return not (
+        message.op == HMSG and not message.has_reply and message.head >= 12
+        and memcmp(&p[message.line.end + 8], b" 503", 4) == 0
+    )
+
+
 cdef inline void account(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
     """Count a delivery where its sid is counted, and keep the awaited answers up to date."""
     cdef const Line *line = &message.line
     cdef Entry *entry
     cdef int reply = message.first_size - 1
-    if watch.s2c and watch.tallies != NULL and watch.tallies.count:
-        # The server's 503 without a reply is no delivery.
-        if not (
-            message.op == HMSG and not message.has_reply and message.head >= 12
-            and memcmp(&p[line.end + 8], b" 503", 4) == 0
-        ):
-            entry = table_find(watch.tallies, &p[line.start[1]], line.stop[1] - line.start[1])
-            if entry != NULL:
-                entry.value += 1
+    if watch.s2c and watch.tallies != NULL and watch.tallies.count and is_delivery(p, message):
+        entry = table_find(watch.tallies, &p[line.start[1]], line.stop[1] - line.start[1])
+        if entry != NULL:
+            entry.value += 1
     if watch.awaited == NULL:
         return
     if watch.s2c:
@@ -139,6 +147,23 @@ cdef inline void account(const unsigned char *p, const Watch *watch, const Messa
             &p[line.start[0]], line.stop[0] - line.start[0],
             &p[line.start[reply]], line.stop[reply] - line.start[reply],
         )
+
+
+cdef inline void account_drop(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
+    """Count an accounted message as one that goes no further: no delivery, and no request."""
+    cdef const Line *line = &message.line
+    cdef Table *table = watch.tallies if watch.s2c else watch.awaited
+    cdef int token = 1 if watch.s2c else message.first_size - 1
+    cdef Entry *entry
+    if table == NULL or not (is_delivery(p, message) if watch.s2c else message.has_reply):
+        return
+    entry = table_find(table, &p[line.start[token]], line.stop[token] - line.start[token])
+    if entry == NULL:
+        return
+    if watch.s2c:
+        entry.value -= 1
+    else:
+        table_remove(table, entry)
 
 
 cdef inline bint is_system(const unsigned char *p, const Message *message) noexcept nogil:

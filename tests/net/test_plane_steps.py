@@ -266,7 +266,7 @@ def test_a_frame_of_the_system_is_told_before_its_end_has_come(rig: Rig) -> None
     peer.send(b"PUB $SYS.REQ.x 100\r\nand its payload, of which")
     rig.run()
     assert server_peer.recv(100)
-    _, _, _, odd, opened = relay.connection.take(C2S)
+    *_, odd, opened = relay.connection.take(C2S)
     assert odd
     assert opened is not None
 

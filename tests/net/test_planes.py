@@ -28,7 +28,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
-from natsproxy.events import Closed
+from natsproxy.events import Closed, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
@@ -76,12 +76,13 @@ class Conversation(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What both peers received, the end, and for each direction the frames of the capture."""
+    """What both peers received, the end, what rules did, and for each direction the frames of the capture."""
 
     received: dict[Direction, bytes]
     cause: str
     counts: dict[str, int]
     frames: dict[Direction, list[Any]]
+    firings: list[Firing]
 
 
 # -- conversations
@@ -250,9 +251,12 @@ async def play(script: Conversation, rules: str, record: Path | None) -> Outcome
     """Play a conversation through a proxy."""
     ended = trio.Event()
     ends: list[Closed] = []
+    firings: list[Firing] = []
 
     def on_event(event: object) -> None:
-        if isinstance(event, Closed):
+        if isinstance(event, Firing):
+            firings.append(event)
+        elif isinstance(event, Closed):
             ends.append(event)
             ended.set()
 
@@ -299,7 +303,7 @@ async def play(script: Conversation, rules: str, record: Path | None) -> Outcome
     port = b'"port":%d' % address.port
     received = {direction: bytes(data).replace(port, PORT) for direction, data in peers.received.items()}
     counts = {name: getattr(ends[0], name) for name in ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")}
-    return Outcome(received, ends[0].cause, counts, recorded(record, port))
+    return Outcome(received, ends[0].cause, counts, recorded(record, port), firings)
 
 
 # -- captures
@@ -356,17 +360,23 @@ def plane(name: str) -> Iterator[None]:
             os.environ["NATSPROXY_PLANE"] = before
 
 
-def compare(seed: int, rules: str, record: bool) -> None:
-    """Play a conversation on both planes and compare."""
-    script = conversation(random.Random(seed))
+def on_both(script: Conversation, rules: str, record: bool) -> tuple[Outcome, Outcome]:
+    """Play a conversation on the plane in Python and on the native one."""
     outcomes = []
     for name in PLANES:
         with plane(name), tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "x.ncap") if record else None
-            outcomes.append(trio.run(play, script, RULES[rules], path))
+            outcomes.append(trio.run(play, script, rules, path))
     twin, native = outcomes
+    return twin, native
+
+
+def compare(seed: int, rules: str, record: bool) -> None:
+    """Play a conversation on both planes and compare."""
+    script = conversation(random.Random(seed))
+    twin, native = on_both(script, RULES[rules], record)
     for direction in (C2S, S2C) if record and "resets" not in script.end else ():
-        for outcome in outcomes:
+        for outcome in (twin, native):
             sent = sorted((row[1], row[4]) for row in outcome.frames[direction] if row[1] is not None)
             rebuilt = b"".join(raw for _, raw in sent).replace(b' "[withheld: 7 bytes]"', b"xyz abc")
             assert outcome.received[direction].startswith(rebuilt)

@@ -153,6 +153,10 @@ class OneRule:
         interest = Interest((Clause(self.ops, self.need, self.match),))
         self.interest = (interest, interest)
 
+    def decisions(self, direction: Direction) -> object | None:
+        """Return nothing: each frame is decided on."""
+        return None
+
     def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
         """Return itself."""
         self.bound_times += 1

@@ -110,8 +110,8 @@ class Selection:
 class RecordingFilter:
     """Applies a selection to the items of one capture, in order.
 
-    cuts: it may look at each frame of a record.  native: its compiled twin for runs, or None.  State is kept
-    for open connections only.
+    cuts: it may look at each frame of a record.  everything: it keeps all frames as they are.  native: its
+    compiled twin for runs, or None.  State is kept for open connections only.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -129,12 +129,12 @@ class RecordingFilter:
             clauses.append(Clause(MESSAGES, Need.LINE, cut))
         self._interest = Interest(tuple(clauses))
         self.cuts = bool(clauses)
-        self._everything = not (clauses or selection.connections)
+        self.everything = not (clauses or selection.connections)
         self.native: Any = None if _selection is None else _selection.SelectionFilter(self, selection)
 
     def passes(self, item: Item) -> bool:
         """Tell whether `apply` would yield just this item and learn nothing from it: the hot path."""
-        return self._everything and isinstance(item, Frames)
+        return self.everything and isinstance(item, Frames)
 
     def apply(self, item: Item) -> Iterator[Item]:
         """Yield the parts of an item that are to be written."""

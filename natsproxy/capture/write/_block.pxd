@@ -20,6 +20,18 @@ cdef struct Run:
     uint64_t out_first
 
 
+cdef struct Changed:
+    # One frame that a rule dropped, or put another in the place of: it came, and what went has a record of its own.
+    uint64_t conn
+    int direction
+    int op
+    int64_t t
+    const unsigned char *cause  # UTF-8, at most 255 bytes
+    Py_ssize_t cause_size
+    uint64_t in_first
+    uint64_t out_first
+
+
 cdef class RunFilter:
     # Add what is wanted of a run to a block; False without memory.
     cdef bint put(self, BlockBuilder to, const Run *run) noexcept nogil
@@ -53,6 +65,12 @@ cdef class BlockBuilder:
     cdef bint add_run(
         self, uint64_t conn, int direction, const unsigned char *data, Py_ssize_t size, Py_ssize_t frames,
         uint32_t ops, uint64_t in_first, int64_t t, uint64_t out_first
+    ) noexcept nogil
+    cdef bint keeps_everything(self) except -1
+    # Add the frame that came, or the one that went in its place: `head` and then `data`.  No filter is asked.
+    cdef bint add_changed(
+        self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
+        const unsigned char *data, Py_ssize_t size
     ) noexcept nogil
     # True if it is time to seal the block.  It takes more records all the same.
     cdef bint full(self) noexcept nogil

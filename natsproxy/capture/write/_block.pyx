@@ -93,6 +93,22 @@ cdef inline Py_ssize_t put_signed(unsigned char *p, int64_t value) noexcept nogi
     return put_big(p, 0xD3, <uint64_t>value, 8)
 
 
+cdef inline Py_ssize_t put_nothing(unsigned char *p) noexcept nogil:
+    """Write the ordinal and the time of a leg that a frame did not pass."""
+    p[0] = p[1] = 0xC0
+    return 2
+
+
+cdef inline Py_ssize_t put_text(unsigned char *p, const unsigned char *text, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t head = 1
+    if size < 32:
+        p[0] = <unsigned char>(0xA0 | size)
+    else:
+        head = put_big(p, 0xD9, <uint64_t>size, 1)
+    memcpy(p + head, text, size)
+    return head + size
+
+
 cdef class SealedBlock:
     """A block that is ready to be written; its summary is made when it is first asked for."""
 
@@ -280,6 +296,49 @@ cdef class BlockBuilder:
         self.ops |= run.ops
         self._seen(run.t - self.mono0)
         self._seen_conn(run.conn)
+        return True
+
+    cdef bint keeps_everything(self) except -1:
+        return self.filter is None or self.filter.everything
+
+    cdef bint add_changed(
+        self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
+        const unsigned char *data, Py_ssize_t size
+    ) noexcept nogil:
+        cdef unsigned char *p
+        if self.items == 0:
+            self._start(frame.t)
+        if self.dropping:
+            self._miss(frame.t, 1, head_size + size)
+            return True
+        if head_size + size > SIZE_MAX or not self._make_room(2 * HEAD + frame.cause_size + head_size + size):
+            return False
+        p = self.data + self.size
+        p[0], p[1] = 0x9C if went else 0x9B, 0
+        p += 2
+        p += put_unsigned(p, frame.conn)
+        p[0], p[1], p[2] = <unsigned char>frame.direction, 0, 1
+        p += 3
+        if went:
+            p += put_nothing(p)
+        p += put_unsigned(p, frame.out_first if went else frame.in_first)
+        p += put_signed(p, frame.t - self.mono0)
+        if not went:
+            p += put_nothing(p)
+        p += put_text(p, frame.cause, frame.cause_size)
+        p += put_big(p, 0xC6, <uint64_t>(head_size + size), 4)
+        memcpy(p, head, head_size)
+        memcpy(p + head_size, data, size)
+        p += head_size + size
+        if went:
+            memcpy(p, b"\x81\xa2of", 4)
+            p += 4
+            p += put_unsigned(p, frame.in_first)
+        self.size = p - self.data
+        self.frames += 1
+        self.ops |= 1 << frame.op
+        self._seen(frame.t - self.mono0)
+        self._seen_conn(frame.conn)
         return True
 
     cdef bint _make_room(self, Py_ssize_t more) noexcept nogil:

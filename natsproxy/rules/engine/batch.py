@@ -21,18 +21,21 @@ from natsproxy.wire.ops import C2S, Direction
 
 
 class Batch:
-    """One rule's decision on the frames of one read, and the firings that the read will report."""
+    """One rule's decision on the frames of one read, and the firings that the read will report.
+
+    name: of the rule.
+    """
 
     __slots__ = (
         "_count",
         "_details",
         "_direction",
-        "_name",
         "_now",
         "_probability",
         "_probability_only",
         "_state",
         "_static",
+        "name",
     )
 
     def __init__(self, state: RuleState, direction: Direction, static_decision: StaticDecision) -> None:
@@ -40,7 +43,7 @@ class Batch:
         self._direction = direction
         self._static = static_decision
         self._now = 0
-        self._name = state.rule.name
+        self.name = state.rule.name
         gate = state.rule.gate
         self._probability = gate.probability or 0.0
         self._probability_only = gate.probability is not None and gate == Gate(probability=gate.probability)
@@ -77,9 +80,9 @@ class Batch:
                 at += 1
                 index += 1
             if self._static.drop:
-                found.append(BatchResult(at, (), None, self._name))
+                found.append(BatchResult(at, (), None, self.name))
             else:
-                found.append(BatchResult(at, None, self._now + self._static.delay, self._name))
+                found.append(BatchResult(at, None, self._now + self._static.delay, self.name))
         if at < stop:
             found.append(BatchResult(stop))
 
@@ -124,6 +127,17 @@ class Batch:
         draws = state.draws(direction, frame, m)
         counted = state.rule.shared if gate.per_proxy else state.counts[direction]
         return gate.admits(counted, m, state.key, self._now, draws.draw, direction.label)
+
+    @property
+    def drops_all(self) -> bool:
+        """True if each frame is dropped, whatever came before it."""
+        return self._static.drop and not self._state.gated
+
+    def add(self, count: int, ordinal: int, now: int, before: bytes, after: bytes) -> None:
+        """Count a frame that was dropped elsewhere; before: its subject."""
+        self._now = now
+        self._count += count
+        self._details.append((ordinal, self._state.count(self._direction), subject_text(before)))
 
     def take_firing(self) -> Firing | None:
         """Return one event for everything since the last call, and forget it; None for nothing."""

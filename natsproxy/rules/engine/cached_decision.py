@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.events import Firing
 from natsproxy.rules.engine.batch import Batch
 from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction
+
+REWRITE_CAUSE: Final = "rewrite"
+"""The cause of rewritten frames, in records."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +26,12 @@ class RewrittenBatch:
     ordinal: int = 0
     before: bytes = b""
     after: bytes = b""
+
+    def add(self, count: int, ordinal: int, now: int, before: bytes, after: bytes) -> None:
+        """Count frames that were rewritten elsewhere; the other facts are those of the first."""
+        if not self.count:
+            self.now, self.ordinal, self.before, self.after = now, ordinal, before, after
+        self.count += count
 
     def take_firing(self, state: RuleState) -> Firing:
         """Count the frames as matches of the rule, return their one firing and forget them."""

@@ -6,9 +6,10 @@ Theory
    and neighbours with the same decision are handled together.  All other frames take the general path
    (`RuleEngine.decide`), which knows all cases; the two agree byte for byte and count for count.
 2. C2s a cached decision holds as long as the rules are bound; s2c until a subscription or a request comes or
-   goes.  A connection caches no more decisions than its last read had frames, so that an idle one holds few.
+   goes (`decision_cache.py`).  Those that need no look at the frame are applied by the native plane itself.
 3. The frames of one read that one rule rewrites or holds are one firing: ordinal, `m`, subject and detail are
-   those of the first, `count` is their number.  Drops are one event too, which names each of them.
+   those of the first, `count` is their number.  Drops are one event too, which names each of them.  On the
+   native plane an event stands for the reads of one turn.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from natsproxy.events import Firing
-from natsproxy.rules.bounded_cache import store
 from natsproxy.rules.engine.batch import Batch
 from natsproxy.rules.engine.cached_decision import (
+    REWRITE_CAUSE,
     Admits,
     CachedDecision,
     CachedPass,
     CachedRewrite,
     RewrittenBatch,
 )
+from natsproxy.rules.engine.decision_cache import DecisionCache
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchResult, FastPathFunction, View
 from natsproxy.rules.model.roles import OpenRequests
@@ -43,11 +45,6 @@ _SUBJECT_HEADERS: Final = b"Nats-"
 
 RewritesReply = Callable[[bytes], bool]
 """Tells whether rewriting changes a reply subject."""
-BASE_ENTRIES: Final = 32
-MAX_EXTRA_ENTRIES: Final = 1024
-"""A connection caches BASE_ENTRIES decisions and one for each frame of the last read, up to this number."""
-REWRITE_CAUSE: Final = "rewrite"
-"""The cause of rewritten frames, in records."""
 
 
 class FastPath:
@@ -68,8 +65,7 @@ class FastPath:
         self._states = states
         self._requests = requests
         self._rewriter = index.rewriter
-        self._cache: tuple[dict[tuple[Op, bytes, bytes], CachedDecision], ...] = ({}, {})
-        self._frames_read = [0, 0]  # since `take_firings`, by direction
+        self._cache = (DecisionCache(C2S, index.rewriter), DecisionCache(S2C, index.rewriter))
         self._versions = (0, 0)  # of subscriptions and requests: s2c decisions are of this version
         self._rewritten: dict[tuple[Direction, Rule], RewrittenBatch] = {}
         self._passes: dict[tuple[bytes, Admits | None], CachedPass] = {}
@@ -90,11 +86,23 @@ class FastPath:
     def _c2s(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
         return self._decide(C2S, frames, at, first - at, now)
 
-    def _s2c(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
+    def decisions(self, direction: Direction) -> object | None:
+        """Return the decisions that hold now, for the native plane; None where it could apply none."""
+        if self.function(direction) is None:
+            return None
+        if direction == S2C:
+            self._forget_what_has_changed()
+        return self._cache[direction].table()
+
+    def _forget_what_has_changed(self) -> None:
+        """Forget the decisions on deliveries where subscriptions or requests have changed."""
         versions = (self._view.subs_version, self._requests.opened)
         if versions != self._versions:
             self._versions = versions
-            self._cache[S2C].clear()
+            self._cache[S2C].forget()
+
+    def _s2c(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
+        self._forget_what_has_changed()
         return self._decide(S2C, frames, at, first - at, now)
 
     def _decide(
@@ -102,7 +110,7 @@ class FastPath:
     ) -> list[BatchResult]:
         """Decide on frames from index `at` on, as far as possible; base: the ordinal of `frames[0]`."""
         found: list[BatchResult] = []
-        self._frames_read[direction] += len(frames) - at
+        self._cache[direction].frames += len(frames) - at
         cached: CachedDecision = self._cached(direction, frames[at])
         while cached is not None:
             if isinstance(cached, CachedRewrite):
@@ -119,7 +127,7 @@ class FastPath:
         cache, key = self._cache[direction], (frame.op, frame.subject, frame.sid)
         if key in cache:
             return cache[key]
-        return store(cache, key, self._find(direction, frame), len(frame.subject))
+        return cache.store(key, self._find(direction, frame))
 
     def _batch_end(
         self, direction: Direction, frames: Sequence[Frame], at: int, cached: CachedDecision
@@ -306,11 +314,9 @@ class FastPath:
     # -- firings
 
     def take_firings(self) -> Iterable[Firing]:
-        """Return the firings since the last call and forget them; shrink the cache after a small read."""
-        for direction, count in enumerate(self._frames_read):
-            if count and len(self._cache[direction]) > BASE_ENTRIES + min(count, MAX_EXTRA_ENTRIES):
-                self._cache[direction].clear()
-            self._frames_read[direction] = 0
+        """Return the firings since the last call, at the end of a read, and forget them."""
+        for cache in self._cache:
+            cache.end_read()
         found = [
             batch.take_firing(self._states[rule])
             for (_, rule), batch in self._rewritten.items()

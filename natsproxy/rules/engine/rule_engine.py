@@ -154,6 +154,10 @@ class RuleEngine:
         self._fired += self._fastpath.take_firings()
         return self._fired
 
+    def decisions(self, direction: Direction) -> object | None:
+        """Return what the fast path has decided, for the native plane."""
+        return self._fastpath.decisions(direction)
+
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
         """Return the conditions of the link now, and when to ask again (ns)."""
         return self._links.conditions(direction, now)

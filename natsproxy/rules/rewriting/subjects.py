@@ -102,7 +102,11 @@ class Refused(NamedTuple):
 
 
 class SubjectRewriter:
-    """All rewrite rules of an index as one function per direction.  Immutable but for its caches."""
+    """All rewrite rules of an index as one function per direction.  Immutable but for its caches.
+
+    excluded_prefixes: those of subjects that are never rewritten for the server.  restored_prefixes: those of
+    the only subjects that are ever rewritten for the client.
+    """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = [(rule, rule.action) for rule in rules if isinstance(rule.action, Rewriting)]
@@ -115,8 +119,8 @@ class SubjectRewriter:
         self._selections: dict[tuple[Selector, bytes], bool] = {}
         # Most inboxes and acks differ in their first token: a look at it saves a place in a cache.
         named = {action.first for _, action in self._rules}
-        self._excluded_prefixes = (*STATEFUL, *(token + b"." for token in RESERVED - named))
-        self._restored_prefixes = tuple(
+        self.excluded_prefixes = (*STATEFUL, *(token + b"." for token in RESERVED - named))
+        self.restored_prefixes = tuple(
             pattern.partition(b".")[0].partition(b"*")[0].partition(b">")[0]
             for pattern in self._inverse_sources()
         )
@@ -179,7 +183,7 @@ class SubjectRewriter:
 
     def subscribe(self, subject: bytes) -> Rewritten | Refused | None:
         """Return the server's subject of a SUB, None where it stays."""
-        if subject.startswith(self._excluded_prefixes):
+        if subject.startswith(self.excluded_prefixes):
             return None
         if subject in self._subscriptions:
             return self._subscriptions[subject]
@@ -218,7 +222,7 @@ class SubjectRewriter:
 
         subscribed: the subject of the rewritten SUB that it came by, `b""` for none.
         """
-        if not subject.startswith(self._restored_prefixes):
+        if not subject.startswith(self.restored_prefixes):
             return None
         key = (subscribed, subject)
         if key in self._undone:

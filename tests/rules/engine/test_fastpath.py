@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from natsproxy.capture.format.records import Frames, Item
 from natsproxy.events import Firing
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.fastpath import BASE_ENTRIES, MAX_EXTRA_ENTRIES
+from natsproxy.rules.engine.decision_cache import BASE_ENTRIES, MAX_ENTRIES
 from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import Decision
@@ -274,7 +274,9 @@ def test_an_idle_connection_caches_few_decisions() -> None:
     run.feed(C2S, b"".join(many[:700]))
     assert len(known) > BASE_ENTRIES
     run.feed(C2S, b"".join(many))
-    assert len(known) <= BASE_ENTRIES + MAX_EXTRA_ENTRIES
-    run.feed(C2S, b"PUB x 0\r\n\r\nPUB " + b"y" * 1000 + b" 0\r\n\r\n")
+    assert len(known) <= MAX_ENTRIES
+    run.feed(C2S, b"".join(many[:700]))
+    for _ in range(MAX_ENTRIES):
+        run.feed(C2S, b"PUB x 0\r\n\r\nPUB " + b"y" * 1000 + b" 0\r\n\r\n")
     assert len(known) <= BASE_ENTRIES
     assert all(len(subject) < 1000 for _, subject, _ in known)

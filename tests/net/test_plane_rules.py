@@ -1,0 +1,243 @@
+"""Rules on the native plane: what it does by itself is what the session does, frame by frame.
+
+A conversation of whole frames, cut anywhere, goes through both planes under the same rules.  The twin gives
+every frame that a rule wants to the session; the native plane asks once for each subject.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from natsproxy.events import Firing
+from natsproxy.wire.frames import Need
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
+from natsproxy.wire.scanner import COMPILED, Interest, Scanner
+from tests.net.test_plane_steps import Relay, Rig, rig
+from tests.net.test_planes import Conversation, Piece, on_both
+from tests.rules.engine.test_fastpath import REPLIES, SUBJECTS, frames, rules_of
+
+if not COMPILED:
+    pytest.skip("there is one plane only", allow_module_level=True)
+
+_decisions: Any = pytest.importorskip("natsproxy.rules.engine._decisions")
+__all__ = ["rig"]
+NAMES = [
+    "drop", "drop some", "drop an x", "permissions", "permissions to answer once", "deny", "headers",
+    "rewrite", "rewrite pure", "rewrite out",
+]  # fmt: skip
+
+
+@st.composite
+def usual(draw: st.DrawFn) -> tuple[Direction, bytes]:
+    """A message as clients and servers write it."""
+    direction, subject, reply = draw(st.sampled_from(list(Direction))), draw(SUBJECTS), draw(REPLIES)
+    line = "MSG {} 1{} 1" if direction == S2C else "PUB {}{} 1"
+    return direction, f"{line.format(subject, reply)}\r\nx\r\n".encode()
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> Conversation:
+    """Frames that come again and again, in pieces of one direction that end anywhere."""
+    known = draw(st.lists(st.one_of(usual(), usual(), frames()), min_size=1, max_size=6))
+    steps: list[list[Piece]] = []
+    rests = {C2S: b"", S2C: b""}
+    for chosen in draw(st.lists(st.lists(st.sampled_from(known), min_size=1, max_size=12), max_size=6)):
+        for direction in Direction:
+            data = rests[direction] + b"".join(raw for way, raw in chosen if way == direction)
+            cut = max(0, len(data) - draw(st.sampled_from([0, 0, 1, 2, 5, 15, 20])))
+            rests[direction] = data[cut:]
+            steps.append([Piece(direction, data[:cut], cut == len(data))])
+    steps += [[Piece(direction, data, True)] for direction, data in rests.items()]
+    return Conversation([[piece] for (piece,) in steps if piece.data], "client", (b"", b""))
+
+
+def totals(firings: list[Firing]) -> Counter[tuple[str, str, str]]:
+    """Return how often each rule acted: an event may stand for many frames."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for one in firings:
+        counts[one.rule, one.direction, one.action] += one.count
+    return counts
+
+
+def named(firings: list[Firing]) -> list[tuple[object, ...]]:
+    """Return the facts of the firings that name each frame."""
+    drops = [one for firing in firings if firing.action != "rewrite" for one in firing.each()]
+    return sorted((one.rule, one.direction, one.ordinal, one.m, one.subject) for one in drops)
+
+
+def same(script: Conversation, names: list[str], record: bool) -> None:
+    """Play a conversation on both planes under some rules, and compare."""
+    twin, native = on_both(script, rules_of(names), record)
+    assert native.received == twin.received
+    assert (native.cause, native.counts) == (twin.cause, twin.counts)
+    assert native.frames == twin.frames
+    assert totals(native.firings) == totals(twin.firings)
+    assert named(native.firings) == named(twin.firings)
+
+
+@given(
+    conversations(),
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
+    st.booleans(),
+)
+@settings(max_examples=60)
+def test_rules_do_the_same_on_both_planes(script: Conversation, names: list[str], record: bool) -> None:
+    same(script, names, record)
+
+
+@pytest.mark.long
+@given(
+    conversations(),
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
+    st.booleans(),
+)
+@settings(max_examples=1_000)
+def test_rules_do_the_same_in_many_conversations(
+    script: Conversation, names: list[str], record: bool
+) -> None:
+    same(script, names, record)
+
+
+def connected(rig: Rig, rules: Rules) -> tuple[Relay, socket.socket, socket.socket]:
+    """Return a connection whose messages the rules want."""
+    relay, client, server = rig.connect()
+    for direction in Direction:
+        pipe = SimpleNamespace(full=False, pending=False, out_next=0)
+        pipe.scanner = Scanner(direction, Interest((Clause(op_mask(*MESSAGE_OPS)),)))
+        rules.scanners.append(pipe.scanner)
+        relay.connection.settle(direction, True, pipe, False, rules.decisions[direction])
+    return relay, client, server
+
+
+class Rules:
+    """Decisions for both directions, and the scanners that want their frames."""
+
+    def __init__(self, *prefixes: bytes) -> None:
+        self.scanners: list[Scanner] = []
+        self.decisions = [_decisions.Decisions(prefixes or None, True) for _ in Direction]
+        c2s, s2c = self.decisions
+        c2s.put_rewrite(b"PUB a", "rewriting", b"a", b"long.a", b"PUB long.a", b"Nats-", "rewrite")
+        c2s.put_rewrite(b"HPUB a", "rewriting", b"a", b"long.a", b"HPUB long.a", b"Nats-", "rewrite")
+        c2s.put_drop(b"PUB b", "dropping", b"b", "loss")
+        c2s.put_pass(b"PUB c", b"")
+        s2c.put_drop(b"MSG b 1", "dropping", b"b", "loss")
+
+
+def test_known_decisions_need_no_python(rig: Rig) -> None:
+    rules = Rules()
+    relay, client, server = connected(rig, rules)
+    client.send(
+        b"PUB a 1\r\nx\r\nPUB a r 0\r\n\r\nPUB b 1\r\nx\r\nPUB c 0\r\n\r\nPUB a 0\r\n\r\nPUB b 0\r\n\r\n"
+    )
+    rig.run()
+    assert (
+        server.recv(1000) == b"PUB long.a 1\r\nx\r\nPUB long.a r 0\r\n\r\nPUB c 0\r\n\r\nPUB long.a 0\r\n\r\n"
+    )
+    assert relay.told == [(C2S, b"")]  # the session reports what the rules did
+    frames, sent, size, ops, odd, opened = relay.connection.take(C2S)
+    assert (frames, sent, size, ops, odd, opened) == (6, 4, 70, [(Op.PUB, 6)], False, None)
+    told = rules.decisions[C2S].take()
+    assert [(owner, count, ordinal, before, after) for owner, count, ordinal, _, before, after in told] == [
+        ("rewriting", 3, 0, b"a", b"long.a"),
+        ("dropping", 1, 2, b"b", b""),
+        ("dropping", 1, 5, b"b", b""),
+    ]
+    assert rules.decisions[C2S].take() == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"PUB  a 0\r\n\r\n",
+        b"pub a 0\r\n\r\n",
+        b"PUB aa 0\r\n\r\n",
+        b"PUB a other.r 0\r\n\r\n",
+        b"HPUB a 22 22\r\nNATS/1.0\r\nNats-A: b\r\n\r\n",
+        b"PUB a 1\r\nxyz",
+    ],
+)
+def test_python_decides_where_the_decision_may_be_another(rig: Rig, raw: bytes) -> None:
+    relay, client, server = connected(rig, Rules(b"_INBOX."))
+    client.send(b"PUB a _INBOX.r 0\r\n\r\n" + raw)
+    rig.run()
+    assert server.recv(1000) == b"PUB long.a _INBOX.r 0\r\n\r\n"
+    assert relay.told[0] == (C2S, raw)
+
+
+def test_a_small_frame_with_a_decision_waits_for_its_end(rig: Rig) -> None:
+    relay, client, server = connected(rig, Rules())
+    raw = b"HPUB a 12 20\r\nNATS/1.0\r\n\r\n01234567\r\n"
+    for at in range(len(raw)):
+        client.send(raw[at : at + 1])
+        rig.run()
+    assert server.recv(1000) == b"HPUB long.a 12 20\r\nNATS/1.0\r\n\r\n01234567\r\n"
+    assert relay.told == [(C2S, b"")]
+
+
+def test_a_large_one_is_the_sessions(rig: Rig) -> None:
+    relay, client, _ = connected(rig, Rules())
+    begun = b"PUB a 5000\r\n0123"
+    client.send(begun)
+    rig.run()
+    assert relay.told == [(C2S, begun)]
+
+
+def test_the_beginning_of_a_frame_is_the_sessions_at_the_end_of_the_stream(rig: Rig) -> None:
+    relay, client, _ = connected(rig, Rules())
+    client.send(b"PUB a 5\r\n01")
+    rig.run()
+    assert relay.told == []
+    client.shutdown(socket.SHUT_WR)
+    rig.run()
+    assert relay.told == [(C2S, b"PUB a 5\r\n01"), (C2S, "ended")]
+
+
+def test_a_frame_that_is_dropped_is_no_delivery_and_no_request(rig: Rig) -> None:
+    rules = Rules()
+    relay, client, server = connected(rig, rules)
+    c2s, s2c = rules.scanners
+    awaited = c2s.Table()
+    s2c.tallies[b"1"] = 5
+    for direction, scanner in zip(Direction, rules.scanners, strict=True):
+        scanner.awaited = awaited
+        pipe = SimpleNamespace(full=False, pending=False, out_next=0, scanner=scanner)
+        relay.connection.settle(direction, True, pipe, False, rules.decisions[direction])
+    client.send(b"PUB b _INBOX.lost 0\r\n\r\nPUB a _INBOX.asked 0\r\n\r\n")
+    server.send(b"MSG b 1 0\r\n\r\n")
+    rig.run()
+    assert list(awaited) == [b"_INBOX.asked"]
+    assert s2c.tallies[b"1"] == 5
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+
+
+def test_watched_frames_are_pythons(rig: Rig) -> None:
+    rules = Rules()
+    relay, client, server = connected(rig, rules)
+    c2s, s2c = rules.scanners
+    c2s.watch_subjects[b"a"] = Need.LINE
+    s2c.watch_sids[b"1"] = Need.LINE
+    client.send(b"PUB a 0\r\n\r\n")
+    server.send(b"MSG b 1 0\r\n\r\n")
+    rig.run()
+    assert sorted(relay.told) == [(C2S, b"PUB a 0\r\n\r\n"), (S2C, b"MSG b 1 0\r\n\r\n")]
+
+
+def test_decisions_that_were_forgotten_are_still_told(rig: Rig) -> None:
+    rules = Rules()
+    _, client, _ = connected(rig, rules)
+    client.send(b"PUB b 0\r\n\r\n")
+    rig.run()
+    rules.decisions[C2S].clear()
+    client.send(b"PUB b 0\r\n\r\n")
+    rig.run()
+    assert len(rules.decisions[C2S]) == 0
+    assert [row[0] for row in rules.decisions[C2S].take()] == ["dropping"]
