@@ -23,10 +23,14 @@ SERVER_SCHEMES = ("nats", "tls", "ws", "wss")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that clients are relayed to, as one `--upstream` URL names it."""
+    """A server that clients are relayed to, as one `--upstream` URL or another server names it.
+
+    tls_name: the name that its certificate must have; "" for the host of the address.
+    """
 
     address: Address
     scheme: str = SERVER_SCHEMES[0]
+    tls_name: str = ""
 
     @property
     def websocket(self) -> bool:

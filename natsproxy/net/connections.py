@@ -31,7 +31,7 @@ from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.tls_contexts import TlsContexts
-from natsproxy.net.upstreams import Upstreams
+from natsproxy.net.upstreams import ClientLeft, Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import Chain
@@ -48,9 +48,13 @@ _MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them,
 
 
 class _Accepted(NamedTuple):
-    """A client leg with its facts, the connection's number, the time of the accept (ns), and the listener."""
+    """A client leg with its facts, the connection's number, the time of the accept (ns), and the listener.
+
+    plain: the leg on the socket, which `leg` may be layers over.
+    """
 
     leg: AnyLeg
+    plain: Leg
     facts: ClientFacts
     conn: int
     opened: int
@@ -119,7 +123,7 @@ class Connections:
             if (refusal := self._recording.refusal()) is not None:
                 self._emit(Closed(opened, conn, refusal.cause, refusal.detail, client=facts.peer))
             else:
-                await self._serve(_Accepted(client, facts, conn, opened, listener))
+                await self._serve(_Accepted(client, leg, facts, conn, opened, listener))
         except OpeningFailed as error:
             self._unopened(End(error.cause, str(error)), conn, peer, opened)
         except Exception as error:  # as in `_serve`
@@ -143,6 +147,8 @@ class Connections:
                     end = await self._turn_away(session, client, exceeded)
                 else:
                     end = self._refuse(session, client) or await self._relay(session, accepted, record)
+        except ClientLeft:
+            end = End(close_reasons.CLIENT_CLOSED, "the client left before there was a server")
         except NoServer as error:
             end = End(close_reasons.UPSTREAM_DOWN, str(error))
         except Exception as error:  # a bug that the bytes of one peer reach must not end the others
@@ -185,11 +191,11 @@ class Connections:
     ) -> End:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
-        endpoint, server, greeting, secured = await self.upstreams.dial(accepted.facts)
+        endpoint, server, greeting, secured = await self.upstreams.dial(accepted.facts, accepted.plain)
         if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
             server.close()
             return refusal
-        client, facts, conn, opened, listener = accepted
+        client, _, facts, conn, opened, listener = accepted
         if secured and not (listener.tls or self._warned_of_plain):
             self._warned_of_plain = True
             self._emit(Notice(now_ns(), conn, "warning", _PLAIN_CLIENTS))

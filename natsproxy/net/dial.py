@@ -140,7 +140,8 @@ class Dialer:
         return secured
 
     def _tls_leg(self, endpoint: Endpoint, leg: AnyLeg) -> TlsLeg:
-        name = self._settings.upstream_tls.name or endpoint.server.address.host
+        server = endpoint.server
+        name = self._settings.upstream_tls.name or server.tls_name or server.address.host
         return TlsLeg(leg, self._contexts.server_leg, server_name=name, timeout=0)  # `dial` limits the time
 
     async def _connect(self, endpoint: Endpoint) -> Leg:

@@ -313,6 +313,16 @@ class Leg:
             self.close()
 
     @property
+    def left(self) -> bool:
+        """True if the peer has ended the stream, or is lost, and all that it sent before is read."""
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    @property
     def readable(self) -> bool:
         """True if bytes are waiting in the kernel; a look at them would take the error that lost the leg."""
         waiting = bytearray(4)

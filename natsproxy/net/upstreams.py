@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from random import Random
 from typing import Final
 
@@ -23,6 +24,7 @@ from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
+from natsproxy.net.leg import Leg
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.race import SLOW, Race
 from natsproxy.net.tls_contexts import TlsContexts
@@ -35,6 +37,10 @@ _OFTEN: Final = 2  # a server that is slow once may just be busy
 _LAME: Final = "is in lame duck mode"
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
 _OURSELVES: Final = ClientFacts("127.0.0.1:0", Address("127.0.0.1", 0))
+
+
+class ClientLeft(Exception):
+    """The client left while it was held."""
 
 
 class Upstreams:
@@ -60,8 +66,11 @@ class Upstreams:
         self._dialer = Dialer(settings, contexts)
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
-    async def dial(self, client: ClientFacts) -> Dialled:
-        """Return a connection to a server; try again for the time of `upstream_hold`.  Raises NoServer."""
+    async def dial(self, client: ClientFacts, leg: Leg) -> Dialled:
+        """Return a connection to a server; try again for the time of `upstream_hold`.
+
+        leg: of the client, which may leave meanwhile.  Raises NoServer and ClientLeft.
+        """
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
             endpoints, unresolved = await self._resolver.look_up(self._servers())
@@ -74,6 +83,8 @@ class Upstreams:
             if over:
                 raise NoServer("; ".join([*unresolved, *race.failures.values()]))
             await self._hold(deadline)
+            if leg.left:  # it may have come again several times: only one of these is to get a server
+                raise ClientLeft
 
     async def _hold(self, deadline: float) -> None:
         """Wait for the next attempt of a client that is held, or until another one finds a server."""
@@ -96,7 +107,8 @@ class Upstreams:
 
     def _servers(self) -> tuple[Server, ...]:
         named = self._settings.upstream
-        return (*named, *(one for one in self._learned if one not in named))
+        known = {server.address for server in named}
+        return (*named, *(server for server in self._learned if server.address not in known))
 
     def _note(
         self,
@@ -145,7 +157,20 @@ class Upstreams:
 
 
 def _named(urls: Sequence[str], server: Server) -> Iterator[Server]:
-    """Yield the servers that another one of their cluster names: they are dialled like that one."""
+    """Yield the servers that another one of their cluster names: they are dialled like that one.
+
+    One that is named by its IP address must have a certificate of that other one's name, as for NATS clients.
+    """
+    name = server.tls_name or ("" if _is_ip(server.address.host) else server.address.host)
     for url in urls:
         with suppress(ValueError):  # one that we cannot read is one less to choose from
-            yield replace(server, address=parse_address(url))
+            address = parse_address(url)
+            yield replace(server, address=address, tls_name=name if _is_ip(address.host) else "")
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -26,6 +26,7 @@ from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import Upstreams
+from natsproxy.protocol.info import Info
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
@@ -385,28 +386,50 @@ async def test_a_client_is_held_until_one_of_the_servers_is_back() -> None:
     assert found == ["b"]
 
 
+async def test_a_client_that_leaves_is_held_no_longer() -> None:
+    """It may have come back many times when a server is there again."""
+    a = FakeServer("a")
+    async with stage(a, upstream_hold=60 * SECOND) as on, trio.open_nursery() as nursery:
+        a.stop()
+        for _ in range(3):
+            _, stream = await on.connect(greeted=False)
+            await stream.aclose()
+        _, speaking = await on.connect(greeted=False)
+        await speaking.send_all(GREETED)
+        await speaking.send_eof()  # it waits for the answer
+        for number in (1, 2, 3):
+            await on.wait_for(Closed, conn=number, cause=close_reasons.CLIENT_CLOSED)
+        a.accepted = 0
+        await nursery.start(a.run)
+        got = b"".join([data async for data in speaking])
+        assert got.endswith(b"PONG\r\n")
+        assert a.accepted == 1
+        a.stop()
+
+
 async def test_many_held_clients_do_not_dial_without_a_pause(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their attempts have a pace of their own together, and what one finds serves all."""
     dials = []
     back = trio.current_time() + 5
-    ours, _theirs = socket.socketpair()
+    ours, theirs = socket.socketpair()
+    leg = Leg(ours)
 
     async def dial(self: Dialer, endpoint: Endpoint, client: ClientFacts) -> Dialled:
         dials.append(trio.current_time())
         await trio.sleep(0.001)
         if trio.current_time() < back:
             raise NoServer("gone")
-        return Dialled(endpoint, Leg(ours), b"INFO {}\r\n")
+        return Dialled(endpoint, leg, b"INFO {}\r\n")
 
     monkeypatch.setattr(Dialer, "dial", dial)
     settings = ProxySettings(upstream_hold=60 * SECOND)
     upstreams = Upstreams(settings, TlsContexts(settings), lambda _: None, now_ns, 1)
-    with closing(ours), closing(_theirs):
+    with closing(ours), closing(theirs):
         async with trio.open_nursery() as nursery:
             for _ in range(100):
-                nursery.start_soon(upstreams.dial, ClientFacts("client:1", Address()))
+                nursery.start_soon(upstreams.dial, ClientFacts("client:1", Address()), leg)
     assert trio.current_time() < back + 0.1
     assert len(dials) < 2_000  # at twenty a second each they would be 10,000
 
@@ -521,3 +544,27 @@ async def test_servers_that_the_cluster_names(discover: bool) -> None:
             assert await on.ask() == ("b" if discover else "")
             assert c.accepted == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_a_named_server_has_a_certificate_for_the_name_that_led_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If its own name is an IP address, as for NATS clients; names are handed on."""
+    trio.socket.set_custom_hostname_resolver(Names(cluster=["10.0.0.1"], other=["10.0.0.2"]))
+    dialled: dict[str, Endpoint] = {}
+
+    async def dial(self: Dialer, endpoint: Endpoint, client: ClientFacts) -> Dialled:
+        dialled[str(endpoint.address)] = endpoint
+        raise NoServer("no")
+
+    monkeypatch.setattr(Dialer, "dial", dial)
+    settings = ProxySettings(upstream=(Server(Address("cluster", 1), "tls"),), upstream_discover=True)
+    upstreams = Upstreams(settings, TlsContexts(settings), lambda _: None, now_ns, 1)
+    await upstreams.probe()
+    upstreams.heard(dialled["10.0.0.1:1"], Info(connect_urls=("10.0.0.3:4", "cluster:1", "other:5")))
+    await upstreams.probe()
+    upstreams.heard(dialled["10.0.0.3:4"], Info(connect_urls=("10.0.0.4:4",)))
+    await upstreams.probe()
+    names = {address: endpoint.server.tls_name for address, endpoint in dialled.items()}
+    assert names == {"10.0.0.1:1": "", "10.0.0.3:4": "cluster", "10.0.0.2:5": "", "10.0.0.4:4": "cluster"}
+    assert {endpoint.server.scheme for endpoint in dialled.values()} == {"tls"}
