@@ -139,6 +139,8 @@ class Connections:
     async def _serve(self, accepted: _Accepted) -> None:
         client, conn = accepted.leg, accepted.conn
         session = self._session(accepted)
+        if (tls := accepted.facts.tls) is not None and not tls.secured:
+            tls.on_secured = lambda: session.secured(tls.subject)
         record = self._recording.open(conn, session)
         end = End(close_reasons.KILLED)  # stays where we are cancelled
         try:
@@ -234,6 +236,7 @@ class Connections:
             conn=accepted.conn,
             ordinal=accepted.conn,
             address=accepted.facts.peer,
+            tls_subject="" if accepted.facts.tls is None else accepted.facts.tls.subject,
             record=self._recording.active,
             now=accepted.opened,
             budget=self._budget,

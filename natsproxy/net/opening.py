@@ -24,13 +24,14 @@ class ClientFacts:
     """Facts of a client leg.
 
     peer: the address of the client as `host:port`.  local: the address that it dialled.  proxied_by: the
-    address of the load balancer that says so, "" for none.  upgrade: headers of
-    its upgrade to WebSocket that a WebSocket server is to see; secrets.
+    address of the load balancer that says so, "" for none.  tls: the layer with TLS, whose handshake may come
+    later.  upgrade: headers of its upgrade to WebSocket that a WebSocket server is to see; secrets.
     """
 
     peer: str
     local: Address
     proxied_by: str = ""
+    tls: TlsLeg | None = None
     upgrade: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -60,7 +61,8 @@ class Opening:
             facts = await self._with_header(leg, facts)
         opened: AnyLeg = leg
         if listener.tls:
-            opened = await self._with_tls(opened, first=listener.websocket)
+            opened = secured = await self._with_tls(opened, first=listener.websocket)
+            facts = replace(facts, tls=secured)
         if listener.websocket:
             opened, upgrade = await self._with_websocket(opened)
             facts = replace(facts, upgrade=upgrade)

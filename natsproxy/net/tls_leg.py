@@ -14,11 +14,13 @@ Theory
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import trio
 
+from natsproxy.net.certificate_subject import subject_of
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.units import format_duration
@@ -32,7 +34,8 @@ class TlsLeg(LayeredLeg):
     """A leg with TLS.
 
     server_name: the name that a server's certificate must have, with a client's context; None with a
-    server's.  timeout: the longest time (ns) of the handshake, 0 for no limit.
+    server's.  timeout: the longest time (ns) of the handshake, 0 for none.  on_secured: called at its end.
+    plain: the first bytes of a peer that speaks no TLS.
     """
 
     def __init__(
@@ -54,8 +57,9 @@ class TlsLeg(LayeredLeg):
         self._first: bytes | None = None  # received together with its end
         self._timeout = timeout
         self._deadline = float("inf")
+        self.on_secured: Callable[[], None] = _nothing
         self._line_written: trio.Event | None = trio.Event() if after_line else None
-        self.plain = b""  # the first bytes of a peer that speaks no TLS
+        self.plain = b""
         self._heard = False
         self._finished = False
         if not after_line:
@@ -87,6 +91,7 @@ class TlsLeg(LayeredLeg):
             raise self._fail(error) from None
         self.secured = True
         early, self._early = self._early, []
+        self.on_secured()
         self._send(self._encode([*early]) or self._outgoing.read())
         return True
 
@@ -199,7 +204,13 @@ class TlsLeg(LayeredLeg):
     # -- the end
 
     def finish(self) -> None:
-        """Half-close: the peer sees the end of the stream after the bytes that were sent."""
+        """Half-close: the peer sees the end of the stream after the bytes that were sent.
+
+        A client that is turned away before its handshake gets the reason in plain text, as from nats-server.
+        """
+        if not self.secured and self._early and self._early[0].startswith(b"-ERR"):
+            with suppress(LegLost):
+                self._send(self._early.pop(0))
         if self.secured and not self._finished and not self.gone:
             self._finished = True
             with suppress(ssl.SSLError):  # it wants the peer's close_notify, which may never come
@@ -221,9 +232,9 @@ class TlsLeg(LayeredLeg):
         return bool(self._first) or super().readable
 
     @property
-    def certificate(self) -> dict[str, Any] | None:
-        """The verified certificate of the peer (see `ssl.SSLSocket.getpeercert`); None where it has none."""
-        return self._ssl.getpeercert() or None if self.secured else None
+    def subject(self) -> str:
+        """The subject of the peer's certificate, once it is verified; "" where the peer has none."""
+        return subject_of(self._ssl.getpeercert()) if self.secured else ""
 
 
 def reason_of(error: ssl.SSLError) -> str:
@@ -231,9 +242,13 @@ def reason_of(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the peer's certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError):
-        return "the peer closed the connection"
+        return "the peer closed the connection, perhaps for a certificate that it does not trust"
     words = (error.reason or "failed").lower()
     _, alert, name = words.partition("_alert_")
     if alert:
         return f"the peer refuses: {name.replace('_', ' ')}"
     return words.replace("_", " ")
+
+
+def _nothing() -> None:
+    return None

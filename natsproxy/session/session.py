@@ -150,6 +150,10 @@ class Session:
         """Make records from the next frame on, or stop making them."""
         self._state.record(on)
 
+    def secured(self, tls_subject: str) -> None:
+        """Learn the subject of the client's certificate: its handshake came after INFO."""
+        self._state.tls_subject = tls_subject
+
     def take_actions(self) -> list[Action]:
         """Take out the actions that were asked for."""
         actions = self._actions

@@ -1,0 +1,1 @@
+"""Tests of TLS on both legs."""
