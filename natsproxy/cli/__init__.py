@@ -21,11 +21,11 @@ from natsproxy.cli.exits import GuardedGroup
 
 COMMANDS = {
     "run": ("natsproxy.cli.run:run", "Relay between clients and a server."),
+    "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
     "healthcheck": (
         "natsproxy.cli.healthcheck:healthcheck",
         "Tell by the exit code whether a proxy is ready.",
     ),
-    "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
     "capture": ("natsproxy.cli.capture:capture", "Show, check and mend captures."),
     "rules": ("natsproxy.cli.rules:rules", "Check and explain rules, list their kinds."),
     "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import trio
 
-from natsproxy.errors import ConfigError
+from natsproxy.errors import ConfigError, place_of
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.systemd import Notifier
 
@@ -62,29 +62,29 @@ class Supervision:
         pause = BEAT if within is None else min(BEAT, within / 2)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._try_upstream)
+                nursery.start_soon(self._try_upstream, log)
                 while True:
                     self.tell(log)
                     await trio.sleep(pause)
         finally:
-            for path in (self._ready, self._live):
-                if path is not None:
-                    path.unlink(missing_ok=True)
+            self._keep(self._ready, log, None)
+            self._keep(self._live, log, None)
 
-    async def _try_upstream(self) -> None:
+    async def _try_upstream(self, log: Any) -> None:
         while True:
             if self._proxy.unready is not None or not self._proxy.relays:
-                await self._proxy.try_upstream()
+                try:
+                    await self._proxy.try_upstream()
+                except Exception as error:  # a bug in one attempt must not end the proxy
+                    log.error(f"natsproxy failed, please report it: {place_of(error)}")
             await trio.sleep(_WHEN_NOT if self._proxy.unready is not None else _WHEN_READY)
 
     def tell(self, log: Any) -> None:
         """Tell the present state."""
         unready = "it drains" if self._stopping else self._proxy.unready
-        self._touch(self._live, log, str(os.getpid()))
-        if unready is None:
-            self._touch(self._ready, log, "".join(f"{address}\n" for address in self._proxy.listen))
-        elif self._ready is not None:
-            self._ready.unlink(missing_ok=True)
+        self._keep(self._live, log, str(os.getpid()))
+        addresses = "".join(f"{address}\n" for address in self._proxy.listen)
+        self._keep(self._ready, log, addresses if unready is None else None)
         fields: dict[str, str | int] = {} if self._notifier.watchdog is None else {"WATCHDOG": 1}
         if unready is None and not self._said_ready:
             self._said_ready = True
@@ -95,19 +95,22 @@ class Supervision:
         if fields:
             self._notifier.send(**fields)
 
-    def _touch(self, path: Path | None, log: Any, text: str) -> None:
+    def _keep(self, path: Path | None, log: Any, text: str | None) -> None:
+        """Touch a file, and write `text` where it is not there; None: remove it."""
         if path is None:
             return
         try:
-            try:
+            if text is None:
+                path.unlink(missing_ok=True)
+            elif path.exists():
                 os.utime(path)
-            except FileNotFoundError:
+            else:
                 _write(path, text)
             self._failed.discard(path)
         except OSError as error:
             if path not in self._failed:
                 self._failed.add(path)
-                log.error("a file of the state cannot be written", file=str(path), reason=error.strerror)
+                log.error("the state cannot be told", file=str(path), reason=error.strerror)
 
     @contextmanager
     def reloading(self) -> Iterator[None]:

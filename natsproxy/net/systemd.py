@@ -67,7 +67,7 @@ class Notifier:
             return
         # "@" stands for the zero byte of Linux's abstract names.
         address = self._address.replace("@", "\0", 1) if self._address[0] == "@" else self._address
-        text = "".join(f"{name}={value}\n" for name, value in fields.items())
+        lines = [" ".join(f"{name}={value}".splitlines()) for name, value in fields.items()]
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
-            sender.sendto(text.encode(), address)
+            sender.sendto("\n".join(lines).encode() + b"\n", address)

@@ -69,7 +69,8 @@ def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
         (["to-sever"], "there is no command 'to-sever'; did you mean 'replay to-server'?"),
         (
             ["zzz"],
-            "there is no command 'zzz'; there are run, config, capture, rules, replay, cassette, analyze",
+            "there is no command 'zzz'; there are run, config, healthcheck, capture, rules, replay, "
+            "cassette, analyze",
         ),
         (["run", "--upstraem", "x"], "--upstream"),
         (
@@ -249,7 +250,7 @@ def test_every_command_has_a_line_in_the_help() -> None:
     """In other words perhaps, where one line is to hold it; a new command needs its line."""
     assert main.list_commands(click.Context(main)) == list(COMMANDS)
     for name, (_, text) in COMMANDS.items():
-        assert f"  {name:<9} {text}" in run("--help").output
+        assert f"  {name:<11}  {text}" in run("--help").output
         assert len(text) <= 64
 
 

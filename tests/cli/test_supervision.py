@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from click.testing import CliRunner
 
-from natsproxy.cli import main
+from natsproxy.cli import main, supervision
 from natsproxy.errors import ConfigError
 from natsproxy.net.systemd import Notifier, passed_sockets
 from tests.kit.servers import NatsServer
@@ -205,8 +207,8 @@ def test_a_manager_may_have_an_abstract_name_or_be_gone() -> None:
         manager.bind(f"\0{name}")
         manager.settimeout(30)
         notifier = Notifier({"NOTIFY_SOCKET": f"@{name}"})
-        notifier.send(READY=1, STATUS="fine")
-        assert manager.recv(100) == b"READY=1\nSTATUS=fine\n"
+        notifier.send(READY=1, STATUS="fine\nSTOPPING=1")
+        assert manager.recv(100) == b"READY=1\nSTATUS=fine STOPPING=1\n"
     notifier.send(READY=1)
     Notifier({}).send(READY=1)
 
@@ -269,3 +271,53 @@ def test_what_is_no_listening_socket_is_refused(monkeypatch: pytest.MonkeyPatch)
             ConfigError, match="clients was passed as a socket, but is no TCP socket that listens"
         ):
             passed_sockets(environ)
+
+
+async def test_trouble_of_one_attempt_or_file_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said once for a file, and again after it was written meanwhile."""
+    said: list[str] = []
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    class Log:
+        def error(self, text: str, **facts: Any) -> None:
+            said.append(f"{text} {facts.get('reason', '')}".strip())
+
+    class Broken:
+        relays: dict[int, Any] = {}  # noqa: RUF012
+        listen = ()
+        unready: str | None = "no"
+        tried = 0
+
+        async def try_upstream(self) -> None:
+            self.tried += 1
+            raise ValueError("secret")
+
+    proxy = Broken()
+    monkeypatch.setattr(supervision, "BEAT", 0.001)
+    monkeypatch.setattr(supervision, "_WHEN_NOT", 0.001)
+    supervised = supervision.Supervision(proxy, Notifier({}), None, folder / "live")  # type: ignore[arg-type]
+    supervised.prepare()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervised.run, Log())
+            await true(lambda: proxy.tried > 2)
+            for count in (1, 2):
+                shutil.rmtree(folder)
+                await true(lambda: said.count(GONE) == count)  # noqa: B023 - it is called here
+                folder.mkdir()
+                await true((folder / "live").exists)
+            nursery.cancel_scope.cancel()
+    assert any(line.startswith("natsproxy failed, please report it: ValueError at") for line in said)
+    assert not any("secret" in line for line in said)
+
+
+async def true(read: Callable[[], Any]) -> None:
+    """Wait until something is true."""
+    while not read():  # noqa: ASYNC110 - it is polled
+        await trio.sleep(0.001)
+
+
+GONE = "the state cannot be told No such file or directory"
