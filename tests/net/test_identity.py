@@ -25,11 +25,13 @@ from natsproxy.events import Closed, Event, Greeted
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.relay import Relay
 from natsproxy.protocol.credentials import Credentials, KeyPair, read_credentials
 from natsproxy.session import close_reasons
 from natsproxy.session.identity import Identity
 from natsproxy.units import SECOND
-from natsproxy.wire.ops import Op
+from natsproxy.wire.ops import C2S, Direction, Op
+from natsproxy.wire.scanner import COMPILED
 from tests.kit.accounts import Operator, seed
 from tests.kit.servers import NatsServer, executable
 
@@ -264,6 +266,37 @@ async def test_many_logins_at_once_leave_the_loop_free(plane: str) -> None:
                 for _ in range(20):
                     nursery.start_soon(one)
             assert [each[:6] for each in found] == [b"PONG\r\n"] * 20
+
+
+@pytest.mark.skipif(not COMPILED, reason="there is one plane only")
+async def test_after_its_login_a_client_is_on_the_native_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One frame is rewritten; publishes go past the session like those of everybody."""
+    seen: list[bytes] = []
+    received = Relay.received
+
+    def counting(relay: Relay, direction: Direction, data: bytes) -> bool:
+        if direction == C2S:
+            seen.append(data)
+        return received(relay, direction, data)
+
+    monkeypatch.setattr(Relay, "received", counting)
+    identity = Identity(read_credentials(WAYS["user"][1]), "users", KeyPair(SEED))
+    with NatsServer(WAYS["user"][0]) as server:
+        async with (
+            proxied(settings_for(server, identity)) as (_, address, _),
+            await trio.open_tcp_stream(address.host, address.port) as stream,
+        ):
+            for sent in (b'CONNECT {"user":"ann","pass":"ann-pw","verbose":false}\r\nPING\r\n', b"PING\r\n"):
+                await stream.send_all(sent)
+                while b"PONG" not in await stream.receive_some(4096):
+                    pass
+                seen.clear()
+                for _ in range(100):
+                    await stream.send_all(b"PUB a 2\r\nhi\r\n" * 10)
+            await stream.send_all(b"PING\r\n")
+            while b"PONG" not in await stream.receive_some(4096):
+                pass
+            assert b"PUB" not in b"".join(seen)
 
 
 async def test_an_unknown_user_costs_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
