@@ -43,6 +43,8 @@ def identity(o: Mapping[str, Any]) -> Identity | None:
         )
     if (clients == "users") != (o["client_users"] is not None):
         raise ConfigError(f'client_auth = "{clients}" {_MISFITS[clients == "users"]}')
+    if clients == "certificate" and (o["tls_ca"] is None or not all(one.tls for one in o["listen"])):
+        raise ConfigError('client_auth = "certificate" needs tls_ca, and tls:// or wss:// on all listeners')
     if o["unparsed"] == "pass":
         raise ConfigError('unparsed = "pass" is a way around upstream_credentials: make it "close"')
     return Identity(credentials, clients, key)

@@ -98,10 +98,10 @@ OPTIONS: Final = (
     ),
     Option(
         "client-auth",
-        values.one_of("users", "none"),
+        values.one_of("users", "certificate", "none"),
         None,
         "With upstream-credentials: how clients prove who they are.",
-        metavar="users|none",
+        metavar="users|certificate|none",
     ),
     Option(
         "proxy-key",

@@ -31,6 +31,7 @@ from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.tls_contexts import TlsContexts
+from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.net.upstreams import ClientLeft, Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
@@ -140,7 +141,7 @@ class Connections:
         client, conn = accepted.leg, accepted.conn
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
-            tls.on_secured = lambda: session.secured(tls.subject)
+            tls.on_secured = partial(self._secured, session, conn, tls)
         record = self._recording.open(conn, session)
         end = End(close_reasons.KILLED)  # stays where we are cancelled
         try:
@@ -221,6 +222,8 @@ class Connections:
         relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
         if facts.proxied_by:
             relay.opened["proxied_by"] = facts.proxied_by
+        if facts.tls is not None and facts.tls.subject:
+            relay.opened["tls_subject"] = facts.tls.subject
         record(records.Open(conn, opened, relay.opened))
         self.relays[conn] = relay
         if self.chain is not chain:  # it was swapped during the dial
@@ -247,6 +250,13 @@ class Connections:
         """Take what the server of a connection says: it may concern later connections."""
         if (endpoint := self._endpoints.get(conn)) is not None:
             self.upstreams.heard(endpoint, said)
+
+    def _secured(self, session: Session, conn: int, tls: TlsLeg) -> None:
+        """Take the subject of a client's certificate, whose handshake came after INFO."""
+        session.secured(tls.subject)
+        if tls.subject and conn in self.relays:
+            # It is not written yet: a connection is on record once its client has spoken.
+            self.relays[conn].opened["tls_subject"] = tls.subject
 
     async def _refusal_of(self, user: str, password: str) -> str | None:
         """Return why a client is not who it says it is, as a clause; None where it is."""

@@ -183,11 +183,8 @@ class Leg:
 
     # -- bytes
 
-    def try_receive(self, most: int | None = None) -> bytes | None:
-        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost.
-
-        most: the most bytes, where those behind them are for somebody else.
-        """
+    def try_receive(self, most: int = 0) -> bytes | None:  # no byte beyond `most`: it is for somebody else
+        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
         try:
             data = self._sock.recv(most or self._receive_size)
         except BlockingIOError:

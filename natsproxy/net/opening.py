@@ -65,6 +65,9 @@ class Opening:
             facts = replace(facts, tls=secured)
         if listener.websocket:
             opened, upgrade = await self._with_websocket(opened)
+            identity = self._settings.identity
+            if identity is not None and identity.logs_in:  # a server may take a cookie for a password
+                upgrade = {name: text for name, text in upgrade.items() if name != "Cookie"}
             facts = replace(facts, upgrade=upgrade)
         return opened, facts
 

@@ -31,9 +31,14 @@ class Identity:
     key: KeyPair | None = field(default=None, repr=False)
 
     @property
+    def logs_in(self) -> bool:
+        """True if clients do not log in at the server themselves."""
+        return self.credentials is not None
+
+    @property
     def asks(self) -> bool:
         """True if a client must prove to the proxy who it is."""
-        return self.credentials is not None and self.clients != "none"
+        return self.logs_in and self.clients != "none"
 
     def info_edits(self) -> tuple[set[str], dict[str, Any]]:
         """Return the members of INFO that clients do not get, and those that they get changed."""

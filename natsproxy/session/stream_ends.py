@@ -64,7 +64,7 @@ class StreamEnds:
         elif state.server_error:
             # A client that closes because of it does not make it the client's doing.
             identity = state.settings.identity
-            ours = identity is not None and identity.credentials is not None
+            ours = identity is not None and identity.logs_in
             whom = " to natsproxy's own login" if ours and state.server_error == AUTHORIZATION.text else ""
             state.end(close_reasons.SERVER_CLOSED, f"the server said {state.server_error!r}{whom}")
         elif state.pipes[C2S].ended:

@@ -77,6 +77,7 @@ def test_credentials_and_users_make_one(files: Path, monkeypatch: pytest.MonkeyP
             {"upstream_credentials": "own", "client_auth": "none", "client_users": "users"},
             'client_auth = "none" has no use for client_users',
         ),
+        ({"upstream_credentials": "own", "client_auth": "certificate"}, "needs tls_ca, and tls:// or wss://"),
         ({"client_users": "users"}, "client_users needs upstream_credentials"),
         ({"client_auth": "none"}, "client_auth needs upstream_credentials"),
         (
