@@ -86,8 +86,10 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     (tmp_path / "own.creds").write_text(Operator().creds("own"))
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     (tmp_path / "users.toml").write_text(f'[[users]]\nuser = "ann"\npassword = "{hashed}"\n')
+    if "certs/" in line:
+        assert CliRunner().invoke(main, ["cert", str(tmp_path / "certs")]).exit_code == 0
     line = line.replace("nats://127.0.0.1:4223", nats_server.url)
-    line = re.sub(r"--listen 127\.0\.0\.1:\d+", "--listen 127.0.0.1:0", line)
+    line = re.sub(r"--listen (tls://)?127\.0\.0\.1:\d+", r"--listen \g<1>127.0.0.1:0", line)
     arguments = shlex.split(line)[1:]
     process = subprocess.Popen(
         [sys.executable, "-m", "natsproxy", *arguments],

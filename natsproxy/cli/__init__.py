@@ -26,6 +26,7 @@ COMMANDS = {
         "natsproxy.cli.healthcheck:healthcheck",
         "Tell by the exit code whether a proxy is ready.",
     ),
+    "cert": ("natsproxy.cli.cert:cert", "Make a CA and certificates for trying TLS out."),
     "capture": ("natsproxy.cli.capture:capture", "Show, check and mend captures."),
     "rules": ("natsproxy.cli.rules:rules", "Check and explain rules, list their kinds."),
     "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),

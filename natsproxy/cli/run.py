@@ -120,8 +120,8 @@ def run(config: Path | None, **values: Any) -> None:
     """Relay between clients and a server.
 
     Settings come from defaults, --config, NATSPROXY_* and flags; a later one wins (see natsproxy config).
-    SIGTERM and SIGINT drain, a second one stops at once.  SIGHUP reloads the rules, reopens the log and
-    starts a new segment of the capture.
+    SIGTERM and SIGINT drain, a second one stops at once.  SIGHUP reloads rules and
+    certificates, reopens the log and starts a new segment of the capture.
 
     \b
     natsproxy run --upstream nats://127.0.0.1:4223
