@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from urllib.parse import ParseResult
 
 import pytest
 import trio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
-from natsproxy.capture.format.records import Item, Open
 from natsproxy.config.option import upstream
 from natsproxy.config.settings import Listener, ProxySettings
 from natsproxy.events import Closed, Event
@@ -33,13 +34,37 @@ def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("NATSPROXY_PLANE", request.param)
 
 
-class App:
-    """Clients behind one proxy.  ours: the addresses of the proxy's own connections to servers."""
+DIALLED: set[str] = set()
+"""The places that clients of a test have dialled."""
+SOCKETS: set[str] = set()
+"""The addresses of their own sockets."""
 
-    def __init__(self, url: str, servers: Cluster, ours: set[str]) -> None:
+
+class Transport(TcpTransport):
+    """A transport that tells where it goes."""
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        """Connect to a server."""
+        DIALLED.add(uri.netloc)
+        await super().connect(uri, buffer_size, connect_timeout)
+        assert self._io_writer is not None
+        host, port = self._io_writer.get_extra_info("sockname")[:2]
+        SOCKETS.add(f"{host}:{port}")
+
+
+@pytest.fixture(autouse=True)
+def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nats.aio.client.TcpTransport", Transport)
+    DIALLED.clear()
+    SOCKETS.clear()
+
+
+class App:
+    """Clients behind one proxy."""
+
+    def __init__(self, url: str, servers: Cluster) -> None:
         self._url = url
         self._servers = servers
-        self._ours = ours
         self.clients: list[Client] = []
 
     async def connect(self, count: int) -> None:
@@ -61,11 +86,14 @@ class App:
         await asyncio.wait_for(asyncio.gather(*map(_answered, self.clients)), LIMIT)
 
     async def check(self) -> None:
-        """Assert that the servers have met the proxy only, and that no client knows another address."""
-        for number in self._servers.live:
-            assert await asyncio.to_thread(self._servers.clients, number) <= self._ours
+        """Assert that no server has met a client, and that no client knows an address beside the proxy's."""
+        proxy = self._url.removeprefix("nats://")
+        assert {proxy} == DIALLED
+        met = [await asyncio.to_thread(self._servers.clients, number) for number in self._servers.live]
+        assert any(met)
+        assert not set().union(*met) & SOCKETS
         for client in self.clients:
-            assert [url.netloc for url in client.servers] == [self._url.removeprefix("nats://")]
+            assert [url.netloc for url in client.servers] == [proxy]
             assert client.discovered_servers == []
 
     async def change(self, what: Callable[[int], None], *numbers: int) -> None:
@@ -112,21 +140,15 @@ async def through(
     )
     proxy = Proxy(settings)
     events: list[Event] = []
-    ours: set[str] = set()
-
-    def on_record(item: Item) -> None:
-        if isinstance(item, Open):
-            ours.add(item.info["upstream_local"])
 
     async def run(url: str) -> None:
-        app = App(url, servers, ours)
+        app = App(url, servers)
         try:
             await story(app)
         finally:
             await app.close()
 
     proxy.subscribe(events.append)
-    proxy.tap(on_record)
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
         await trio.to_thread.run_sync(lambda: asyncio.run(run(f"nats://{address}")))
