@@ -56,11 +56,13 @@ class UnreliableServer:
 
 @asynccontextmanager
 async def before(
-    port: int, *, hold: int = 0, auth_timeout: int = 20_000 * MS
+    port: int, *, hold: int = 0, auth_timeout: int = 20_000 * MS, connect_timeout: int = 10_000 * MS
 ) -> AsyncIterator[tuple[Proxy, list[Event]]]:
     """Run a proxy before a port of the loopback."""
     settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),))
-    proxy = Proxy(replace(settings, connect_timeout=100 * MS, upstream_hold=hold, auth_timeout=auth_timeout))
+    proxy = Proxy(
+        replace(settings, connect_timeout=connect_timeout, upstream_hold=hold, auth_timeout=auth_timeout)
+    )
     events: list[Event] = []
     proxy.subscribe(events.append)
     async with trio.open_nursery() as nursery:
@@ -95,7 +97,7 @@ async def test_an_outage_is_reported_once_and_when_it_is_over(nursery: trio.Nurs
     server = UnreliableServer()
     (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
     port = listener.socket.getsockname()[1]
-    async with before(port) as (proxy, events):
+    async with before(port, connect_timeout=100 * MS) as (proxy, events):
         for _ in range(3):
             assert await ask(proxy) == b""
         server.mood = "hangs up"
@@ -151,8 +153,9 @@ async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -
 )
 async def test_a_server_that_wants_other_tls_is_named(config: str, expected: str) -> None:
     """To the operator; the client sees a server that is gone."""
+    limit = 300 * MS if config == FIRST else 10_000 * MS  # that of a server that says nothing
     with NatsServer(config) as server:
-        async with before(server.port) as (proxy, events):
+        async with before(server.port, connect_timeout=limit) as (proxy, events):
             for _ in range(3):
                 assert await ask(proxy, b'CONNECT {"verbose":false}\r\nPING\r\n') == b""
             with pytest.raises(NatsError):

@@ -343,7 +343,8 @@ async def test_a_hostile_server_is_passed_over(mood: str) -> None:
     """And tried later; alone it is an outage with a reason."""
     bad, good = FakeServer("bad"), FakeServer("good")
     bad.mood = mood
-    async with stage(bad, good, connect_timeout=200 * MILLISECOND) as on:
+    limit = 500 * MILLISECOND if mood == "drips" else LIMIT * SECOND
+    async with stage(bad, good, connect_timeout=int(limit)) as on:
         assert [await on.ask() for _ in range(3)] == ["good"] * 3
         assert bad.accepted <= 2  # the second one is for a ClientHello
         (text,) = on.notices()
@@ -361,10 +362,10 @@ async def test_a_silent_server_that_is_alone_is_a_time_out(monkeypatch: pytest.M
     silent = FakeServer("silent")
     silent.mood = "silent"
     with black_hole() as port:
-        async with stage(silent, f"127.0.0.1:{port}", connect_timeout=300 * MILLISECOND) as on:
+        async with stage(silent, f"127.0.0.1:{port}", connect_timeout=500 * MILLISECOND) as on:
             assert await on.ask() == ""
             assert sorted(text.removeprefix("the upstream cannot be used: ") for text in on.notices()) == [
-                f"127.0.0.1:{silent.port} accepts connections and sends no INFO in 300ms",
+                f"127.0.0.1:{silent.port} accepts connections and sends no INFO in 500ms",
                 f"cannot connect to 127.0.0.1:{port}: no answer in time",
             ]
 
