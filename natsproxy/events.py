@@ -77,8 +77,8 @@ class Firing:
     action: the action taken ("deny", "drop", "hold", ...).  delay: ns, 0 where there is none.
     key: the connection key, from which the rule's randomness is seeded.  subject: the client's subject, for
     logs (at most 256 bytes).
-    count: the frames of one read that the event stands for (rewrites, constant delays, drops); the other
-    fields are those of the first frame.
+    count: the frames of one read, or of a few reads in a row, that the event stands for (rewrites, constant
+    delays, drops); the other fields are those of the first frame.
     also: ordinal, `m` and subject of each other frame, for drops only; `each` makes one firing of each.
     """
 

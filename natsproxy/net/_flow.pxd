@@ -60,7 +60,9 @@ cdef struct Flow:
     uint64_t passed_bytes
     Py_ssize_t[OPS_ROOM] passed_ops
     bint odd
-    bint fired                  # rules have acted
+    bint fired                  # rules have acted, and the session does not know it yet
+    bint reports                # in the list of flows whose sessions are called for that
+    Flow *next_report
     # Ordinals of the next frame on both legs.
     uint64_t next_in
     uint64_t next_out

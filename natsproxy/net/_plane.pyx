@@ -13,7 +13,7 @@ Theory
    not come; where it is recorded, its bytes are kept in `record`.  An unfinished control line waits in `tail`.
 5. The session counts frames too.  The plane adds up those it passed, and hands the sums over before the session
    looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the session is called
-   at the end of the flow's turn: it makes the events.
+   at the end of the step: it makes the events.
 6. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
    gone.  Flows take turns of `SLICE` ns, a step ends after its own time, so nobody starves.
 
@@ -264,6 +264,7 @@ cdef class Plane:
     cdef Py_ssize_t out_size
     cdef Flow *first
     cdef Flow *last
+    cdef Flow *reports          # flows in which rules have acted
     cdef epoll_event[EVENTS] events
     cdef int event_at, event_count
     cdef int wake               # makes `fd` readable where a flow becomes ready between two steps
@@ -430,11 +431,22 @@ cdef class Plane:
         self.called = False
         with nogil:
             found = self._step(most, spare, other)
+        self._report()
         self.stepping = False
         if self.last_recorded != NULL:
             self._tell_recorder()
         self.removed.clear()
         return found
+
+    cdef int _report(self) except -1:
+        """Let the sessions know that rules have acted in this step."""
+        cdef Flow *flow = self.reports
+        while flow != NULL:
+            self.reports, flow.reports = flow.next_report, False
+            if flow.fired and not (<Connection>flow.connection).removed:
+                self._hand_over(flow, NULL, 0)
+            flow = self.reports
+        return 0
 
     cdef int _step(self, int64_t most, int64_t spare, int other) noexcept nogil:
         cdef int64_t now = monotonic(), until = now + most, last = now + spare, look = now + LOOK
@@ -460,9 +472,6 @@ cdef class Plane:
                     break
                 if self._serve(flow):
                     self.make_ready(flow)
-                if flow.fired:
-                    with gil:
-                        self._hand_over(flow, NULL, 0)
                 now = monotonic()
                 if now >= until and (self.called or now >= last):
                     return MORE
@@ -688,7 +697,10 @@ cdef class Plane:
         cdef Py_ssize_t size = message.end - at
         cdef Text rest
         account(p, &flow.watch, message)
-        flow.fired |= decision.owner >= 0
+        if decision.owner >= 0:
+            flow.fired = self.called = True  # the step ends soon
+            if not flow.reports:
+                flow.reports, flow.next_report, self.reports = True, self.reports, flow
         if decision.verdict == PASS:
             if flow.recording:
                 self._record(flow, p + at, size, 1, 1 << message.op, flow.next_in, now, flow.next_out)

@@ -45,6 +45,15 @@ cdef struct Wants:
     int count
 
 
+cdef inline bint same(const char *p, const char *q, Py_ssize_t length) noexcept nogil:
+    """Compare tokens: most are so short that a call of memcmp costs more than the look."""
+    cdef Py_ssize_t i
+    for i in range(length):
+        if p[i] != q[i]:
+            return False
+    return True
+
+
 cdef inline uint32_t trie_slot(const Trie *trie, uint32_t node, uint32_t hashed, const char *token, Py_ssize_t length) noexcept nogil:
     cdef uint32_t mask = trie.edge_room - 1
     cdef uint32_t at = (hashed ^ (node * 2654435769u)) & mask
@@ -53,7 +62,7 @@ cdef inline uint32_t trie_slot(const Trie *trie, uint32_t node, uint32_t hashed,
         edge = &trie.edges[at]
         if edge.child == 0:
             return at
-        if edge.node == node and edge.hash == hashed and edge.length == length and memcmp(edge.token, token, length) == 0:
+        if edge.node == node and edge.hash == hashed and edge.length == length and same(edge.token, token, length):
             return at
         at = (at + 1) & mask
 
@@ -102,19 +111,21 @@ cdef inline bint has_empty_token(const unsigned char *subject, Py_ssize_t length
     return before
 
 
+cdef inline bint matches(const Trie *trie, const unsigned char *subject, Py_ssize_t length) noexcept nogil:
+    """True if a subject matches; one with empty tokens does not."""
+    # The trie first: it knows most subjects by their first tokens.
+    return trie_matches(trie, 1, subject, 0, length) and not has_empty_token(subject, length)
+
+
 cdef inline int need_of(const Wants *wants, const unsigned char *subject, Py_ssize_t length) noexcept nogil:
     """Return how much of a frame on a subject is wanted; wants: those of its op."""
     cdef int i
     cdef const Want *want
-    cdef bint whole
-    if wants.count == 0:
-        return 0
-    whole = not has_empty_token(subject, length)
     for i in range(wants.count):
         want = &wants.items[i]
-        if want.match != NULL and not (whole and trie_matches(want.match, 1, subject, 0, length)):
+        if want.match != NULL and not matches(want.match, subject, length):
             continue
-        if want.unless != NULL and whole and trie_matches(want.unless, 1, subject, 0, length):
+        if want.unless != NULL and matches(want.unless, subject, length):
             continue
         return want.need
     return 0

@@ -38,7 +38,7 @@ cdef class Decisions:
     cdef Table table            # from the beginning of a control line to the place of its decision
     cdef Decision *items
     cdef Py_ssize_t room
-    cdef list facts             # by place: owner, subjects before and after, and what keeps the texts alive
+    cdef list facts             # by place: the owner's fact, and the texts, to keep them alive
     cdef Applied *applied
     cdef Py_ssize_t applied_count, applied_room
     cdef list owners
@@ -60,7 +60,7 @@ cdef class Decisions:
 
     cdef bint _may_change(self, const unsigned char *reply, Py_ssize_t size) noexcept nogil
     cdef bint _note(self, Py_ssize_t place, uint64_t ordinal, int64_t now) noexcept nogil
-    cdef int _put(self, bytes key, Verdict verdict, owner, bytes before, bytes after, bytes head, bytes unless, str cause) except -1
+    cdef int _put(self, bytes key, Verdict verdict, owner, fact, bytes head, Py_ssize_t cut, bytes unless, str cause) except -1
     cdef int _owner(self, owner) except -2
     cdef int _make_room(self) except -1
-    cdef int _tell(self) except -1
+    cdef int _gather(self) except -1

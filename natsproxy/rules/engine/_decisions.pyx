@@ -7,8 +7,8 @@ Theory
    been decided yet: those go to `fastpath.py`.
 2. Only a decision that holds for each frame of its key stands here.  Two conditions are asked for each frame:
    bytes that must not be in its headers, and a reply subject that rewriting may change.
-3. An owner (a batch) is told later which of its decisions were applied, in the order of the frames: each drop by
-   itself, rewrites as one with their number.
+3. An owner (a batch) is told later which of its decisions were applied (`add`), in the order of the frames: each
+   drop by itself, rewrites as one with their number.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -44,7 +44,7 @@ cdef class Decisions:
     """The decisions on one direction of one connection.
 
     prefixes: those of reply subjects that rewriting leaves alone (keeps), or else may change; None: it minds no
-    replies.  decided: the frames since the last `take`.
+    replies.  decided: the frames since the last `tell`.
     """
 
     def __cinit__(self, prefixes=None, bint keeps=False):
@@ -72,20 +72,19 @@ cdef class Decisions:
 
     def put_pass(self, bytes key not None, bytes unless not None):
         """Let frames of a key pass."""
-        self._put(key, PASS, None, b"", b"", b"", unless, "")
+        self._put(key, PASS, None, None, b"", 0, unless, "")
 
-    def put_drop(self, bytes key not None, owner, bytes subject not None, str cause not None):
-        """Drop frames of a key."""
-        self._put(key, DROP, owner, subject, b"", b"", b"", cause)
+    def put_drop(self, bytes key not None, owner, fact, str cause not None):
+        """Drop frames of a key; the owner is told `fact`."""
+        self._put(key, DROP, owner, fact, b"", 0, b"", cause)
 
     def put_rewrite(
-        self, bytes key not None, owner, bytes before not None, bytes after not None, bytes head not None,
-        bytes unless not None, str cause not None
+        self, bytes key not None, owner, fact, bytes head not None, Py_ssize_t cut, bytes unless not None, str cause not None
     ):
-        """Put `head` in the place of a key's bytes up to the end of its subject."""
-        self._put(key, REWRITE, owner, before, after, head, unless, cause)
+        """Put `head` in the place of the first `cut` bytes of a key's frames."""
+        self._put(key, REWRITE, owner, fact, head, cut, unless, cause)
 
-    cdef int _put(self, bytes key, Verdict verdict, owner, bytes before, bytes after, bytes head, bytes unless, str cause) except -1:
+    cdef int _put(self, bytes key, Verdict verdict, owner, fact, bytes head, Py_ssize_t cut, bytes unless, str cause) except -1:
         cdef Py_ssize_t place = len(self.facts)
         cdef bytes label = cause.encode()
         cdef Decision *item
@@ -94,11 +93,11 @@ cdef class Decisions:
         item = &self.items[place]
         item.verdict = verdict
         item.owner = self._owner(owner)
-        item.cut = key.index(b" ") + 1 + PyBytes_GET_SIZE(before)
+        item.cut = cut
         item.head, item.unless, item.cause = text_of(head), text_of(unless), text_of(label)
         if not table_put(&self.table, <const unsigned char *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), place):
             raise MemoryError
-        self.facts.append((owner, before, after, head, unless, label))
+        self.facts.append((fact, head, unless, label))
         return 0
 
     cdef int _owner(self, owner) except -2:
@@ -128,7 +127,7 @@ cdef class Decisions:
 
     def clear(self):
         """Forget all decisions; what was applied is still told."""
-        self._tell()
+        self._gather()
         table_clear(&self.table)
         free(self.items)
         free(self.latest)
@@ -136,20 +135,26 @@ cdef class Decisions:
         self.facts.clear()
         self.owners.clear()
 
-    def take(self):
-        """Return what was applied since the last call: owner, count, ordinal, time, subjects before and after."""
-        self._tell()
-        told, self.told = self.told, []
+    def tell(self):
+        """Tell the owners what was applied since the last call."""
+        cdef list told = self.told
+        self._gather()
+        self.told = []
         self.decided = 0
-        return told
+        for owner, rows in told:
+            owner.add(rows)
 
-    cdef int _tell(self) except -1:
+    cdef int _gather(self) except -1:
+        """Gather for the owners what was applied: time, ordinal, count and fact."""
         cdef Py_ssize_t i
         cdef const Applied *each
+        cdef int owner
+        cdef list rows = [[] for _ in self.owners]
         for i in range(self.applied_count):
             each = &self.applied[i]
-            owner, before, after, *_ = self.facts[each.decision]
-            self.told.append((owner, each.count, each.ordinal, each.t, before, after))
+            owner = self.items[each.decision].owner
+            (<list>rows[owner]).append((each.t, each.ordinal, each.count, (<tuple>self.facts[each.decision])[0]))
+        self.told += [(self.owners[i], rows[i]) for i in range(len(rows)) if rows[i]]
         for i in range(len(self.owners)):
             self.latest[i] = -1
         free(self.applied)

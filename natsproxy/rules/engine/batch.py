@@ -133,11 +133,18 @@ class Batch:
         """True if each frame is dropped, whatever came before it."""
         return self._static.drop and not self._state.gated
 
-    def add(self, count: int, ordinal: int, now: int, before: bytes, after: bytes) -> None:
-        """Count a frame that was dropped elsewhere; before: its subject."""
-        self._now = now
-        self._count += count
-        self._details.append((ordinal, self._state.count(self._direction), subject_text(before)))
+    def add(self, dropped: Sequence[tuple[int, int, int, str]]) -> None:
+        """Count frames that the native plane has dropped; the last fact of each is its subject."""
+        state, size = self._state, len(dropped)
+        count = state.counts[self._direction]
+        m = count.matched + 1
+        count.matched += size
+        state.rule.shared.matched += size
+        self._now = dropped[-1][0]
+        self._count += size
+        self._details += [
+            (ordinal, m + place, subject) for place, (_, ordinal, _, subject) in enumerate(dropped)
+        ]
 
     def take_firing(self) -> Firing | None:
         """Return one event for everything since the last call, and forget it; None for nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -27,11 +27,12 @@ class RewrittenBatch:
     before: bytes = b""
     after: bytes = b""
 
-    def add(self, count: int, ordinal: int, now: int, before: bytes, after: bytes) -> None:
-        """Count frames that were rewritten elsewhere; the other facts are those of the first."""
-        if not self.count:
-            self.now, self.ordinal, self.before, self.after = now, ordinal, before, after
-        self.count += count
+    def add(self, rewritten: Sequence[tuple[int, int, int, tuple[bytes, bytes]]]) -> None:
+        """Count frames that the native plane has rewritten; the facts are those of the first."""
+        for now, ordinal, count, subjects in rewritten:
+            if not self.count:
+                self.now, self.ordinal, (self.before, self.after) = now, ordinal, subjects
+            self.count += count
 
     def take_firing(self, state: RuleState) -> Firing:
         """Count the frames as matches of the rule, return their one firing and forget them."""

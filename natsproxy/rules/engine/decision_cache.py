@@ -14,6 +14,7 @@ from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
 from natsproxy.rules.engine.batch import Batch
 from natsproxy.rules.engine.cached_decision import REWRITE_CAUSE, CachedDecision, CachedPass, CachedRewrite
+from natsproxy.rules.model.rule_state import subject_text
 from natsproxy.rules.rewriting.subjects import SubjectRewriter
 from natsproxy.wire.ops import C2S, OPS, Direction, Op
 
@@ -59,8 +60,7 @@ class DecisionCache(dict[Key, CachedDecision]):
         """Tell the batches what the native plane has done, and shrink after small reads."""
         if self._table is not None:
             self.frames += self._table.decided
-            for owner, *facts in self._table.take():
-                owner.add(*facts)
+            self._table.tell()
         frames, self.frames = self.frames, 0
         if frames and len(self) > BASE_ENTRIES + frames:
             self._small_reads += 1
@@ -95,10 +95,10 @@ class DecisionCache(dict[Key, CachedDecision]):
         line = b" ".join(part for part in (OPS[op].token, subject, sid) if part)
         if isinstance(decision, CachedRewrite):
             if not decision.after.startswith(_SYSTEM):
-                head, _, _, before, after, batch, unless = decision
-                self._table.put_rewrite(line, batch, before, after, head, unless, REWRITE_CAUSE)
+                head, cut, _, before, after, batch, unless = decision
+                self._table.put_rewrite(line, batch, (before, after), head, cut, unless, REWRITE_CAUSE)
         elif isinstance(decision, Batch):
             if decision.drops_all:
-                self._table.put_drop(line, decision, subject, decision.name)
+                self._table.put_drop(line, decision, subject_text(subject), decision.name)
         elif isinstance(decision, CachedPass) and decision.admits is None:
             self._table.put_pass(line, decision.unless)

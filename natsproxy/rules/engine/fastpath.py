@@ -9,7 +9,7 @@ Theory
    goes (`decision_cache.py`).  Those that need no look at the frame are applied by the native plane itself.
 3. The frames of one read that one rule rewrites or holds are one firing: ordinal, `m`, subject and detail are
    those of the first, `count` is their number.  Drops are one event too, which names each of them.  On the
-   native plane an event stands for the reads of one turn.
+   native plane an event stands for the reads of one step, of a millisecond or so.
 """
 
 from __future__ import annotations
