@@ -188,8 +188,8 @@ OPTIONS: Final = (
         "record-keep",
         keep,
         None,
-        "Keep this much, this many segments, or those of this age at most, and delete the oldest ones; a "
-        "segment is then at most a quarter of it.",
+        "Keep this much (10GiB), this many segments (100) or those of this age (7d); delete the oldest; a "
+        "segment is at most a quarter of a size or an age.",
         many=True,
         metavar="LIMIT",
     ),

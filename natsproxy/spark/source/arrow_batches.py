@@ -171,6 +171,6 @@ def _damage_batch(run: Run, damage: Damage, schema: pa.Schema, options: Options)
         "err": damage.reason,
     }
     if options.what == "items":
-        info = {"reason": f"damaged: {damage.reason}", "bytes": damage.end - damage.offset}
+        info = {"reason": f"not read: {damage.reason}", "bytes": damage.end - damage.offset}
         row |= {"kind": "gap", "t_ns": run.wall or None, "info": json.dumps(info)}
     return _to_batch({name: [value] for name, value in row.items()}, schema)

@@ -14,6 +14,7 @@ from natsproxy.errors import NatsproxyError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 from tests.spark.conftest import load
+from tests.spark.growing_captures import make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
@@ -181,3 +182,24 @@ def test_merging_loses_nothing_wherever_it_is_killed(
     assert folder.names("frames") == ["batches=00000000-00000002"]
     assert rows(store.read("frames")) == before
     assert [len(list(day.glob("*.parquet"))) for day in tmp_path.rglob("date=*")] == [1, 1]
+
+
+@pytest.mark.long
+def test_a_watch_goes_on_behind_segments_that_were_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    """The table of gaps names them; a watch that was away for a while does not fail for ever."""
+    captures, out = tmp_path / "captures", tmp_path / "out"
+    make(tmp_path / "all", b"a", [[1], [2], [4], [8], [16]], limited=True)
+    first, *_, fourth, fifth = sorted((tmp_path / "all").iterdir())
+    captures.mkdir()
+    for there in ([first], [fourth, fifth]):
+        for file in captures.iterdir():
+            file.unlink()
+        for file in there:
+            file.rename(captures / file.name)
+        watch(spark, [captures], out, ("gaps",), stop=lambda: True)
+    store = Store(spark, out)
+    (lost,) = store.read("gaps").collect()
+    assert lost["reason"].startswith("not read: segments 1 to 2 of recorder 6161")
+    frames = store.read("frames")
+    assert frames.where("op = 'PING'").count() == 1 + 8 + 16
+    assert [row["segment"] for row in frames.where("op = '_corrupt'").collect()] == [1]
