@@ -73,15 +73,14 @@ class Upstreams:
         """
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
-            endpoints, unresolved = await self._resolver.look_up(self._servers())
-            race = Race(partial(self._dialer.dial, client=client))
-            dialled = await race.run(self._health.in_order(endpoints))
+            dialled, reasons = await self._attempt(client)
             over = trio.current_time() >= deadline
-            self._note(endpoints, unresolved, race, dialled, turned_away=over or race.refused)
+            if reasons:
+                self._health.down(reasons, turned_away=over or dialled is not None)
             if dialled is not None:
                 return dialled
             if over:
-                raise NoServer("; ".join([*unresolved, *race.failures.values()]))
+                raise NoServer("; ".join(reasons))
             await self._hold(deadline)
             if leg.left:  # it may have come again several times: only one of these is to get a server
                 raise ClientLeft
@@ -98,43 +97,44 @@ class Upstreams:
 
     async def probe(self) -> None:
         """Dial as for a connection, once, and close what is found; it is for `unready`."""
-        endpoints, unresolved = await self._resolver.look_up(self._servers())
-        race = Race(partial(self._dialer.dial, client=_OURSELVES))
-        dialled = await race.run(self._health.in_order(endpoints))
-        self._note(endpoints, unresolved, race, dialled, turned_away=False)
+        dialled, reasons = await self._attempt(_OURSELVES)
+        if reasons:
+            self._health.down(reasons, turned_away=False)
         if dialled is not None:
             dialled.leg.close()
+
+    async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:
+        """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
+
+        With reasons, a server that greets is one that tells the client why.
+        """
+        endpoints, unresolved = await self._resolver.look_up(self._servers())
+        race = Race(partial(self._dialer.dial, client=client))
+        dialled = await race.run(self._health.in_order(endpoints))
+        for endpoint in (*race.failures, *race.slow):
+            self._health.failed(endpoint)
+        for endpoint in race.lame:
+            self._health.takes_no_more(endpoint, _LAME)
+        if dialled is None or race.refused:
+            reasons = [*unresolved, *race.failures.values()]
+            self.unready = "; ".join(reasons)
+            return dialled, reasons
+        self.unready = None
+        self._found.set()
+        self._found = trio.Event()
+        self._health.up()
+        self._health.answered(dialled.endpoint)
+        self._report(endpoints, unresolved, race)
+        return dialled, []
 
     def _servers(self) -> tuple[Server, ...]:
         named = self._settings.upstream
         known = {server.address for server in named}
         return (*named, *(server for server in self._learned if server.address not in known))
 
-    def _note(
-        self,
-        endpoints: list[Endpoint],
-        unresolved: list[str],
-        race: Race,
-        dialled: Dialled | None,
-        *,
-        turned_away: bool,
-    ) -> None:
-        """Note the outcome of a race.  turned_away: it was that of a client that gets no server."""
+    def _report(self, endpoints: list[Endpoint], unresolved: list[str], race: Race) -> None:
+        """Report the servers that could not be used while another one can."""
         health = self._health
-        for endpoint in (*race.failures, *race.slow):
-            health.failed(endpoint)
-        for endpoint in race.lame:
-            health.takes_no_more(endpoint, _LAME)
-        if dialled is None or race.refused:
-            reasons = [*unresolved, *race.failures.values()]
-            self.unready = "; ".join(reasons)
-            health.down(reasons, turned_away=turned_away)
-            return
-        self.unready = None
-        self._found.set()
-        self._found = trio.Event()
-        health.up()
-        health.answered(dialled.endpoint)
         health.unresolved(unresolved)
         addresses = Counter(endpoint.server for endpoint in endpoints)
         for endpoint, reason in race.failures.items():
