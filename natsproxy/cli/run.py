@@ -141,7 +141,7 @@ def run(config: Path | None, **values: Any) -> None:
             file,
             config,
             values["rules"],
-            watched=values["rules_watch"],
+            watched=values["watch_files"],
             log_rate=values["log_rate"],
             supervision=supervision if supervision.wanted else None,
         )

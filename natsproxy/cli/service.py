@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from natsproxy.rules.model.rule import Rule
 class Service:
     """A proxy with a log and signals.
 
-    config, rules: the files with its rules; a rules file wins.  watched: a change of that file loads them
-    again.  supervision: tells others of the proxy.  log_rate: the most events that are logged in a second.
-    stopped_at_once: True after a second signal ended it before it was drained.
+    config, rules: the files with its rules; a rules file wins.  watched: a change of these files, or of those
+    of certificates, loads them again.  supervision: tells others of the proxy.  log_rate: the most events
+    that are logged in a second.  stopped_at_once: True after a second signal ended it before it was drained.
     """
 
     def __init__(
@@ -45,10 +45,13 @@ class Service:
         self._config = config
         self._rules = rules
         self._supervision = supervision
-        source = rules or config
-        if watched and source is None:
-            raise ConfigError("rules-watch watches the file of rules or --config: there is neither")
-        self._watch = FileWatch(source) if watched and source is not None else None
+        of_rules = [file for file in (rules or config,) if file is not None]
+        of_tls = proxy.settings.certificate_files()
+        if watched and not of_rules and not of_tls:
+            raise ConfigError("watch-files is for rules and certificates: there are no files of these")
+        self._watched = watched
+        self._rules_watch, self._tls_watch = FileWatch(*of_rules), FileWatch(*of_tls)
+        self._tls_watch.reading()  # the proxy has just read them
         self._log_rate = log_rate
         self.stopped_at_once = False
 
@@ -58,8 +61,7 @@ class Service:
         Raises ConfigError, and changes nothing, for a bad file and for a configuration file whose rules
         have disappeared (`rules = []` clears them).
         """
-        if self._watch is not None:
-            self._watch.reading()
+        self._rules_watch.reading()
         before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
         rules: tuple[Rule, ...] | None = None
         if self._rules is not None:
@@ -91,8 +93,9 @@ class Service:
             )
             if self._supervision is not None:
                 nursery.start_soon(self._supervision.run, log)
-            if self._watch is not None:
-                nursery.start_soon(self._watch_rules, self._watch, log)
+            if self._watched:
+                nursery.start_soon(self._on_change, self._rules_watch, self._reload_rules, log)
+                nursery.start_soon(self._on_change, self._tls_watch, self._reload_certificates, log)
             await proxy.done.wait()
             nursery.cancel_scope.cancel()
         events.close()
@@ -123,19 +126,23 @@ class Service:
             self._file.reopen()
         except NatsproxyError as error:
             log.error("the log stays where it was", reason=str(error))
+        self._reload_certificates(log)
         self._reload_rules(log)
 
-    async def _watch_rules(self, watch: FileWatch, log: Any) -> None:
+    async def _on_change(self, watch: FileWatch, reload: Callable[[Any], None], log: Any) -> None:
         while True:
             await watch.changed()
-            self._reload_rules(log)
+            reload(log)
 
-    def _reload_rules(self, log: Any) -> None:
+    def _reload_certificates(self, log: Any) -> None:
+        self._tls_watch.reading()
         try:
             if self._proxy.load_certificates():
                 log.info("certificates reloaded")
         except NatsproxyError as error:
             log.error("the certificates stay as they were", reason=str(error))
+
+    def _reload_rules(self, log: Any) -> None:
         try:
             gone = self.load_rules()
         except NatsproxyError as error:

@@ -238,10 +238,10 @@ OPTIONS: Final = (
         metavar="SUBJECT=ACTION",
     ),
     Option(
-        "rules-watch",
+        "watch-files",
         values.boolean,
         False,
-        "Reload the rules when their file changes, as SIGHUP does, but in the same segment of the capture.",
+        "Reload rules and certificates when their files change, in the same segment of the capture.",
     ),
     Option(
         "ready-file",

@@ -209,3 +209,8 @@ class ProxySettings:
     upstream_proxy_protocol: int | None = None
     client_users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     record: RecordSettings | None = None
+
+    def certificate_files(self) -> list[Path]:
+        """Return the files of TLS, of both legs."""
+        both: tuple[TlsSettings | UpstreamTls, ...] = (self.tls, self.upstream_tls)
+        return [file for one in both for file in (one.cert, one.key, one.ca) if file is not None]

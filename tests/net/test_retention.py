@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Note
+from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
@@ -198,6 +200,34 @@ async def test_the_segments_of_others_stay(nats_server: NatsServer, tmp_path: Pa
             f"{recorder.hex()}-{number}.ncap" for recorder, numbers in kept.items() for number in numbers
         }
         assert before | theirs == names(tmp_path)
+
+
+@pytest.mark.server
+async def test_no_traffic_waits_for_a_slow_deletion(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it records meanwhile is written afterwards."""
+    unlink, begun, may_go = Path.unlink, threading.Event(), threading.Event()
+
+    def slow(path: Path, missing_ok: bool = False) -> None:
+        begun.set()
+        assert may_go.wait(60)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", slow)
+    async with recording(nats_server, tmp_path, Keep(count=1)) as run:
+        (address,) = run.proxy.listen
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        assert await ask(stream, b'CONNECT {"verbose":false}\r\n')
+        run.proxy.rotate()
+        await until(begun.is_set)
+        for _ in range(3):
+            assert await ask(stream, b"PUB slow 1\r\nx\r\n")
+        assert len(files(tmp_path)) == 2
+        may_go.set()
+        await stream.aclose()
+    frames = [one.head for one in read_frames(open_capture(tmp_path))]
+    assert sum(frame is not None and frame.subject == b"slow" for frame in frames) == 3
 
 
 OWNER = "host 127.0.0.1:4222"

@@ -1,10 +1,11 @@
-"""`--rules-watch`: rules are loaded again when their file changes, in the same segment of the capture."""
+"""`--watch-files`: rules and certificates are loaded again when their files change, in the same segment."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,12 +15,13 @@ from natsproxy.capture.format.records import Note
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import file_watch
 from natsproxy.cli.service import Service
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server, TlsSettings
 from natsproxy.errors import ConfigError
 from natsproxy.log import LogFile
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 
+TLS = Path(__file__).parent.parent / "kit" / "tls"
 RULE = '[[rules]]\nname = "{name}"\nkind = "deny"\nsubject = "secret"\n'
 
 
@@ -48,15 +50,17 @@ async def no_signals() -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def watching(
-    rules: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+    rules: Path | None, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> AsyncIterator[tuple[Proxy, Log]]:
     """Run a service that looks at its rules often."""
     monkeypatch.setattr(file_watch, "LOOK", 0.01)
     proxy = Proxy(
         ProxySettings(
-            listen=(Listener(Address()),),
-            upstream=(Server(Address("127.0.0.1", 4223)),),
-            record=RecordSettings(record),
+            **{
+                "listen": (Listener(Address()),),
+                "upstream": (Server(Address("127.0.0.1", 4223)),),
+                **settings,
+            }
         )
     )
     log = Log()
@@ -93,7 +97,7 @@ async def test_a_config_map_is_loaded_when_it_is_swapped(
     folder, record = tmp_path / "settings", tmp_path / "captures"
     folder.mkdir()
     config_map(folder, "..1", RULE.format(name="one"))
-    async with watching(folder / "rules.toml", record, monkeypatch) as (proxy, log):
+    async with watching(folder / "rules.toml", monkeypatch, record=RecordSettings(record)) as (proxy, log):
         assert names(proxy) == ["one"]
         config_map(folder, "..2", RULE.format(name="two"))
         assert "['one']" in await log.until("reloaded")
@@ -110,6 +114,26 @@ async def test_a_config_map_is_loaded_when_it_is_swapped(
     (capture,) = record.iterdir()
     notes = [item.info["rules"] for _, item in open_capture(capture).items() if isinstance(item, Note)]
     assert [name in note for note, name in zip(notes, ('"two"', '"four"'), strict=True)] == [True, True]
+
+
+async def test_certificates_are_loaded_when_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad one changes nothing, and the rules are not loaded with them."""
+    cert, key = (tmp_path / name for name in ("cert.pem", "key.pem"))
+    for file in (cert, key):
+        file.write_bytes((TLS / file.name).read_bytes())
+    settings = TlsSettings(cert, key)
+    async with watching(None, monkeypatch, listen=(Listener(Address(), "tls"),), tls=settings) as (_, log):
+        cert.write_bytes(cert.read_bytes() + b"\n")
+        await log.until("certificates reloaded")
+        key.write_text("no key")
+        assert await log.until("the certificates stay as they were")
+    assert [event for event, _ in log.lines] == [
+        "listening",
+        "certificates reloaded",
+        "the certificates stay as they were",
+    ]
 
 
 async def test_a_file_is_not_read_while_it_is_written(
@@ -139,6 +163,6 @@ async def test_a_file_is_not_read_while_it_is_written(
 def test_something_must_be_there_to_watch() -> None:
     with (
         LogFile() as file,
-        pytest.raises(ConfigError, match="rules-watch watches the file of rules or --config"),
+        pytest.raises(ConfigError, match="watch-files is for rules and certificates"),
     ):
         Service(Proxy(ProxySettings()), file, None, None, watched=True)
