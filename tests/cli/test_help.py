@@ -67,11 +67,7 @@ def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
         (["captur"], "there is no command 'captur'; did you mean 'capture'?"),
         (["cat", "x.ncap"], "there is no command 'cat'; did you mean 'capture cat'?"),
         (["to-sever"], "there is no command 'to-sever'; did you mean 'replay to-server'?"),
-        (
-            ["zzz"],
-            "there is no command 'zzz'; there are run, config, healthcheck, capture, rules, replay, "
-            "cassette, analyze",
-        ),
+        (["zzz"], f"there is no command 'zzz'; there are {', '.join(COMMANDS)}"),
         (["run", "--upstraem", "x"], "--upstream"),
         (
             ["run", "-u", "x:1", "--rules", "a", "--rules", "b"],
