@@ -164,15 +164,15 @@ def bare_relay(upstream: int) -> Iterator[Way]:
 
 
 @contextlib.contextmanager
-def haproxy(upstream: int, folder: Path) -> Iterator[Way]:
-    """Run haproxy in TCP mode."""
+def haproxy(upstream: int, folder: Path, bind: str = "") -> Iterator[Way]:
+    """Run haproxy in TCP mode.  bind: further words for its listener."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     config = folder / "haproxy.cfg"
     config.write_text(
         "defaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n"
-        f"listen nats\n bind 127.0.0.1:{port}\n server s 127.0.0.1:{upstream}\n"
+        f"listen nats\n bind 127.0.0.1:{port}{bind}\n server s 127.0.0.1:{upstream}\n"
     )
     process = subprocess.Popen(["haproxy", "-db", "-f", str(config)], stderr=subprocess.DEVNULL)
     try:
