@@ -118,24 +118,22 @@ class Connections:
     async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
         """Serve one connection to its end.  conn: its number, counted from 1."""
         opened, peer = now_ns(), leg.peer
+        end: End | None = End(close_reasons.KILLED)  # without a session; stays where we are cancelled
         try:
             with self._limits.opening():
                 client, facts = await self._opening.open(leg, listener)
-            if (refusal := self._recording.refusal()) is not None:
-                self._emit(Closed(opened, conn, refusal.cause, refusal.detail, client=facts.peer))
-            else:
+            end, peer = self._recording.refusal(), facts.peer
+            if end is None:
                 await self._serve(_Accepted(client, leg, facts, conn, opened, listener))
         except OpeningFailed as error:
-            self._unopened(End(error.cause, str(error)), conn, peer, opened)
+            end = End(error.cause, str(error))
         except Exception as error:  # as in `_serve`
-            self._unopened(self._failed(conn, error), conn, peer, opened)
+            end = self._failed(conn, error)
         finally:
             leg.close()
-
-    def _unopened(self, end: End, conn: int, peer: str, opened: int) -> None:
-        """Report the end of a connection that had no session."""
-        now = now_ns()
-        self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
+            if end is not None:
+                now = now_ns()
+                self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
 
     async def _serve(self, accepted: _Accepted) -> None:
         client, conn = accepted.leg, accepted.conn

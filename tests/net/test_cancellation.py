@@ -181,8 +181,8 @@ LONG = pytest.mark.long
     [
         pytest.param("plain", "plain", "python", marks=LONG),
         pytest.param("plain", "plain", "native", marks=LONG),
-        pytest.param("after INFO", "plain", "native"),
-        pytest.param("before INFO", "after INFO", "native", marks=LONG),
+        pytest.param("after INFO", "plain", "native", marks=LONG),
+        pytest.param("before INFO", "after INFO", "native"),
         pytest.param("plain", "before INFO", "native", marks=LONG),
     ],
 )
