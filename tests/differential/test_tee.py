@@ -15,11 +15,11 @@ import nats
 import pytest
 import trio
 
-from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
+from tests.differential.wirelog import settings_before
 from tests.kit.captures import legs
 from tests.kit.servers import NatsServer
 from tests.kit.tee import Tee
@@ -35,8 +35,7 @@ async def between_tees(server: NatsServer, record: Path) -> AsyncIterator[tuple[
     closed = trio.Event()
     async with trio.open_nursery() as nursery:
         port = await nursery.start(inner.serve)
-        settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),))
-        proxy = Proxy(replace(settings, record=RecordSettings(record)))
+        proxy = Proxy(replace(settings_before(port), record=RecordSettings(record)))
         proxy.subscribe(lambda event: closed.set() if isinstance(event, Closed) else None)
         (address,) = await nursery.start(proxy.serve)
         outer = Tee(address.host, address.port)

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.net.proxy import Proxy
 from tests.differential.differences import DIFFERENCES
+from tests.differential.wirelog import settings_before
 from tests.kit.servers import NatsServer, executable
 
 QUIET = 0.4  # seconds without a byte: the server has said what it had to say
@@ -170,7 +169,7 @@ async def _send(stream: trio.SocketStream, program: bytes, rng: random.Random) -
 
 async def compare(server: NatsServer, programs: dict[str, bytes]) -> dict[str, tuple[object, object]]:
     """Run programs on both paths; return those whose outcomes differ."""
-    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),)))
+    proxy = Proxy(settings_before(server.port))
     differ: dict[str, tuple[object, object]] = {}
     limit = trio.CapacityLimiter(24)
 
@@ -237,9 +236,7 @@ async def test_other_versions(version: str) -> None:
 async def test_intended_differences_are_closed_with_an_error(nats_server: NatsServer, name: str) -> None:
     """What the list names is refused, whatever the server would do."""
     program, _ = DIFFERENCES[name]
-    proxy = Proxy(
-        ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", nats_server.port)),))
-    )
+    proxy = Proxy(settings_before(nats_server.port))
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
         heard, state = await outcome(address.port, PLAIN + program, 1)

@@ -17,8 +17,13 @@ _ALL = Interest((Clause(ALL_OPS, Need.PAYLOAD),))
 
 
 def settings_before(port: int) -> ProxySettings:
-    """Return the settings of a proxy before a server on this machine."""
-    return ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),))
+    """Return the settings of a proxy before a server on this machine.
+
+    Without a time limit for the first frame: a server has none for users without a password, and a busy
+    machine may take longer than the default.
+    """
+    server = Server(Address("127.0.0.1", port))
+    return ProxySettings(listen=(Listener(),), upstream=(server,), auth_timeout=0)
 
 
 def split(data: bytes, dice: random.Random) -> list[bytes]:
