@@ -3,8 +3,9 @@
 Maps and programs are generated; each program is played to a server whose users have the maps, and through the
 proxy to one whose users have none.  Each map has an account of its own, so that programs do not meet.  What
 only the server can do (see `rules explain`) is kept out by the generator: subscriptions of one queue group
-have one member, clients do not ask for 503s, and a sid that has an auto-unsubscribe count is not used again
-(under a delivery filter that count is the proxy's, so the server frees the sid later).
+have one member, clients do not ask for 503s, a sid that has an auto-unsubscribe count is not used again
+(under a delivery filter that count is the proxy's, so the server frees the sid later), and a client answers
+only what it has got (the server opens a reply subject as it delivers, the proxy as the delivery passes).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from tests.differential.wirelog import fair, play, settings_before, split
+from tests.differential.wirelog import fair, play, settings_before, split, with_accounts
 from tests.kit.servers import NatsServer
 
 MAPS = 100
@@ -71,21 +72,24 @@ def permission_map(dice: random.Random) -> dict[str, Any]:
     return result or {"publish": {"deny": ["a.>"]}}
 
 
-def publication(dice: random.Random) -> bytes:
+def publication(dice: random.Random) -> tuple[str, str, bytes]:
+    """Return subject, reply subject and frame."""
     name = dice.choice(
         [subject(dice, 0.15), subject(dice, 0.0), subject(dice, 0.0), "a..b", "c.", "_GR_.x"][
             : 4 + dice.randrange(3)
         ]
     )
-    reply = " " + subject(dice, 0.1) if dice.random() < 0.3 else ""
+    reply = subject(dice, 0.1) if dice.random() < 0.3 else ""
+    names = f"{name} {reply}".rstrip()
     if dice.random() < 0.2:
         block, body = b"NATS/1.0\r\nA: b\r\n\r\n", b"y"
-        return f"HPUB {name}{reply} {len(block)} {len(block) + 1}\r\n".encode() + block + body + b"\r\n"
-    return f"PUB {name}{reply} 1\r\nx\r\n".encode()
+        frame = f"HPUB {names} {len(block)} {len(block) + 1}\r\n".encode() + block + body + b"\r\n"
+        return name, reply, frame
+    return name, reply, f"PUB {names} 1\r\nx\r\n".encode()
 
 
-def program(dice: random.Random, user: str) -> tuple[list[bytes], int]:
-    """Return what a client sends, write by write, and how many PONGs end it."""
+def program(dice: random.Random, user: str) -> tuple[list[bytes | int], int]:
+    """Return what a client sends, write by write (see `play`), and how many PONGs end it."""
     mode = dice.choice([(False, False), (True, False), (False, True), (True, True)])
     connect = {
         "user": user,
@@ -96,7 +100,9 @@ def program(dice: random.Random, user: str) -> tuple[list[bytes], int]:
         "protocol": 1,
     }
     frames = [b"CONNECT " + json.dumps(connect).encode() + b"\r\n"]
-    pings = 0
+    chunks: list[bytes | int] = []
+    sent = pings = 0
+    replies: set[str] = set()
     limited: set[int] = set()
     for number in range(dice.randint(3, 25)):
         roll = dice.random()
@@ -124,23 +130,30 @@ def program(dice: random.Random, user: str) -> tuple[list[bytes], int]:
             frames.append(b"PING\r\n")
             pings += 1
         else:
-            frames.append(publication(dice))
+            name, reply, frame = publication(dice)
+            if name in replies:
+                frames.append(b"PING\r\n")
+                pings += 1
+                chunks += [*split(b"".join(frames[sent:]), dice), pings]
+                sent = len(frames)
+            frames.append(frame)
+            replies.add(reply)
     ends = dice.random()
     if ends < 0.1:
         frames.append(dice.choice([b"FOO\r\n", b"PUB a\r\n", b"PUB a 2\r\nxyz\r\n"]))
     else:
         frames.append(b"PING\r\n")
-    return split(b"".join(frames), dice), pings + 1
+    return [*chunks, *split(b"".join(frames[sent:]), dice)], pings + 1
 
 
 def config(maps: list[dict[str, Any]], *, secured: bool) -> str:
     accounts = {}
-    for number, found in enumerate(maps):
+    for number, permissions in enumerate(maps):
         user: dict[str, Any] = {"user": f"u{number}", "password": "p"}
         if secured:
-            user["permissions"] = found
+            user["permissions"] = permissions
         accounts[f"A{number}"] = {"users": [user]}
-    return "accounts " + json.dumps(accounts)
+    return with_accounts(accounts)
 
 
 async def compare(maps: list[dict[str, Any]], per_map: int, seed: int) -> list[str]:
@@ -166,7 +179,7 @@ async def compare(maps: list[dict[str, Any]], per_map: int, seed: int) -> list[s
                     if fair(expected) != fair(found):
                         wrong.append(
                             f"map {number} turn {turn}: {json.dumps(maps[number])}\n"
-                            f"{b''.join(chunks).decode()}\n"
+                            f"{b''.join(chunk for chunk in chunks if isinstance(chunk, bytes)).decode()}\n"
                             f"server {expected}\nproxy  {found}"
                         )
 

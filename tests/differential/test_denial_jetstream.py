@@ -25,7 +25,7 @@ from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, S2C, Op
 from natsproxy.wire.scanner import Interest, Scanner
-from tests.differential.wirelog import settings_before
+from tests.differential.wirelog import settings_before, with_accounts
 from tests.kit.servers import NatsServer
 
 DENIED = ["secret.>", "$KV.B.secret", "rp.secret.>"]
@@ -237,9 +237,7 @@ def config(*, secured: bool) -> str:
     user: dict[str, Any] = {"user": "u", "password": "p"}
     if secured:
         user["permissions"] = {"subscribe": {"deny": DENIED}}
-    return "accounts " + json.dumps(
-        {"A": {"jetstream": "enabled", "users": [user, {"user": "w", "password": "p"}]}}
-    )
+    return with_accounts({"A": {"jetstream": "enabled", "users": [user, {"user": "w", "password": "p"}]}})
 
 
 @pytest.mark.server

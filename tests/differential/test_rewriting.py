@@ -20,7 +20,7 @@ from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.wire.ops import S2C
 from natsproxy.wire.parse import frames
-from tests.differential.wirelog import fair, play, settings_before
+from tests.differential.wirelog import fair, play, settings_before, with_accounts
 from tests.kit.servers import NatsServer
 
 MAPPINGS = 120
@@ -77,7 +77,7 @@ def accounts(mappings: list[dict[str, Any]] | None, count: int) -> str:
         config[f"A{number}"] = {"users": [{"user": f"u{number}", "password": "p"}]}
         if mappings is not None:
             config[f"A{number}"]["mappings"] = mappings[number]
-    return "accounts " + json.dumps(config)
+    return with_accounts(config)
 
 
 async def destinations(port: int, user: int, published: list[str]) -> list[bytes]:

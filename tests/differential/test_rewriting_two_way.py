@@ -26,17 +26,17 @@ from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, S2C, Op
 from natsproxy.wire.scanner import Interest, Scanner
-from tests.differential.wirelog import fair, settings_before
+from tests.differential.wirelog import fair, settings_before, with_accounts
 from tests.kit.servers import NatsServer
 
 DEEP = os.environ.get("NATSPROXY_TEST_PROFILE") == "deep"
 CONVERSATIONS = 400 if DEEP else 30
 STEPS = 16
 WORDS = ("a", "b", "new", "eu-1")
-USERS = """accounts {
-  PLAIN { users: [{user: plain, password: p}] }
-  MAPPED { users: [{user: mapped, password: p}] }
-}"""
+USERS = {
+    "PLAIN": {"users": [{"user": "plain", "password": "p"}]},
+    "MAPPED": {"users": [{"user": "mapped", "password": "p"}]},
+}
 BLOCK = "NATS/1.0\r\nA: b\r\n\r\n"
 
 
@@ -251,7 +251,7 @@ async def hold(ports: tuple[int, int], user: str, steps: list[Step], tongue: Ton
 async def test_each_side_sees_the_mapping_of_what_the_other_did() -> None:
     dice = random.Random(31)
     said = 0
-    with NatsServer(USERS) as server, trio.fail_after(120):
+    with NatsServer(with_accounts(USERS)) as server, trio.fail_after(120):
         proxy = Proxy(settings_before(server.port))
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import trio
 
@@ -26,6 +29,14 @@ def settings_before(port: int) -> ProxySettings:
     return ProxySettings(listen=(Listener(),), upstream=(server,), auth_timeout=0)
 
 
+def with_accounts(accounts: dict[str, Any]) -> str:
+    """Return the configuration of a server with accounts.
+
+    A client may take a minute to log in: a busy machine may take longer than the default of two seconds.
+    """
+    return "authorization { timeout: 60 }\naccounts " + json.dumps(accounts)
+
+
 def split(data: bytes, dice: random.Random) -> list[bytes]:
     """Cut bytes at random places."""
     cuts = (
@@ -36,15 +47,31 @@ def split(data: bytes, dice: random.Random) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-async def play(port: int, chunks: list[bytes], pongs: int, *, greeting: bytes = b"") -> list[bytes]:
+async def play(port: int, chunks: Sequence[bytes | int], pongs: int, *, greeting: bytes = b"") -> list[bytes]:
     """Send chunks; return what came back (INFO apart) up to the last of `pongs`, or to the end.
 
+    chunks: a number among them is how many PONGs are awaited before the next chunk.
     greeting: a CONNECT and a PING whose PONG is awaited first (a server knows the account's mappings only for
     what it reads after the CONNECT).
     """
     scanner = Scanner(S2C, _ALL)
     heard: list[bytes] = []
     stream = await trio.open_tcp_stream("127.0.0.1", port)
+
+    async def hear(count: int) -> None:
+        while heard.count(b"PONG\r\n") < count and b"EOF" not in heard:
+            try:
+                data = await stream.receive_some(65536)
+            except trio.BrokenResourceError:  # RST behind an -ERR
+                data = b""
+            if not data:
+                heard.append(b"EOF")
+            scanner.feed(data)
+            while (frame := scanner.next()) is not None:
+                assert isinstance(frame, Frame), frame
+                if frame.op != Op.INFO:
+                    heard.append(frame.raw)
+
     async with stream:
         with trio.fail_after(20):
             if greeting:
@@ -53,24 +80,14 @@ async def play(port: int, chunks: list[bytes], pongs: int, *, greeting: bytes = 
                 while b"PONG\r\n" not in line:
                     line += await stream.receive_some(65536)
             for chunk in chunks:
+                if isinstance(chunk, int):
+                    await hear(chunk)
+                    continue
                 try:
                     await stream.send_all(chunk)
                 except trio.BrokenResourceError:
                     break
-            while pongs > 0:
-                try:
-                    data = await stream.receive_some(65536)
-                except trio.BrokenResourceError:  # RST behind an -ERR
-                    data = b""
-                if not data:
-                    heard.append(b"EOF")
-                    break
-                scanner.feed(data)
-                while (frame := scanner.next()) is not None:
-                    assert isinstance(frame, Frame), frame
-                    if frame.op != Op.INFO:
-                        heard.append(frame.raw)
-                    pongs -= frame.op == Op.PONG
+            await hear(pongs)
     return heard
 
 
