@@ -55,7 +55,7 @@ class Numbers:
     def __enter__(self) -> Numbers:
         self._subscriber.sendall(b'CONNECT {"verbose":false}\r\nSUB %s 1\r\nPING\r\n' % self._subject)
         greeting = b""
-        while not greeting.endswith(b"PONG\r\n"):
+        while b"PONG\r\n" not in greeting:
             greeting += self._subscriber.recv(4096)
         for thread in self._threads:
             thread.start()

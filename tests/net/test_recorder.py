@@ -101,11 +101,11 @@ async def ask(stream: trio.SocketStream, data: bytes) -> bool:
     with trio.fail_after(20):
         try:
             await stream.send_all(data + b"PING\r\n")
-            while not received.endswith(b"PONG\r\n") and (more := await stream.receive_some()):
+            while b"PONG\r\n" not in received and (more := await stream.receive_some()):
                 received += more
         except trio.BrokenResourceError:
             return False
-    return received.endswith(b"PONG\r\n")
+    return b"PONG\r\n" in received
 
 
 @asynccontextmanager
