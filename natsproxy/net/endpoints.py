@@ -9,7 +9,7 @@ A resolver that fails or is slow does not take the servers away: a name keeps it
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import trio
@@ -17,6 +17,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.config.settings import Server
 
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - only compared, never bound
 _PATIENCE = 1.0  # seconds for a resolver once there is an endpoint to go on with
 
 
@@ -31,6 +32,22 @@ class Endpoint(NamedTuple):
     def address(self) -> Address:
         """The IP address and the port."""
         return Address(self.sockaddr[0], self.sockaddr[1])
+
+    def leads_to(self, listening: Iterable[Address]) -> bool:
+        """Tell whether a connection would come to one of these listeners of this process."""
+        host, port = self.address.host, self.address.port
+        return any(
+            port == listener.port and (host == listener.host or (listener.host in _ANY and self._is_here()))
+            for listener in listening
+        )
+
+    def _is_here(self) -> bool:
+        with socket.socket(self.family, socket.SOCK_DGRAM) as trial:
+            try:
+                trial.bind((self.sockaddr[0], 0, *self.sockaddr[2:]))
+            except OSError:  # no address of this machine
+                return False
+            return True
 
     def __str__(self) -> str:
         named, host = self.server.address, self.sockaddr[0]

@@ -93,6 +93,7 @@ class Proxy:
             background.start_soon(self._connections.watch)
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
+            self._connections.upstreams.listening = self.listen
             try:
                 if self.settings.record is not None:
                     self.start_recording(self.settings.record)

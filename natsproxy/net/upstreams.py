@@ -46,6 +46,7 @@ class ClientLeft(Exception):
 class Upstreams:
     """The servers of a proxy.  clock: in nanoseconds, for events.  seed: of the random order.
 
+    listening: the addresses of our own listeners.
     unready: the reason why there was no server at the last attempt; None after one that had an INFO.
     """
 
@@ -57,6 +58,7 @@ class Upstreams:
         clock: Callable[[], int],
         seed: int,
     ) -> None:
+        self.listening: tuple[Address, ...] = ()
         self.unready: str | None = "no server has answered yet"
         self._settings = settings
         self._learned: tuple[Server, ...] = ()
@@ -109,6 +111,10 @@ class Upstreams:
         With reasons, a server that greets is one that tells the client why.
         """
         endpoints, unresolved = await self._resolver.look_up(self._servers())
+        for endpoint in [one for one in endpoints if one.leads_to(self.listening)]:
+            # A name, or what a cluster advertises, may lead back: each connection would make another one.
+            endpoints.remove(endpoint)
+            unresolved.append(f"{endpoint} is natsproxy's own address: name the server")
         race = Race(partial(self._dialer.dial, client=client))
         dialled = await race.run(self._health.in_order(endpoints))
         for endpoint in (*race.failures, *race.slow):

@@ -220,8 +220,14 @@ async def stage(*servers: FakeServer | str, start: bool = True, **settings: obje
                 server.rpartition(":") if isinstance(server, str) else ("127.0.0.1", "", server.port)
             )
             upstream.append(Server(Address(host, int(port))))
-        values = {"connect_timeout": LIMIT * SECOND, "upstream_randomize": False, "drain": SECOND, **settings}
-        proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=tuple(upstream), **values))  # type: ignore[arg-type]
+        values = {
+            "listen": (Listener(),),
+            "connect_timeout": LIMIT * SECOND,
+            "upstream_randomize": False,
+            "drain": SECOND,
+            **settings,
+        }
+        proxy = Proxy(ProxySettings(upstream=tuple(upstream), **values))  # type: ignore[arg-type]
         await nursery.start(proxy.serve)
         on = Stage(proxy)
         try:
@@ -522,6 +528,27 @@ async def test_a_name_leads_to_several_addresses() -> None:
             assert await on.ask() == "s"
             assert on.notices() == ["the upstream is back"]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+async def test_a_name_that_leads_back_is_passed_over(host: str) -> None:
+    """Each connection would make another one, without end."""
+    names = Names(proxy=["127.0.0.1"])
+    trio.socket.set_custom_hostname_resolver(names)
+    with socket.create_server((host, 0)) as free:
+        own = free.getsockname()[1]
+    good = FakeServer("good")
+    async with stage(f"proxy:{own}", good, listen=(Listener(Address(host, own)),)) as on:
+        assert await on.ask() == "good"
+        reason = f"proxy:{own} (127.0.0.1) is natsproxy's own address: name the server"
+        assert on.notices() == [f"a server cannot be used: {reason}"]
+        good.stop()
+        assert await on.ask() == ""
+        assert f"the upstream cannot be used: {reason}" in on.notices()
+        assert on.proxy.accepted == 2
+        names.answers["proxy"] = ["127.0.0.2"]  # another machine's, if the listener is for one address only
+        assert await on.ask() == ""
+        assert ("127.0.0.2) is natsproxy's own" in "".join(on.notices())) == (host == "0.0.0.0")
 
 
 @pytest.mark.usefixtures("_plane")
