@@ -24,7 +24,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import collide, is_subset
 from natsproxy.rules.file import values
 from natsproxy.rules.file.reader import Place, RuleReader, unknown_word
-from natsproxy.rules.model.gate import Gate
+from natsproxy.rules.model.gate import OPEN, Gate
 from natsproxy.rules.model.roles import Role
 from natsproxy.rules.model.rule import REQUIRED, Convert, Kind, Rule, Setting
 from natsproxy.rules.model.selector import (
@@ -180,7 +180,8 @@ def _peer(value: Any) -> Peer:
 
 
 def _gate(found: dict[str, Any]) -> Gate:
-    return Gate(per_proxy=found.pop("per") == "proxy", **found)
+    gate = Gate(per_proxy=found.pop("per") == "proxy", **found)
+    return OPEN if gate == OPEN else gate  # which each connection asks of each rule
 
 
 def _selector(reader: RuleReader, kind: Kind) -> Selector:
