@@ -99,7 +99,7 @@ def test_rules_do_the_same_on_both_planes(script: Conversation, names: list[str]
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
     st.booleans(),
 )
-@settings(max_examples=1_000)
+@settings(max_examples=500)
 def test_rules_do_the_same_in_many_conversations(
     script: Conversation, names: list[str], record: bool
 ) -> None:
