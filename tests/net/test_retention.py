@@ -244,14 +244,18 @@ def written(folder: Path, owner: str, wall: int = 1, *, close: bool = True) -> C
     return writer
 
 
-def test_the_oldest_goes_first_and_an_open_one_never(tmp_path: Path) -> None:
+def test_the_oldest_goes_first_and_an_open_one_never(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Another process may write to the same folder under the same owner: its lock says so."""
     retention = Retention(RecordSettings(tmp_path, keep=Keep(size=1)), OWNER)
     newer, older = written(tmp_path, OWNER, 2).file, written(tmp_path, OWNER, 1).file
     busy, other = written(tmp_path, OWNER, 0, close=False), written(tmp_path, "host 127.0.0.1:4223").file
     assert None not in (newer, older, busy.file, other)
     link = tmp_path / "link.ncap"
-    link.symlink_to(tmp_path.parent / "elsewhere.ncap")
+    elsewhere = written(tmp_path_factory.mktemp("elsewhere"), OWNER).file
+    assert elsewhere is not None
+    link.symlink_to(elsewhere)
     retention.look(tmp_path / "current.ncap")
     expired = retention.make_room(0)
     assert expired is not None

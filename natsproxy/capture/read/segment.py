@@ -212,7 +212,9 @@ class CaptureFile:
 def unreadable(error: OSError, path: Path | str) -> UnreadableCapture:
     """Return the error of a segment that cannot be opened or read."""
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):  # nor is it a link to nothing
-        return MissingCapture("it was deleted before it was read", path=path)
+        return MissingCapture(
+            "it was deleted before it was read (a larger --record-keep keeps it)", path=path
+        )
     return UnreadableCapture(f"cannot read it: {error.strerror or error}", path=path)
 
 
