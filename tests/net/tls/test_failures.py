@@ -367,3 +367,22 @@ async def test_the_subject_of_a_clients_certificate_is_known(authority: Authorit
                 await secured.aclose()
                 closed = await one.closed()
         assert closed.tls_subject.startswith("CN=ann,")
+
+
+async def test_a_client_too_many(authority: Authority) -> None:
+    """It gets INFO and the reason in plain text, as from the server: there was no time for a handshake."""
+    config = authority.server_config() + "max_connections: 1\n"
+    with NatsServer(config) as real, NatsServer() as plain:
+        made = replace(settings(authority, "after INFO", "plain", plain.port), max_connections=1)
+        async with running(made) as one:
+            said = []
+            for port in (real.port, one.address.port):
+                held = await trio.open_tcp_stream("127.0.0.1", port)
+                secured = trio.SSLStream(held, authority.client_context(), server_hostname="127.0.0.1")
+                assert (await first_line(held)).startswith(b"INFO ")
+                await secured.send_all(CONNECT)
+                assert await secured.receive_some()
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+                said.append((await read_to_end(stream)).split(b"\r\n")[1:])
+                await held.aclose()
+            assert said[0] == said[1] == [b"-ERR 'maximum connections exceeded'", b""]
