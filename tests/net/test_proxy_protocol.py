@@ -59,14 +59,14 @@ async def proxied(settings: ProxySettings, rules: str = "") -> AsyncIterator[tup
 
 
 async def talk(address: Address, pieces: list[bytes], until: bytes = b"") -> bytes:
-    """Send pieces one after the other; return what comes, to the end or to the given bytes."""
+    """Send pieces one after the other; return what comes, to the end or to the line of the given bytes."""
     async with await trio.open_tcp_stream(address.host, address.port) as stream:
         for piece in pieces:
             await stream.send_all(piece)
             await trio.testing.wait_all_tasks_blocked()
         received = b""
         with trio.fail_after(30):
-            while not until or until not in received:
+            while not until or until not in received or not received.endswith(b"\r\n"):
                 try:
                     more = await stream.receive_some(4096)
                 except trio.BrokenResourceError:  # closed while bytes of ours were unread
