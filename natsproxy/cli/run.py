@@ -22,6 +22,7 @@ from natsproxy.cli.paths import FilePath
 from natsproxy.cli.service import Service
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
+from natsproxy.config.identity import read_identity
 from natsproxy.config.option import Option
 from natsproxy.config.options import OPTIONS
 from natsproxy.errors import ConfigError, Exit
@@ -120,8 +121,8 @@ def run(config: Path | None, **values: Any) -> None:
     """Relay between clients and a server.
 
     Settings come from defaults, --config, NATSPROXY_* and flags; a later one wins (see natsproxy config).
-    SIGTERM and SIGINT drain, a second one stops at once.  SIGHUP reloads rules and
-    certificates, reopens the log and starts a new segment of the capture.
+    SIGTERM and SIGINT drain, a second one stops at once.  SIGHUP reloads rules, certificates,
+    credentials and users, reopens the log and starts a new segment of the capture.
 
     \b
     natsproxy run --upstream nats://127.0.0.1:4223
@@ -143,6 +144,7 @@ def run(config: Path | None, **values: Any) -> None:
             values["rules"],
             watched=values["watch_files"],
             log_rate=values["log_rate"],
+            identity=partial(read_identity, values) if proxy.settings.identity is not None else None,
             supervision=supervision if supervision.wanted else None,
         )
         service.load_rules()

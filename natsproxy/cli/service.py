@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,16 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import NONE_NAMED
 from natsproxy.rules.model.rule import Rule
+from natsproxy.session.identity import Identity
 
 
 class Service:
     """A proxy with a log and signals.
 
     config, rules: the files with its rules; a rules file wins.  watched: a change of these files, or of those
-    of certificates, loads them again.  supervision: tells others of the proxy.  log_rate: the most events
-    that are logged in a second.  stopped_at_once: True after a second signal ended it before it was drained.
+    of certificates and of the identity, loads them again.  supervision: tells others of the proxy.  log_rate:
+    the most events that are logged in a second.  identity: reads the proxy's login and its users anew.
+    stopped_at_once: True after a second signal ended it before it was drained.
     """
 
     def __init__(
@@ -39,19 +41,24 @@ class Service:
         watched: bool = False,
         supervision: Supervision | None = None,
         log_rate: int = 0,
+        identity: Callable[[], tuple[Identity | None, Mapping[str, bytes]]] | None = None,
     ) -> None:
         self._proxy = proxy
         self._file = file
         self._config = config
         self._rules = rules
         self._supervision = supervision
+        self._identity = identity
         of_rules = [file for file in (rules or config,) if file is not None]
         of_tls = proxy.settings.certificate_files()
-        if watched and not of_rules and not of_tls:
-            raise ConfigError("watch-files is for rules and certificates: there are no files of these")
+        of_identity = proxy.settings.identity_files
+        if watched and not (of_rules or of_tls or of_identity):
+            raise ConfigError("watch-files is for rules, certificates and credentials: there is no such file")
         self._watched = watched
         self._rules_watch, self._tls_watch = FileWatch(*of_rules), FileWatch(*of_tls)
-        self._tls_watch.reading()  # the proxy has just read them
+        self._identity_watch = FileWatch(*of_identity)
+        for watch in (self._tls_watch, self._identity_watch):
+            watch.reading()  # the proxy has just read them
         self._log_rate = log_rate
         self.stopped_at_once = False
 
@@ -96,6 +103,7 @@ class Service:
             if self._watched:
                 nursery.start_soon(self._on_change, self._rules_watch, self._reload_rules, log)
                 nursery.start_soon(self._on_change, self._tls_watch, self._reload_certificates, log)
+                nursery.start_soon(self._on_change, self._identity_watch, self._reload_identity, log)
             await proxy.done.wait()
             nursery.cancel_scope.cancel()
         events.close()
@@ -127,6 +135,7 @@ class Service:
         except NatsproxyError as error:
             log.error("the log stays where it was", reason=str(error))
         self._reload_certificates(log)
+        self._reload_identity(log)
         self._reload_rules(log)
 
     async def _on_change(self, watch: FileWatch, reload: Callable[[Any], None], log: Any) -> None:
@@ -141,6 +150,15 @@ class Service:
                 log.info("certificates reloaded")
         except NatsproxyError as error:
             log.error("the certificates stay as they were", reason=str(error))
+
+    def _reload_identity(self, log: Any) -> None:
+        self._identity_watch.reading()
+        try:
+            if self._identity is not None:
+                self._proxy.load_identity(*self._identity())
+                log.info("credentials and users reloaded")
+        except NatsproxyError as error:
+            log.error("credentials and users stay as they were", reason=str(error))
 
     def _reload_rules(self, log: Any) -> None:
         try:

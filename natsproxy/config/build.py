@@ -18,7 +18,7 @@ from typing import Any
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
-from natsproxy.config.identity import client_users, identity
+from natsproxy.config.identity import identity_files, read_identity
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import Keep, ProxySettings, RecordSettings, TlsSettings, UpstreamTls
 from natsproxy.errors import ConfigError
@@ -142,6 +142,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         if server in o["upstream"][:number]:
             raise ConfigError(f"upstream {server} is given twice")
     _check_tls(o)
+    known, users = read_identity(o)
     return ProxySettings(
         listen=tuple(o["listen"]),
         upstream=tuple(o["upstream"]),
@@ -181,9 +182,10 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
             insecure=o["upstream_tls_insecure"],
         ),
         seed=o["seed"],
-        identity=identity(o),
+        identity=known,
+        identity_files=identity_files(o),
         upstream_proxy_protocol=_VERSIONS[o["upstream_proxy_protocol"]],
-        client_users=client_users(o["client_users"]),
+        client_users=users,
         record=_record_settings(o) if o["record"] is not None else None,
     )
 

@@ -22,6 +22,17 @@ _VARIABLE: Final = "env:"
 _HASH: Final = re.compile(r"\$2[abxy]\$[0-3][0-9]\$[./A-Za-z0-9]{53}")
 
 
+def read_identity(o: Mapping[str, Any]) -> tuple[Identity | None, dict[str, bytes]]:
+    """Return the identity of option values, None for none, and its table of users.  Raises ConfigError."""
+    return identity(o), client_users(o["client_users"])
+
+
+def identity_files(o: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the files that `read_identity` reads."""
+    named = [o[key] for key in ("upstream_credentials", "proxy_key", "client_users") if o[key] is not None]
+    return tuple(Path(each).expanduser() for each in named if not str(each).startswith(_VARIABLE))
+
+
 def identity(o: Mapping[str, Any]) -> Identity | None:
     """Return the identity that option values (by `Option.key`) describe, None for none.
 

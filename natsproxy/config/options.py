@@ -241,7 +241,7 @@ OPTIONS: Final = (
         "watch-files",
         values.boolean,
         False,
-        "Reload rules and certificates when their files change, in the same segment of the capture.",
+        "Reload rules, certificates, credentials and users when their files change, in the same segment.",
     ),
     Option(
         "ready-file",

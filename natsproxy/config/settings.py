@@ -179,7 +179,8 @@ class ProxySettings:
 
     One name differs: queue_bytes is the option `queue`.  It also bounds a WebSocket frame, which is received
     whole.  identity: its login at servers, None for none.  client_users: bcrypt hashes by user.
-    upstream_proxy_protocol: the version of the header that servers get, None for none.
+    identity_files: both were read from them.  upstream_proxy_protocol: the version of the header that servers
+    get, None for none.
     """
 
     listen: tuple[Listener, ...] = (Listener(Address("127.0.0.1", 4222)),)
@@ -207,6 +208,7 @@ class ProxySettings:
     seed: int | None = None
     identity: Identity | None = None
     upstream_proxy_protocol: int | None = None
+    identity_files: tuple[Path, ...] = ()
     client_users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     record: RecordSettings | None = None
 

@@ -34,10 +34,14 @@ class ClientUsers:
             text = "a table of users needs the package bcrypt: pip install 'natsproxy[identity]'"
             raise ConfigError(text) from None
         self._matches = checkpw
-        self._hashes = dict(hashes)
-        self._all = sorted(self._hashes.values())
+        self.load(hashes)
         self._salt = secrets.token_bytes(32)
         self._limiter = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) // 2))
+
+    def load(self, hashes: Mapping[str, bytes]) -> None:
+        """Put another table in the place of this one, for later logins."""
+        self._hashes = dict(hashes)
+        self._all = sorted(self._hashes.values())
 
     async def refusal(self, user: str, password: str) -> str | None:
         """Return why a client is not the user that it says it is, as a clause; None where it is."""

@@ -7,7 +7,7 @@ the server's greeting, and every connection ends with `Closed`, however it ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -40,6 +40,7 @@ from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, Send, SessionSettings
 from natsproxy.session.budget import Budget
 from natsproxy.session.handlers import Hooks
+from natsproxy.session.identity import Identity
 from natsproxy.session.session import Session
 from natsproxy.units import MIB
 from natsproxy.wire.ops import S2C
@@ -103,6 +104,13 @@ class Connections:
         self.chain = chain
         for relay in list(self.relays.values()):
             relay.swap(chain)
+
+    def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
+        """Let new connections have another login at servers, and later logins of clients another table."""
+        self._session_settings = replace(self._session_settings, identity=identity)
+        self._tls_settings = replace(self._tls_settings, identity=identity)
+        if self._users is not None:
+            self._users.load(users)
 
     async def wait_closed(self) -> None:
         """Wait until no connection is relayed."""

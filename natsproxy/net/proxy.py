@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -33,6 +33,7 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
+from natsproxy.session.identity import Identity
 from natsproxy.units import MIB
 
 _DRAIN_STEP: Final = 50  # connections that a drain ends at once, or more where half its time needs more
@@ -244,6 +245,10 @@ class Proxy:
         on: False to let them pass again.  Raises KeyError where there is no such connection.
         """
         self.relays[conn].control(partial(Control.suspend, on=on))
+
+    def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
+        """Let new connections have another login at servers, and later logins of clients another table."""
+        self._connections.load_identity(identity, users)
 
     # -- captures
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,14 @@ import bcrypt
 import pytest
 from click.testing import CliRunner
 
+from natsproxy.addresses import Address, split_host_port
 from natsproxy.cli import main
 from natsproxy.config.build import proxy_settings
 from natsproxy.config.identity import client_users
 from natsproxy.config.options import OPTIONS
 from natsproxy.errors import ConfigError
 from tests.kit.accounts import seed
+from tests.kit.servers import NatsServer
 
 HASH = bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()
 USERS = f'[[users]]\nuser = "ann"\npassword = "{HASH}"\n'
@@ -142,3 +148,58 @@ def test_the_settings_show_names_only(files: Path) -> None:
     rows = json.loads(done.output)
     assert rows["upstream-credentials"]["value"] == "own"
     assert rows["proxy-key"]["value"] == "env:X"
+
+
+def login(address: Address, user: str) -> bytes:
+    """Return the answer of a proxy to a login with the password "pw"."""
+    with (
+        socket.create_connection((address.host, address.port), 30) as client,
+        client.makefile("rwb") as stream,
+    ):
+        assert stream.readline().startswith(b"INFO")
+        stream.write(b'CONNECT {"verbose":false,"user":"%s","pass":"pw"}\r\nPING\r\n' % user.encode())
+        stream.flush()
+        return stream.readline()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_reload_reads_credentials_and_users_anew(files: Path, watched: bool) -> None:
+    """For later logins, by SIGHUP or when a file changes; one that is wrong changes nothing."""
+    with NatsServer(
+        'authorization { users: [{user: "svc", password: "hunter2"}, {user: b, password: b}] }'
+    ) as server:
+        command = ["run", "-l", "127.0.0.1:0", "-u", server.url, "--log-format", "json"]
+        command += ["--upstream-credentials", "own", "--client-users", "users"]
+        command += ["--watch-files"] if watched else []
+        process = subprocess.Popen(
+            [sys.executable, "-m", "natsproxy", *command], stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+
+        def logged(event: str) -> dict[str, Any]:
+            """Return the next line about an event."""
+            assert process.stderr is not None
+            lines = (json.loads(line) for line in process.stderr)
+            return next(line for line in lines if line["event"] == event)
+
+        try:
+            (listening,) = logged("listening")["listen"]
+            address = Address(*split_host_port(listening.rpartition("/")[2]))
+            assert (login(address, "ann"), login(address, "bob")[:4]) == (b"PONG\r\n", b"-ERR")
+            Path("users").write_text(USERS.replace("ann", "bob"))
+            Path("own").write_text('user = "b"\npassword = "b"\n')
+            if not watched:
+                process.send_signal(signal.SIGHUP)
+            logged("credentials and users reloaded")
+            assert (login(address, "bob"), login(address, "ann")[:4]) == (b"PONG\r\n", b"-ERR")
+            Path("users").write_text("broken")
+            if not watched:
+                process.send_signal(signal.SIGHUP)
+            assert "not valid TOML" in logged("credentials and users stay as they were")["reason"]
+            assert login(address, "bob") == b"PONG\r\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.communicate()
