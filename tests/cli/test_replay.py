@@ -241,7 +241,9 @@ async def _play_along(arguments: list[str], sent: bytes, until: bytes) -> tuple[
             await stream.send_all(sent)
             received = b""
             while until not in received:
-                received += await stream.receive_some()
+                more = await stream.receive_some()
+                assert more, "the played server has left"
+                received += more
         out, _ = await trio.to_thread.run_sync(process.communicate)
         return process.returncode, out
 
@@ -255,7 +257,7 @@ async def test_a_played_server_reports_as_a_comparison_does(
 ) -> None:
     lines = [(1, ">", b"SUB x 1\r\nPUB x 2\r\nhi\r\n"), (1, "<", b"MSG x 1 2\r\nhi\r\n")]
     capture, observed = write(tmp_path / "x.ncap", [*hello(1, "a"), *lines]), tmp_path / "o.ncap"
-    options = [str(capture), "--report", "--json", "--record", str(observed), "--timeout", "0.2"]
+    options = [str(capture), "--report", "--json", "--record", str(observed), "--timeout", "3"]
     sent = b'CONNECT {"verbose":false,"name":"a"}\r\nSUB x 7\r\nPUB x 2\r\n%b\r\n' % body
     code, out = await _play_along(options, sent, until)
     facts = json.loads(out)
