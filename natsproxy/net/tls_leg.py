@@ -25,7 +25,7 @@ from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.units import format_duration
 
-_SLICE: Final = 65_536  # bytes through a BIO at once: it keeps the largest size that it ever had
+_SLICE: Final = 32_768  # bytes through a BIO at once: it keeps the largest size that it ever had
 _RECORD: Final = 16_384  # bytes of the largest record
 _TLS: Final = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
 
