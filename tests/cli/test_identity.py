@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import bcrypt
 import pytest
 from click.testing import CliRunner
 
@@ -23,7 +22,7 @@ from natsproxy.errors import ConfigError
 from tests.kit.accounts import seed
 from tests.kit.servers import NatsServer
 
-HASH = bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()
+HASH = "$2b$04$Ohl5uOMog9q9uD3CNDowLus7DldEewU4ok39eOvB9Ct8P3C8FOMde"  # of "pw"; names of tests have it
 USERS = f'[[users]]\nuser = "ann"\npassword = "{HASH}"\n'
 OWN = 'user = "svc"\npassword = "hunter2"\n'
 SEED = seed()
