@@ -68,6 +68,7 @@ class Connections:
 
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
     upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes; the proxy sets it.
+    draining: those that have no server yet get none, because nobody would end them any more.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Connections:
         self.relays = relays
         self.chain = chain
         self.plane: Plane | None = None
+        self.draining = False
         self._settings = settings
         self._session_settings = _session_settings(settings)
         self._tls_settings = _with_tls(self._session_settings, settings.tls)
@@ -201,7 +203,10 @@ class Connections:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
         endpoint, server, greeting, secured = await self.upstreams.dial(accepted.facts, accepted.plain)
-        if (refusal := self._recording.refusal()) is not None:  # the disk filled up meanwhile
+        refusal = self._recording.refusal()  # the disk may have filled up meanwhile
+        if self.draining:
+            refusal = End(close_reasons.DRAINED, "natsproxy is shutting down")
+        if refusal is not None:
             server.close()
             return refusal
         client, _, facts, conn, opened, listener = accepted

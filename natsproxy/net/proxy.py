@@ -142,6 +142,7 @@ class Proxy:
         back to one server at once.
         """
         self._accepting.cancel()
+        self._connections.draining = True
         limit = self.settings.drain / 1e9 if deadline is None else deadline
         with trio.move_on_after(limit):
             relays = list(self.relays.values())

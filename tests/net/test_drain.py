@@ -6,12 +6,18 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import nats
 import nats.errors
 import pytest
+import trio
 
+from natsproxy.addresses import Address
+from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.events import Closed, Event
+from natsproxy.net.proxy import Proxy
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 from tests.rules.through import settle
@@ -21,6 +27,7 @@ Program = Callable[[ProxyProcess, Any, asyncio.Event], Awaitable[object]]
 LATE = 0.3  # seconds after the signal
 ANSWERED = "natsproxy is shutting down"
 LATE_END = "the drain deadline passed"
+GREETING = b'INFO {"max_payload":1048576}\r\n'
 
 
 async def connect(port: int) -> tuple[Any, asyncio.Event]:
@@ -105,3 +112,45 @@ def test_a_pull_does_not_hold_a_drain(nats_server: NatsServer) -> None:
         fetch.cancel()
 
     assert run(nats_server, program, "16s") == {("drained", ANSWERED)}
+
+
+async def test_a_server_that_is_found_too_late_serves_nobody() -> None:
+    """A client that waits for its server while others end has none, and keeps no drain waiting."""
+    greeted, ending, found = trio.Event(), trio.Event(), trio.Event()
+
+    async def upstream(stream: trio.SocketStream) -> None:
+        """Greet the first client at once, the second one while the first one ends."""
+        if not greeted.is_set():
+            greeted.set()
+            await stream.send_all(GREETING)
+            while await stream.receive_some(100):
+                pass
+            ending.set()
+        else:
+            found.set()
+            await ending.wait()
+            await stream.send_all(GREETING)
+        await trio.sleep_forever()
+
+    events: list[Event] = []
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            serve = partial(trio.serve_tcp, upstream, 0, host="127.0.0.1")
+            (server,) = await nursery.start(serve)
+            port = server.socket.getsockname()[1]
+            proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", port)),)))
+            proxy.subscribe(events.append)
+            (address,) = await nursery.start(proxy.serve)
+            async with await trio.open_tcp_stream(address.host, address.port) as first:
+                await first.receive_some(100)
+                async with await trio.open_tcp_stream(address.host, address.port) as late:
+                    await found.wait()
+                    await proxy.drain(0)
+                    assert await late.receive_some(100) == b""
+            nursery.cancel_scope.cancel()
+    ends = {event.conn: event.cause for event in events if isinstance(event, Closed)}
+    assert ends[1] == "drained"
+    assert ends[2] in (
+        "drained",
+        "killed",
+    )  # as its server comes before the end of the first client, or after
