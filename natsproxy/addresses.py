@@ -14,6 +14,7 @@ from typing import Final
 
 NATS_PORT: Final = 4222
 MAX_PORT: Final = 65_535
+_MAPPED: Final = "::ffff:"
 
 _ADDRESS: Final = re.compile(
     r"(?:[^@/]*@)?(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^:/\[\]@,?#\s]*)(?::(?P<port>[0-9]{1,9}))?/?"
@@ -36,6 +37,14 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address_of(host: str, port: int) -> Address:
+    """Return the address of a socket, one of IPv4 in its own form.
+
+    A socket that serves IPv6 too writes it as `::ffff:…`; rules and trusted networks compare addresses.
+    """
+    return Address(host.removeprefix(_MAPPED) if "." in host else host, port)
 
 
 def parse_address(

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import trio
 
-from natsproxy.addresses import Address
+from natsproxy.addresses import Address, address_of
 
 SMALLEST_READ = 65_536
 LARGEST_READ = 262_144
@@ -332,14 +332,13 @@ class Leg:
     @property
     def local(self) -> Address:
         """Our own address and port."""
-        host, port = self._sock.getsockname()[:2]
-        return Address(host, port)
+        return address_of(*self._sock.getsockname()[:2])
 
     @property
     def peer(self) -> str:
         """The peer's address as `host:port`; `gone` where it has left already."""
         try:
-            host, port = self._sock.getpeername()[:2]
+            name = self._sock.getpeername()
         except OSError:
             return "gone"
-        return str(Address(host, port))
+        return str(address_of(*name[:2]))

@@ -27,7 +27,6 @@ def expected(listener: Listener, peer: str) -> bool:
         address = ip_address(split_host_port(peer)[0].partition("%")[0])
     except ValueError:  # it has left already
         return False
-    address = getattr(address, "ipv4_mapped", None) or address
     return any(address in network for network in listener.proxy_protocol)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_network
@@ -47,9 +48,11 @@ def settings_for(server: NatsServer, networks: Any = LOOPBACK, **more: Any) -> P
 
 
 @asynccontextmanager
-async def proxied(settings: ProxySettings, rules: str = "") -> AsyncIterator[tuple[Address, list[Event]]]:
+async def proxied(
+    settings: ProxySettings, rules: str = "", sockets: Sequence[socket.socket] = ()
+) -> AsyncIterator[tuple[Address, list[Event]]]:
     """Run a proxy, and drain it at the end."""
-    proxy = Proxy(settings, RuleChain(load(rules, KINDS)) if rules else None)
+    proxy = Proxy(settings, RuleChain(load(rules, KINDS)) if rules else None, sockets)
     events: list[Event] = []
     proxy.subscribe(events.append)
     async with trio.open_nursery() as nursery:
@@ -159,6 +162,19 @@ async def test_only_the_listed_networks_may_claim_an_address(nats_server: NatsSe
     assert all(event.client.startswith("127.0.0.1:") for event in events if isinstance(event, Opened))
     refused = [event.detail for event in events if isinstance(event, Closed)][1:]
     assert all("it comes from no network that the listener names" in detail for detail in refused)
+
+
+async def test_an_address_of_ipv4_is_one_on_a_socket_for_both_families(nats_server: NatsServer) -> None:
+    """As systemd passes it: a rule about a network holds there as well."""
+    rules = '[[rules]]\nname = "r"\nkind = "refuse"\nclient = { address = "127.0.0.0/8" }\n'
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
+        address = Address("127.0.0.1", both.getsockname()[1])
+        settings = settings_for(nats_server, listen=(Listener(Address("::", address.port)),))
+        async with proxied(settings, rules, (both,)) as (_, events):
+            assert await talk(address, []) == b""
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert closed.cause == close_reasons.RULE
+    assert closed.client.startswith("127.0.0.1:")
 
 
 def test_a_listener_names_its_load_balancers() -> None:
