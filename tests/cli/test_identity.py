@@ -117,6 +117,8 @@ def test_other_combinations_are_refused(files: Path, given: dict[str, object], s
         (USERS.replace("ann", ""), "user 1 has no name of its own"),
         (USERS.replace(HASH, "hunter2"), "the password of 'ann' must be a bcrypt hash"),
         (USERS.replace(HASH, HASH[:-1]), "the password of 'ann' must be a bcrypt hash"),
+        (USERS.replace(HASH, HASH.replace("$04$", "$32$")), "the password of 'ann' must be a bcrypt hash"),
+        (USERS.replace(HASH, HASH[:28] + "a" + HASH[29:]), "the password of 'ann' must be a bcrypt hash"),
         ('user = "', "not valid TOML"),
     ],
 )
