@@ -20,9 +20,7 @@ from natsproxy.session.identity import Identity
 _T = TypeVar("_T")
 _VARIABLE: Final = "env:"
 # Costs and salts that bcrypt takes: with others each login would fail that meets the hash.
-_HASH: Final = re.compile(
-    r"\$2[abxy]\$(?:0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}"
-)
+_HASH: Final = re.compile(r"\$2[abxy]\$(?:0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
 
 
 def read_identity(o: Mapping[str, Any]) -> tuple[Identity | None, dict[str, bytes]]:

@@ -17,6 +17,7 @@ from hashlib import blake2b
 import trio
 
 from natsproxy.errors import ConfigError
+from natsproxy.protocol.redaction import without_seeds
 
 _MOST = 72  # bytes of a password that bcrypt, and so nats-server, looks at
 
@@ -53,7 +54,7 @@ class ClientUsers:
             self._matches, raw, expected, limiter=self._limiter, abandon_on_cancel=True
         )
         if known is None:
-            return f"there is no user {user!r}" if user else "the client named no user"
+            return f"there is no user {without_seeds(user)!r}" if user else "the client named no user"
         return None if matches else f"a wrong password for the user {user!r}"
 
     def _another(self, user: str) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from natsproxy.protocol import gojson
-from natsproxy.protocol.redaction import CONNECT_SECRETS, SEED, SEED_WITHHELD, redact_object
+from natsproxy.protocol.redaction import CONNECT_SECRETS, redact_object, without_seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
 
 def _shown(value: Any) -> Any:
     """Return a value without nkey seeds, since names and users reach logs and events."""
-    return SEED.sub(SEED_WITHHELD, value) if isinstance(value, str) else value
+    return without_seeds(value) if isinstance(value, str) else value
 
 
 def redact_connect(args: bytes) -> bytes:

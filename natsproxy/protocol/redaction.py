@@ -24,6 +24,11 @@ SEED: Final = re.compile(r"S[ACNOPUX][A-Z2-7]{56}")
 _NOTHING: Final = frozenset({'""', "null"})
 
 
+def without_seeds(text: str) -> str:
+    """Return a text with the nkey seeds in it withheld."""
+    return SEED.sub(SEED_WITHHELD, text)
+
+
 def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
     """Return a JSON object with the values of `secrets` (lower-case keys) and all seeds withheld.
 

@@ -316,6 +316,12 @@ async def test_an_unknown_user_costs_a_check(monkeypatch: pytest.MonkeyPatch) ->
     assert looked[0] in HASHES.values()
 
 
+async def test_a_seed_in_the_place_of_a_user_is_not_said() -> None:
+    """The reason goes to the log."""
+    refusal = await ClientUsers(HASHES).refusal(SEED, "x")
+    assert refusal == "there is no user '[withheld: seed]'"
+
+
 # -- trusted proxies
 
 
