@@ -76,7 +76,7 @@ class Handlers:
     def on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Learn who the client is, at once or when the proxy has checked it."""
         try:
-            connect = parse_connect(frame.args, self._state.connect)
+            connect = self._login.known(parse_connect(frame.args, self._state.connect))
         except ValueError as error:
             pipe.drop(frame, ordinal, now, "proxy")
             pipe.step(PipeEvent.END)

@@ -8,6 +8,7 @@ takes a second one, and merges it over the first.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from natsproxy.protocol import gojson
@@ -51,6 +52,13 @@ class Login:
     def greeted(self, args: bytes) -> None:
         """Keep the nonce of the server's first INFO: later ones have none."""
         self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
+
+    def known(self, connect: Connect) -> Connect:
+        """Return the options of a client without a user that nobody checks: rules go by it."""
+        identity = self._identity
+        if identity is None or not identity.logs_in or identity.clients == "users":
+            return connect
+        return replace(connect, user="", nkey="")
 
     def checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
         """Return whether a CONNECT is dealt with for now: it is being checked, or was refused."""

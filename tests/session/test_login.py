@@ -232,6 +232,15 @@ def test_a_certificate_is_enough_where_it_is_asked_for() -> None:
     assert refused.to_server == b""
 
 
+@pytest.mark.parametrize("clients", ["certificate", "none"])
+def test_a_user_that_nobody_checks_is_nobody(clients: str) -> None:
+    """Neither the proxy nor the server sees to it, so rules and the log must not go by it."""
+    session = play(Identity(OWN, clients), tls_subject="CN=ann").client(connect(user="admin", nkey="U"))
+    assert session.to_server
+    assert session.session.connect.user == ""
+    assert session.session.client()["user"] == ""
+
+
 def test_a_client_that_goes_during_its_check_sends_nothing() -> None:
     """Neither its CONNECT nor its last bytes; the answer of the check comes too late."""
     session = play(USERS).client(connect(user="ann", name="app") + b"PUB a 2\r\nhi\r\nPU")
