@@ -137,8 +137,17 @@ async def conversation(url: str) -> None:
 
 def act_record(server: NatsServer) -> None:
     """Record a conversation and look at it."""
-    with running("run", "--listen", "127.0.0.1:0", "--upstream", server.url, "--record", str(CAPTURE),
-                 "--log-format", "json") as url:
+    with running(
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--upstream",
+        server.url,
+        "--record",
+        str(CAPTURE),
+        "--log-format",
+        "json",
+    ) as url:
         asyncio.run(conversation(url))
         say("the client worked as it does without a proxy; the recorded frames:", "2")
     natsproxy("capture", "cat", str(CAPTURE), "--op", "PUB", "--op", "HPUB", "--op", "HMSG")
@@ -157,8 +166,19 @@ def act_rules(server: NatsServer) -> None:
     rules.write_text(RULES)
     natsproxy("rules", "check", str(rules))
     natsproxy("rules", "explain", str(rules), "--op", "PUB", "--subject", "orders.eu.7")
-    with running("run", "--listen", "127.0.0.1:0", "--upstream", server.url, "--rules", str(rules), "--seed", "7",
-                 "--log-format", "json") as url:
+    with running(
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--upstream",
+        server.url,
+        "--rules",
+        str(rules),
+        "--seed",
+        "7",
+        "--log-format",
+        "json",
+    ) as url:
         asyncio.run(faults(url, server.url))
 
 

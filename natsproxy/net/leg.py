@@ -323,6 +323,8 @@ class Leg:
     def readable(self) -> bool:
         """True if bytes are waiting in the kernel; a look at them would take the error that lost the leg."""
         waiting = bytearray(4)
+        if not self._open:
+            return False
         try:
             fcntl.ioctl(self._sock, termios.FIONREAD, waiting)
         except OSError:

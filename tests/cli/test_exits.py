@@ -86,6 +86,10 @@ TABLE: list[tuple[str, int]] = [
     ("cassette run whole.ncap -- sh -c 'kill -9 $$'", 137),
     ("cassette run none.ncap -- true", COULD_NOT),
     ("cassette run whole.ncap -- /none", COULD_NOT),
+    ("cert whole.ncap", COULD_NOT),
+    ("healthcheck", COULD_NOT),
+    ("healthcheck --ready-file none", WRONG),
+    ("healthcheck --ready-file whole.ncap", 0),
     ("analyze none.ncap --out out", COULD_NOT),
     ("analyze whole.ncap --out out --tables none", COULD_NOT),
 ]

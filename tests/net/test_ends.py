@@ -191,6 +191,8 @@ async def test_a_look_whether_a_leg_has_bytes_leaves_the_reason_why_it_was_lost(
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
         assert not leg.readable
+        leg.close()
+        assert not leg.readable
         with pytest.raises(LegLost):
             await leg.receive()
         leg.close()
