@@ -48,7 +48,9 @@ DEADLINE = 30.0  # seconds
 INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
 PORT = b'"port":4222'
 """What stands for the port of the proxy, in an INFO."""
-HELLO = b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\nPING\r\n'
+# With the SUB: a message that begins before the SUB of its sid and ends behind it counts on one plane only.
+# No server sends such a one.
+HELLO = b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\nSUB foo 1\r\nPING\r\n'
 RULES = {
     "none": "",
     "a rule that wants nothing": '[[rules]]\nname = "r"\nkind = "drop"\nsubject = "nobody"\n',
