@@ -58,11 +58,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 LIMIT = 300  # seconds for one test: a hang ends with all stacks
+LONG_LIMIT = 1_800  # for one that is marked long: a soak takes twenty minutes
 
 
 @pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    faulthandler.dump_traceback_later(LIMIT, exit=True)
+def _no_hang(request: pytest.FixtureRequest) -> Iterator[None]:
+    long = request.node.get_closest_marker("long") is not None
+    faulthandler.dump_traceback_later(LONG_LIMIT if long else LIMIT, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 
