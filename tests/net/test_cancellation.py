@@ -208,6 +208,6 @@ async def test_every_await_point(
         while await cancelled_at(number, authority, client, server, tmp_path / f"{number}.ncap"):
             (tmp_path / f"{number}.ncap").unlink()
             before = before or descriptors()  # the first run opens what the process keeps
-            assert descriptors() == before, number
+            assert descriptors() <= before, number  # fewer: those of an earlier test are gone by now
             number += 1
     assert number > 10
