@@ -193,7 +193,7 @@ async def compare(maps: list[dict[str, Any]], per_map: int, seed: int) -> list[s
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("programs", [4, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("programs", [2, pytest.param(40, marks=pytest.mark.long)])
 async def test_a_permission_map_as_rules_is_the_server_s_own(programs: int) -> None:
     dice = random.Random(20)
     maps = [permission_map(dice) for _ in range(MAPS)]

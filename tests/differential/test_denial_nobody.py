@@ -95,7 +95,7 @@ def chain(maps: list[dict[str, Any]]) -> RuleChain:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("programs", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("programs", [50, pytest.param(1000, marks=pytest.mark.long)])
 async def test_503s_come_as_and_where_the_server_says_them(programs: int) -> None:
     dice = random.Random(10)
     maps: list[dict[str, Any]] = []

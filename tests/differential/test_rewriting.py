@@ -23,7 +23,6 @@ from natsproxy.wire.parse import frames
 from tests.differential.wirelog import fair, play, settings_before, with_accounts
 from tests.kit.servers import NatsServer
 
-MAPPINGS = 120
 SUBJECTS = 20
 WORDS = ("a", "b-c", "abcdef", "12345", "x-y-z", "q", "lo-ng-er-token")
 
@@ -89,9 +88,10 @@ async def destinations(port: int, user: int, published: list[str]) -> list[bytes
 
 
 @pytest.mark.server
-async def test_a_publish_goes_where_the_server_s_mapping_sends_it() -> None:
+@pytest.mark.parametrize("mappings", [50, pytest.param(500, marks=pytest.mark.long)])
+async def test_a_publish_goes_where_the_server_s_mapping_sends_it(mappings: int) -> None:
     dice = random.Random(8)
-    listed = [mapping(dice, number) for number in range(MAPPINGS)]
+    listed = [mapping(dice, number) for number in range(mappings)]
     rules = parse_rules(
         [
             {
@@ -108,7 +108,7 @@ async def test_a_publish_goes_where_the_server_s_mapping_sends_it() -> None:
     )
     wrong = []
     mapped = [{source: to} for source, to in listed]
-    with NatsServer(accounts(mapped, MAPPINGS)) as server, NatsServer(accounts(None, MAPPINGS)) as open_:
+    with NatsServer(accounts(mapped, mappings)) as server, NatsServer(accounts(None, mappings)) as open_:
         proxy = Proxy(settings_before(open_.port), RuleChain(rules))
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)

@@ -213,7 +213,7 @@ async def test_hand_written_programs(version: str) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.long)])
 async def test_generated_programs(nats_server: NatsServer, count: int) -> None:
     """Random programs get what the server gives."""
     programs = {f"{number}: {program!r}": program for number, program in enumerate(generated(7, count))}

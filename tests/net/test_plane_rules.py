@@ -88,7 +88,7 @@ def same(script: Conversation, names: list[str], record: bool) -> None:
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
     st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_rules_do_the_same_on_both_planes(script: Conversation, names: list[str], record: bool) -> None:
     same(script, names, record)
 

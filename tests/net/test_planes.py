@@ -398,7 +398,7 @@ def compare(seed: int, rules: str, record: bool) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(RULES)), st.booleans())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_a_conversation_is_the_same_on_both_planes(seed: int, rules: str, record: bool) -> None:
     compare(seed, rules, record)
 

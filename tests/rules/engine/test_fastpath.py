@@ -135,7 +135,7 @@ def single_firings(firings: list[Firing]) -> list[tuple[object, ...]]:
     st.lists(st.lists(frames(), max_size=8), max_size=5),
     st.booleans(),
 )
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_the_fast_path_agrees_with_the_general_path(
     names: list[str], reads: list[list[tuple[Direction, bytes]]], record: bool
 ) -> None:
