@@ -30,7 +30,7 @@ class Client:
     connect_frame: its CONNECT.  subs: the subjects of its subscriptions, by sid.  sids: live sid to recorded
     sid. held: frames that wait for it to be bound.  history: its first frames.  used, learned: the exchanges
     that they matched, the identifiers that they taught.  committed: a frame was sent because of it, so it
-    cannot become another recorded connection.
+    cannot become another recorded connection.  passed: the real server has frames of it.
     """
 
     id: int
@@ -44,6 +44,7 @@ class Client:
     used: list[Exchange] = field(default_factory=list)
     learned: Pairs = field(default_factory=dict)
     committed: bool = False
+    passed: bool = False
 
     def remember(self, exchange: Exchange, new: Pairs) -> None:
         """Note the exchange that one of its frames matched, as long as that may have to be undone."""

@@ -4,7 +4,8 @@
 2. Each client frame is matched to the earliest unused exchange of that connection that agrees
    (`conversation/matching.py`); identifiers are learned on the way.
 3. The effects of an exchange are sent when all their causes have happened (`delivery.py`).
-4. PING is answered live, verbose clients get `+OK`.  UNSUB and answers to flow control never mismatch.
+4. PING is answered live, by the real server once it has frames of the client.  Verbose clients get `+OK`.
+   UNSUB and answers to flow control never mismatch.
 5. Unrecorded input: `error` sends an error that clients survive (`mismatch_replies.py`) and keeps the
    mismatch; `ignore` sends nothing; `pass` hands it to a real server, with all subscriptions, so that the
    server can answer; `record` does that and collects both for the cassette (`new_episodes.py`).
@@ -114,7 +115,7 @@ class ServerPlayback:
                 # The PONG of a client that is not bound yet waits: its held frames are answered before.
                 pongs += 1
                 if client.recorded is not None:
-                    self._actions.append(Send(client_id, encode.PONG))
+                    self._pong(client)
                     pongs -= 1
             elif frame.op == Op.CONNECT:
                 try:
@@ -128,7 +129,8 @@ class ServerPlayback:
                 self._client_frame(client, frame, now)
         if client.held:
             self._bind(client, now)
-        self._actions += [Send(client_id, encode.PONG)] * pongs
+        for _ in range(pongs):
+            self._pong(client)
         return self._take()
 
     def closed(self, client_id: int, now: int) -> list[Action]:
@@ -142,10 +144,10 @@ class ServerPlayback:
         return self._take()
 
     def answered(self, client_id: int, frame: Frame, now: int) -> list[Action]:
-        """Pass a message or an error of the real server on to a client."""
+        """Pass a message, an error or a PONG of the real server on to a client."""
         client = self._clients.get(client_id)
         if client is not None:
-            if self.new_episodes is not None:
+            if self.new_episodes is not None and frame.op != Op.PONG:
                 self.new_episodes.answered(client, frame, now)
             self._actions.append(Send(client_id, frame.raw))
         return self._take()
@@ -276,7 +278,13 @@ class ServerPlayback:
 
     def _pass(self, client: Client, frame: Frame) -> None:
         if self._passes:
+            client.passed = True
             self._actions.append(Forward(client.id, frame.raw))
+
+    def _pong(self, client: Client) -> None:
+        # A PONG says that the frames before were handled, by the real server too where it has some of them.
+        answer = Forward(client.id, encode.PING) if client.passed else Send(client.id, encode.PONG)
+        self._actions.append(answer)
 
     def _ok(self, client: Client) -> None:
         # The server's default is verbose, but before its CONNECT no client expects a +OK.

@@ -278,10 +278,10 @@ class CassetteServer:
             await upstream.run()
         except NatsproxyError as error:
             self.failure = error
-            scope = self._scopes.get(client_id)
-            if scope is not None:
-                scope.cancel()
             self._notify()
+        scope = self._scopes.get(client_id)
+        if scope is not None:  # the client is still here, and the real server is not
+            scope.cancel()
 
     def _answered(self, client_id: int, frame: Frame) -> None:
         try:

@@ -23,7 +23,7 @@ _CONNECT: Final = (
 
 
 class Upstream:
-    """Carries a client's unrecorded frames to a real server; `deliver` gets its messages and errors.
+    """Carries a client's unrecorded frames to a real server; `deliver` gets its messages, errors and PONGs.
 
     backlog: bytes that the server has not taken yet; a sender waits in `room` when they become many.
     """
@@ -98,7 +98,7 @@ class Upstream:
                         return
                     if frame.op == Op.PING:
                         self.send(encode.PONG)
-                    elif frame.op in (Op.MSG, Op.HMSG, Op.ERR):
+                    elif frame.op in (Op.MSG, Op.HMSG, Op.ERR, Op.PONG):
                         self._deliver(frame)
                 data = await receive(leg)
                 if not data:
