@@ -1,0 +1,262 @@
+"""The options of the comparison of live frames with recorded ones.
+
+`OPTIONS` is the one table of them: pytest's marker, ini file and flags, the flags and `--config` of commands,
+and the arguments of `natsproxy.testing.cassette` are made from it.  A new option is a row and a field of
+`MatchOptions`.
+
+Layers: the options stored in a cassette, then ini file or `--config`, flags, marker.  `read` reads one layer.
+`combine` puts layers together: lists add up, and of one value the nearest layer's counts.  So an option that
+a message recommends can be added where it is convenient, and takes nothing away.
+
+`MatchOptions.header` and `.member` answer for one place in a frame.  What a user named comes before the
+defaults, and `like`, which compares something, before `ignore`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Final
+
+from natsproxy.config.option import Option, pattern
+from natsproxy.errors import ConfigError
+from natsproxy.protocol.places import Path, Place, matches_any, parse_place, parse_pointer
+from natsproxy.rules.file import values
+
+PARTS: Final = ("subject", "headers", "body", "order")
+_IGNORED: Final = ("traceparent", "tracestate", "baggage", "b3", "x-b3-*", "uber-trace-id", "date")
+_ANY_VALUE: Final = ("nats-msg-id",)
+
+BodyMatcher = Callable[[bytes, bytes], bool]
+Given = dict[str, Any]
+"""The typed values of one layer: those that were given, by the name of their field."""
+
+
+class Treatment(Enum):
+    """The treatment of one place in two frames.
+
+    EXACT: equal, or learned.  LIKE: both have it, in one form (identifier, number, time, or the same text).
+    ANY_VALUE: both have it.  IGNORED: even its presence does not count.
+    """
+
+    EXACT = "exact"
+    LIKE = "like"
+    ANY_VALUE = "any value"
+    IGNORED = "ignored"
+
+
+def _parts(value: Any) -> frozenset[str]:
+    parts = frozenset(part.strip() for part in values.text(value).split(",") if part.strip())
+    wrong = parts - set(PARTS)
+    if wrong or not parts:
+        raise ValueError(f"must be some of {', '.join(PARTS)}, not {value!r}")
+    return parts
+
+
+def _name(value: Any) -> str:
+    name = values.line(value).strip()
+    if not name or ":" in name:
+        raise ValueError(f"must be the name of a header, not {value!r}")
+    return name.lower()
+
+
+def _place(value: Any) -> Place:
+    return parse_place(values.line(value))
+
+
+def _pointer(value: Any) -> Place:
+    return parse_pointer(values.line(value))
+
+
+OPTIONS: Final = (
+    Option(
+        "match-on",
+        _parts,
+        None,
+        "Parts of a frame that must agree: subject, headers, body, order (all).",
+        many=True,
+        metavar="PART,...",
+    ),
+    Option(
+        "ignore-headers", _name, None, "A header that need not agree or be there.", many=True, metavar="NAME"
+    ),
+    Option(
+        "like-headers",
+        _name,
+        None,
+        "A header whose form must agree: identifier, number, time.",
+        many=True,
+        metavar="NAME",
+    ),
+    Option(
+        "ignore-json",
+        _pointer,
+        None,
+        "A member of JSON payloads that need not agree or be there.",
+        many=True,
+        metavar="[SUBJECT ]/POINTER",
+    ),
+    Option(
+        "like-json",
+        _pointer,
+        None,
+        "A member of JSON payloads whose form must agree.",
+        many=True,
+        metavar="[SUBJECT ]/POINTER",
+    ),
+    Option(
+        "ignore-bodies",
+        pattern,
+        None,
+        "Subjects whose payloads need not agree.",
+        many=True,
+        metavar="SUBJECT",
+    ),
+    Option("learn", values.boolean, True, "Learn identifiers and times that differ from run to run."),
+    Option("learn-only", _place, None, "Learn here alone.", many=True, metavar="[SUBJECT ]PLACE"),
+    Option("learn-not", _place, None, "Do not learn here.", many=True, metavar="[SUBJECT ]PLACE"),
+    Option(
+        "allow-repeats",
+        values.boolean,
+        True,
+        "Repeat the last answer to a request that changes nothing: an empty pull, INFO, a get.",
+    ),
+)
+"""All options, in the order of `--help`."""
+_BY_KEY: Final = {option.key: option for option in OPTIONS}
+_OPPOSITES: Final = {
+    "ignore_headers": "like_headers",
+    "like_headers": "ignore_headers",
+    "ignore_json": "like_json",
+    "like_json": "ignore_json",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MatchOptions:
+    """The options in force; `OPTIONS` describes each under its name.
+
+    bodies: subject patterns and functions that compare two payloads; the first that fits decides.
+    """
+
+    match_on: frozenset[str] = frozenset(PARTS)
+    ignore_headers: tuple[str, ...] = ()
+    like_headers: tuple[str, ...] = ()
+    ignore_json: tuple[Place, ...] = ()
+    like_json: tuple[Place, ...] = ()
+    ignore_bodies: tuple[bytes, ...] = ()
+    learn: bool = True
+    learn_only: tuple[Place, ...] = ()
+    learn_not: tuple[Place, ...] = ()
+    allow_repeats: bool = True
+    bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()
+
+    def header(self, name: bytes) -> Treatment:
+        """Return the treatment of a header."""
+        text = name.decode("latin-1")
+        if "headers" not in self.match_on:
+            return Treatment.IGNORED
+        if matches_any(text, self.like_headers):
+            return Treatment.LIKE
+        if matches_any(text, self.ignore_headers) or matches_any(text, _IGNORED):
+            return Treatment.IGNORED
+        return Treatment.ANY_VALUE if matches_any(text, _ANY_VALUE) else Treatment.EXACT
+
+    def compares_json(self, subject: bytes) -> bool:
+        """Tell whether a member of the JSON payloads on `subject` has a treatment of its own."""
+        return any(place.on(subject) for place in (*self.like_json, *self.ignore_json))
+
+    def member(self, subject: bytes, path: Path) -> Treatment:
+        """Return the treatment of a part of the JSON payloads on `subject`."""
+        if any(place.covers(path) and place.on(subject) for place in self.like_json):
+            return Treatment.LIKE
+        if any(place.covers(path) and place.on(subject) for place in self.ignore_json):
+            return Treatment.IGNORED
+        return Treatment.EXACT
+
+    def ignores_body(self, subject: bytes) -> bool:
+        """Tell whether payloads on `subject` need not agree."""
+        return "body" not in self.match_on or any(
+            Place(pattern).on(subject) for pattern in self.ignore_bodies
+        )
+
+    def learns(self, subject: bytes, *, path: Path | None = None, header: bytes | None = None) -> bool:
+        """Tell whether a value is learned: at a path of JSON, of a header, or in the tokens of `subject`."""
+
+        def at(places: tuple[Place, ...]) -> bool:
+            return any(_is_at(place, path, header) and place.on(subject) for place in places)
+
+        return self.learn and (not self.learn_only or at(self.learn_only)) and not at(self.learn_not)
+
+    def stored(self) -> dict[str, Any]:
+        """Return the options that differ from the defaults, as plain data that `read` reads."""
+        return {
+            one.name: _plain(getattr(self, one.name))
+            for one in fields(self)
+            if one.name in _BY_KEY and getattr(self, one.name) != one.default
+        }
+
+
+def _is_at(place: Place, path: Path | None, header: bytes | None) -> bool:
+    if path is not None:
+        return place.covers(path)
+    if header is not None:
+        return place.header is not None and matches_any(header.decode("latin-1"), (place.header,))
+    return place.header is None and place.pointer is None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return [part for part in PARTS if part in value]
+    if isinstance(value, tuple):
+        return [
+            one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one) for one in value
+        ]
+    return value
+
+
+def read(given: Mapping[str, Any], source: str = "") -> Given:
+    """Return the typed values of one layer; None stands for not given.
+
+    source: begins the message of a mistake.  Raises ConfigError for an unknown name and for a value that its
+    option refuses.
+    """
+    found: Given = {}
+    for key, value in given.items():
+        option = _BY_KEY.get(key.replace("-", "_"))
+        if option is None:
+            near = difflib.get_close_matches(key, _BY_KEY, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(_BY_KEY)}"
+            raise ConfigError(f"{source}there is no option {key!r}{hint}")
+        if value is None:
+            continue
+        try:
+            found[option.key] = _typed(option, value)
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(f"{source}{key} {error}") from None
+    return found
+
+
+def _typed(option: Option, value: Any) -> Any:
+    if not option.many:
+        return option.read(value)
+    entries = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    typed = tuple(option.read(entry) for entry in entries)
+    return frozenset().union(*typed) or frozenset(PARTS) if option.key == "match_on" else typed
+
+
+def combine(*layers: Given, bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()) -> MatchOptions:
+    """Return the options that layers give together, the nearest layer last."""
+    merged: Given = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if not isinstance(value, tuple):
+                merged[key] = value
+                continue
+            opposite = _OPPOSITES.get(key)
+            if opposite is not None:  # a nearer layer takes a name over
+                merged[opposite] = tuple(one for one in merged.get(opposite, ()) if one not in value)
+            merged[key] = tuple(dict.fromkeys((*merged.get(key, ()), *value)))
+    return MatchOptions(**merged, bodies=bodies)
