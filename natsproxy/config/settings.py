@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import Any
 
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
@@ -158,6 +159,7 @@ class RecordSettings:
     overflow: the reaction to a full queue: "gap", "wait" or "close" (see `net/recorder.py`).
     wait: the longest time (ns) that "wait" holds traffic back.
     selection: the connections and subjects that are recorded, and the policies for their payloads.
+    cassette: the options of the comparison that a cassette keeps, as plain data.
     """
 
     path: Path
@@ -171,6 +173,7 @@ class RecordSettings:
     overflow: str = "gap"
     wait: int = 10 * SECOND
     selection: Selection = field(default_factory=Selection)
+    cassette: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

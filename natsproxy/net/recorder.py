@@ -110,6 +110,8 @@ class Recorder:
             "frame_max": self.settings.frame_max,
             **self.settings.selection.described(),
         }
+        if self.settings.cassette:
+            settings["cassette"] = dict(self.settings.cassette)
         if self._retention is not None:
             settings["keep"] = self._retention.described()
         mono, wall = self._clocks.read()

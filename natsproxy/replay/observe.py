@@ -6,10 +6,11 @@ capture against the old one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import trio
 
@@ -23,14 +24,20 @@ DRAIN: Final = 5.0
 
 
 @asynccontextmanager
-async def observe(path: Path, upstream: Address, listen: Address | None = None) -> AsyncIterator[Proxy]:
+async def observe(
+    path: Path,
+    upstream: Address,
+    listen: Address | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> AsyncIterator[Proxy]:
     """Record the traffic to `upstream` while the block runs; yield the proxy, which listens already.
 
-    The capture is one file, and whole after the block.  Raises ConfigError or CaptureError where recording
-    cannot begin, and CaptureError where the disk did not take all of it.
+    The capture is one file, and whole after the block.  options: of a cassette, kept in it.  Raises
+    ConfigError or CaptureError where recording cannot begin, and CaptureError where the disk did not take all
+    of it.
     """
     # One file without gaps: a comparison needs every frame, and nobody is in a hurry here.
-    record = RecordSettings(path, rotate_size=0, overflow="wait")
+    record = RecordSettings(path, rotate_size=0, overflow="wait", cassette=options)
     listener = Listener(listen or Address())
     proxy = Proxy(ProxySettings(listen=(listener,), upstream=(Server(upstream),), record=record))
     async with trio.open_nursery() as nursery:

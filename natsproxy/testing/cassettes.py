@@ -6,17 +6,17 @@ The capture holds the frames that the server saw; playing it under the same faul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, use
-from natsproxy.replay.conversation.matching import BodyMatcher
+from natsproxy.replay.conversation.match_options import read
 from natsproxy.replay.server_playback.suggestions import preview
 from natsproxy.testing.harness import ProxyHarness, server_address
 from natsproxy.testing.thread import refuse_in_loop
@@ -47,8 +47,10 @@ class cassette(ProxyHarness):
     Inside an event loop use `async with`, since clients may have to read while the cassette ends.
 
     mode: none (default; never dials a server), once, new_episodes, all or rewrite; the recording modes need
-    `upstream`, a NATS URL.  bodies: subject patterns and functions that compare two application payloads,
-    `{"orders.>": ignoring_json(["/ts"])}`; without one, bytes are compared.  seed: the seed of random faults.
+    `upstream`, a NATS URL.  seed: the seed of random faults.  options: those of the comparison, as flags of
+    `natsproxy cassette run` have them (`match_on`, `ignore_headers`, `ignore_json`, ...), one text or a list:
+    `ignore_json=["/ts", "orders.> /id"]`; and `bodies`, functions that compare two payloads by subject
+    pattern: `{"orders.>": same}`.  A recording keeps them, but for `bodies`.
 
     The end raises CassetteMismatch for frames never recorded; with `strict` also for recorded frames
     that were not used.  A block that fails keeps no recording.  Raises CaptureError and ConfigError when it
@@ -62,15 +64,15 @@ class cassette(ProxyHarness):
         *,
         upstream: str | None = None,
         strict: bool = False,
-        bodies: Mapping[str, BodyMatcher] | None = None,
         seed: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__(seed=seed)
         self.path = Path(path)
         self.mode = parse_mode(mode)
         self.strict = strict
         self._use: CassetteUse | None = None
-        self._bodies = [(pattern.encode(), same) for pattern, same in (bodies or {}).items()]
+        self._options = read(options)
         self._upstream = None if upstream is None or mode == "none" else server_address(upstream)
         self._keep = True
 
@@ -111,7 +113,7 @@ class cassette(ProxyHarness):
         self._thread.stop()
 
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
-        async with use(self.path, self.mode, upstream=self._upstream, bodies=self._bodies) as used:
+        async with use(self.path, self.mode, upstream=self._upstream, options=self._options) as used:
             self._use = used
             behind = server_address(used.url)
             async with self._run_proxy(

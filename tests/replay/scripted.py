@@ -48,9 +48,15 @@ def events(lines: list[Line], step: int = MS) -> Iterator[Event]:
                 seq += 1
 
 
-def write(path: Path, lines: list[Line], step: int = MS, *, whole: bool = True) -> Path:
-    """Write a conversation as a capture, as it is where it does not consist of whole frames."""
-    writer = CaptureWriter(path, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0))
+def write(
+    path: Path, lines: list[Line], step: int = MS, *, whole: bool = True, cassette: object = None
+) -> Path:
+    """Write a conversation as a capture, as it is where it does not consist of whole frames.
+
+    cassette: the options that the capture keeps.
+    """
+    settings = {} if cassette is None else {"cassette": cassette}
+    writer = CaptureWriter(path, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0, settings=settings))
     builder = BlockBuilder()
     builder.begin(0, 0)
     ordinals: dict[tuple[int, Direction], int] = {}

@@ -27,7 +27,7 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette.merge import beside, merge, replace
-from natsproxy.replay.conversation.matching import Matchers
+from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
 
@@ -82,13 +82,13 @@ async def use(
     mode: Mode = "none",
     *,
     upstream: Address | None = None,
-    bodies: Matchers = (),
+    options: Given | None = None,
     listen: Address | None = None,
 ) -> AsyncIterator[CassetteUse]:
     """Play or record a cassette for the length of the block.
 
-    Raises CaptureError where there is no capture to play or it is cut short, ConfigError where recording
-    needs an upstream, or cannot reach it.
+    options: of the comparison; a new recording keeps them.  Raises CaptureError where there is no capture to
+    play or it is cut short, ConfigError where recording needs an upstream, or cannot reach it.
     """
     parse_mode(mode)  # an unknown mode must never record over a cassette
     listen = listen or Address()
@@ -101,7 +101,7 @@ async def use(
         server = CassetteServer(
             path,
             listen=listen,
-            bodies=bodies,
+            options=options,
             upstream=real_server,
             unrecorded="record" if real_server else "error",
         )
@@ -111,7 +111,7 @@ async def use(
     if upstream is None:
         raise ConfigError(f"mode {mode} has to record {path}: name the upstream server to record from")
     await _check_upstream(upstream, mode)
-    async with _record(path, upstream, listen) as cassette_use:
+    async with _record(path, upstream, listen, options or {}) as cassette_use:
         yield cassette_use
 
 
@@ -165,12 +165,14 @@ async def _serve(
 
 
 @asynccontextmanager
-async def _record(path: Path, upstream: Address, listen: Address) -> AsyncIterator[CassetteUse]:
+async def _record(
+    path: Path, upstream: Address, listen: Address, options: Given
+) -> AsyncIterator[CassetteUse]:
     """Record to a new file beside the old one, which it replaces when the block ended well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = beside(path)
     try:
-        async with observe(fresh, upstream, listen) as proxy:
+        async with observe(fresh, upstream, listen, MatchOptions(**options).stored()) as proxy:
             cassette_use = CassetteUse(f"nats://{proxy.listen[0]}", None, proxy)
             yield cassette_use
         if not cassette_use.discarded:

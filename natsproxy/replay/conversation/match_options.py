@@ -4,9 +4,9 @@
 and the arguments of `natsproxy.testing.cassette` are made from it.  A new option is a row and a field of
 `MatchOptions`.
 
-Layers: the options stored in a cassette, then ini file or `--config`, flags, marker.  `read` reads one layer.
-`combine` puts layers together: lists add up, and of one value the nearest layer's counts.  So an option that
-a message recommends can be added where it is convenient, and takes nothing away.
+Layers: the options stored in a cassette, then ini file or `--config`, flags, marker.  `read` reads one layer,
+`combine` puts two together: lists add up, and of one value the nearest layer's counts.  So an option that a
+message recommends can be added where it is convenient, and takes nothing away.
 
 `MatchOptions.header` and `.member` answer for one place in a frame.  What a user named comes before the
 defaults, and `like`, which compares something, before `ignore`.
@@ -23,6 +23,7 @@ from typing import Any, Final
 from natsproxy.config.option import Option, pattern
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.places import Path, Place, matches_any, parse_place, parse_pointer
+from natsproxy.protocol.subjects import matches
 from natsproxy.rules.file import values
 
 PARTS: Final = ("subject", "headers", "body", "order")
@@ -123,6 +124,14 @@ OPTIONS: Final = (
         True,
         "Repeat the last answer to a request that changes nothing: an empty pull, INFO, a get.",
     ),
+    Option(
+        "repeat",
+        pattern,
+        None,
+        "Subjects whose messages may come more or less often than recorded.",
+        many=True,
+        metavar="SUBJECT",
+    ),
 )
 """All options, in the order of `--help`."""
 _BY_KEY: Final = {option.key: option for option in OPTIONS}
@@ -151,6 +160,7 @@ class MatchOptions:
     learn_only: tuple[Place, ...] = ()
     learn_not: tuple[Place, ...] = ()
     allow_repeats: bool = True
+    repeat: tuple[bytes, ...] = ()
     bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()
 
     def header(self, name: bytes) -> Treatment:
@@ -178,9 +188,11 @@ class MatchOptions:
 
     def ignores_body(self, subject: bytes) -> bool:
         """Tell whether payloads on `subject` need not agree."""
-        return "body" not in self.match_on or any(
-            Place(pattern).on(subject) for pattern in self.ignore_bodies
-        )
+        return "body" not in self.match_on or _is_on(self.ignore_bodies, subject)
+
+    def repeats(self, subject: bytes) -> bool:
+        """Tell whether messages on `subject` may come more or less often than recorded."""
+        return _is_on(self.repeat, subject)
 
     def learns(self, subject: bytes, *, path: Path | None = None, header: bytes | None = None) -> bool:
         """Tell whether a value is learned: at a path of JSON, of a header, or in the tokens of `subject`."""
@@ -192,11 +204,15 @@ class MatchOptions:
 
     def stored(self) -> dict[str, Any]:
         """Return the options that differ from the defaults, as plain data that `read` reads."""
-        return {
-            one.name: _plain(getattr(self, one.name))
-            for one in fields(self)
-            if one.name in _BY_KEY and getattr(self, one.name) != one.default
-        }
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name in _BY_KEY}
+        return plain({key: value for key, value in given.items() if value != getattr(DEFAULT, key)})
+
+
+DEFAULT: Final = MatchOptions()
+
+
+def _is_on(patterns: tuple[bytes, ...], subject: bytes) -> bool:
+    return any(matches(pattern, subject) for pattern in patterns)
 
 
 def _is_at(place: Place, path: Path | None, header: bytes | None) -> bool:
@@ -205,16 +221,6 @@ def _is_at(place: Place, path: Path | None, header: bytes | None) -> bool:
     if header is not None:
         return place.header is not None and matches_any(header.decode("latin-1"), (place.header,))
     return place.header is None and place.pointer is None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, frozenset):
-        return [part for part in PARTS if part in value]
-    if isinstance(value, tuple):
-        return [
-            one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one) for one in value
-        ]
-    return value
 
 
 def read(given: Mapping[str, Any], source: str = "") -> Given:
@@ -226,16 +232,19 @@ def read(given: Mapping[str, Any], source: str = "") -> Given:
     found: Given = {}
     for key, value in given.items():
         option = _BY_KEY.get(key.replace("-", "_"))
-        if option is None:
+        if value is None:
+            continue
+        if key == "bodies":
+            found[key] = tuple((pattern.encode(), same) for pattern, same in value.items())
+        elif option is None:
             near = difflib.get_close_matches(key, _BY_KEY, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(_BY_KEY)}"
             raise ConfigError(f"{source}there is no option {key!r}{hint}")
-        if value is None:
-            continue
-        try:
-            found[option.key] = _typed(option, value)
-        except (ValueError, ConfigError) as error:
-            raise ConfigError(f"{source}{key} {error}") from None
+        else:
+            try:
+                found[option.key] = _typed(option, value)
+            except (ValueError, ConfigError) as error:
+                raise ConfigError(f"{source}{key} {error}") from None
     return found
 
 
@@ -247,16 +256,32 @@ def _typed(option: Option, value: Any) -> Any:
     return frozenset().union(*typed) or frozenset(PARTS) if option.key == "match_on" else typed
 
 
-def combine(*layers: Given, bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()) -> MatchOptions:
-    """Return the options that layers give together, the nearest layer last."""
-    merged: Given = {}
-    for layer in layers:
-        for key, value in layer.items():
-            if not isinstance(value, tuple):
-                merged[key] = value
-                continue
-            opposite = _OPPOSITES.get(key)
-            if opposite is not None:  # a nearer layer takes a name over
-                merged[opposite] = tuple(one for one in merged.get(opposite, ()) if one not in value)
-            merged[key] = tuple(dict.fromkeys((*merged.get(key, ()), *value)))
-    return MatchOptions(**merged, bodies=bodies)
+def plain(given: Given) -> dict[str, Any]:
+    """Return typed values as plain data, that `read` reads and JSON holds (but for `bodies`)."""
+
+    def entry(one: Any) -> str:
+        return one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one)
+
+    made: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "bodies":
+            made[key] = {entry(pattern): same for pattern, same in value}
+        elif isinstance(value, frozenset):
+            made[key] = [part for part in PARTS if part in value]
+        else:
+            made[key] = list(map(entry, value)) if isinstance(value, tuple) else value
+    return made
+
+
+def combine(far: Given, near: Given) -> Given:
+    """Return the options that two layers give together."""
+    merged = dict(far)
+    for key, value in near.items():
+        if not isinstance(value, tuple):
+            merged[key] = value
+            continue
+        opposite = _OPPOSITES.get(key)
+        if opposite in far:  # a nearer layer takes a name over
+            merged[opposite] = tuple(one for one in far[opposite] if one not in value)
+        merged[key] = tuple(dict.fromkeys((*value, *far.get(key, ()))))
+    return merged

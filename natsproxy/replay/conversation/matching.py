@@ -11,18 +11,16 @@ A user's matchers come first: (subject pattern, function of two bodies).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Pairs
+from natsproxy.replay.conversation.match_options import DEFAULT, BodyMatcher, MatchOptions
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
-
-BodyMatcher = Callable[[bytes, bytes], bool]
-Matchers = Sequence[tuple[bytes, BodyMatcher]]
 
 # Members that differ from run to run: times, and names that a client makes up.
 _API_VOLATILE: Final = frozenset({"expires", "opt_start_time", "pause_until"})
@@ -41,9 +39,9 @@ _SERVICE_VOLATILE: Final = frozenset(
 class Matcher:
     """Compares frames under one identifier map."""
 
-    def __init__(self, identifiers: IdentifierMap, bodies: Matchers = ()) -> None:
+    def __init__(self, identifiers: IdentifierMap, options: MatchOptions = DEFAULT) -> None:
         self.identifiers = identifiers
-        self._bodies = tuple(bodies)
+        self.options = options
 
     def differs(self, recorded: Frame, live: Frame, new: Pairs, *, strict: bool = False) -> str:
         """Return the first field in which two frames of one op differ, `""` when they agree.
@@ -84,7 +82,7 @@ class Matcher:
 
     def _same_body(self, recorded: Frame, live: Frame, new: Pairs) -> bool:
         ours, theirs = recorded.body, live.body
-        for pattern, same in self._bodies:
+        for pattern, same in self.options.bodies:
             if matches(pattern, recorded.subject):
                 return same(ours, theirs)
         if ours == theirs:

@@ -19,7 +19,8 @@ from natsproxy.capture.format import records
 from natsproxy.capture.format.records import Flags
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import BlockRef
-from natsproxy.errors import CaptureError, ProtocolError
+from natsproxy.errors import CaptureError, ConfigError, ProtocolError
+from natsproxy.replay.conversation.match_options import Given, read
 from natsproxy.wire import parse
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
@@ -56,6 +57,19 @@ class Ended(NamedTuple):
 
 Event = Step | Began | Ended
 S = TypeVar("S")
+
+
+def stored_options(path: Path | str) -> Given:
+    """Return the options of the comparison that were given while a capture was recorded.
+
+    Raises CaptureError where they cannot be read.
+    """
+    segment = next(open_capture(path).segments(), None)
+    given = {} if segment is None else segment.settings.get("cassette") or {}
+    try:
+        return read(given)
+    except (ConfigError, AttributeError, TypeError) as error:
+        raise CaptureError(f"its options cannot be read: {error}", path=path) from None
 
 
 def events(path: Path | str) -> Iterator[Event]:

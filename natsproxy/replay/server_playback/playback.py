@@ -30,7 +30,8 @@ from natsproxy.replay.conversation.exchanges import (
     standalone,
 )
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Pairs
-from natsproxy.replay.conversation.matching import Matcher, Matchers
+from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
+from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.steps import Event
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
 from natsproxy.replay.server_playback.binding import HISTORY, Binder, Client
@@ -75,11 +76,11 @@ class ServerPlayback:
         window: int = WINDOW,
         unrecorded: Unrecorded = "error",
         timing: Literal["answers", "recorded"] = "answers",
-        bodies: Matchers = (),
+        options: MatchOptions = DEFAULT,
     ) -> None:
         self.conversation = RecordedConversation(source, window=window)
         self.identifiers = IdentifierMap()
-        self.matcher = Matcher(self.identifiers, bodies)
+        self.matcher = Matcher(self.identifiers, options)
         self.mismatches: list[Mismatch] = []
         self.new_episodes = (
             NewEpisodes(self.conversation, self.identifiers) if unrecorded == "record" else None

@@ -19,8 +19,8 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.replay.conversation.exchanges import WINDOW, Exchange
-from natsproxy.replay.conversation.matching import Matchers
-from natsproxy.replay.conversation.steps import events
+from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
+from natsproxy.replay.conversation.steps import events, stored_options
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.handshake import UNLIMITED
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
@@ -42,8 +42,8 @@ class CassetteServer:
 
     path: the capture.  unrecorded: the treatment of unrecorded input: "error", "ignore", "pass" (to
     `upstream`, a real server) or "record" (that too; `take_additions` returns it).  timing: "answers" (at
-    once, timed frames at their distance) or "recorded".  bodies: (subject pattern, matcher) pairs for
-    application payloads.  tap: called with (client number, "c2s" or "s2c", bytes) for each live client frame
+    once, timed frames at their distance) or "recorded".  options: of the comparison, above those that the
+    capture holds.  tap: called with (client number, "c2s" or "s2c", bytes) for each live client frame
     and each send.
 
     Raises CaptureError where the capture cannot be read.
@@ -56,7 +56,7 @@ class CassetteServer:
         listen: Address | None = None,
         unrecorded: Unrecorded = "error",
         timing: Literal["answers", "recorded"] = "answers",
-        bodies: Matchers = (),
+        options: Given | None = None,
         upstream: Address | None = None,
         window: int = WINDOW,
         tap: Callable[[int, str, bytes], None] | None = None,
@@ -64,8 +64,9 @@ class CassetteServer:
         if unrecorded in ("pass", "record") and upstream is None:
             raise ConfigError("unrecorded input can be passed on only with an upstream")
         self.path = Path(path)
+        matching = MatchOptions(**combine(stored_options(path), options or {}))
         self.machine = ServerPlayback(
-            events(path), window=window, unrecorded=unrecorded, timing=timing, bodies=bodies
+            events(path), window=window, unrecorded=unrecorded, timing=timing, options=matching
         )
         self.address = listen or Address()
         self.connected = 0

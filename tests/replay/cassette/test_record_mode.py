@@ -8,8 +8,10 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.replay.cassette.record_mode import MODES, parse_mode, use
+from natsproxy.replay.conversation.match_options import Given, MatchOptions, read
 from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.wire.ops import Op
 from tests.replay.kit import nats_server, run_program
@@ -79,6 +81,33 @@ async def test_once_records_and_then_plays(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
+async def test_a_recording_keeps_its_options_and_the_play_adds_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "x.ncap"
+    same: Given = {"bodies": ((b"w", lambda _ours, _theirs: True),)}
+    given = read({"ignore_json": "/ts", "match_on": "subject,body", "learn": True}) | same
+    async with nats_server() as server, use(path, "once", upstream=server, options=given) as recording:
+        await _publish_to_self(recording.url, b"1")
+    (segment,) = open_capture(path).segments()
+    assert segment.settings["cassette"] == {"ignore_json": ["/ts"], "match_on": ["subject", "body"]}
+    async with use(path, options=read({"ignore_json": ["/id"], "learn": False})) as playing:
+        assert playing.played is not None
+        options = playing.played.machine.matcher.options
+        assert options == MatchOptions(
+            **read({"ignore_json": ["/id", "/ts"], "match_on": "body,subject"}), learn=False
+        )
+    async with use(path, options=same) as playing:
+        await _publish_to_self(playing.url, b"another")
+        assert not playing.mismatched
+
+
+@pytest.mark.parametrize("stored", [{"zzz": 1}, {"ignore_json": [b"/a"]}, 5, ["a"]])
+async def test_options_that_cannot_be_read_are_refused(stored: object, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", hello(1, "a"), cassette=stored)
+    with pytest.raises(CaptureError, match="its options cannot be read"):
+        async with use(path):
+            pass
+
+
 @pytest.mark.parametrize("mode", ["all", "rewrite"])
 async def test_all_and_rewrite_record_anew(mode: str, tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", [*hello(1, "talker"), (1, ">", b"PUB w 3\r\nold\r\n")])

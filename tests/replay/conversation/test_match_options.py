@@ -21,7 +21,7 @@ IGNORED, LIKE, EXACT = Treatment.IGNORED, Treatment.LIKE, Treatment.EXACT
 
 
 def options(**given: Any) -> MatchOptions:
-    return combine(read(given))
+    return MatchOptions(**read(given))
 
 
 def test_each_row_is_a_field_with_its_default() -> None:
@@ -96,8 +96,9 @@ def test_parts_and_payloads_are_left_out() -> None:
 
 def test_the_nearest_layer_wins_and_lists_add_up() -> None:
     stored = read({"ignore_json": ["/ts"], "match_on": "subject", "like_headers": "A", "learn": False})
-    both = combine(stored, read({"ignore_json": "/id", "match_on": list(PARTS), "ignore_headers": "a"}))
-    assert [str(place) for place in both.ignore_json] == ["/ts", "/id"]
+    near = read({"ignore_json": "/id", "match_on": list(PARTS), "ignore_headers": "a"})
+    both = MatchOptions(**combine(stored, near))
+    assert [str(place) for place in both.ignore_json] == ["/id", "/ts"]
     assert both.match_on == set(PARTS)
     assert not both.learn
     assert (both.like_headers, both.ignore_headers) == ((), ("a",))
@@ -153,4 +154,4 @@ _layers = st.fixed_dictionaries(
 def test_stored_options_are_read_back(given: dict[str, Any]) -> None:
     made = options(**given)
     stored = json.loads(json.dumps(made.stored()))
-    assert combine(read(stored)) == made
+    assert options(**stored) == made

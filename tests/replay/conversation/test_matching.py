@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.match_options import MatchOptions
 from natsproxy.replay.conversation.matching import Matcher, ignoring_json
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
@@ -59,7 +60,7 @@ def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -
 
 
 def test_a_users_matcher_comes_first() -> None:
-    matcher = Matcher(IdentifierMap(), [(b"app.>", ignoring_json(["/a/ts", "/id"]))])
+    matcher = Matcher(IdentifierMap(), MatchOptions(bodies=((b"app.>", ignoring_json(["/a/ts", "/id"])),)))
     ours, theirs = (
         one(pub("app.x", '{"a":{"ts":1,"v":2},"id":3}')),
         one(pub("app.x", '{"id":4,"a":{"v":2,"ts":5}}')),
