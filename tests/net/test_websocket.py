@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -30,7 +31,7 @@ SCHEMES = [("ws", "nats"), ("nats", "ws"), ("ws", "ws")]
 
 def websocket_port(server: NatsServer) -> int:
     """Return the port for WebSocket clients of a server."""
-    found = re.search(r"websocket clients on ws://127\.0\.0\.1:(\d+)", server.log())
+    found = re.search(r"websocket clients on wss?://127\.0\.0\.1:(\d+)", server.log())
     assert found
     return int(found[1])
 
@@ -41,13 +42,18 @@ async def before(
     schemes: tuple[str, str],
     events: list[Event] | None = None,
     record: Path | None = None,
+    **more: Any,
 ) -> AsyncIterator[str]:
-    """Run a proxy before a server; give its URL.  schemes: of its listener and of its upstream."""
-    port = websocket_port(server) if schemes[1] == "ws" else server.port
+    """Run a proxy before a server; give its URL.
+
+    schemes: of its listener and of its upstream.  more: of its settings.
+    """
+    port = websocket_port(server) if schemes[1].startswith("ws") else server.port
     settings = ProxySettings(
         listen=(Listener(Address(), schemes[0]),),
         upstream=(Server(Address("127.0.0.1", port), schemes[1]),),
         record=None if record is None else RecordSettings(record),
+        **more,
     )
     proxy = Proxy(settings)
     if events is not None:

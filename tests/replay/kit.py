@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -37,9 +37,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-async def run_program(program: Path, url: str, *arguments: str) -> str:
-    """Run a program in a fresh process and return what it printed."""
-    environment = {**os.environ, "NATS_URL": url}
+async def run_program(program: Path, url: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Run a program in a fresh process and return what it printed.  env: more variables."""
+    environment = {**os.environ, "NATS_URL": url, **(env or {})}
     with trio.fail_after(LIMIT):
         done = await trio.run_process(
             [sys.executable, "-W", "ignore", "-c", _RUN, str(program), *arguments],

@@ -35,13 +35,18 @@ def _packages() -> Path:
     return _INSTALLED / "node_modules"
 
 
-def run_node(program: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
-    """Run a program and return its output; fail where it fails.  It may `require` the packages."""
+def node_path() -> str:
+    """Return the NODE_PATH with which programs may `require` the packages; skip the test without Node.js."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("there is no Node.js with npm: apt-get install nodejs npm")
+    return str(_packages())
+
+
+def run_node(program: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
+    """Run a program and return its output; fail where it fails.  env: more variables."""
     done = subprocess.run(
         ["node", str(program), *arguments],
-        env={**os.environ, "NODE_PATH": str(_packages()), **(env or {})},
+        env={**os.environ, "NODE_PATH": node_path(), **(env or {})},
         capture_output=True,
         text=True,
         timeout=60,

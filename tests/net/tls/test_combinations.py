@@ -55,17 +55,20 @@ REPRESENTATIVES = {
 }
 
 
-def combinations() -> list[Any]:
-    """Return all that makes sense; all but a few take long together."""
+IN_JAVASCRIPT = {("after INFO", "plain", "nkey"), ("after INFO", "after INFO", "certificate")}
+
+
+def combinations(representatives: set[tuple[str, str, str]]) -> list[Any]:
+    """Return all that makes sense; all but the representatives take long together."""
     found = []
     for client, server, login in itertools.product(LEGS, LEGS, LOGINS):
         if login != "certificate" or server != "plain":
-            short = (client, server, login) in REPRESENTATIVES
+            short = (client, server, login) in representatives
             found.append(pytest.param(client, server, login, marks=[] if short else pytest.mark.long))
     return found
 
 
-@pytest.mark.parametrize(("client", "server", "login"), combinations())
+@pytest.mark.parametrize(("client", "server", "login"), combinations(REPRESENTATIVES))
 async def test_nats_py(authority: Authority, tmp_path: Path, client: str, server: str, login: str) -> None:
     """Large and small messages, both ways, with the user that the server knows."""
     config, credentials = LOGINS[login]
@@ -88,20 +91,27 @@ async def test_nats_py(authority: Authority, tmp_path: Path, client: str, server
             assert (await one.closed()).cause == "client-closed"
 
 
-@pytest.mark.parametrize(
-    ("client", "server"),
-    [
-        pytest.param(client, server, marks=[] if client == "after INFO" else pytest.mark.long)
-        for client, server in itertools.product(LEGS, LEGS[:2])
-    ],
-)
-async def test_nats_js(authority: Authority, client: str, server: str) -> None:
+JAVASCRIPT: dict[str, dict[str, str]] = {
+    "user": {"user": "u", "pass": "p"},
+    "nkey": {"nkey": SEED},
+    "jwt": {"creds": OPERATOR.creds("jane")},
+    "certificate": {},
+}
+
+
+@pytest.mark.parametrize(("client", "server", "login"), combinations(IN_JAVASCRIPT))
+async def test_nats_js(authority: Authority, client: str, server: str, login: str) -> None:
     """It would begin TLS on any leg that offers it: INFO must say what the client leg has."""
-    tls = {"caFile": str(authority.file), "handshakeFirst": client == "before INFO"}
-    more = json.dumps({} if client == "plain" else {"tls": tls})
-    with NatsServer(server_config(authority, server, "handshake_first: false")) as nats_server:
-        async with between(authority, client, nats_server, server) as one:
-            output = await trio.to_thread.run_sync(run_node, PROGRAM, f"nats://{one.address}", more)
+    config, _ = LOGINS[login]
+    tls = server_config(authority, server, "verify_and_map: true" if login == "certificate" else "")
+    ours = {"cert": authority.client("alice") if login == "certificate" else None}
+    more: dict[str, Any] = dict(JAVASCRIPT[login])
+    if client != "plain":
+        more["tls"] = {"caFile": str(authority.file), "handshakeFirst": client == "before INFO"}
+    with NatsServer(f"{tls}\n{config}\n") as nats_server:
+        async with between(authority, client, nats_server, server, upstream_tls=ours) as one:
+            arguments = (f"nats://{one.address}", json.dumps(more))
+            output = await trio.to_thread.run_sync(run_node, PROGRAM, *arguments)
     assert output == "hello: 11 headers: yes\n"
 
 
