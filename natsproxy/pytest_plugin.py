@@ -20,25 +20,21 @@ imports the proxy.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from natsproxy.errors import NatsproxyError
+from natsproxy.pytest_settings import add_options, check_settings, marked, setting
 
 if TYPE_CHECKING:
     from natsproxy.testing import TestProxy, cassette
 
-_MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
 _RECORD_HINT: Final = "record it with: pytest --nats-record=once --nats-upstream=nats://HOST:PORT"
 _BARRIER: Final = 1.0  # seconds
-_NAME: Final = 100  # characters of a file name, at most
 _SHOWN: Final = 5  # unused frames of a test that the summary shows
 
 
@@ -61,58 +57,13 @@ _USE: Final = pytest.StashKey[_Use]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options and their ini keys."""
-    group = parser.getgroup("natsproxy")
-    group.addoption("--nats-record", choices=_MODES, default=None, help="How cassettes are recorded (none).")
-    group.addoption("--nats-upstream", default=None, help="The server to record from: nats://HOST:PORT.")
-    group.addoption(
-        "--nats-strict", action="store_true", default=None, help="Fail on recordings that were not used."
-    )
-    group.addoption("--nats-seed", type=int, default=None, help="The seed of faults with chance (0).")
-    parser.addini("nats_record", "How cassettes are recorded: " + ", ".join(_MODES), default="none")
-    parser.addini("nats_upstream", "The server to record from: nats://HOST:PORT", default="")
-    parser.addini("nats_strict", "Fail on recordings that were not used", type="bool", default=False)
-    parser.addini("nats_seed", "The seed of faults with chance", default="0")
+    add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; refuse invalid settings."""
-    config.addinivalue_line(
-        "markers",
-        "nats_cassette(path=None, *, bodies=None, strict=None): play this test's NATS server from a capture",
-    )
-    if _setting(config, "record") not in _MODES:
-        raise pytest.UsageError(f"nats_record = {_setting(config, 'record')!r}: one of {', '.join(_MODES)}")
-    if not str(_setting(config, "seed")).isdigit():
-        raise pytest.UsageError(f"nats_seed = {_setting(config, 'seed')!r} is not a whole number")
+    check_settings(config)
     config.pluginmanager.register(_Summary(), "natsproxy-summary")
-
-
-def _setting(config: pytest.Config, name: str) -> Any:
-    given = config.getoption(f"--nats-{name}")
-    return config.getini(f"nats_{name}") if given is None else given
-
-
-def default_path(node: pytest.Item) -> Path:
-    """Return the path of a test's cassette: by module, class and name, distinct per parameter set."""
-    classes = [str(one.name) for one in node.listchain() if isinstance(one, pytest.Class)]
-    name = ".".join([*classes, node.name.replace("[", ".", 1).removesuffix("]")])
-    safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
-    if safe != name or len(safe) > _NAME:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # two names may differ only in such characters
-        safe = f"{safe[:_NAME]}-{digest}"
-    return node.path.parent / "cassettes" / node.path.stem / f"{safe}.ncap"
-
-
-def _marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
-    """Return the path and the other settings that a test's markers give; the nearest marker wins."""
-    given: dict[str, Any] = {}
-    for marker in reversed(list(node.iter_markers("nats_cassette"))):
-        given |= {**dict(zip(("path",), marker.args, strict=False)), **marker.kwargs}
-        wrong = [*map(repr, marker.args[1:]), *sorted(given.keys() - {"path", "bodies", "strict"})]
-        if wrong:
-            raise NatsproxyError(f"nats_cassette takes path, bodies and strict, not {', '.join(wrong)}")
-    path = given.pop("path", None)
-    return (default_path(node) if path is None else node.path.parent / path), given
 
 
 # -- fixtures
@@ -124,13 +75,11 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
     from natsproxy.testing import cassette
 
     use = request.node.stash[_USE]
-    mode, upstream, strict, seed = (
-        _setting(request.config, name) for name in ("record", "upstream", "strict", "seed")
-    )
+    mode, upstream, seed = (setting(request.config, name) for name in ("record", "upstream", "seed"))
     path, problem = None, ""
     try:
-        path, more = _marked(request.node)
-        tape = cassette(path, mode, upstream=upstream or None, seed=int(seed), **{"strict": strict, **more})
+        path, more = marked(request.node)
+        tape = cassette(path, mode, upstream=upstream or None, seed=int(seed), **more)
         tape.__enter__()
     except NatsproxyError as error:
         problem = str(error)
@@ -175,10 +124,10 @@ def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
     """Give a proxy before `--nats-upstream`, for faults and for its frames."""
     from natsproxy.testing import TestProxy
 
-    upstream = _setting(request.config, "upstream")
+    upstream = setting(request.config, "upstream")
     problem = "" if upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
     try:
-        proxy = TestProxy(upstream, seed=int(_setting(request.config, "seed")))
+        proxy = TestProxy(upstream, seed=int(setting(request.config, "seed")))
     except NatsproxyError as error:
         problem = problem or str(error)
     if problem:
@@ -252,7 +201,7 @@ class _Summary:
 
     def pytest_report_header(self, config: pytest.Config) -> str | None:
         """Return a header line if this run may record."""
-        mode = _setting(config, "record")
+        mode = setting(config, "record")
         return None if mode == "none" else f"natsproxy: cassettes in mode {mode}"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

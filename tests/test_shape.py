@@ -34,6 +34,7 @@ FLOORS = {
     "admin": 6,
     "testing": 7,
     "pytest_plugin": 8,
+    "pytest_settings": 7,
     "spark": 7,
     "log": 7,
     "cli": 9,
@@ -55,7 +56,7 @@ PURE = {
     "units",
 }
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
-ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "testing"}}
+ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "pytest_settings", "testing"}}
 LONGEST = 350
 
 

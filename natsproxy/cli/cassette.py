@@ -12,11 +12,13 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.cli.foreground import run_stoppable
+from natsproxy.cli.match_options import match_options
 from natsproxy.cli.params import URL, Seconds, parse_address
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, use
+from natsproxy.replay.conversation.match_options import Given
 
 
 @click.group()
@@ -29,10 +31,17 @@ def cassette() -> None:
 @click.option("--upstream", metavar=URL, help="The server to record from.")
 @click.option("--strict", is_flag=True, help="Also fail if a recorded frame was not used.")
 @click.option("--timeout", type=Seconds(), default="600", show_default=True, help="The longest run.")
+@match_options
 @click.argument("capture", type=FilePath())
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    mode: str, upstream: str | None, strict: bool, timeout: float, capture: Path, command: tuple[str, ...]
+    mode: str,
+    upstream: str | None,
+    strict: bool,
+    timeout: float,
+    capture: Path,
+    command: tuple[str, ...],
+    options: Given,
 ) -> None:
     """Run a program against a capture.
 
@@ -44,7 +53,7 @@ def run(
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/
     natsproxy cassette run --mode once --upstream nats://127.0.0.1:4222 orders.ncap -- node app.js
-    natsproxy cassette run --mode new_episodes --upstream nats://127.0.0.1:4222 orders.ncap -- ./app
+    natsproxy cassette run --ignore-json 'orders.> /ts' --like-headers X-Id orders.ncap -- ./app
     """
     outcome = _Outcome()
     # click leaves the `--` in, where options may not be interspersed.
@@ -56,7 +65,7 @@ def run(
     if not command:
         raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
     address = parse_address(upstream, "--upstream") if upstream else None
-    stopped = run_stoppable(partial(_run, outcome, capture, mode, address, list(command), timeout))
+    stopped = run_stoppable(partial(_run, outcome, capture, mode, address, options, list(command), timeout))
     if stopped or outcome.code is None:
         raise SystemExit(Exit.STOPPED)
     wrong = outcome.cassette is not None and _report(capture, outcome.cassette, strict)
@@ -83,9 +92,15 @@ class _Outcome:
 
 
 async def _run(
-    outcome: _Outcome, capture: Path, mode: str, upstream: Address | None, command: list[str], limit: float
+    outcome: _Outcome,
+    capture: Path,
+    mode: str,
+    upstream: Address | None,
+    options: Given,
+    command: list[str],
+    limit: float,
 ) -> None:
-    async with use(capture, parse_mode(mode), upstream=upstream) as cassette:
+    async with use(capture, parse_mode(mode), upstream=upstream, options=options) as cassette:
         outcome.cassette = cassette
         environment = {**os.environ, "NATS_URL": cassette.url}
         with trio.move_on_after(limit) as scope:

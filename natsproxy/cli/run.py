@@ -23,8 +23,8 @@ from natsproxy.cli.service import Service
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
 from natsproxy.config.identity import read_identity
-from natsproxy.config.option import Option
 from natsproxy.config.options import OPTIONS
+from natsproxy.config.row import Option
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.log import LogFile, logger
 from natsproxy.net.proxy import Proxy

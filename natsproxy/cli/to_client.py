@@ -15,6 +15,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
+from natsproxy.cli.match_options import match_options
 from natsproxy.cli.params import URL, Seconds, parse_address, report_options, show_facts
 from natsproxy.cli.paths import FilePath
 from natsproxy.errors import Exit, NatsproxyError
@@ -62,6 +63,7 @@ _Entrance = Callable[[], AbstractAsyncContextManager[Address]]
     help="End after this time without traffic.",
 )
 @click.option("--stay", is_flag=True, help="Serve until stopped, even after everything was played.")
+@match_options
 @report_options
 def to_client(
     capture: Path,
@@ -85,6 +87,7 @@ def to_client(
     \b
     natsproxy replay to-client traffic.ncap --listen 127.0.0.1:4222
     natsproxy replay to-client traffic.ncap --listen 127.0.0.1:4222 --report --json
+    natsproxy replay to-client traffic.ncap --match-on subject,body --ignore-json 'orders.> /ts'
     natsproxy replay to-client traffic.ncap --unrecorded record --upstream nats://127.0.0.1:4223
     """
     found, stalled = None, ""

@@ -35,13 +35,13 @@ def read_file(path: Path) -> dict[str, Any]:
 
     Raises ConfigError for a file that cannot be read, an unknown name and a value that its option refuses.
     """
-    text, document = _document(path)
+    text, document = read_document(path)
     found: dict[str, Any] = {}
     if isinstance(document.get("rules"), Mapping):
-        raise ConfigError(f"{path}:{_line_of('rules', text)}: {ONE_TABLE}")
+        raise ConfigError(f"{path}:{line_of('rules', text)}: {ONE_TABLE}")
     for name, value in _flat(document):
         option = _BY_NAME.get(name)
-        place = f"{path}:{_line_of(name, text)}"
+        place = f"{path}:{line_of(name, text)}"
         if option is None:
             near = difflib.get_close_matches(name, _BY_NAME, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(_BY_NAME))}"
@@ -64,7 +64,7 @@ def inline_rules(path: Path) -> tuple[Rule, ...] | None:
 
     Raises ConfigError.
     """
-    text, document = _document(path)
+    text, document = read_document(path)
     tables = document.get("rules")
     if not isinstance(tables, list):
         return None
@@ -97,7 +97,8 @@ def read_text(path: Path, title: str) -> str:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def _document(path: Path) -> tuple[str, dict[str, Any]]:
+def read_document(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of a TOML file and what it says.  Raises ConfigError."""
     text = read_text(path, "configuration")
     try:
         return text, tomllib.loads(text)
@@ -116,7 +117,7 @@ def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _line_of(name: str, text: str) -> int:
+def line_of(name: str, text: str) -> int:
     """Return the line of an option in a file: of its full name, or of its last part inside a table."""
     # tomllib keeps no positions, so the line is searched for; a wrong guess only misplaces a message.
     table, _, inner = name.partition("-")

@@ -1,4 +1,4 @@
-"""One option of a proxy, and the functions that read values.
+"""The functions that read the values of options.
 
 A function takes a text or a TOML value and returns the typed value.  It raises ValueError with the end of a
 sentence that begins with the option's name.
@@ -6,9 +6,7 @@ sentence that begins with the option's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -20,35 +18,6 @@ from natsproxy.protocol.redaction import SEED
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
 from natsproxy.units import parse_duration, parse_size
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option.
-
-    read: returns the typed value of a text or a TOML value; raises ValueError with the end of a sentence that
-    begins with the option's name.  default: as a user would write it, or None; a bool makes it a flag.
-    many: the option may be given several times.  metavar: the placeholder in `--help`; `a|b` lists the words
-    that are valid, for completion.
-    """
-
-    name: str
-    read: Callable[[Any], Any]
-    default: str | bool | None
-    help: str
-    many: bool = False
-    required: bool = False
-    metavar: str = "TEXT"
-
-    @property
-    def key(self) -> str:
-        """The name as an identifier: `record_flush` for `record-flush`."""
-        return self.name.replace("-", "_")
-
-    @property
-    def flag(self) -> bool:
-        """True if the option is only on or off, and takes no value."""
-        return isinstance(self.default, bool)
 
 
 def listen(value: Any) -> Listener:

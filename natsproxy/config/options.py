@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 from natsproxy.config.option import (
-    Option,
     duration,
     keep,
     listen,
@@ -22,6 +21,7 @@ from natsproxy.config.option import (
     upstream,
     whole,
 )
+from natsproxy.config.row import Option
 from natsproxy.config.tls_options import TLS_OPTIONS
 from natsproxy.rules.file import values
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from natsproxy.config.option import Option, duration, path
+from natsproxy.config.option import duration, path
+from natsproxy.config.row import Option
 from natsproxy.config.settings import AUTO_FALLBACK, HandshakeFirst
 from natsproxy.rules.file import values
 

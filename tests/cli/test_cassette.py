@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from tests.replay.kit import PROGRAMS, record_program
 from tests.replay.scripted import hello, write
@@ -38,6 +40,53 @@ def capture(tmp_path: Path) -> Path:
 def test_exit_codes_and_sentences(arguments: list[str], code: int, expected: str, capture: Path) -> None:
     done = CliRunner().invoke(main, ["cassette", "run", *(a.format(x=capture) for a in arguments)])
     assert done.exit_code == code
+    assert expected in done.output
+
+
+def _recorded_options(tmp_path: Path, *flags: str) -> object:
+    """Record nothing with the flags; return the options that the cassette keeps."""
+    path = tmp_path / "new.ncap"
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        url = f"127.0.0.1:{upstream.getsockname()[1]}"
+        command = ["cassette", "run", "--mode", "all", "--upstream", url, *flags, str(path), "--", "true"]
+        done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    (segment,) = open_capture(path).segments()
+    return segment.settings.get("cassette")
+
+
+def test_options_come_from_a_file_and_flags(tmp_path: Path) -> None:
+    file = tmp_path / "match.toml"
+    file.write_text(
+        'match-on = "subject"\nignore_json = ["/a", "orders.> /b"]\nlearn = false\nrepeat = "x"\n'
+    )
+    assert _recorded_options(tmp_path) is None
+    flags = ["--config", str(file), "--ignore-json", "/c", "--learn", "--ignore-headers", "X-*"]
+    assert _recorded_options(tmp_path, *flags, "--match-on", "body", "--match-on", "subject,headers") == {
+        "match_on": ["subject", "headers", "body"],
+        "ignore_headers": ["x-*"],
+        "ignore_json": ["/c", "/a", "orders.> /b"],
+        "repeat": ["x"],
+    }
+
+
+@pytest.mark.parametrize("command", [["cassette", "run"], ["replay", "to-client"]])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--ignore-json", "ts"], "--ignore-json must be a JSON pointer (/id)"),
+        (["--config", "{file}"], "match.toml:2: there is no option 'ignore_jsn'; did you mean 'ignore_json'"),
+        (["--config", "/no/such"], "cannot read the configuration /no/such"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    command: list[str], flags: list[str], expected: str, tmp_path: Path, capture: Path
+) -> None:
+    file = tmp_path / "match.toml"
+    file.write_text('learn = true\nignore_jsn = "/a"\n')
+    arguments = [*command, *(flag.format(file=file) for flag in flags), str(capture), "true"]
+    done = CliRunner().invoke(main, arguments[:-1] if "replay" in command else arguments)
+    assert done.exit_code == 2
     assert expected in done.output
 
 

@@ -14,7 +14,9 @@ import nats  # noqa: F401 - a run in this process forgets the modules that it wa
 import pytest
 
 import natsproxy.testing  # noqa: F401 - compiled code must not be loaded twice
-from natsproxy.pytest_plugin import _MODES, default_path
+from natsproxy import pytest_settings
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.pytest_settings import default_path
 from natsproxy.replay.cassette.record_mode import MODES
 from tests.kit.servers import NatsServer
 
@@ -153,6 +155,36 @@ def test_markers_give_path_matchers_and_strictness(
     run(TS="2").assert_outcomes(passed=1)
 
 
+@pytest.mark.server
+def test_options_come_from_ini_flags_markers_and_the_cassette(
+    run: Run, pytester: pytest.Pytester, nats_server: NatsServer
+) -> None:
+    """Lists add up, and of one value the nearest counts; a recording keeps the options."""
+    pytester.makeini("[pytest]\nnats_ignore_json =\n    /a\n    shop /b c\nnats_learn = false\n")
+    pytester.makepyfile(
+        test_options="""
+        import os, pytest
+        from shop import buy
+
+        @pytest.mark.nats_cassette(ignore_headers="X", learn_not=["/d"], match_on="subject")
+        def test_one(nats_cassette):
+            body = b'{"ts":%b}' % os.environ["TS"].encode()
+            assert buy(nats_cassette.url, body) == [body]
+        """
+    )
+    record = ("--nats-record=once", f"--nats-upstream={nats_server.url}", "--nats-ignore-json=/f")
+    run(*record, "--nats-match-on=subject,body", TS="1").assert_outcomes(passed=1)
+    (capture,) = pytester.path.rglob("*.ncap")
+    (segment,) = open_capture(capture).segments()
+    assert segment.settings["cassette"] == {
+        "ignore_json": ["/f", "/a", "shop /b c"],
+        "match_on": ["subject"],
+        "ignore_headers": ["x"],
+        "learn": False,
+        "learn_not": ["/d"],
+    }
+
+
 # -- modes
 
 
@@ -214,10 +246,13 @@ def test_a_missing_cassette_names_the_command_that_records_it(
     [
         ("nats_record=sometimes", "*nats_record = 'sometimes': one of none, once, *"),
         ("nats_seed=red", "*nats_seed = 'red' is not a whole number"),
+        ("nats_match_on=time", "*nats_match_on must be some of subject, headers, body, order, not 'time'"),
+        ("nats_learn=maybe", "*invalid truth value 'maybe'"),
+        ("--nats-ignore-json=id", "*--nats-ignore-json must be a JSON pointer *"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(option: str, expected: str, run: Run) -> None:
-    result = run("-o", option)
+    result = run(*([option] if option.startswith("--") else ["-o", option]))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([expected])
 
@@ -225,8 +260,10 @@ def test_settings_that_mean_nothing_are_refused(option: str, expected: str, run:
 @pytest.mark.parametrize(
     ("marker", "arguments", "expected"),
     [
-        ("'a', 'b'", "nats_cassette", "nats_cassette takes path, bodies and strict, not 'b'"),
-        ("mode='all'", "nats_cassette", "nats_cassette takes path, bodies and strict, not mode"),
+        ("'a', 'b'", "nats_cassette", "nats_cassette takes a path and named options, not 'b'"),
+        ("mode='all'", "nats_cassette", "nats_cassette: there is no option 'mode': there are match_on,*"),
+        ("ignor_json='/a'", "nats_cassette", "*no option 'ignor_json'; did you mean 'ignore_json'?"),
+        ("ignore_json='a'", "nats_cassette", "nats_cassette: ignore_json must be a JSON pointer*"),
         ("'a.ncap'", "", "marked nats_cassette, but it does not take the fixture of that name"),
     ],
 )
@@ -467,4 +504,4 @@ def test_asyncio_trio_and_plain_tests_in_workers(
 
 def test_the_plugin_knows_every_cassette_mode() -> None:
     """The plugin has a list of its own, so that pytest starts without loading the replays."""
-    assert _MODES == MODES
+    assert pytest_settings.MODES == MODES

@@ -20,11 +20,10 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
-from natsproxy.config.option import Option, pattern
+from natsproxy.config.row import Option
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.places import Path, Place, matches_any, parse_place, parse_pointer
-from natsproxy.protocol.subjects import matches
-from natsproxy.rules.file import values
+from natsproxy.protocol.subjects import is_valid_subscribe, matches
 
 PARTS: Final = ("subject", "headers", "body", "order")
 _IGNORED: Final = ("traceparent", "tracestate", "baggage", "b3", "x-b3-*", "uber-trace-id", "date")
@@ -48,27 +47,44 @@ class Treatment(Enum):
     IGNORED = "ignored"
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\n" in value or "\r" in value:
+        raise ValueError(f"must be one line of text, not {value!r}")
+    return value.strip()
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {value!r}")
+    return value
+
+
 def _parts(value: Any) -> frozenset[str]:
-    parts = frozenset(part.strip() for part in values.text(value).split(",") if part.strip())
-    wrong = parts - set(PARTS)
-    if wrong or not parts:
+    parts = frozenset(part.strip() for part in _text(value).split(",") if part.strip())
+    if not parts or not parts <= set(PARTS):
         raise ValueError(f"must be some of {', '.join(PARTS)}, not {value!r}")
     return parts
 
 
-def _name(value: Any) -> str:
-    name = values.line(value).strip()
-    if not name or ":" in name:
+def _header(value: Any) -> str:
+    if ":" in _text(value):
         raise ValueError(f"must be the name of a header, not {value!r}")
-    return name.lower()
+    return _text(value).lower()
+
+
+def _pattern(value: Any) -> bytes:
+    pattern = _text(value).encode("utf-8", "surrogateescape")
+    if not is_valid_subscribe(pattern):
+        raise ValueError(f"must be a valid subject pattern, not {value!r}")
+    return pattern
 
 
 def _place(value: Any) -> Place:
-    return parse_place(values.line(value))
+    return parse_place(_text(value))
 
 
 def _pointer(value: Any) -> Place:
-    return parse_pointer(values.line(value))
+    return parse_pointer(_text(value))
 
 
 OPTIONS: Final = (
@@ -81,11 +97,16 @@ OPTIONS: Final = (
         metavar="PART,...",
     ),
     Option(
-        "ignore-headers", _name, None, "A header that need not agree or be there.", many=True, metavar="NAME"
+        "ignore-headers",
+        _header,
+        None,
+        "A header that need not agree or be there.",
+        many=True,
+        metavar="NAME",
     ),
     Option(
         "like-headers",
-        _name,
+        _header,
         None,
         "A header whose form must agree: identifier, number, time.",
         many=True,
@@ -109,24 +130,31 @@ OPTIONS: Final = (
     ),
     Option(
         "ignore-bodies",
-        pattern,
+        _pattern,
         None,
         "Subjects whose payloads need not agree.",
         many=True,
         metavar="SUBJECT",
     ),
-    Option("learn", values.boolean, True, "Learn identifiers and times that differ from run to run."),
-    Option("learn-only", _place, None, "Learn here alone.", many=True, metavar="[SUBJECT ]PLACE"),
-    Option("learn-not", _place, None, "Do not learn here.", many=True, metavar="[SUBJECT ]PLACE"),
+    Option("learn", _switch, True, "Learn identifiers and times that differ from run to run."),
+    Option(
+        "learn-only",
+        _place,
+        None,
+        "Learn at this place alone: /pointer, header:NAME, token.",
+        many=True,
+        metavar="[SUBJECT ]PLACE",
+    ),
+    Option("learn-not", _place, None, "Do not learn at this place.", many=True, metavar="[SUBJECT ]PLACE"),
     Option(
         "allow-repeats",
-        values.boolean,
+        _switch,
         True,
         "Repeat the last answer to a request that changes nothing: an empty pull, INFO, a get.",
     ),
     Option(
         "repeat",
-        pattern,
+        _pattern,
         None,
         "Subjects whose messages may come more or less often than recorded.",
         many=True,
@@ -235,7 +263,7 @@ def read(given: Mapping[str, Any], source: str = "") -> Given:
         if value is None:
             continue
         if key == "bodies":
-            found[key] = tuple((pattern.encode(), same) for pattern, same in value.items())
+            found[key] = _functions(value)
         elif option is None:
             near = difflib.get_close_matches(key, _BY_KEY, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(_BY_KEY)}"
@@ -254,6 +282,15 @@ def _typed(option: Option, value: Any) -> Any:
     entries = value if isinstance(value, list | tuple | set | frozenset) else [value]
     typed = tuple(option.read(entry) for entry in entries)
     return frozenset().union(*typed) or frozenset(PARTS) if option.key == "match_on" else typed
+
+
+def _functions(value: Any) -> tuple[tuple[bytes, BodyMatcher], ...]:
+    if not isinstance(value, Mapping) or not all(map(callable, value.values())):
+        raise ConfigError('bodies must map subject patterns to functions: {"orders.>": same}')
+    try:
+        return tuple((_pattern(subject), same) for subject, same in value.items())
+    except ValueError as error:
+        raise ConfigError(f"a key of bodies {error}") from None
 
 
 def plain(given: Given) -> dict[str, Any]:

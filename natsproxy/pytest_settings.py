@@ -1,0 +1,114 @@
+"""The settings of the pytest plugin: flags, ini keys and the marker.
+
+A flag wins over the ini file, and the marker over both; lists of options of the comparison add up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pytest
+
+from natsproxy.errors import NatsproxyError
+from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, plain, read
+
+if TYPE_CHECKING:
+    from natsproxy.config.row import Option
+
+MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
+_NAME: Final = 100  # characters of a file name, at most
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the options and their ini keys."""
+    group = parser.getgroup("natsproxy")
+    group.addoption("--nats-record", choices=MODES, default=None, help="How cassettes are recorded (none).")
+    group.addoption("--nats-upstream", default=None, help="The server to record from: nats://HOST:PORT.")
+    group.addoption(
+        "--nats-strict", action="store_true", default=None, help="Fail on recordings that were not used."
+    )
+    group.addoption("--nats-seed", type=int, default=None, help="The seed of faults with chance (0).")
+    for option in OPTIONS:
+        _add_match_option(parser, group, option)
+    parser.addini("nats_record", "How cassettes are recorded: " + ", ".join(MODES), default="none")
+    parser.addini("nats_upstream", "The server to record from: nats://HOST:PORT", default="")
+    parser.addini("nats_strict", "Fail on recordings that were not used", type="bool", default=False)
+    parser.addini("nats_seed", "The seed of faults with chance", default="0")
+
+
+def _add_match_option(parser: pytest.Parser, group: pytest.OptionGroup, option: Option) -> None:
+    """Add an option of the comparison, as a flag and as an ini key."""
+    if option.flag:
+        for word, value in ((option.name, True), (f"no-{option.name}", False)):
+            help_text = option.help if value else f"The opposite of --nats-{option.name}."
+            group.addoption(
+                f"--nats-{word}", dest=f"nats_{option.key}", action="store_const", const=value, help=help_text
+            )
+    else:
+        group.addoption(f"--nats-{option.name}", action="append", metavar=option.metavar, help=option.help)
+    kind: Literal["bool", "linelist"] = "bool" if option.flag else "linelist"
+    parser.addini(f"nats_{option.key}", option.help, type=kind, default=None)
+
+
+def check_settings(config: pytest.Config) -> None:
+    """Register the marker; refuse invalid settings."""
+    config.addinivalue_line(
+        "markers",
+        "nats_cassette(path=None, *, strict=None, **options): play this test's NATS server from a capture; "
+        f"options: bodies, {', '.join(option.key for option in OPTIONS)}",
+    )
+    if setting(config, "record") not in MODES:
+        raise pytest.UsageError(f"nats_record = {setting(config, 'record')!r}: one of {', '.join(MODES)}")
+    if not str(setting(config, "seed")).isdigit():
+        raise pytest.UsageError(f"nats_seed = {setting(config, 'seed')!r} is not a whole number")
+    try:
+        _match_options(config)
+    except NatsproxyError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def setting(config: pytest.Config, name: str) -> Any:
+    """Return a setting of a flag, else of the ini file."""
+    given = config.getoption(f"--nats-{name}")
+    return config.getini(f"nats_{name}") if given is None else given
+
+
+def _match_options(config: pytest.Config) -> Given:
+    """Return the options of the comparison that the ini file and flags give."""
+    ini = {option.key: config.getini(f"nats_{option.key}") for option in OPTIONS}
+    flags = {option.name: config.getoption(f"nats_{option.key}") for option in OPTIONS}
+    # Old pytests return "" or [] for what is not in the file.
+    written = read({key: value for key, value in ini.items() if value not in (None, "", [])}, "nats_")
+    return combine(written, read(flags, "--nats-"))
+
+
+def default_path(node: pytest.Item) -> Path:
+    """Return the path of a test's cassette: by module, class and name, distinct per parameter set."""
+    classes = [str(one.name) for one in node.listchain() if isinstance(one, pytest.Class)]
+    name = ".".join([*classes, node.name.replace("[", ".", 1).removesuffix("]")])
+    safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
+    if safe != name or len(safe) > _NAME:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # two names may differ only in such characters
+        safe = f"{safe[:_NAME]}-{digest}"
+    return node.path.parent / "cassettes" / node.path.stem / f"{safe}.ncap"
+
+
+def marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
+    """Return the path and the other settings of a test, with those that its markers give.
+
+    The nearest marker wins; lists of options add up.
+    """
+    path, strict = default_path(node), setting(node.config, "strict")
+    options = _match_options(node.config)
+    for marker in reversed(list(node.iter_markers("nats_cassette"))):
+        given = dict(marker.kwargs)
+        named = marker.args[0] if marker.args else given.pop("path", None)
+        path = path if named is None else node.path.parent / named
+        strict = given.pop("strict", strict)
+        if marker.args[1:]:
+            raise NatsproxyError(f"nats_cassette takes a path and named options, not {marker.args[1]!r}")
+        options = combine(options, read(given, "nats_cassette: "))
+    return path, {"strict": strict, **plain(options)}
