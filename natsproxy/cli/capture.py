@@ -1,4 +1,4 @@
-"""`natsproxy capture`: the commands `cat`, `verify` and `recover`; `info`, `diff` and `export` join here."""
+"""`natsproxy capture`: the commands `cat`, `verify` and `recover`; the others join here."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from natsproxy.cli.diff import diff
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.export import export
 from natsproxy.cli.filters import filters
+from natsproxy.cli.import_text import import_text
 from natsproxy.cli.info import info
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.errors import CaptureError, Exit, MissingCapture, UnreadableCapture
@@ -38,6 +39,7 @@ def capture() -> None:
 
 capture.add_command(diff)
 capture.add_command(export)
+capture.add_command(import_text)
 capture.add_command(info)
 
 

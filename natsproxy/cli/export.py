@@ -1,4 +1,4 @@
-"""`natsproxy capture export`: captures for other tools, as JSON lines, Parquet or packets."""
+"""`natsproxy capture export`: captures as text, and for other tools as JSON lines, Parquet or packets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from natsproxy.capture.export.parquet import parquet
 from natsproxy.capture.export.pcapng import Leg, pcapng
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.text.writer import write_text
 from natsproxy.cli.filters import filters
 from natsproxy.cli.paths import FilePath, tell_lost
 
-_FORMATS = "--jsonl, --parquet, --pcapng"
+_FORMATS = "--text, --jsonl, --parquet, --pcapng"
 
 
 @click.command()
 @click.argument("path", type=FilePath())
+@click.option("--text", "to_text", metavar="OUT", help="A text to review, edit and play: x.nats.txt.")
 @click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object per line, as capture cat --json.")
 @click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as analyze writes it.")
 @click.option(
@@ -38,6 +40,7 @@ _FORMATS = "--jsonl, --parquet, --pcapng"
 @filters
 def export(
     path: Path,
+    to_text: str | None,
     to_jsonl: str | None,
     to_parquet: str | None,
     to_pcapng: str | None,
@@ -46,17 +49,19 @@ def export(
     force: bool,
     query: Query,
 ) -> None:
-    """Write the frames of a capture for other tools.  OUT is a file, or - for standard output.
+    """Write a capture as text, or its frames for other tools.  OUT is a file, or - for standard output.
 
-    The file appears when it is complete.  Packets show one leg; their TCP headers are invented.  Wireshark
+    The file appears when it is complete.  A text plays as the capture does; `capture import` makes a capture
+    of it again.  Packets show one leg; their TCP headers are invented.  Wireshark
     shows NATS on port 4222; for another port use its Decode As.
 
     \b
+    natsproxy capture export traffic.ncap --text traffic.nats.txt
     natsproxy capture export traffic.ncap --parquet frames.parquet
     natsproxy capture export traffic/ --jsonl - --subject 'orders.>' | jq .subject
     natsproxy capture export traffic.ncap --pcapng - --conn 7 | wireshark -k -i -
     """
-    wanted = [name for name in (to_jsonl, to_parquet, to_pcapng) if name is not None]
+    wanted = [name for name in (to_text, to_jsonl, to_parquet, to_pcapng) if name is not None]
     if len(wanted) != 1:
         raise click.UsageError(f"name one output: {_FORMATS}")
     if payload is not None and to_parquet is None:
@@ -66,6 +71,8 @@ def export(
     reader = open_capture(path, tell_lost)
 
     def write(out: IO[bytes]) -> int:
+        if to_text is not None:
+            return write_text(reader, out, query)
         if to_jsonl is not None:
             return jsonl(reader, out, query)
         if to_pcapng is not None:

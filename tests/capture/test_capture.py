@@ -175,8 +175,9 @@ def test_unknown_kinds_and_fields_are_skipped(small: Path, tmp_path: Path) -> No
     assert items(newer) == [Open(5, MONO, {}), *items(small)]
 
     writer = CaptureWriter(tmp_path / "major.ncap", SegmentInfo(bytes(16), bytes(16), 0, 0))
-    writer._header = lambda: {"version": [9, 0], "natsproxy": "8.1"}  # type: ignore[method-assign]
-    writer.open_segment()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("natsproxy.capture.write.writer.VERSION", (9, 0))
+        writer.open_segment()
     writer.close()
     with pytest.raises(CaptureError, match=r"format 9.*upgrade natsproxy"):
         open_capture(tmp_path / "major.ncap")

@@ -25,8 +25,9 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 
 def _newer(path: Path) -> Path:
     writer = CaptureWriter(path, SegmentInfo(bytes(16), bytes(16), 0, 0))
-    writer._header = lambda: {"version": [9, 0], "natsproxy": "8.1"}  # type: ignore[method-assign]
-    writer.open_segment()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("natsproxy.capture.write.writer.VERSION", (9, 0))
+        writer.open_segment()
     writer.close()
     return path
 

@@ -8,7 +8,9 @@ mapped, and its pages are given back after the walk: memory does not grow with t
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +32,8 @@ from natsproxy.capture.format.blocks import (
     unpack,
 )
 from natsproxy.capture.read.segment import segment_of, unreadable
+from natsproxy.capture.text.compiled import compiled
+from natsproxy.capture.text.statements import MAGIC as TEXT
 from natsproxy.capture.write.writer import footer
 from natsproxy.errors import CaptureError
 
@@ -118,8 +122,11 @@ def recover(source: Path, target: Path) -> Recovery:
 def _walk(source: Path, out: BinaryIO | None) -> Recovery:
     try:
         with source.open("rb") as file:
-            size = source.stat().st_size
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+            text = file.read(len(TEXT)) == TEXT
+            file.seek(0)
+            with compiled(file, source) if text else nullcontext(file) as binary:
+                size = os.fstat(binary.fileno()).st_size
+                data = mmap.mmap(binary.fileno(), 0, access=mmap.ACCESS_READ) if size else None
     except OSError as error:
         raise unreadable(error, source) from None
     if data is None:

@@ -3,6 +3,8 @@
 A segment need not be a local file: `CaptureFile` also takes an open, seekable one, with a name for errors.
 The index of a closed segment (`indexed`) gives all its blocks for two small reads, also from a remote store.
 
+A text (`natsproxy/capture/text`) is read in its binary form, which is made when it is opened.
+
 Captures are hostile input.  Every length is checked before anything is allocated, msgpack is decoded without
 extension types, nothing is executed, and every failure is a CaptureError that names file and offset.
 """
@@ -38,6 +40,8 @@ from natsproxy.capture.format.blocks import (
     summary_of,
     unpack,
 )
+from natsproxy.capture.text.compiled import compiled
+from natsproxy.capture.text.statements import MAGIC as TEXT
 from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
 
 _STEP = 1 << 20  # bytes of a damaged file that are searched at once
@@ -90,6 +94,8 @@ class CaptureFile:
         except OSError as error:
             raise unreadable(error, path) from None
         try:
+            if self._pull(0, len(TEXT)) == TEXT:
+                self._compile()
             self.segment = self._read_segment()
         except BaseException:
             self._file.close()
@@ -100,6 +106,13 @@ class CaptureFile:
 
     def __exit__(self, *exc: object) -> None:
         self._file.close()
+
+    def _compile(self) -> None:
+        """Go on with the binary form of a text."""
+        with self._file as text:
+            text.seek(0)
+            self._file = compiled(text, self.path)
+        self._fixed = self._file.seek(0, os.SEEK_END)
 
     def _read_segment(self) -> Segment:
         magic = self._pull(0, len(MAGIC))

@@ -67,8 +67,6 @@ class CaptureWriter:
         self._torn = False
         self._broken = False
         self._index: list[list[Any]] = []
-        self._items = self._frames = 0
-        self._walls: tuple[int, int] | None = None
         self._compress = _compressor(compression)
 
     def open_segment(self, info: SegmentInfo | None = None) -> Path:
@@ -90,11 +88,8 @@ class CaptureWriter:
         self.size = self._behind = 0
         self._torn = self._broken = False
         self._index = []
-        self._items = self._frames = 0
-        self._walls = None
         try:
-            body = msgpack.packb(self._header())
-            self._write([MAGIC, header(Kind.SEGMENT, 0, b"", [body], len(body)), body])
+            self._write(beginning(self.info, self.segment))
         except CaptureError:
             self.abandon()
             raise
@@ -120,21 +115,6 @@ class CaptureWriter:
             return file, fd
         raise CaptureError("cannot create the capture: all names like it are taken", path=self.path)
 
-    def _header(self) -> dict[str, Any]:
-        info = self.info
-        return {
-            "version": list(VERSION),
-            "recorder": info.recorder,
-            "boot": info.boot,
-            "segment": self.segment,
-            "wall": info.wall,
-            "mono": info.mono,
-            "natsproxy": __version__,
-            "seed": info.seed,
-            "rules": info.rules,
-            "settings": info.settings,
-        }
-
     def write(self, block: SealedBlock) -> None:
         """Write a records block.
 
@@ -152,11 +132,6 @@ class CaptureWriter:
         offset = self.size
         self._block(Kind.RECORDS, flags, msgpack.packb(block.summary), [body])
         self._index.append([offset, int(Kind.RECORDS), block.summary])
-        self._items += block.summary[4]
-        self._frames += block.frames
-        wall, first, last = block.summary[1], block.summary[2], block.summary[3]
-        begin = self._walls[0] if self._walls else wall + first
-        self._walls = (begin, max(wall + last, self._walls[1] if self._walls else 0))
         if self.size - self._behind >= _BEHIND:
             self._write_behind()
 
@@ -217,11 +192,8 @@ class CaptureWriter:
         if self._unusable():
             self.abandon()
             return
-        first, last = self._walls or (self.info.wall, self.info.wall)
-        summary = msgpack.packb([len(self._index), self._items, self._frames, first, last])
-        body = msgpack.packb(self._index)
         size = self.size
-        self._write([header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(size)])
+        self._write(ending(self._index, size, self.info.wall))
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -245,6 +217,38 @@ class CaptureWriter:
         fd, self._fd = self._fd, -1
         with suppress(OSError):  # it is synced, or its failure was raised already
             os.close(fd)
+
+
+def beginning(info: SegmentInfo, number: int) -> list[bytes]:
+    """Return the first bytes of a segment: the magic and its header."""
+    body = msgpack.packb(
+        {
+            "version": list(VERSION),
+            "recorder": info.recorder,
+            "boot": info.boot,
+            "segment": number,
+            "wall": info.wall,
+            "mono": info.mono,
+            "natsproxy": __version__,
+            "seed": info.seed,
+            "rules": info.rules,
+            "settings": info.settings,
+        }
+    )
+    return [MAGIC, header(Kind.SEGMENT, 0, b"", [body], len(body)), body]
+
+
+def ending(index: list[list[Any]], offset: int, wall: int) -> list[bytes]:
+    """Return the last bytes of a segment: the index of its blocks, for this offset, and the footer.
+
+    wall: the wall clock of a segment without blocks.
+    """
+    summaries = [summary for _, _, summary in index]
+    first = summaries[0][1] + summaries[0][2] if index else wall
+    last = max((summary[1] + summary[3] for summary in summaries), default=wall)
+    counts = [len(index), sum(one[4] for one in summaries), sum(one[5] for one in summaries), first, last]
+    summary, body = msgpack.packb(counts), msgpack.packb(index)
+    return [header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(offset)]
 
 
 def footer(offset: int) -> bytes:

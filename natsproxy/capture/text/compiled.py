@@ -1,0 +1,173 @@
+"""The binary form of a text: the same items, in blocks.
+
+Neighbouring frames of one read become one record again.  Secrets are taken out as they are of a recording: a
+text may have been written by hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Final, cast
+
+import msgpack
+
+from natsproxy.capture.filter.redact import Secrets, redact_frames
+from natsproxy.capture.format.blocks import BODY_MAX, Kind, header
+from natsproxy.capture.format.records import Flags, Frames, Item, Preamble
+from natsproxy.capture.text.parser import TextParser, Timed
+from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, SealedBlock
+from natsproxy.capture.write.writer import beginning, ending
+from natsproxy.errors import CaptureError
+from natsproxy.wire.ops import C2S, S2C
+
+_RECORD: Final = 64 << 10  # bytes that neighbouring frames may have together
+_SPOOLED: Final = 16 << 20  # bytes that stay in memory
+_KEPT: Final = 8  # texts whose binary form is kept, because a playback opens its capture several times
+_KNOWN: Final[dict[tuple[int, ...] | None, bytes]] = {}
+
+
+def compiled(file: IO[bytes], path: Path | str) -> IO[bytes]:
+    """Return the binary form of a text as a file, open for reading.
+
+    Raises CaptureError, which names the line.
+    """
+    key = _key(file)
+    out = cast("IO[bytes]", SpooledTemporaryFile(_SPOOLED))  # noqa: SIM115 - the caller closes it
+    try:
+        if key in _KNOWN:
+            out.write(_KNOWN[key])
+        else:
+            compile_text(file, path, out)
+            _keep(key, out)
+        out.seek(0)
+    except BaseException:
+        out.close()
+        raise
+    return out
+
+
+def _key(file: IO[bytes]) -> tuple[int, ...] | None:
+    """Return what tells a file, and its contents, from all others; None for a file that is not local."""
+    try:
+        known = os.fstat(file.fileno())
+    except OSError:
+        return None
+    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
+
+
+def _keep(key: tuple[int, ...] | None, out: IO[bytes]) -> None:
+    """Keep a binary form that is not large."""
+    if key is None or out.tell() > _SPOOLED // _KEPT:
+        return
+    out.seek(0)
+    _KNOWN[key] = out.read()
+    while len(_KNOWN) > _KEPT:
+        del _KNOWN[next(iter(_KNOWN))]
+
+
+def compile_text(file: IO[bytes], path: Path | str, out: IO[bytes]) -> int:
+    """Write the binary form of a text; return the number of frames."""
+    parser = TextParser(file, path)
+    index: list[list[Any]] = []
+    offset = 0
+    for part in beginning(parser.info, 0):
+        offset += out.write(part)
+    try:
+        for block in _blocks(_records(_clean(parser.items())), path):
+            summary, size = msgpack.packb(block.summary), sum(map(len, block.buffers))
+            index.append([offset, int(Kind.RECORDS), block.summary])
+            for part in (header(Kind.RECORDS, 0, summary, block.buffers, size), summary, *block.buffers):
+                offset += out.write(part)
+        for part in ending(index, offset, parser.info.wall):
+            out.write(part)
+    except OverflowError:
+        raise CaptureError("a number in it is beyond what a capture holds", path=path) from None
+    return sum(block[2][5] for block in index)
+
+
+def _blocks(items: Iterator[Timed], path: Path | str) -> Iterator[SealedBlock]:
+    """Yield the blocks of items; the clocks of a block are those of its first item."""
+    builder = BlockBuilder()
+    before = 0
+    for clocks, item in items:
+        if builder.begun and (clocks != before or builder.size >= BLOCK_SIZE):
+            yield builder.seal()
+        if not builder.begun:
+            builder.begin(item.t, item.t + clocks)
+            before = clocks
+        builder.add(item)
+        if builder.size > BODY_MAX:
+            raise CaptureError("a frame that is longer than a block may be", path=path)
+    if builder.begun:
+        yield builder.seal()
+
+
+def _records(items: Iterator[Timed]) -> Iterator[Timed]:
+    """Yield items, with neighbouring frames that passed unchanged at one moment as one record."""
+    held: list[Frames] = []
+    clocks, size = 0, 0
+    for timed in items:
+        item = timed.item
+        if held and not (
+            isinstance(item, Frames)
+            and timed.clocks == clocks
+            and size + len(item.data) <= _RECORD
+            and _follows(held[-1], item)
+        ):
+            yield Timed(clocks, _joined(held))
+            held = []
+        if not isinstance(item, Frames):
+            yield timed
+            continue
+        size = size + len(item.data) if held else len(item.data)
+        clocks = timed.clocks
+        held.append(item)
+    if held:
+        yield Timed(clocks, _joined(held))
+
+
+def _follows(one: Frames, other: Frames) -> bool:
+    """Tell whether a frame was a part of the read that another one was a part of."""
+    if one.in_first is None or one.out_first is None or one.cause is not None or one.flags or one.extra:
+        return False
+    return other._replace(data=b"", ops=0) == one._replace(
+        data=b"", ops=0, in_first=one.in_first + 1, out_first=one.out_first + 1
+    )
+
+
+def _joined(held: list[Frames]) -> Frames:
+    ops = 0
+    for one in held:
+        ops |= one.ops
+    return held[0]._replace(data=b"".join(one.data for one in held), frames=len(held), ops=ops)
+
+
+def _clean(items: Iterator[Timed]) -> Iterator[Timed]:
+    """Yield items without secrets."""
+    secrets: defaultdict[int, Secrets] = defaultdict(Secrets)
+    for clocks, item in items:
+        for clean in _without_secrets(item, secrets):
+            yield Timed(clocks, clean)
+
+
+def _without_secrets(item: Item, secrets: defaultdict[int, Secrets]) -> Iterator[Item]:
+    if isinstance(item, Frames):
+        # What is left of a frame that was cut and redacted cannot be read as a frame, and holds no secret.
+        if item.flags & Flags.REDACTED and item.flags & (Flags.CUT | Flags.TRUNCATED):
+            yield item
+        else:
+            yield from secrets[item.conn].clean(item)
+    elif isinstance(item, Preamble):
+        known = {"info": S2C, "connect": C2S}
+        clean = {
+            key: redact_frames(value, known[key])
+            for key, value in item.info.items()
+            if key in known and isinstance(value, bytes)
+        }
+        yield item._replace(info={**item.info, **clean})
+    else:
+        yield item

@@ -1,0 +1,112 @@
+"""The statements of a text: a line, and the lines below it, which are indented by two blanks.
+
+`write` and `read_statements` are each other's reverse; the words that statements begin with are here, for the
+writer and for the parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+from natsproxy.capture.format.records import Close, Firing, Gap, Item, Note, Open, Preamble
+from natsproxy.errors import CaptureError, UnreadableCapture
+from natsproxy.wire.ops import Direction
+
+MAGIC: Final = b"natsproxy text "
+SUFFIX: Final = ".nats.txt"
+FIRST_LINE: Final = "natsproxy text 1"
+ARROWS: Final = {Direction.C2S: ">", Direction.S2C: "<"}
+VERBS: Final[dict[type[Item], str]] = {
+    Open: "opened",
+    Preamble: "preamble",
+    Close: "closed",
+    Firing: "fired",
+    Gap: "gap",
+    Note: "note",
+}
+RESERVED: Final = frozenset({"recording", "settings", "rules", "connection", "note", "gap"})
+"""Words that begin statements, so no connection is called so."""
+_INDENT: Final = "  "
+_LONGEST: Final = 96 << 20  # bytes of a statement: more than a block holds
+_MOST: Final = 1 << 20  # lines of a statement
+
+
+class Statement(NamedTuple):
+    """A statement.  number: that of its line; below: the lines below, without their indentation."""
+
+    number: int
+    line: str
+    below: list[str]
+
+
+def write(line: str, below: list[str]) -> str:
+    """Return the text of a statement."""
+    return "".join([f"{line}\n", *(f"{_INDENT}{one}\n" for one in below)])
+
+
+def read_statements(file: IO[bytes], path: Path | str) -> Iterator[Statement]:
+    """Yield the statements of a text, behind its first line.
+
+    Raises CaptureError for what is no text, UnreadableCapture for a version that this reader does not know.
+    """
+    statement: Statement | None = None
+    size = 0
+    for number, line in _lines(file, path):
+        if not line.startswith(_INDENT):
+            if line[:1] in (" ", "\t"):
+                raise _wrong(number, "lines below a statement are indented by two blanks", path)
+            if statement is not None:
+                yield statement
+            statement, size = Statement(number, line, []), 0
+            continue
+        if statement is None:
+            raise _wrong(number, "it is indented, but there is no statement above it", path)
+        statement.below.append(line[len(_INDENT) :])
+        size += len(line)
+        if size > _LONGEST or len(statement.below) > _MOST:
+            raise _wrong(number, "more than one statement may have", path)
+    if statement is not None:
+        yield statement
+
+
+def _lines(file: IO[bytes], path: Path | str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that mean something, with their numbers."""
+    number = 0
+    while raw := file.readline(_LONGEST + 1):
+        number += 1
+        if number == 1 and not raw.startswith(MAGIC):
+            raise CaptureError("this is no text of a capture", path=path)
+        if len(raw) > _LONGEST:
+            raise _wrong(number, "longer than a line may be", path)
+        try:
+            # A line end of Windows is one, too: git may have made it.
+            line = raw.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise _wrong(number, "it is not UTF-8", path) from None
+        if number == 1:
+            _check_version(line, path)
+        elif line.strip() and not line.startswith("#"):
+            yield number, line
+
+
+def _check_version(line: str, path: Path | str) -> None:
+    if line != FIRST_LINE:
+        text = f"{line[:60]!r} is not {FIRST_LINE!r}, the version that is read: upgrade natsproxy"
+        raise UnreadableCapture(f"line 1: {text}", path=path)
+
+
+def _wrong(number: int, reason: str, path: Path | str) -> CaptureError:
+    return CaptureError(f"line {number}: {reason}", path=path)
+
+
+def preamble_ordinals(info: dict[str, Any]) -> dict[tuple[Direction, str], int]:
+    """Return the next number of each direction and leg that a preamble tells."""
+    found = info.get("ordinals")
+    return {
+        (direction, leg): ordinal
+        for direction in Direction
+        for leg in ("in", "out")
+        if isinstance(found, dict) and type(ordinal := found.get(f"{direction.label}_{leg}")) is int
+    }
