@@ -18,6 +18,7 @@ from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.causes import Causes, Timing
 from natsproxy.replay.conversation.identifier_map import masked
+from natsproxy.replay.conversation.queues import Queues
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.session import close_reasons
 from natsproxy.wire.frames import Frame
@@ -90,16 +91,17 @@ class Effect:
 class RecordedConnection:
     """A connection of the capture.
 
-    exchanges: those not used yet, by `key_of` their frame.  queues: effects in the order in which they must
-    be sent, by `queue_key`.  sids: recorded sid to live sid.  parked: keys of queues that wait for their SUB,
-    by recorded sid.  client_id: the live client that plays it, None for nobody.  unused, unsent: the number
-    of exchanges and effects that are left.  first_seq, last_seq: seq of its CONNECT and of its last client
-    frame.  top_sid: the greatest sid.
+    exchanges: those not used yet, by `key_of` their frame.  exact: the same, by `exact_key`.
+    queues: effects in the order in which they must be sent, by `queue_key`.  sids: recorded sid to live sid.
+    parked: keys of queues that wait for their SUB, by recorded sid.  client_id: the live client that plays
+    it, None for nobody.  unused, unsent: the number of exchanges and effects that are left.  first_seq,
+    last_seq: seq of its CONNECT and of its last client frame.  top_sid: the greatest sid.
     """
 
     conn: int
     connect: Connect | None = None
-    exchanges: dict[Key, deque[Exchange]] = field(default_factory=dict)
+    exchanges: Queues[Key, Exchange] = field(default_factory=Queues)
+    exact: Queues[int, Exchange] = field(default_factory=Queues)
     queues: dict[QueueKey, deque[Effect]] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
     parked: dict[bytes, dict[QueueKey, None]] = field(default_factory=dict)
@@ -115,22 +117,41 @@ class RecordedConnection:
         """The client name of its CONNECT."""
         return self.connect.name if self.connect is not None else ""
 
+    def candidates(self, frame: Frame) -> Iterator[Exchange]:
+        """Yield the exchanges that a live frame may match, in recorded order; equal ones first.
+
+        An equal one goes before one that would teach that an identifier stands for another one.
+        """
+        exact = self.exact.get(exact_key(frame), ())
+        yield from exact
+        for exchange in self.exchanges.get(key_of(frame), ()):
+            if exchange not in exact:
+                yield exchange
+
+    def put(self, exchange: Exchange) -> None:
+        """Add an exchange behind the others, or back in its place among them."""
+        self.exchanges.put(key_of(exchange.frame), exchange)
+        self.exact.put(exact_key(exchange.frame), exchange)
+        self.unused += 1
+
     def take(self, exchange: Exchange) -> None:
         """Count an exchange as used."""
-        key = key_of(exchange.frame)
-        queue = self.exchanges[key]
-        if queue[0] is exchange:  # nearly always: clients repeat a conversation in its order
-            queue.popleft()
-        else:
-            queue.remove(exchange)
-        if not queue:
-            del self.exchanges[key]
+        self.exchanges.take(key_of(exchange.frame), exchange)
+        self.exact.take(exact_key(exchange.frame), exchange)
         self.unused -= 1
 
 
 def key_of(frame: Frame) -> Key:
-    """Return the look-up key of a client frame: its op and its subject without identifiers."""
-    return frame.op, masked(frame.subject)
+    """Return the look-up key of a client frame: its kind and its subject without identifiers.
+
+    PUB and HPUB are one kind: a header may be one that does not count.
+    """
+    return Op.PUB if frame.op == Op.HPUB else frame.op, masked(frame.subject)
+
+
+def exact_key(frame: Frame) -> int:
+    """Return the look-up key of frames that are equal, but for their replies and headers."""
+    return hash((frame.subject, frame.body))
 
 
 def queue_key(effect: Effect) -> QueueKey:
@@ -219,8 +240,7 @@ class RecordedConversation:
     def _exchange(self, recorded: RecordedConnection, step: Step) -> None:
         self._causes.sent(step)
         exchange = Exchange(step.seq, step.conn, step.t, step.frame)
-        recorded.exchanges.setdefault(key_of(step.frame), deque()).append(exchange)
-        recorded.unused += 1
+        recorded.put(exchange)
         recorded.last_seq = step.seq
         if step.frame.op == Op.SUB and step.frame.sid.isdigit():
             recorded.top_sid = max(recorded.top_sid, int(step.frame.sid))
@@ -299,11 +319,7 @@ class RecordedConversation:
     def give_back(self, exchange: Exchange) -> None:
         """Undo `use` of an exchange without effects: the wrong client had matched it."""
         recorded = self.connections[exchange.conn]
-        key = key_of(exchange.frame)
-        # Back to its place: exchanges of one key are matched in recorded order.
-        queue = sorted([*recorded.exchanges.get(key, ()), exchange], key=lambda one: one.seq)
-        recorded.exchanges[key] = deque(queue)
-        recorded.unused += 1
+        recorded.put(exchange)  # exchanges of one key are matched in recorded order
         recorded.sids.pop(exchange.frame.sid, None)
         exchange.matched = exchange.live_frame = None
         self._waiting[exchange.seq] = exchange

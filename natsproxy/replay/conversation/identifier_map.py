@@ -1,13 +1,16 @@
-"""The map between recorded and live identifiers.
+"""The map between recorded and live values: identifiers and times that differ from run to run.
 
-Inboxes, nuids and generated names differ from run to run.  They are whole tokens of subjects, replies, header
-values and JSON strings of the JetStream API, and they map as whole tokens; application payloads are never
-touched.
+`unify` compares a recorded text with a live one, `unify_subject` does so by tokens.  Two pieces agree when
+the map says so, or when both look generated (`generated_values.py`) and neither is known yet.  In the last
+case that pair is learned: by the caller, when everything else of the frame agrees too.
 
-`unify` compares a recorded subject with a live one.  Two tokens agree when they are equal, when the map says
-so, or when both look like identifiers and neither is known yet.  In the last case that pair is learned: by
-the caller, when everything else of the frame agrees too.  A recorded identifier may also come back literally,
-where the client received it in a recorded answer.
+Identifiers are one to one: a live identifier that stands for one recorded identifier stands for no other, and
+one that was the same in both runs, or that the client got from us, stands for itself.  A recorded
+identifier may also come back literally, where the client received it in a recorded answer.  Times are no
+pairs: any live time agrees with a recorded one, and the latest is the one that `to_live` puts in.
+
+Tokens that are too short to be known by their looks are kept with the token before them (an inbox's tokens:
+`<nuid>.<token>`), so `1` in one inbox is no other `1`.
 
 The map is bounded: the pairs used longest ago go first.
 """
@@ -15,128 +18,271 @@ The map is bounded: the pairs used longest ago go first.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
-from natsproxy.protocol.identifiers import EXTENDED
-
-Pairs = dict[bytes, bytes]
-
-_IDENTIFIER: Final = re.compile(
-    EXTENDED + rb"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|[0-9a-f]{32}"
+from natsproxy.protocol.identifiers import is_generated_consumer
+from natsproxy.replay.conversation.generated_values import (
+    Form,
+    common_form,
+    is_time,
+    replace,
+    split,
+    words,
 )
-_IN_TEXT: Final = re.compile(rb"[0-9A-Za-z_-]{22,}")
+
+_RUN: Final = re.compile(rb"[0-9A-Za-z_$+-][0-9A-Za-z_.:+$-]{7,}")
+"""A part of a text that may hold mapped values, each of them whole (but for times with blanks)."""
+_MASKED: Final = re.compile(rb"[0-9A-Za-z_:+-]{13,}")
+_EIGHT: Final = re.compile(rb"[0-9A-Za-z]{8}")
 _WILD: Final = (b"*", b">")
+_CONSUMERS: Final = b".API.CONSUMER."
+_LONG: Final = 16
+"""Letters from which on a token is no other identifier's by chance."""
 INBOX: Final = b"_INBOX."
 LIMIT: Final = 200_000
 
 
-def is_identifier(token: bytes) -> bool:
-    """Tell whether a token looks generated: a nuid, as it is or as clients extend it, or a UUID."""
-    return _IDENTIFIER.fullmatch(token) is not None
-
-
 def masked(subject: bytes) -> bytes:
-    """Return `subject` with its identifiers replaced by `*`: equal for subjects that can be unified."""
-    if len(subject) < 22 and not subject.startswith(INBOX):
+    """Return `subject` with all that may be generated replaced by `*`: equal for subjects that can agree."""
+    if subject.startswith(INBOX):
+        return INBOX + b".".join([b"*"] * subject.count(b"."))
+    if len(subject) < 13:
         return subject
-    tokens = subject.split(b".")
-    inbox = subject.startswith(INBOX)
-    return b".".join(b"*" if (inbox and i) or is_identifier(t) else t for i, t in enumerate(tokens))
+    if _CONSUMERS in subject:
+        subject = b".".join(b"*" if _EIGHT.fullmatch(token) else token for token in subject.split(b"."))
+    return _MASKED.sub(b"*", subject)
+
+
+class Learned(NamedTuple):
+    """A value that was learned: the place for people, and both values."""
+
+    place: str
+    recorded: bytes
+    live: bytes
+
+
+class Lesson:
+    """The pairs that one comparison finds, until it is known whether the frames agree."""
+
+    __slots__ = ("live", "places", "recorded", "times")
+
+    def __init__(self) -> None:
+        self.live: dict[bytes, bytes] = {}
+        self.recorded: dict[bytes, bytes] = {}
+        self.times: dict[bytes, bytes] = {}
+        self.places: list[Learned] = []
+
+    def learn_time(self, recorded: bytes, live: bytes, place: str) -> None:
+        """Note two times."""
+        self.times[recorded] = live
+        self.places.append(Learned(place, recorded, live))
+
+    def add(self, other: Lesson) -> None:
+        """Take the pairs of another lesson in."""
+        self.live |= other.live
+        self.recorded |= other.recorded
+        self.times |= other.times
+        self.places += other.places
+
+    def copy(self) -> Lesson:
+        """Return a lesson of its own with the same pairs."""
+        made = Lesson()
+        made.add(self)
+        return made
 
 
 class IdentifierMap:
     """The map of one playback, recorded to live, one to one."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        self._live: Pairs = {}
-        self._recorded: Pairs = {}
+        self._live: dict[bytes, bytes] = {}
+        self._recorded: dict[bytes, bytes] = {}
+        self._times: dict[bytes, bytes] = {}
         self._limit = limit
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def learn(self, pairs: Pairs) -> None:
-        """Add pairs that `unify` found."""
-        for recorded, live in pairs.items():
+    def learn(self, lesson: Lesson) -> None:
+        """Add the pairs of a comparison whose frames agree."""
+        self._times |= lesson.times
+        for recorded, live in lesson.live.items():
             self._live[recorded] = live
             self._recorded[live] = recorded
         while len(self._live) > self._limit:
             oldest = next(iter(self._live))
             self._recorded.pop(self._live.pop(oldest), None)
+        while len(self._times) > self._limit:
+            del self._times[next(iter(self._times))]
 
-    def forget(self, pairs: Pairs) -> None:
+    def forget(self, lesson: Lesson) -> None:
         """Remove pairs that turned out to be wrong."""
-        for recorded, live in pairs.items():
+        for recorded, live in lesson.live.items():
             if self._live.get(recorded) == live:
                 del self._live[recorded]
                 self._recorded.pop(live, None)
 
-    def _known(self, token: bytes) -> bytes | None:
-        live = self._live.get(token)
+    def known(self, recorded: bytes) -> bytes | None:
+        """Return the live identifier of a recorded one."""
+        live = self._live.get(recorded)
         # The order of use matters only when entries may be dropped soon; most maps never come to that.
         if live is not None and len(self._live) * 2 > self._limit:
-            del self._live[token]  # moved to the end: it was used last
-            self._live[token] = live
+            del self._live[recorded]  # moved to the end: it was used last
+            self._live[recorded] = live
         return live
 
-    def unify(self, recorded: bytes, live: bytes, new: Pairs, *, strict: bool = False) -> bool:
-        """Tell whether two subjects agree; pairs learned on the way go to `new`.
+    def conflict(self, recorded: bytes, live: bytes) -> str:
+        """Return a clause about the first pair in two texts that disagrees with the map, `""` without one."""
+        for a, b in zip(split(recorded)[1::2], split(live)[1::2], strict=False):
+            known, stands_for = self._live.get(a), self._recorded.get(b)
+            if known is not None and b not in (known, a):
+                return f"{_short(a)} is {_short(known)} in this run"
+            if stands_for not in (None, a):
+                return f"{_short(b)} is {_short(stands_for)} of the recording"
+        return ""
 
-        strict: learn nothing; only tokens that are equal or known agree.
+    # -- comparison
+
+    def unify(self, recorded: bytes, live: bytes, new: Lesson, place: str, *, learn: bool = True) -> bool:
+        """Tell whether two texts agree; pairs that are learned on the way go to `new`.
+
+        place: their place, for people.  learn: False lets only what is equal or known agree.
         """
-        ours, theirs = recorded.split(b"."), live.split(b".")
-        if len(ours) != len(theirs):
+        if recorded == live:
+            return self.same(recorded, new)
+        ours, theirs = split(recorded), split(live)
+        if len(ours) > 1 and ours[::2] == theirs[::2]:
+            pieces = zip(ours[1::2], theirs[1::2], strict=True)
+            return all(self._piece(a, b, new, place, learn) for a, b in pieces)
+        # Words with `-` and `_` inside are generated as a whole, or not at all.
+        return self._piece(recorded, live, new, place, learn)
+
+    def try_unify(self, recorded: bytes, live: bytes, new: Lesson, place: str, *, learn: bool) -> None:
+        """Learn the pairs of two texts that need not agree, if they do."""
+        tried = new.copy()
+        if recorded != live and self.unify(recorded, live, tried, place, learn=learn):
+            new.add(tried)
+
+    def same(self, text: bytes, new: Lesson) -> bool:
+        """Tell whether a text that both frames have agrees: no identifier in it stands for another one."""
+        return all(self._same(word, new) for word in words(text))
+
+    def _same(self, word: bytes, new: Lesson) -> bool:
+        if self._live.get(word) is not None or word in new.live:
+            return True  # as itself, or the client got the recorded one in an answer
+        return self._pair(word, word, new)
+
+    def _piece(self, recorded: bytes, live: bytes, new: Lesson, place: str, learn: bool) -> bool:
+        if recorded == live:
+            return is_time(recorded) or self._same(recorded, new)
+        known = self.known(recorded) or new.live.get(recorded)
+        if known is not None:
+            return known == live
+        form = common_form(recorded, live) if learn else None
+        if form is Form.TIME:
+            new.learn_time(recorded, live, place)
+            return True
+        return form is Form.IDENTIFIER and self._pair(recorded, live, new, place)
+
+    def _pair(self, recorded: bytes, live: bytes, new: Lesson, place: str = "") -> bool:
+        """Learn a pair, unless one of the two is a part of another one."""
+        known = self.known(recorded) or new.live.get(recorded)
+        if known is not None:
+            return live in (known, recorded)
+        if (self._recorded.get(live) or new.recorded.get(live, recorded)) != recorded:
             return False
-        inbox = recorded.startswith(INBOX) and live.startswith(INBOX)
-        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            known = self._known(a) or new.get(a)
-            if known is not None:
-                if b not in (known, a):  # `a` itself: the client got it in a recorded answer
-                    return False
-                continue
-            if a == b:
-                continue
-            # One to one: a live identifier that stands for another recorded one cannot stand for this.
-            if strict or a in _WILD or b in _WILD or self._recorded.get(b, a) != a:
-                return False
-            if not ((inbox and index) or (is_identifier(a) and is_identifier(b))):
-                return False
-            new[a] = b
+        new.live[recorded], new.recorded[live] = live, recorded
+        if place and recorded != live:
+            new.places.append(Learned(place, recorded, live))
         return True
 
-    def to_live(self, subject: bytes) -> bytes:
-        """Return a recorded subject with its live identifiers; unknown ones are kept."""
-        if not self._live or (len(subject) < 22 and not subject.startswith(INBOX)):
-            return subject
-        return b".".join(self._known(token) or token for token in subject.split(b"."))
+    def unify_subject(
+        self, recorded: bytes, live: bytes, new: Lesson, *, learn: bool = True, reply: bool = False
+    ) -> int:
+        """Return 0 if two subjects agree, else the number of the first token that does not.
 
-    def to_recorded(self, subject: bytes) -> bytes:
-        """Return a live subject with its recorded identifiers; unknown ones are kept."""
-        if not self._recorded:
-            return subject
-        return b".".join(self._recorded.get(token, token) for token in subject.split(b"."))
-
-    def keep_literal(self, subject: bytes) -> None:
-        """Map the unknown identifiers of a subject to themselves.
-
-        A client that was sent the recorded subject knows them under their recorded names.
+        All tokens of an inbox are generated, whatever `learn` says.  reply: so is one behind an identifier.
         """
-        inbox = subject.startswith(INBOX)
-        tokens = subject.split(b".")
-        self.learn(
-            {
-                token: token
-                for index, token in enumerate(tokens)
-                if token not in self._live
-                and token not in self._recorded
-                and ((inbox and index) or is_identifier(token))
-            }
-        )
+        ours, theirs = recorded.split(b"."), live.split(b".")
+        inbox = recorded.startswith(INBOX) and live.startswith(INBOX)
+        consumers = _CONSUMERS in recorded
+        place = "" if recorded.startswith((b"$JS.", INBOX)) or reply else "token %d of the subject"
+        for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+            if a in _WILD or b in _WILD or (inbox and not at):
+                agree = a == b
+            elif inbox or (a != b and at and self._behind_identifier(ours, theirs, at, reply)):
+                agree = self._pair(*_keys(ours, theirs, at), new)
+            elif consumers and a != b and _EIGHT.fullmatch(a) and _EIGHT.fullmatch(b):
+                agree = (is_generated_consumer(a) or is_generated_consumer(b)) and self._pair(a, b, new)
+            else:
+                agree = self.unify(a, b, new, place and place % (at + 1), learn=learn)
+            if not agree:
+                return at + 1
+        return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1
 
-    def text_to_live(self, text: bytes) -> bytes:
-        """Return JSON text of the JetStream API with its known identifiers mapped."""
-        return _IN_TEXT.sub(lambda found: self._known(found[0]) or found[0], text)
+    def _behind_identifier(self, ours: list[bytes], theirs: list[bytes], at: int, reply: bool) -> bool:
+        """Tell whether a token belongs to the identifier before it: in a reply, or known as its part."""
+        key = _keys(ours, theirs, at)[0]
+        return key in self._live or (reply and len(ours[at - 1]) >= _LONG and ours[at - 1] != theirs[at - 1])
 
-    def text_to_recorded(self, text: bytes) -> bytes:
-        """Return live JSON text of the JetStream API with the recorded identifiers."""
-        return _IN_TEXT.sub(lambda found: self._recorded.get(found[0], found[0]), text)
+    # -- translation
+
+    def to_live(self, text: bytes) -> bytes:
+        """Return a recorded subject or text with the live values in it; unknown ones are kept."""
+        if not self._live and not self._times:
+            return text
+        return _RUN.sub(lambda run: _translated(run[0], self._live, self._times), text)
+
+    def to_recorded(self, text: bytes) -> bytes:
+        """Return a live subject or text with the recorded values in it; unknown ones are kept."""
+        if not self._recorded:
+            return text
+        return _RUN.sub(lambda run: _translated(run[0], self._recorded, {}), text)
+
+    def keep_literal(self, text: bytes) -> None:
+        """Map the unknown identifiers of a subject or a text to themselves.
+
+        A client that was sent the recorded text knows them under their recorded names.
+        """
+        found = Lesson()
+        if text.startswith(INBOX):
+            tokens = text.split(b".")
+            for at in range(1, len(tokens)):
+                self._keep(_keys(tokens, tokens, at)[0], found)
+        for word in words(text):
+            self._keep(word, found)
+        self.learn(found)
+
+    def _keep(self, word: bytes, found: Lesson) -> None:
+        if word not in self._live and word not in self._recorded:
+            found.live[word] = word
+
+
+def _keys(ours: list[bytes], theirs: list[bytes], at: int) -> tuple[bytes, bytes]:
+    """Return the keys of two tokens in the map."""
+    a, b = ours[at], theirs[at]
+    if len(a) >= _LONG and len(b) >= _LONG:
+        return a, b
+    return ours[at - 1] + b"." + a, theirs[at - 1] + b"." + b
+
+
+def _translated(run: bytes, table: dict[bytes, bytes], times: dict[bytes, bytes]) -> bytes:
+    found = table.get(run) or times.get(run)
+    if found is not None:
+        return found
+    made: list[bytes] = []
+    before = b""
+    for token in run.split(b"."):
+        found = table.get(token)
+        if found is None and before:
+            found = table.get(before + b"." + token)
+            found = found and found.rpartition(b".")[2]
+        made.append(found or replace(token, table))
+        before = token
+    text = b".".join(made)
+    return replace(text, times) if times else text
+
+
+def _short(identifier: bytes) -> str:
+    text = identifier.decode(errors="replace")
+    return text if len(text) <= 12 else f"{text[:8]}..."

@@ -2,8 +2,9 @@
 
 The fields are compared in this order, and the first that differs is the one that a mismatch names: subject,
 queue, reply, headers, body.  Subjects and replies agree after identifier mapping.  Header blocks agree by
-meaning: status and the values of each name, in any order and spacing.  Bodies agree by bytes, except where
-NATS itself defines them: there JSON agrees by value, identifiers map and volatile fields do not count.
+meaning: status and the values of each name, in any order and spacing.  Bodies agree by bytes or, where both
+are JSON, by value.  Values that look generated are learned (`identifier_map.py`), and `MatchOptions` says
+where something else counts.  In JSON that NATS itself defines volatile members do not count.
 
 A user's matchers come first: (subject pattern, function of two bodies).
 """
@@ -17,8 +18,11 @@ from typing import Any, Final
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Pairs
-from natsproxy.replay.conversation.match_options import DEFAULT, BodyMatcher, MatchOptions
+from natsproxy.replay.conversation.difference import ABSENT, Difference
+from natsproxy.replay.conversation.generated_values import are_alike
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
+from natsproxy.replay.conversation.json_difference import JsonComparison, parse
+from natsproxy.replay.conversation.match_options import DEFAULT, BodyMatcher, MatchOptions, Treatment
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -34,81 +38,117 @@ _SERVICE_VOLATILE: Final = frozenset(
         "last_error",
     }
 )
+_LONGEST_TEXT: Final = 64 << 10  # bytes of a payload that is no JSON, up to which values in it are learned
 
 
 class Matcher:
-    """Compares frames under one identifier map."""
+    """Compares frames under one map of identifiers, as the options say."""
 
     def __init__(self, identifiers: IdentifierMap, options: MatchOptions = DEFAULT) -> None:
         self.identifiers = identifiers
         self.options = options
+        self._by_subject = "subject" in options.match_on
+        self._by_headers = "headers" in options.match_on
 
-    def differs(self, recorded: Frame, live: Frame, new: Pairs, *, strict: bool = False) -> str:
-        """Return the first field in which two frames of one op differ, `""` when they agree.
+    def differs(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
+        """Return the first difference of two frames of one kind; None when they agree.
 
-        Pairs of identifiers learned on the way go to `new`.  strict: the subject may teach no identifier.
+        Pairs of values learned on the way go to `new`; they count only if the frames agree.
         """
-        unify = self.identifiers.unify
-        if not unify(recorded.subject, live.subject, new, strict=strict):
-            return "subject"
+        if self._by_subject:
+            found = self._subjects(recorded.subject, live.subject, new)
+            if found is not None:
+                return found
         if recorded.op == Op.SUB:
-            return "" if recorded.queue == live.queue else "queue"
-        if bool(recorded.reply) != bool(live.reply):
-            return "reply"
-        if recorded.reply and not unify(recorded.reply, live.reply, new):
-            return "reply"
-        if not self._same_headers(recorded.headers, live.headers, new):
-            return "headers"
-        return "" if self._same_body(recorded, live, new) else "body"
+            same = recorded.queue == live.queue
+            return None if same else Difference("queue", "queue", recorded.queue, live.queue)
+        reply, live_reply = recorded.reply, live.reply
+        if bool(reply) != bool(live_reply) or (
+            reply and self.identifiers.unify_subject(reply, live_reply, new, reply=True)
+        ):
+            return Difference("reply", "reply", reply or ABSENT, live_reply or ABSENT)
+        found = self._headers(recorded, live, new) if self._by_headers else None
+        return found or self._bodies(recorded, live, new)
 
-    def _same_headers(self, recorded: bytes, live: bytes, new: Pairs) -> bool:
-        if recorded == live:
-            return True
-        ours, theirs = headers.parse(recorded), headers.parse(live)
+    def _subjects(self, recorded: bytes, live: bytes, new: Lesson) -> Difference | None:
+        learn = self.options.learns(recorded)
+        at = self.identifiers.unify_subject(recorded, live, new, learn=learn)
+        if not at:
+            return None
+        note = self.identifiers.conflict(recorded, live)
+        place = f"token {at} of the subject" if b"." in recorded else "subject"
+        return Difference("subject", place, recorded, live, note)
+
+    # -- headers
+
+    def _headers(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
+        if not recorded.header_size and not live.header_size:
+            return None
+        if recorded.headers == live.headers:
+            self.identifiers.same(live.headers, new)
+            return None
+        ours, theirs = headers.parse(recorded.headers), headers.parse(live.headers)
         if ours.code != theirs.code:
-            return False
+            return Difference("headers", "status", ours.code, theirs.code)
         # The order of different names means nothing; that of the values of one name may.
-        names = {name for name, _ in ours.pairs}
-        if names != {name for name, _ in theirs.pairs}:
-            return False
-        return all(
-            len(ours.all(name)) == len(theirs.all(name))
-            and all(
-                self.identifiers.unify(a, b, new)
-                for a, b in zip(ours.all(name), theirs.all(name), strict=True)
-            )
-            for name in names
-        )
+        for name in dict.fromkeys(name for name, _ in (*ours.pairs, *theirs.pairs)):
+            found = self._header(recorded.subject, name, ours.all(name), theirs.all(name), new)
+            if found is not None:
+                return found
+        return None
 
-    def _same_body(self, recorded: Frame, live: Frame, new: Pairs) -> bool:
-        ours, theirs = recorded.body, live.body
+    def _header(
+        self, subject: bytes, name: bytes, ours: tuple[bytes, ...], theirs: tuple[bytes, ...], new: Lesson
+    ) -> Difference | None:
+        treatment = self.options.header(name)
+        place = f"header {name.decode('latin-1')}"
+        learn = self.options.learns(subject, header=name)
+        if len(ours) != len(theirs):
+            if treatment is Treatment.IGNORED:
+                return None
+            return Difference("headers", place, b", ".join(ours) or ABSENT, b", ".join(theirs) or ABSENT)
+        for a, b in zip(ours, theirs, strict=True):
+            if treatment is Treatment.EXACT:
+                agree = self.identifiers.unify(a, b, new, place, learn=learn)
+            else:  # what it carries may still come back, as a trace's identifier does
+                self.identifiers.try_unify(a, b, new, place, learn=learn)
+                agree = treatment is not Treatment.LIKE or are_alike(a.decode("latin-1"), b.decode("latin-1"))
+            if not agree:
+                return Difference("headers", place, a, b, self.identifiers.conflict(a, b))
+        return None
+
+    # -- bodies
+
+    def _bodies(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
+        subject, ours, theirs = recorded.subject, recorded.body, live.body
         for pattern, same in self.options.bodies:
-            if matches(pattern, recorded.subject):
-                return same(ours, theirs)
+            if matches(pattern, subject):
+                return None if same(ours, theirs) else Difference("body", "body", ours, theirs)
+        if self.options.ignores_body(subject):
+            return None
+        short = len(ours) <= _LONGEST_TEXT
         if ours == theirs:
-            return True
-        volatile = _volatile(recorded.subject, ours)
-        if volatile is None:
-            return False
-        try:
-            return self._same_value(json.loads(ours or b"{}"), json.loads(theirs or b"{}"), volatile, new)
-        except ValueError:
-            return False
-
-    def _same_value(self, ours: Any, theirs: Any, volatile: frozenset[str], new: Pairs) -> bool:
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            keys = (ours.keys() | theirs.keys()) - volatile
-            return all(
-                key in ours and key in theirs and self._same_value(ours[key], theirs[key], volatile, new)
-                for key in sorted(keys)
+            if short and not self.identifiers.same(ours, new):
+                return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
+            return None
+        volatile = _volatile(subject, ours)
+        empty = b"" if volatile is None else b"{}"
+        a, b = parse(ours or empty), parse(theirs or empty)
+        if a is not ABSENT and b is not ABSENT:
+            comparison = JsonComparison(
+                self.identifiers,
+                self.options,
+                subject,
+                new,
+                volatile=volatile or frozenset(),
+                defined=volatile is not None,
             )
-        if isinstance(ours, list) and isinstance(theirs, list):
-            return len(ours) == len(theirs) and all(
-                self._same_value(a, b, volatile, new) for a, b in zip(ours, theirs, strict=True)
-            )
-        if isinstance(ours, str) and isinstance(theirs, str):
-            return self.identifiers.unify(ours.encode(), theirs.encode(), new)
-        return bool(ours == theirs)
+            return comparison.differs(a, b)
+        learn = self.options.learns(subject, path=())
+        short = short and len(theirs) <= _LONGEST_TEXT
+        if short and self.identifiers.unify(ours, theirs, new, "body", learn=learn):
+            return None
+        return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
 
 
 def _volatile(subject: bytes, body: bytes) -> frozenset[str] | None:

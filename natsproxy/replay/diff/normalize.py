@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol import errors, headers
+from natsproxy.protocol.identifiers import EXTENDED
 from natsproxy.protocol.subjects import matches
 from natsproxy.protocol.template import template
-from natsproxy.replay.conversation.identifier_map import is_identifier
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
 
@@ -66,6 +66,9 @@ _STATE: Final = frozenset(
     }
 )
 """Members that show the state of a consumer at the moment of the call: they change by themselves."""
+_IDENTIFIER: Final = re.compile(
+    EXTENDED + rb"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|[0-9a-f]{32}"
+)
 _OBJECT: Final = re.compile(r"\$O\.[^.]+\.M\.")
 _EIGHT: Final = re.compile(r"[0-9A-Za-z]{8}")
 _VOLATILE_HEADERS: Final = frozenset({b"Nats-Time-Stamp"})
@@ -180,6 +183,11 @@ def _api_error(frame: Frame) -> str:
         return f"{int(error['code'])} {error.get('description', '')} ({int(error['err_code'])})"
     except (ValueError, TypeError, KeyError, AttributeError):
         return ""  # an application's own JSON
+
+
+def is_identifier(token: bytes) -> bool:
+    """Tell whether a token looks generated: a nuid, as it is or as clients extend it, or a UUID."""
+    return _IDENTIFIER.fullmatch(token) is not None
 
 
 def mask_header_value(value: bytes) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natsproxy.replay.conversation.difference import Difference
+
 
 class Send(NamedTuple):
     """Send whole frames to a client."""
@@ -31,10 +33,13 @@ Action = Send | EndConnection | Forward
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A recorded client frame near to a mismatch: its text, the field that differs, whether it was used."""
+    """A recorded client frame near to a mismatch: its text, the difference, whether it was used.
+
+    difference: None for a frame that agrees, but was used, or is another client's.
+    """
 
     text: str
-    field: str
+    difference: Difference | None
     used: bool
     conn: int
 
@@ -52,11 +57,14 @@ class Mismatch:
         who = f"client {self.name!r}" if self.name else f"connection {self.client_id}"
         lines = [f"{who} sent a frame that was never recorded: {self.text}"]
         for candidate in self.candidates:
-            if candidate.field == "":
+            state = "already used" if candidate.used else "not used"
+            if candidate.difference is not None:
+                lines.append(f"  nearest ({candidate.difference.field} differs, {state}): {candidate.text}")
+                lines.append(f"    {candidate.difference}")
+            elif candidate.used:
                 lines.append(f"  recorded, but already used: {candidate.text}")
             else:
-                state = "already used" if candidate.used else "not used"
-                lines.append(f"  nearest ({candidate.field} differs, {state}): {candidate.text}")
+                lines.append(f"  recorded for another client (connection {candidate.conn}): {candidate.text}")
         if not self.candidates:
             lines.append("  no similar frame was recorded")
         return "\n".join(lines)

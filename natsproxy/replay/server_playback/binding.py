@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from natsproxy.protocol.connect import DEFAULTS, Connect
-from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, RecordedConversation, key_of
-from natsproxy.replay.conversation.identifier_map import Pairs
+from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, RecordedConversation
+from natsproxy.replay.conversation.identifier_map import Lesson
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.wire.frames import Frame
 
@@ -42,16 +42,16 @@ class Client:
     held: list[Frame] = field(default_factory=list)
     history: list[Frame] = field(default_factory=list)
     used: list[Exchange] = field(default_factory=list)
-    learned: Pairs = field(default_factory=dict)
+    learned: Lesson = field(default_factory=Lesson)
     committed: bool = False
     passed: bool = False
 
-    def remember(self, exchange: Exchange, new: Pairs) -> None:
+    def remember(self, exchange: Exchange, new: Lesson) -> None:
         """Note the exchange that one of its frames matched, as long as that may have to be undone."""
         if not self.committed:
             self.committed = bool(exchange.effects) or len(self.history) >= HISTORY
             self.used.append(exchange)
-            self.learned |= new
+            self.learned.add(new)
 
 
 class Binder:
@@ -85,13 +85,13 @@ class Binder:
     def _fits(self, recorded: RecordedConnection, frames: list[Frame]) -> int:
         """Count the frames that a recorded connection has exchanges for; learn nothing."""
         taken: set[int] = set()
-        new: Pairs = {}
+        new = Lesson()
         for frame in frames:
-            for exchange in recorded.exchanges.get(key_of(frame), ()):
-                pairs = dict(new)
-                if exchange.seq not in taken and not self._matcher.differs(exchange.frame, frame, pairs):
+            for exchange in recorded.candidates(frame):
+                trial = new.copy()
+                if exchange.seq not in taken and not self._matcher.differs(exchange.frame, frame, trial):
                     taken.add(exchange.seq)
-                    new = pairs
+                    new = trial
                     break
         return len(taken)
 
@@ -113,7 +113,7 @@ class Binder:
             return False
         for exchange in client.used:
             self._conversation.give_back(exchange)
-        client.used, client.learned = [], {}
+        client.used, client.learned = [], Lesson()
         client.sids.clear()
         now.client_id, other.client_id, client.recorded = None, client.id, other
         return True

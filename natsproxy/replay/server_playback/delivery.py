@@ -137,5 +137,5 @@ class Delivery:
         if effect.origin is not None and effect.origin.live_frame is not None:
             body = effect.origin.live_frame.body
         elif body.startswith(b'{"type":"io.nats.jetstream.api.'):
-            body = identifiers.text_to_live(body)
+            body = identifiers.to_live(body)
         return encode.msg(subject, recorded.sids[frame.sid], body, reply=reply, headers=frame.headers)

@@ -66,7 +66,7 @@ class NewEpisodes:
         else:
             body = frame.body
             if is_api(frame.subject):
-                body = self._identifiers.text_to_recorded(body)
+                body = self._identifiers.to_recorded(body)
             data = encode.pub(
                 self._map(frame.subject), body, reply=self._map(frame.reply), headers=frame.headers
             )
@@ -86,7 +86,7 @@ class NewEpisodes:
             return
         body = frame.body
         if body.startswith(b'{"type":"io.nats.jetstream.api.'):
-            body = self._identifiers.text_to_recorded(body)
+            body = self._identifiers.to_recorded(body)
         sid = client.sids.get(frame.sid, frame.sid)
         subject, reply = self._map(frame.subject), self._map(frame.reply)
         self._add(client, S2C, encode.msg(subject, sid, body, reply=reply, headers=frame.headers), now)

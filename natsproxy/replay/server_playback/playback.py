@@ -26,10 +26,9 @@ from natsproxy.replay.conversation.exchanges import (
     RecordedConnection,
     RecordedConversation,
     is_optional,
-    key_of,
     standalone,
 )
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Pairs
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.steps import Event
@@ -215,13 +214,11 @@ class ServerPlayback:
 
     # -- matching
 
-    def _find(self, recorded: RecordedConnection, frame: Frame) -> tuple[Exchange, Pairs] | None:
-        # An exchange whose identifiers are known goes before one that would teach new pairs.
-        for strict in (True, False):
-            for exchange in recorded.exchanges.get(key_of(frame), ()):
-                new: Pairs = {}
-                if not self.matcher.differs(exchange.frame, frame, new, strict=strict):
-                    return exchange, new
+    def _find(self, recorded: RecordedConnection, frame: Frame) -> tuple[Exchange, Lesson] | None:
+        for exchange in recorded.candidates(frame):
+            new = Lesson()
+            if self.matcher.differs(exchange.frame, frame, new) is None:
+                return exchange, new
         return None
 
     def _play(self, client: Client, frame: Frame, now: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, RecordedConversation
+from natsproxy.replay.conversation.identifier_map import Lesson
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.server_playback.actions import Candidate
 from natsproxy.wire.frames import Frame
@@ -38,16 +39,15 @@ def suggest(
     """Return up to three recorded frames of the same op that are nearest to `frame`, the nearest first."""
     ranked: list[tuple[tuple[int, int, int], int, Candidate]] = []
     for exchange in _candidates(frame, conversation):
-        field = matcher.differs(exchange.frame, frame, {})
+        difference = matcher.differs(exchange.frame, frame, Lesson())
+        field = "" if difference is None else difference.field
         common = _common(exchange.frame.subject, frame.subject)
         if field == "subject" and not common:
             continue
         elsewhere = recorded is None or exchange.conn != recorded.conn
         used = exchange.matched is not None
         rank = (_ORDER[field], -common, elsewhere + 0)
-        shown = Candidate(
-            preview(exchange.frame), field or ("" if used else "connection"), used, exchange.conn
-        )
+        shown = Candidate(preview(exchange.frame), difference, used, exchange.conn)
         ranked.append((rank, exchange.seq, shown))
     ranked.sort(key=lambda entry: entry[:2])
     return tuple(candidate for _, _, candidate in ranked[:_SHOWN])

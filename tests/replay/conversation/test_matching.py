@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import MatchOptions
 from natsproxy.replay.conversation.matching import Matcher, ignoring_json
 from natsproxy.wire.frames import Frame
@@ -56,7 +56,8 @@ CASES = [
 
 @pytest.mark.parametrize(("recorded", "live", "field"), CASES)
 def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -> None:
-    assert Matcher(IdentifierMap()).differs(one(recorded), one(live), {}) == field
+    found = Matcher(IdentifierMap()).differs(one(recorded), one(live), Lesson())
+    assert (found.field if found else "") == field
 
 
 def test_a_users_matcher_comes_first() -> None:
@@ -65,6 +66,8 @@ def test_a_users_matcher_comes_first() -> None:
         one(pub("app.x", '{"a":{"ts":1,"v":2},"id":3}')),
         one(pub("app.x", '{"id":4,"a":{"v":2,"ts":5}}')),
     )
-    assert matcher.differs(ours, theirs, {}) == ""
-    assert matcher.differs(ours, one(pub("app.x", '{"a":{"v":9}}')), {}) == "body"
-    assert matcher.differs(ours, one(pub("app.x", "no json")), {}) == "body"
+    assert matcher.differs(ours, theirs, Lesson()) is None
+    for body in ('{"a":{"v":9}}', "no json"):
+        found = matcher.differs(ours, one(pub("app.x", body)), Lesson())
+        assert found
+        assert found.field == "body"

@@ -34,7 +34,10 @@ def test_the_nearest_differ_least() -> None:
     )
     conversation.fill()
     found = suggest(one(b"PUB a.b 1\r\n2\r\n"), None, conversation, Matcher(IdentifierMap()))
-    assert [(candidate.text, candidate.field, candidate.used) for candidate in found] == [
+    assert [
+        (candidate.text, candidate.difference and candidate.difference.field, candidate.used)
+        for candidate in found
+    ] == [
         ("PUB a.b '1'", "body", False),
         ("PUB a.c '2'", "subject", False),
     ]

@@ -1,0 +1,160 @@
+"""The shapes of values that programs make up: identifiers and times, which differ from run to run.
+
+A value may be a part of a longer text (`order-<uuid>`, `oc_<nuid>_1`), so texts are compared in pieces:
+`split` cuts a text into words that may be generated and the text between them.  `common_form` names the form
+that two pieces share.
+
+- TIME: RFC 3339 with date and time, the same without separators, the form of mails and HTTP; seconds since
+  1970 with a fraction; milli-, micro- and nanoseconds since 1970 between the years 2017 and 2033.  Whole
+  seconds are ten digits, as many other numbers are: the name of their member must speak of a time too.
+- IDENTIFIER: UUIDs, ULIDs, hexadecimal words of 16 to 64 digits, whole numbers of 17 to 19 digits, and words
+  of 16 to 43 letters and digits that look random and differ nearly everywhere (nuids, KSUIDs, nanoids).
+
+All else is data: small numbers, short words, dates without a time, base64 of a text.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, Final
+
+_TIME: Final = (
+    rb"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:[Zz]|[+-]\d\d:?\d\d)?"
+    rb"|\d{8}T\d{6}(?:[.,]\d{1,9})?Z?"
+    rb"|[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|UTC|[+-]\d{4})"
+    rb"|1[5-9]\d{8}\.\d{2,9}"
+    rb"|1[5-9]\d{11}(?:\d{3}|\d{6})?"
+)
+_UUID: Final = rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+_PIECE: Final = re.compile(
+    rb"(?<![0-9A-Za-z])(" + _TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]{16,64})(?![0-9A-Za-z])"
+)
+_RUN: Final = re.compile(rb"[0-9A-Za-z-]{16,}")
+_IS_TIME: Final = re.compile(_TIME)
+_ANY: Final = re.compile(_TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]+")
+_IS_UUID: Final = re.compile(_UUID)
+_HEX: Final = re.compile(rb"[0-9a-f]{16,64}|[0-9A-F]{16,64}")
+_ULID: Final = re.compile(rb"[0-7](?:[0-9A-HJKMNP-TV-Z]{25}|[0-9a-hjkmnp-tv-z]{25})")
+_NUMBER: Final = re.compile(rb"[0-9]{17,19}")
+_WORD: Final = re.compile(rb"[0-9A-Za-z_-]{16,43}")
+_DIGITS_BEFORE_LETTER: Final = re.compile(rb"[0-9]+[A-Za-z]")
+_CASE_CHANGE: Final = re.compile(rb"(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
+_TIME_NAME: Final = re.compile(
+    r"(?i:(?:.*_)?(?:ts|at|time|timestamp|date|now|when|created|updated|started|ended|expires|deadline"
+    r"|exp|iat|nbf))|.*[a-z](?:At|Ts|Time|Timestamp|Date)"
+)
+_EPOCH: Final = range(1_500_000_000, 2_000_000_000)
+
+
+class Form(Enum):
+    """The form of a generated value."""
+
+    IDENTIFIER = "identifier"
+    TIME = "time"
+
+
+def split(text: bytes) -> list[bytes]:
+    """Cut a text: words that may be generated at the odd places, the text around them at the even ones."""
+    return _PIECE.split(text)
+
+
+def common_form(recorded: bytes, live: bytes) -> Form | None:
+    """Return the form that two different words share as generated values; None if they are data."""
+    if _IS_TIME.fullmatch(recorded) and _IS_TIME.fullmatch(live):
+        return Form.TIME
+    uuids = (_IS_UUID.fullmatch(recorded) is not None) + (_IS_UUID.fullmatch(live) is not None)
+    if uuids == 2 or (not uuids and len(recorded) == len(live) and _is_identifier(recorded, live)):
+        return Form.IDENTIFIER
+    return None
+
+
+def _is_identifier(recorded: bytes, live: bytes) -> bool:
+    if recorded.isdigit() and live.isdigit():
+        return _NUMBER.fullmatch(recorded) is not None
+    for shape in (_HEX, _ULID):
+        if shape.fullmatch(recorded) and shape.fullmatch(live):
+            return True
+    # One of the two is enough: about one random word in 500 looks chosen.
+    if not (_WORD.fullmatch(recorded) and (_is_random(recorded) or _is_random(live))):
+        return False
+    different = sum(a != b for a, b in zip(recorded, live, strict=True))
+    return 2 * different > len(recorded) and not (_is_encoded_text(recorded) and _is_encoded_text(live))
+
+
+def _is_random(word: bytes) -> bool:
+    """Tell whether letters and digits are mixed as in no word that a person chose."""
+    if word in (word.lower(), word.upper()):
+        return len(_DIGITS_BEFORE_LETTER.findall(word)) > 1
+    return any(0x30 <= byte <= 0x39 for byte in word) or len(_CASE_CHANGE.findall(word)) * 3 > len(word)
+
+
+def _is_encoded_text(word: bytes) -> bool:
+    """Tell whether a word is base64 of a text: that is data."""
+    if len(word) % 4:
+        return False
+    try:
+        return base64.urlsafe_b64decode(word).decode().isprintable()
+    except ValueError:
+        return False
+
+
+def are_times(name: str, recorded: float, live: float) -> bool:
+    """Tell whether two numbers, members of one name in JSON, are times in one unit."""
+    ours, theirs = repr(recorded).encode(), repr(live).encode()
+    if _IS_TIME.fullmatch(ours) and _IS_TIME.fullmatch(theirs):
+        return (b"." in ours) == (b"." in theirs) and len(ours.split(b".")[0]) == len(theirs.split(b".")[0])
+    return (
+        _TIME_NAME.fullmatch(name) is not None
+        and isinstance(recorded, int)
+        and isinstance(live, int)
+        and recorded in _EPOCH
+        and live in _EPOCH
+    )
+
+
+def are_alike(recorded: Any, live: Any) -> bool:
+    """Tell whether two JSON values have one form: both numbers, or texts of the same times, words, numbers.
+
+    Here a user vouches for the place: words of six characters with a digit among them are identifiers too.
+    """
+    if isinstance(recorded, str) and isinstance(live, str):
+        return recorded == live or _shape(recorded) == _shape(live)
+    numbers = (int, float)
+    if type(recorded) in numbers and type(live) in numbers:
+        return True
+    return type(recorded) is type(live) and bool(recorded == live)
+
+
+def _shape(text: str) -> bytes:
+    return _ANY.sub(_name_of, text.encode("utf-8", "surrogatepass"))
+
+
+def _name_of(found: re.Match[bytes]) -> bytes:
+    word = found[0]
+    if _IS_TIME.fullmatch(word):
+        return b"<time>"
+    digits = any(0x30 <= byte <= 0x39 for byte in word)
+    if _IS_UUID.fullmatch(word) or (digits and len(word) > 5) or (len(word) > 15 and _is_random(word)):
+        return b"<identifier>"
+    return b"<number>" if word.isdigit() else word
+
+
+def words(text: bytes) -> Iterator[bytes]:
+    """Yield the words of a text that may be generated identifiers."""
+    for run in _RUN.finditer(text):  # much cheaper than a search for pieces
+        for found in _PIECE.finditer(run[0]):
+            if not _IS_TIME.fullmatch(found[0]):
+                yield found[0]
+
+
+def replace(text: bytes, table: Mapping[bytes, bytes]) -> bytes:
+    """Return a text with the words that may be generated replaced, where the table has them."""
+    return _PIECE.sub(lambda piece: table.get(piece[0], piece[0]), text) if len(text) > 12 else text
+
+
+def is_time(word: bytes) -> bool:
+    """Tell whether a word is a time."""
+    return _IS_TIME.fullmatch(word) is not None

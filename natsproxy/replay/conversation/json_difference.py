@@ -1,0 +1,138 @@
+"""The comparison of JSON payloads by value, with the treatment of each place.
+
+Objects agree in any order of their members, numbers by value.  Texts and numbers that look generated are
+learned where the options let them be; members whose names are generated (`{"<uuid>": ...}`) are matched in
+their order.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from natsproxy.protocol.places import Path, pointer_text
+from natsproxy.replay.conversation.difference import ABSENT, Difference
+from natsproxy.replay.conversation.generated_values import are_alike, are_times
+from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap, Lesson
+from natsproxy.replay.conversation.match_options import MatchOptions, Treatment
+
+_LARGEST: Final = 1 << 20
+_NUMBERS: Final = (int, float)
+_IDENTIFIER: Final = 10**16  # whole numbers from here on may be identifiers
+
+
+def parse(body: bytes) -> Any:
+    """Return the value of a JSON object or list; ABSENT for any other body, and for a very large one."""
+    if body[:1] not in (b"{", b"[") or len(body) > _LARGEST:
+        return ABSENT
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return ABSENT
+
+
+class JsonComparison:
+    """The comparison of two payloads of one subject.
+
+    volatile: names of members that do not count.  defined: NATS defines this payload, so all its identifiers
+    are learned, and not for the report.
+    """
+
+    def __init__(
+        self,
+        identifiers: IdentifierMap,
+        options: MatchOptions,
+        subject: bytes,
+        new: Lesson,
+        *,
+        volatile: frozenset[str] = frozenset(),
+        defined: bool = False,
+    ) -> None:
+        self._identifiers = identifiers
+        self._options = options
+        self._subject = subject
+        self._new = new
+        self._volatile = volatile
+        self._defined = defined
+        self._special = options.compares_json(subject)
+
+    def differs(self, ours: Any, theirs: Any) -> Difference | None:
+        """Return the first difference of the recorded and the live value."""
+        try:
+            return self._value(ours, theirs, ())
+        except RecursionError:  # a hostile nesting
+            return Difference("body", "body", ours, theirs, "nested too deeply to compare")
+
+    def _value(self, ours: Any, theirs: Any, path: Path) -> Difference | None:
+        if self._special:
+            treatment = self._options.member(self._subject, path)
+            if treatment is Treatment.IGNORED or (treatment is Treatment.LIKE and are_alike(ours, theirs)):
+                return None
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            return self._object(ours, theirs, path)
+        if isinstance(ours, list) and isinstance(theirs, list):
+            if len(ours) != len(theirs):
+                return self._difference(ours, theirs, path)
+            entries = enumerate(zip(ours, theirs, strict=True))
+            found = (self._value(a, b, (*path, str(at))) for at, (a, b) in entries)
+            return next((one for one in found if one is not None), None)
+        if isinstance(ours, str) and isinstance(theirs, str):
+            agree = self._texts(ours, theirs, path)
+        elif type(ours) in _NUMBERS and type(theirs) in _NUMBERS:
+            agree = self._numbers(ours, theirs, path)
+        else:
+            agree = type(ours) is type(theirs) and ours == theirs
+        return None if agree else self._difference(ours, theirs, path)
+
+    def _object(self, ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> Difference | None:
+        missing = [name for name in ours if name not in theirs and name not in self._volatile]
+        more = [name for name in theirs if name not in ours and name not in self._volatile]
+        names = [(name, name) for name in ours if name in theirs and name not in self._volatile]
+        if missing or more:
+            missing, more = self._compared(missing, path), self._compared(more, path)
+            pairs = zip(missing, more, strict=False)
+            if len(missing) != len(more) or not all(self._texts(a, b, (*path, a)) for a, b in pairs):
+                name = (missing or more)[0]
+                return self._difference(ours.get(name, ABSENT), theirs.get(name, ABSENT), (*path, name))
+            names += zip(missing, more, strict=True)
+        for mine, other in names:
+            found = self._value(ours[mine], theirs[other], (*path, mine))
+            if found is not None:
+                return found
+        return None
+
+    def _compared(self, names: list[str], path: Path) -> list[str]:
+        if not self._special:
+            return names
+        member = self._options.member
+        return [name for name in names if member(self._subject, (*path, name)) is not Treatment.IGNORED]
+
+    def _texts(self, ours: str, theirs: str, path: Path) -> bool:
+        if ours == theirs and len(ours) < 16:
+            return True
+        a, b = ours.encode("utf-8", "surrogatepass"), theirs.encode("utf-8", "surrogatepass")
+        if self._defined or (ours.startswith("_INBOX.") and b.startswith(INBOX)):
+            return not self._identifiers.unify_subject(a, b, self._new, reply=True)
+        return self._identifiers.unify(a, b, self._new, pointer_text(path), learn=self._learns(path))
+
+    def _numbers(self, ours: float, theirs: float, path: Path) -> bool:
+        # Not equal to itself: NaN, which Python reads in JSON.
+        if ours == theirs or (ours != ours and theirs != theirs):
+            return True
+        if not self._learns(path):
+            return False
+        a, b = repr(ours).encode(), repr(theirs).encode()
+        if are_times(path[-1] if path else "", ours, theirs):
+            self._new.learn_time(a, b, pointer_text(path))
+            return True
+        whole = isinstance(ours, int) and isinstance(theirs, int) and min(ours, theirs) >= _IDENTIFIER
+        return whole and self._identifiers.unify(a, b, self._new, pointer_text(path))
+
+    def _learns(self, path: Path) -> bool:
+        return self._defined or self._options.learns(self._subject, path=path)
+
+    def _difference(self, ours: Any, theirs: Any, path: Path) -> Difference:
+        note = ""
+        if isinstance(ours, str) and isinstance(theirs, str):
+            note = self._identifiers.conflict(ours.encode(errors="replace"), theirs.encode(errors="replace"))
+        return Difference("body", pointer_text(path) or "body", ours, theirs, note)
