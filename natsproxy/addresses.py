@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 NATS_PORT: Final = 4222
@@ -37,6 +38,26 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_host(text: str) -> bool:
+    """True if a text can be a host name, or is an IP address."""
+    if ":" in text:
+        return is_ip(text)
+    try:
+        text.encode("idna")  # as look-ups and TLS do, which fail where a label is empty or too long
+    except UnicodeError:
+        return False
+    return re.fullmatch(r"[^\s/@\[\],?#]+", text) is not None
+
+
+def is_ip(host: str) -> bool:
+    """True if a host is an IP address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def address_of(host: str, port: int) -> Address:
@@ -76,7 +97,7 @@ def parse_address(
     if "," in text.rpartition("@")[2]:
         raise ValueError(f"must be one server, not {shown!r}")
     found = _ADDRESS.fullmatch(rest)
-    if found is None or not rest:
+    if found is None or not rest or not is_host(found["host"].strip("[]") or host or "localhost"):
         raise ValueError(f"must be HOST:PORT or {forms} (IPv6 as [::1]:4222), not {shown!r}")
     if found["host"].isdecimal():  # a port alone, most likely
         raise ValueError(f"must be HOST:PORT, such as 127.0.0.1:{found['host']}, not {shown!r}")

@@ -38,6 +38,7 @@ def test_an_address_is_a_host_and_a_port(text: str, address: Address) -> None:
         ("::1", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not "),
         ("", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not ''"),
         ("nats://", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not 'nats://'"),
+        ("a..b:1", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not 'a..b:1'"),
         ("h:1/path", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not 'h:1/path'"),
         ("4222", "must be HOST:PORT, such as 127.0.0.1:4222, not '4222'"),
         ("host:99999", "must have a port up to 65535, not 99999"),

@@ -20,7 +20,14 @@ from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.identity import identity_files, read_identity
 from natsproxy.config.options import OPTIONS
-from natsproxy.config.settings import Keep, ProxySettings, RecordSettings, TlsSettings, UpstreamTls
+from natsproxy.config.settings import (
+    HandshakeFirst,
+    Keep,
+    ProxySettings,
+    RecordSettings,
+    TlsSettings,
+    UpstreamTls,
+)
 from natsproxy.errors import ConfigError
 from natsproxy.rules.file.parser import ONE_TABLE, load, parse_rules
 from natsproxy.rules.file.reader import Place
@@ -173,6 +180,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
             timeout=o["tls_timeout"],
             min_version=o["tls_min_version"],
             ciphers=o["tls_ciphers"],
+            allow_non_tls=o["allow_non_tls"],
         ),
         upstream_tls=UpstreamTls(
             cert=o["upstream_tls_cert"],
@@ -201,6 +209,10 @@ def _check_tls(o: Mapping[str, Any]) -> None:
         raise ConfigError("tls-cert is missing: a tls:// listener needs a certificate")
     if not listens and any(o[name] is not None for name in ("tls_cert", "tls_key", "tls_ca")):
         raise ConfigError("tls-cert, tls-key and tls-ca are for tls:// listeners, and there is none")
+    if o["allow_non_tls"] and not any(listener.scheme == "tls" for listener in o["listen"]):
+        raise ConfigError("allow-non-tls is for tls:// listeners, and there is none")
+    if o["allow_non_tls"] and o["tls_handshake_first"] == HandshakeFirst():
+        raise ConfigError("allow-non-tls needs INFO first: make tls-handshake-first off, auto or a duration")
     if o["upstream_tls_key"] is not None and o["upstream_tls_cert"] is None:
         raise ConfigError("upstream-tls-key is given without upstream-tls-cert")
     if o["upstream_tls_handshake_first"] and not all(server.tls for server in o["upstream"]):

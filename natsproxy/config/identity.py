@@ -25,7 +25,9 @@ _HASH: Final = re.compile(r"\$2[abxy]\$(?:0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]
 
 def read_identity(o: Mapping[str, Any]) -> tuple[Identity | None, dict[str, bytes]]:
     """Return the identity of option values, None for none, and its table of users.  Raises ConfigError."""
-    return identity(o), client_users(o["client_users"])
+    known = identity(o)
+    by_certificate = known is not None and known.clients == "certificate"
+    return known, {} if by_certificate else client_users(o["client_users"])
 
 
 def identity_files(o: Mapping[str, Any]) -> tuple[Path, ...]:
@@ -53,16 +55,18 @@ def identity(o: Mapping[str, Any]) -> Identity | None:
             "upstream_credentials lend the proxy's login to every client: "
             'say who may use it with client_users, or write client_auth = "none"'
         )
-    if (clients == "users") != (o["client_users"] is not None):
-        raise ConfigError(f'client_auth = "{clients}" {_MISFITS[clients == "users"]}')
+    table: Path | None = o["client_users"]
+    if clients == "users" and table is None:
+        raise ConfigError('client_auth = "users" needs client_users')
+    if clients == "none" and table is not None:
+        raise ConfigError('client_auth = "none" has no use for client_users')
     if clients == "certificate" and (o["tls_ca"] is None or not all(one.tls for one in o["listen"])):
         raise ConfigError('client_auth = "certificate" needs tls_ca, and tls:// or wss:// on all listeners')
     if o["unparsed"] == "pass":
         raise ConfigError('unparsed = "pass" is a way around upstream_credentials: make it "close"')
-    return Identity(credentials, clients, key)
-
-
-_MISFITS: Final = ("has no use for client_users", "needs client_users")
+    by_certificate = clients == "certificate" and table is not None
+    users = frozenset(client_users(table, passwords=False)) if by_certificate else None
+    return Identity(credentials, clients, key, users)
 
 
 def _named(o: Mapping[str, Any]) -> str:
@@ -93,10 +97,11 @@ def _text(source: str) -> str:
     return text
 
 
-def client_users(path: Path | None) -> dict[str, bytes]:
+def client_users(path: Path | None, *, passwords: bool = True) -> dict[str, bytes]:
     """Return the bcrypt hashes of a table of users by name; no file is an empty table.
 
-    Raises ConfigError that names the file and the user.
+    passwords: False for users that are known by their certificates: they have none.  Raises ConfigError that
+    names the file and the user.
     """
     if path is None:
         return {}
@@ -106,17 +111,18 @@ def client_users(path: Path | None) -> dict[str, bytes]:
         raise ConfigError(f"cannot read the client_users {path}: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    users = document.get("users")
+    users, members = document.get("users"), ("user", "password") if passwords else ("user",)
+    these = f"{' and '.join(members)}, and nothing else"
     if set(document) != {"users"} or not isinstance(users, list) or not users:
-        raise ConfigError(f"{path}: must have [[users]] tables with user and password, and nothing else")
+        raise ConfigError(f"{path}: must have [[users]] tables with {these}")
     found: dict[str, bytes] = {}
     for number, entry in enumerate(users, 1):
-        if not isinstance(entry, Mapping) or set(entry) != {"user", "password"}:
-            raise ConfigError(f"{path}: user {number} must have user and password, and nothing else")
-        user, password = entry["user"], entry["password"]
+        if not isinstance(entry, Mapping) or set(entry) != {*members}:
+            raise ConfigError(f"{path}: user {number} must have {these}")
+        user, password = entry["user"], entry.get("password", "")
         if not isinstance(user, str) or not user or user in found:
             raise ConfigError(f"{path}: user {number} has no name of its own")
-        if not isinstance(password, str) or not _HASH.fullmatch(password):
+        if passwords and not (isinstance(password, str) and _HASH.fullmatch(password)):
             raise ConfigError(
                 f"{path}: the password of {user!r} must be a bcrypt hash, as `nats server passwd` prints it"
             )

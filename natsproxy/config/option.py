@@ -11,7 +11,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final
 
-from natsproxy.addresses import NATS_PORT, parse_address
+from natsproxy.addresses import NATS_PORT, is_host, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
 from natsproxy.config.settings import LISTENER_SCHEMES, SERVER_SCHEMES, Keep, Listener, Server
 from natsproxy.protocol.redaction import SEED
@@ -52,6 +52,14 @@ def upstream(value: Any) -> Server:
     port = None if scheme is None else _PORTS.get(scheme, NATS_PORT)
     address = parse_address(text, host="127.0.0.1", port=port, schemes=SERVER_SCHEMES)
     return Server(address, scheme or SERVER_SCHEMES[0])
+
+
+def host(value: Any) -> str:
+    """Return a host name or an IP address."""
+    text = values.line(value)
+    if not is_host(text):
+        raise ValueError(f"must be a host name or an IP address, not {text!r}")
+    return text
 
 
 def duration(value: Any) -> int:

@@ -93,7 +93,8 @@ OPTIONS: Final = (
         "client-users",
         path,
         None,
-        "With upstream-credentials: the users that may use it (TOML, bcrypt hashes).",
+        "With upstream-credentials: the users that may use it (TOML), with bcrypt hashes, or by certificate: "
+        "its e-mail, DNS name, URI or subject.",
         metavar="FILE",
     ),
     Option(

@@ -70,7 +70,7 @@ class Listener:
 
     @property
     def tls(self) -> bool:
-        """True if clients must speak TLS."""
+        """True if clients can speak TLS; they must, unless `allow_non_tls` says otherwise."""
         return self.scheme in _TLS_SCHEMES
 
     def __str__(self) -> str:
@@ -97,7 +97,8 @@ class TlsSettings:
     """The settings of TLS: of tls:// listeners, and the last two of both legs.
 
     ca: of the certificates that clients must have; None where they need none.  handshake_first: None for TLS
-    after INFO.  timeout: of a client's handshake (ns).
+    after INFO.  timeout: of a client's handshake (ns).  allow_non_tls: it is offered, and clients may do
+    without it.
     """
 
     cert: Path | None = None
@@ -107,6 +108,7 @@ class TlsSettings:
     timeout: int = 2 * SECOND
     min_version: str = "1.2"
     ciphers: str | None = None
+    allow_non_tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from natsproxy.config.option import duration, path
+from natsproxy.config.option import duration, host, path
 from natsproxy.config.row import Option
 from natsproxy.config.settings import AUTO_FALLBACK, HandshakeFirst
 from natsproxy.rules.file import values
@@ -49,12 +49,18 @@ TLS_OPTIONS: Final = (
         "The ciphers of TLS 1.2 on both legs, as OpenSSL writes them.",
         metavar="LIST",
     ),
+    Option(
+        "allow-non-tls",
+        values.boolean,
+        False,
+        "Clients of tls:// listeners may do without TLS, as nats-server's allow_non_tls.",
+    ),
     Option("upstream-tls-ca", path, None, "The CA of servers; without it, the system's.", metavar="FILE"),
     Option("upstream-tls-cert", path, None, "Our certificate for servers that want one.", metavar="FILE"),
     Option("upstream-tls-key", path, None, "Its private key; without it, in the same file.", metavar="FILE"),
     Option(
         "upstream-tls-name",
-        values.line,
+        host,
         None,
         "The name in the server's certificate; without it, the upstream's host.",
         metavar="HOST",

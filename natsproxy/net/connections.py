@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from natsproxy.capture.format import records
-from natsproxy.config.settings import Listener, ProxySettings, TlsSettings
+from natsproxy.config.settings import LISTENER_SCHEMES, Listener, ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.client_users import ClientUsers
@@ -40,7 +40,7 @@ from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, Send, SessionSettings
 from natsproxy.session.budget import Budget
 from natsproxy.session.handlers import Hooks
-from natsproxy.session.identity import Identity
+from natsproxy.session.identity import Certificate, Identity
 from natsproxy.session.session import Session
 from natsproxy.units import MIB
 from natsproxy.wire.ops import S2C
@@ -86,8 +86,9 @@ class Connections:
         self.plane: Plane | None = None
         self.draining = False
         self._settings = settings
-        self._session_settings = _session_settings(settings)
-        self._tls_settings = _with_tls(self._session_settings, settings.tls)
+        self._session_settings = {
+            scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in LISTENER_SCHEMES
+        }
         self._recording = recording
         self._emit = emit
         self._opening = Opening(settings, contexts)
@@ -109,8 +110,8 @@ class Connections:
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
         """Let new connections have another login at servers, and later logins of clients another table."""
-        self._session_settings = replace(self._session_settings, identity=identity)
-        self._tls_settings = replace(self._tls_settings, identity=identity)
+        for scheme, settings in self._session_settings.items():
+            self._session_settings[scheme] = replace(settings, identity=identity)
         if self._users is not None:
             self._users.load(users)
 
@@ -233,8 +234,8 @@ class Connections:
         relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
         if facts.proxied_by:
             relay.opened["proxied_by"] = facts.proxied_by
-        if facts.tls is not None and facts.tls.subject:
-            relay.opened["tls_subject"] = facts.tls.subject
+        if facts.tls is not None and (subject := facts.tls.certificate.subject):
+            relay.opened["tls_subject"] = subject
         record(records.Open(conn, opened, relay.opened))
         self.relays[conn] = relay
         if self.chain is not chain:  # it was swapped during the dial
@@ -243,14 +244,14 @@ class Connections:
 
     def _session(self, accepted: _Accepted) -> Session:
         local = accepted.facts.local
-        settings = self._tls_settings if accepted.listener.tls else self._session_settings
+        settings = self._session_settings[accepted.listener.scheme]
         return Session(
             replace(settings, self_host=local.host, self_port=local.port),
             self.chain,
             conn=accepted.conn,
             ordinal=accepted.conn,
             address=accepted.facts.peer,
-            tls_subject="" if accepted.facts.tls is None else accepted.facts.tls.subject,
+            certificate=Certificate() if accepted.facts.tls is None else accepted.facts.tls.certificate,
             record=self._recording.active,
             now=accepted.opened,
             budget=self._budget,
@@ -263,11 +264,12 @@ class Connections:
             self.upstreams.heard(endpoint, said)
 
     def _secured(self, session: Session, conn: int, tls: TlsLeg) -> None:
-        """Take the subject of a client's certificate, whose handshake came after INFO."""
-        session.secured(tls.subject)
-        if tls.subject and conn in self.relays:
+        """Take a client's certificate: its handshake came after INFO."""
+        certificate = tls.certificate
+        session.secured(certificate)
+        if certificate.subject and conn in self.relays:
             # It is not written yet: a connection is on record once its client has spoken.
-            self.relays[conn].opened["tls_subject"] = tls.subject
+            self.relays[conn].opened["tls_subject"] = certificate.subject
 
     async def _refusal_of(self, user: str, password: str) -> str | None:
         """Return why a client is not who it says it is, as a clause; None where it is."""
@@ -304,21 +306,22 @@ class Connections:
         self._closed.set()
 
 
-def _with_tls(settings: SessionSettings, tls: TlsSettings) -> SessionSettings:
-    """Return the settings of a session behind a tls:// listener: its client needs time for the handshake."""
-    members = ("tls_required",) if tls.ca is None else ("tls_required", "tls_verify")
-    limit = settings.auth_timeout + tls.timeout if settings.auth_timeout and tls.timeout else 0
-    return replace(settings, tls=members, auth_timeout=limit)
-
-
-def _session_settings(settings: ProxySettings) -> SessionSettings:
+def _session_settings(settings: ProxySettings, listener: Listener) -> SessionSettings:
+    """Return the settings of a session behind a listener: clients with TLS need time for the handshake."""
+    tls, members, limit = settings.tls, list[str](), settings.auth_timeout
+    if listener.tls:
+        offered = tls.allow_non_tls and not listener.websocket
+        members = ["tls_available" if offered else "tls_required"]
+        members += ["tls_verify"] * (tls.ca is not None)
+        limit = limit + tls.timeout if limit and tls.timeout else 0
     return SessionSettings(
         max_control_line=settings.max_control_line,
         rule_buffer=settings.rule_buffer,
         advertise=settings.advertise,
+        tls=tuple(members),
         unparsed=settings.unparsed,
         queue_bytes=settings.queue_bytes,
-        auth_timeout=settings.auth_timeout,
+        auth_timeout=limit,
         identity=settings.identity,
         record_frame_max=settings.record.frame_max if settings.record else 8 * MIB,
     )

@@ -88,7 +88,8 @@ class Opening:
         """Return a leg with TLS: after the handshake where that is first, else to be upgraded after INFO."""
         limit, context = self._settings.tls.timeout, self._contexts.client_leg
         if not (first or await _speaks_first(leg, self._settings.tls.handshake_first)):
-            return TlsLeg(leg, context, timeout=limit, after_line=True)
+            optional = self._settings.tls.allow_non_tls
+            return TlsLeg(leg, context, timeout=limit, after_line=True, optional=optional)
         secured = TlsLeg(leg, context, timeout=limit)
         try:
             await secured.handshake()

@@ -7,7 +7,8 @@ Theory
    is, and what follows is TLS.  Nothing is received before, because a ClientHello may be early.
 3. A peer ends its stream by close_notify.  A stream that ends without it was cut off, by whomever, so the leg
    is `lost`; a handshake that fails, or takes too long, loses the leg as well, and `lost` has the reason.
-4. Under TLS 1.3 a peer judges our certificate after our side of the handshake is done: its alert comes as the
+4. Where TLS is only offered, first bytes that are none of TLS make the leg a plain one.
+5. Under TLS 1.3 a peer judges our certificate after our side of the handshake is done: its alert comes as the
    first thing that is received, and is the reason then.
 """
 
@@ -20,9 +21,10 @@ from typing import Final
 
 import trio
 
-from natsproxy.net.certificate_subject import subject_of
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
+from natsproxy.net.peer_certificate import certificate_of
+from natsproxy.session.identity import Certificate
 from natsproxy.units import format_duration
 
 _SLICE: Final = 32_768  # bytes through a BIO at once: it keeps the largest size that it ever had
@@ -34,8 +36,8 @@ class TlsLeg(LayeredLeg):
     """A leg with TLS.
 
     server_name: the name that a server's certificate must have, with a client's context; None with a
-    server's.  timeout: the longest time (ns) of the handshake, 0 for none.  on_secured: called at its end.
-    plain: the first bytes of a peer that speaks no TLS.
+    server's.  timeout: the longest time (ns) of the handshake, 0 for none.  after_line: see 2.  optional: see
+    4.  on_secured: called at the end of the handshake.  plain: the first bytes of a peer that speaks no TLS.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class TlsLeg(LayeredLeg):
         server_name: str | None = None,
         timeout: int,
         after_line: bool = False,
+        optional: bool = False,
     ) -> None:
         super().__init__(inner)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -53,6 +56,8 @@ class TlsLeg(LayeredLeg):
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
         self.secured = False
+        self._optional = optional
+        self._is_plain = False
         self._early: list[bytes] = []  # written before the handshake was done
         self._first: bytes | None = None  # received together with its end
         self._timeout = timeout
@@ -116,7 +121,7 @@ class TlsLeg(LayeredLeg):
         """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
         if self._line_written is not None:
             await self._line_written.wait()
-        elif self.secured:
+        elif self.secured or self._is_plain:
             await self._inner.wait_readable()
         else:
             with trio.move_on_at(self._deadline) as scope:
@@ -125,11 +130,13 @@ class TlsLeg(LayeredLeg):
                 self._lose(f"TLS handshake: not done in {format_duration(self._timeout)}")
 
     def _decode(self, data: bytes) -> bytes | None:
+        if self._is_plain:
+            self._ended = not data
+            return data
         if not self._heard and data:
             self._heard = True
-            if data[:1] not in _TLS:  # as nats-server does: no alert to a peer that does not speak TLS
-                self.plain = data
-                raise self._lose("TLS handshake: the peer speaks no TLS")
+            if data[:1] not in _TLS:
+                return self._without_tls(data)
         if not self._heard:  # a probe
             self._ended = True
             return b""
@@ -151,6 +158,16 @@ class TlsLeg(LayeredLeg):
             return found[0] if len(found) == 1 else b"".join(found)
         return b"" if self._ended else None
 
+    def _without_tls(self, data: bytes) -> bytes:
+        """Return the first bytes of a peer that speaks no TLS, where it need not.  Raises LegLost."""
+        if not self._optional:  # as from nats-server: no alert to a peer that would not know it
+            self.plain = data
+            raise self._lose("TLS handshake: the peer speaks no TLS")
+        self._is_plain = True
+        if self._early:
+            self._send(b"".join(self._early))
+        return data
+
     def _read_into(self, found: list[bytes]) -> None:
         if not (self.secured or self._shake_hands()):
             return
@@ -166,6 +183,8 @@ class TlsLeg(LayeredLeg):
 
     def _encode(self, parts: list[bytes | memoryview]) -> bytes:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if self._is_plain:
+            return bytes(data)
         if not self.secured:
             return self._before_tls(bytes(data))
         if self._finished:
@@ -232,9 +251,9 @@ class TlsLeg(LayeredLeg):
         return bool(self._first) or super().readable
 
     @property
-    def subject(self) -> str:
-        """The subject of the peer's certificate, once it is verified; "" where the peer has none."""
-        return subject_of(self._ssl.getpeercert()) if self.secured else ""
+    def certificate(self) -> Certificate:
+        """The peer's certificate, once it is verified."""
+        return certificate_of(self._ssl.getpeercert()) if self.secured else Certificate()
 
 
 def reason_of(error: ssl.SSLError) -> str:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from ipaddress import ip_address
 from random import Random
 from typing import Final
 
 import trio
 
-from natsproxy.addresses import Address, parse_address
+from natsproxy.addresses import Address, is_ip, parse_address
 from natsproxy.config.settings import ProxySettings, Server
 from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
@@ -167,16 +166,8 @@ def _named(urls: Sequence[str], server: Server) -> Iterator[Server]:
 
     One that is named by its IP address must have a certificate of that other one's name, as for NATS clients.
     """
-    name = server.tls_name or ("" if _is_ip(server.address.host) else server.address.host)
+    name = server.tls_name or ("" if is_ip(server.address.host) else server.address.host)
     for url in urls:
         with suppress(ValueError):  # one that we cannot read is one less to choose from
             address = parse_address(url)
-            yield replace(server, address=address, tls_name=name if _is_ip(address.host) else "")
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+            yield replace(server, address=address, tls_name=name if is_ip(address.host) else "")

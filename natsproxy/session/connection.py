@@ -16,6 +16,7 @@ from natsproxy.session.actions import Action, Emit, End, SessionSettings
 from natsproxy.session.answers import Answers
 from natsproxy.session.budget import Budget
 from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.identity import Certificate
 from natsproxy.session.phase import TRANSITIONS, Phase, PhaseEvent
 from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.subscriptions import Subscriptions
@@ -51,7 +52,7 @@ class ConnectionState:
         conn: int,
         ordinal: int,
         address: str,
-        tls_subject: str,
+        certificate: Certificate,
         record: bool,
         budget: Budget,
     ) -> None:
@@ -59,7 +60,7 @@ class ConnectionState:
         self.conn = conn
         self.ordinal = ordinal
         self.address = address
-        self.tls_subject = tls_subject
+        self.secured(certificate)
         self.key = f"#{ordinal}"
         self.phase = Phase.OPENED
         self.connect = Connect()
@@ -167,6 +168,11 @@ class ConnectionState:
             if pipe.open is not None and pipe.records.on != on:
                 pipe.open.cut = True  # what comes now must not be glued to what was recorded of it
             pipe.records.on = on
+
+    def secured(self, certificate: Certificate) -> None:
+        """Learn the client's certificate."""
+        self.certificate = certificate
+        self.tls_subject = certificate.subject
 
     def client(self) -> dict[str, str]:
         """Return who the client is, as the end of a connection is reported; unknown facts are empty."""

@@ -10,11 +10,21 @@ Theory
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
 from natsproxy.protocol.credentials import Credentials, KeyPair
+
+
+class Certificate(NamedTuple):
+    """The verified certificate of a client.
+
+    subject: as nats-server writes it, "" without a certificate.  names: that it may be a user by.
+    """
+
+    subject: str = ""
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +32,14 @@ class Identity:
     """The identity of the proxy.
 
     credentials: its own; None: clients bring theirs.  clients: how it knows its clients, then: "users" (a
-    table of passwords), "certificate" (one that the listener has verified) or "none".  key: that of a trusted
-    proxy, or None.
+    table of passwords), "certificate" (one that the listener has verified) or "none".  users: those that
+    certificates may stand for; None: any certificate will do.  key: that of a trusted proxy, or None.
     """
 
     credentials: Credentials | None = None
     clients: str = "none"
     key: KeyPair | None = field(default=None, repr=False)
+    users: frozenset[str] | None = None
 
     @property
     def logs_in(self) -> bool:
@@ -39,6 +50,10 @@ class Identity:
     def asks(self) -> bool:
         """True if a client must prove to the proxy who it is."""
         return self.logs_in and self.clients != "none"
+
+    def user_of(self, certificate: Certificate) -> str:
+        """Return the user that a certificate stands for: the first of its names that is one; "" for none."""
+        return next((name for name in certificate.names if name in (self.users or ())), "")
 
     def info_edits(self) -> tuple[set[str], dict[str, Any]]:
         """Return the members of INFO that clients do not get, and those that they get changed."""

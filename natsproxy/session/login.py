@@ -54,21 +54,22 @@ class Login:
         self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
 
     def known(self, connect: Connect) -> Connect:
-        """Return the options of a client without a user that nobody checks: rules go by it."""
+        """Return the options of a client with the user that was checked, for rules go by it."""
         identity = self._identity
         if identity is None or not identity.logs_in or identity.clients == "users":
             return connect
-        return replace(connect, user="", nkey="")
+        return replace(connect, user=identity.user_of(self._state.certificate), nkey="")
 
     def checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
         """Return whether a CONNECT is dealt with for now: it is being checked, or was refused."""
         if self._identity is None or not self._identity.asks:
             return False
         if self._identity.clients == "certificate":
-            if self._state.tls_subject:
+            refusal = self._refusal_of_certificate(self._identity)
+            if refusal is None:
                 self._state.shut = False
                 return False
-            self._refuse(pipe, frame, ordinal, "the client has shown no certificate", now)
+            self._refuse(pipe, frame, ordinal, refusal, now)
             return True
         self._given |= gojson.fill(frame.args, _GIVEN)
         self.asked = Asked(frame, ordinal, connect)
@@ -76,6 +77,13 @@ class Login:
         user, password = (self._given.get(name, "") for name in _GIVEN)
         self._state.actions.append(Authenticate(user, password))
         return True
+
+    def _refusal_of_certificate(self, identity: Identity) -> str | None:
+        if not self._state.tls_subject:
+            return "the client has shown no certificate"
+        if identity.users is None or identity.user_of(self._state.certificate):
+            return None
+        return "the client's certificate stands for no user"
 
     def answered(self, refusal: str | None, now: int) -> Asked | None:
         """Return the CONNECT that may go on; None where it was refused.  refusal: the reason, as a clause."""

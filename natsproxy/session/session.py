@@ -32,6 +32,7 @@ from natsproxy.session.first_frames import FirstFrames
 from natsproxy.session.frame_paths import FramePaths
 from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import Handlers, Hooks
+from natsproxy.session.identity import Certificate
 from natsproxy.session.login import Login
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import FIRST_STOPPED, OVER, UNFRAMED, Phase, PhaseEvent
@@ -62,14 +63,14 @@ class Session:
         conn: int,
         ordinal: int,
         address: str,
-        tls_subject: str = "",
+        certificate: Certificate = Certificate(),  # noqa: B008 (it is immutable)
         record: bool,
         now: int,
         budget: Budget | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008 (it is immutable)
     ) -> None:
         state = ConnectionState(
-            settings, conn, ordinal, address, tls_subject, record, budget or Budget(UNLIMITED)
+            settings, conn, ordinal, address, certificate, record, budget or Budget(UNLIMITED)
         )
         self.pipes = state.pipes
         self._state = state
@@ -150,9 +151,9 @@ class Session:
         """Make records from the next frame on, or stop making them."""
         self._state.record(on)
 
-    def secured(self, tls_subject: str) -> None:
-        """Learn the subject of the client's certificate: its handshake came after INFO."""
-        self._state.tls_subject = tls_subject
+    def secured(self, certificate: Certificate) -> None:
+        """Learn the client's certificate: its handshake came after INFO."""
+        self._state.secured(certificate)
 
     def take_actions(self) -> list[Action]:
         """Take out the actions that were asked for."""

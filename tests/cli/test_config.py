@@ -62,6 +62,9 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
         ("seed = 1.5\n", ":1: seed must be a whole number of at most 64 bits, not 1.5"),
         ("seed = 9223372036854775808\n", ":1: seed must be a whole number of at most 64 bits"),
         ('upstream = "nats://a:1,nats://b:1"\n', ":1: upstream must be one server"),
+        ('upstream = "nats://a..b:1"\n', ":1: upstream must be HOST:PORT"),
+        ('upstream-tls-name = "a..b"\n', ":1: upstream-tls-name must be a host name or an IP address"),
+        ('upstream-tls-name = "tls://h:1"\n', ":1: upstream-tls-name must be a host name or an IP address"),
         ('listen = "4222"\n', ":1: listen must be HOST:PORT, such as 127.0.0.1:4222"),
     ],
 )

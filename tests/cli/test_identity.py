@@ -133,6 +133,37 @@ def test_mistakes_in_a_table_of_users(tmp_path: Path, text: str, sentence: str) 
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"listen": "127.0.0.1:0"}, "allow-non-tls is for tls:// listeners, and there is none"),
+        ({"listen": "wss://127.0.0.1:0", "tls_cert": "x"}, "allow-non-tls is for tls:// listeners"),
+        (
+            {"listen": "tls://127.0.0.1:0", "tls_cert": "x", "tls_handshake_first": "on"},
+            "allow-non-tls needs INFO first",
+        ),
+    ],
+)
+def test_tls_that_clients_may_do_without(files: Path, given: dict[str, object], sentence: str) -> None:
+    """It is refused where it would change nothing, or leave plain clients without INFO."""
+    with pytest.raises(ConfigError, match=sentence):
+        settings(allow_non_tls=True, **given)
+    found = settings(allow_non_tls=True, listen="tls://127.0.0.1:0", tls_cert="x", tls_handshake_first="auto")
+    assert found.tls.allow_non_tls
+
+
+def test_users_that_are_known_by_their_certificates(files: Path) -> None:
+    """They have no passwords; without a table any certificate will do."""
+    tls = {"listen": "tls://127.0.0.1:0", "tls_cert": "x", "tls_ca": "x", "client_auth": "certificate"}
+    assert settings(upstream_credentials="own", **tls).identity.users is None
+    Path("names").write_text('[[users]]\nuser = "CN=ann"\n[[users]]\nuser = "bob@example.com"\n')
+    found = settings(upstream_credentials="own", client_users="names", **tls)
+    assert found.identity.users == {"CN=ann", "bob@example.com"}
+    assert not found.client_users
+    with pytest.raises(ConfigError, match="user 1 must have user, and nothing else"):
+        settings(upstream_credentials="own", client_users="users", **tls)
+
+
 def test_a_secret_on_the_command_line_is_refused(files: Path) -> None:
     """And not repeated."""
     done = CliRunner().invoke(main, ["run", "--upstream", "127.0.0.1:1", "--proxy-key", SEED])

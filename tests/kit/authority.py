@@ -31,10 +31,13 @@ class Authority:
         names = names or ("127.0.0.1", "localhost")
         return self._write(f"server-{names[0]}-{expired}", self.ca.issue_cert(*names, **_times(expired)))
 
-    def client(self, name: str = "alice", *, expired: bool = False) -> Path:
-        """Return a file with key and certificate of a client, with the e-mail address NAME@example.com."""
-        made = self.ca.issue_cert(f"{name}@example.com", common_name=name, **_times(expired))
-        return self._write(f"client-{name}-{expired}", made)
+    def client(self, name: str = "alice", *others: str, expired: bool = False) -> Path:
+        """Return a file with key and certificate of a client, with the e-mail address NAME@example.com.
+
+        others: more names.
+        """
+        made = self.ca.issue_cert(f"{name}@example.com", *others, common_name=name, **_times(expired))
+        return self._write(f"client-{name}-{expired}-{len(others)}", made)
 
     def _write(self, name: str, made: trustme.LeafCert) -> Path:
         path = self.folder / f"{name}.pem"

@@ -24,6 +24,7 @@ from natsproxy.rules.interface import (
     View,
 )
 from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send, SessionSettings
+from natsproxy.session.identity import Certificate
 from natsproxy.session.session import Session
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
@@ -37,7 +38,7 @@ CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":
 class Playbook:
     """One session and the actions that it asked for."""
 
-    def __init__(self, chain: Chain | None = None, *, tls_subject: object = "", **settings: object) -> None:
+    def __init__(self, chain: Chain | None = None, *, certificate: object = None, **settings: object) -> None:
         self.now = 0
         self.records: list[Frames] = []
         self.events: list[Event] = []
@@ -51,7 +52,7 @@ class Playbook:
             conn=1,
             ordinal=1,
             address="127.0.0.1:1",
-            tls_subject=str(tls_subject),
+            certificate=certificate or Certificate(),  # type: ignore[arg-type]
             record=True,
             now=0,
         )

@@ -16,7 +16,7 @@ from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
 from natsproxy.protocol.credentials import Credentials, KeyPair
 from natsproxy.session import close_reasons
-from natsproxy.session.identity import Identity
+from natsproxy.session.identity import Certificate, Identity
 from natsproxy.wire.ops import C2S, Op
 from tests.session.playbook import CONNECT, INFO, Playbook
 
@@ -67,7 +67,7 @@ def test_without_an_identity_every_byte_passes() -> None:
 )
 def test_info_says_what_the_proxy_asks_for(clients: str, auth_required: bool | None) -> None:
     """The first INFO and later ones; no client signs a nonce."""
-    session = play(Identity(OWN, clients), tls_subject="CN=c")
+    session = play(Identity(OWN, clients), certificate=Certificate("CN=c"))
     shown = members(session.to_client)
     assert shown.get("auth_required") is auth_required
     assert "nonce" not in shown
@@ -224,7 +224,7 @@ def test_a_second_connect_is_checked_too() -> None:
 def test_a_certificate_is_enough_where_it_is_asked_for() -> None:
     """And a client without one is refused."""
     identity = Identity(OWN, "certificate")
-    sent = play(identity, tls_subject="CN=ann").client(connect(user="x")).to_server
+    sent = play(identity, certificate=Certificate("CN=ann")).client(connect(user="x")).to_server
     assert members(sent) == {"user": "proxy", "pass": "proxy-secret"}
     refused = play(identity)
     refused.to_client  # noqa: B018
@@ -232,10 +232,27 @@ def test_a_certificate_is_enough_where_it_is_asked_for() -> None:
     assert refused.to_server == b""
 
 
+def test_a_certificate_stands_for_the_first_of_its_names_that_is_a_user() -> None:
+    """Rules and the log go by it, and not by what the client says; without a user it is refused."""
+    identity = Identity(OWN, "certificate", users=frozenset({"svc", "CN=ann"}))
+    for names, user in (("ann@example.com", "svc", "CN=ann"), "svc"), (("CN=ann",), "CN=ann"):
+        session = play(identity, certificate=Certificate("CN=ann", names)).client(connect(user="x"))
+        assert session.session.connect.user == user
+        assert members(session.to_server) == {"user": "proxy", "pass": "proxy-secret"}
+    session = play(identity, certificate=Certificate("CN=eve", ("CN=eve",)))
+    session.to_client  # noqa: B018
+    assert session.client(connect(user="svc")).to_client == DENIED
+    assert session.to_server == b""
+    assert session.end
+    assert session.end.detail == "the client's certificate stands for no user"
+
+
 @pytest.mark.parametrize("clients", ["certificate", "none"])
 def test_a_user_that_nobody_checks_is_nobody(clients: str) -> None:
     """Neither the proxy nor the server sees to it, so rules and the log must not go by it."""
-    session = play(Identity(OWN, clients), tls_subject="CN=ann").client(connect(user="admin", nkey="U"))
+    session = play(Identity(OWN, clients), certificate=Certificate("CN=ann")).client(
+        connect(user="admin", nkey="U")
+    )
     assert session.to_server
     assert session.session.connect.user == ""
     assert session.session.client()["user"] == ""

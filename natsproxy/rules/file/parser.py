@@ -60,7 +60,8 @@ SELECTOR: Final = (
         "client",
         lambda value: _peer(value),
         ANYBODY,
-        "name, user, account, lang, version, address, tls_subject, server, ordinal",
+        "name, user (as CONNECT says it, unless the proxy checks its clients), account, lang, version, "
+        "address, tls_subject, server, ordinal",
     ),
 )
 GATE: Final = (

@@ -41,8 +41,9 @@ SENDABLE: Final = (
 class Peer(NamedTuple):
     """Conditions on a connection; texts are shell patterns (`svc-*`), None for any.
 
-    address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the client's certificate.
-    server: the name of its server, from INFO.  ordinal: the n-th connection that was accepted.
+    user: whom the proxy has checked; where it checks nobody, whom CONNECT says, and the server may still
+    refuse that.  address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the client's
+    certificate.  server: the name of its server, from INFO.  ordinal: the n-th connection that was accepted.
     """
 
     name: str | None = None

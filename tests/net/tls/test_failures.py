@@ -47,18 +47,18 @@ async def first_line(stream: trio.SocketStream) -> bytes:
     return line
 
 
-async def converse(port: int, context: ssl.SSLContext) -> bytes | str:
+async def converse(port: int, context: ssl.SSLContext, sent: bytes = CONNECT) -> bytes | str:
     """Upgrade after INFO and log in, as clients do; return the answer, or the error as text."""
-    return await trio.to_thread.run_sync(_converse, port, context)
+    return await trio.to_thread.run_sync(_converse, port, context, sent)
 
 
-def _converse(port: int, context: ssl.SSLContext) -> bytes | str:
+def _converse(port: int, context: ssl.SSLContext, sent: bytes) -> bytes | str:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
         while plain.recv(1) != b"\n":
             pass
         try:
             with context.wrap_socket(plain, server_hostname="127.0.0.1") as secured:
-                secured.sendall(CONNECT)
+                secured.sendall(sent)
                 return secured.recv(65_536)
         except ssl.SSLError as error:
             return error.reason or str(error)

@@ -1,0 +1,119 @@
+"""Certificates that stand for users: as at a server with `verify_and_map`."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from cryptography import x509
+
+from natsproxy.config.settings import ProxySettings
+from natsproxy.events import Greeted
+from natsproxy.net.peer_certificate import certificate_of
+from natsproxy.protocol.credentials import Credentials
+from natsproxy.session.identity import Identity
+from tests.kit.authority import Authority
+from tests.kit.node import run_node
+from tests.kit.servers import NatsServer
+from tests.net.test_websocket import PROGRAM
+from tests.net.tls.legs import running, settings
+from tests.net.tls.test_failures import converse
+from tests.net.tls.test_optional import plain
+
+pytestmark = pytest.mark.server
+OWN = Identity(Credentials("proxy", "own-secret"), "certificate")
+BEHIND = 'authorization { user: "proxy", password: "own-secret" }\n'
+CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'  # a server prefers a password to a certificate
+DENIED = b"-ERR 'Authorization Violation'\r\n"
+
+
+def subject_of(path: Path) -> str:
+    """Return the subject of a certificate, as another library writes it."""
+    raw = path.read_bytes()
+    return x509.load_pem_x509_certificate(raw[raw.index(b"-----BEGIN CERT") :]).subject.rfc4514_string()
+
+
+def with_users(authority: Authority, port: int, *users: str, listen: str = "after INFO") -> ProxySettings:
+    """Return the settings of a proxy that knows these users by their certificates."""
+    made = settings(authority, listen, "plain", port)
+    return replace(
+        made,
+        tls=replace(made.tls, ca=authority.file),
+        identity=replace(OWN, users=frozenset(users)),
+    )
+
+
+@pytest.mark.parametrize("listen", ["after INFO", "before INFO"])
+@pytest.mark.parametrize("name", ["e-mail", "DNS", "subject", "another"])
+async def test_the_names_of_a_certificate(authority: Authority, name: str, listen: str) -> None:
+    """The user that the real server takes a certificate for is the one of log and rules."""
+    path = authority.client("ann", "ann.example.org")
+    user = {
+        "e-mail": "ann@example.com",
+        "DNS": "ann.example.org",
+        "subject": subject_of(path),
+        "another": "bob@example.com",
+    }[name]
+    context = authority.client_context(path)
+    first = listen == "before INFO"
+    users = f'authorization {{ users: [ {{ user: "{user}" }} ] }}\n'
+    tls = authority.server_config("verify_and_map: true" + (", handshake_first: true" if first else ""))
+    with NatsServer(tls + users) as real, NatsServer(BEHIND) as behind:
+        async with running(with_users(authority, behind.port, user, listen=listen)) as one:
+            expected = await login(real.port, context, first=first)
+            assert expected == (DENIED if name == "another" else b"PONG\r\n")
+            assert await login(one.address.port, context, first=first) == expected
+            closed = await one.closed()
+            greeted = [event for event in one.events if isinstance(event, Greeted)]
+    if name == "another":
+        assert closed.detail == "the client's certificate stands for no user"
+    else:
+        assert greeted[0].user == closed.user == user
+
+
+async def login(port: int, context: ssl.SSLContext, *, first: bool) -> bytes | str:
+    """Log in; return the answer to CONNECT.  first: TLS comes before INFO."""
+    if not first:
+        return await converse(port, context, CONNECT)
+    plain = await trio.open_tcp_stream("127.0.0.1", port)
+    async with trio.SSLStream(plain, context, server_hostname="127.0.0.1", https_compatible=True) as stream:
+        assert (await stream.receive_some()).startswith(b"INFO ")
+        await stream.send_all(CONNECT)
+        return bytes(await stream.receive_some())
+
+
+async def test_nats_js(authority: Authority) -> None:
+    """Its certificate stands for a user of the proxy."""
+    certificate = str(authority.client("ann"))
+    tls = {"caFile": str(authority.file), "certFile": certificate, "keyFile": certificate}
+    with NatsServer(BEHIND) as behind:
+        async with running(with_users(authority, behind.port, "ann@example.com")) as one:
+            run = partial(run_node, PROGRAM, f"nats://{one.address}", f'{{"tls": {tls}}}'.replace("'", '"'))
+            assert await trio.to_thread.run_sync(run) == "hello: 11 headers: yes\n"
+
+
+async def test_a_client_without_tls_has_no_certificate(authority: Authority) -> None:
+    """Where it may do without, it is nobody."""
+    with NatsServer(BEHIND) as behind:
+        made = with_users(authority, behind.port, "ann@example.com")
+        async with running(replace(made, tls=replace(made.tls, allow_non_tls=True))) as one:
+            assert await plain(one.address.port) == DENIED
+            assert (await one.closed()).detail == "the client has shown no certificate"
+
+
+def test_the_order_of_the_names() -> None:
+    """E-mail addresses, DNS names, URIs, and the subject at last."""
+    found = {
+        "subject": ((("organizationName", "A, B"),), (("commonName", "ann"),)),
+        "subjectAltName": (("URI", "spiffe://x"), ("DNS", "a.b"), ("IP Address", "::1"), ("email", "a@b")),
+    }
+    certificate = certificate_of(found)
+    assert certificate.subject == "CN=ann,O=A\\, B"
+    assert certificate.names == ("a@b", "a.b", "spiffe://x", "CN=ann,O=A\\, B")
+    del found["subject"]
+    assert certificate_of(found) == ("URI:spiffe://x", ("a@b", "a.b", "spiffe://x"))
+    assert certificate_of(None) == ("", ())
