@@ -1,10 +1,10 @@
 """The pytest plugin: the fixtures `nats_cassette` and `nats_proxy`, and their part of reports.
 
-`nats_cassette` is the server of the test's own capture, `cassettes/<module>/<test>.ncap` beside the module;
-the marker of the same name changes its settings.  The mode is `--nats-record` (default `none`: no upstream is
-dialled, so CI cannot record by accident); recording modes need `--nats-upstream`.  `nats_proxy` is a proxy
-before `--nats-upstream`, for faults.  Each option has a key in the ini file (`nats_record = once`);
-PYTEST_ADDOPTS sets options from the environment.
+`nats_cassette` is the server of the test's own capture, `cassettes/<module>/<test>.ncap` beside the module
+(`<test>.nats.txt` with `--nats-cassette-format text`); the marker of the same name changes its settings.
+The mode is `--nats-record` (default `none`: no upstream is dialled, so CI cannot record by accident);
+recording modes need `--nats-upstream`.  `nats_proxy` is a proxy before `--nats-upstream`, for faults.  Each
+option has a key in the ini file (`nats_record = once`); PYTEST_ADDOPTS sets options from the environment.
 
 The verdict on a test
 1. After its body has passed, a barrier ensures that every frame it sent was compared; frames that were never

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from natsproxy.config.row import Option
 
 MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
+FORMATS: Final = {"ncap": ".ncap", "text": ".nats.txt"}
+"""The suffix of each form of cassettes."""
 _NAME: Final = 100  # characters of a file name, at most
 
 
@@ -30,12 +32,16 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--nats-strict", action="store_true", default=None, help="Fail on recordings that were not used."
     )
+    group.addoption(
+        "--nats-cassette-format", choices=FORMATS, default=None, help="The form of new cassettes (ncap)."
+    )
     group.addoption("--nats-seed", type=int, default=None, help="The seed of faults with chance (0).")
     for option in OPTIONS:
         _add_match_option(parser, group, option)
     parser.addini("nats_record", "How cassettes are recorded: " + ", ".join(MODES), default="none")
     parser.addini("nats_upstream", "The server to record from: nats://HOST:PORT", default="")
     parser.addini("nats_strict", "Fail on recordings that were not used", type="bool", default=False)
+    parser.addini("nats_cassette_format", "The form of new cassettes: " + ", ".join(FORMATS), default="ncap")
     parser.addini("nats_seed", "The seed of faults with chance", default="0")
 
 
@@ -60,8 +66,9 @@ def check_settings(config: pytest.Config) -> None:
         "nats_cassette(path=None, *, strict=None, **options): play this test's NATS server from a capture; "
         f"options: bodies, {', '.join(option.key for option in OPTIONS)}",
     )
-    if setting(config, "record") not in MODES:
-        raise pytest.UsageError(f"nats_record = {setting(config, 'record')!r}: one of {', '.join(MODES)}")
+    for name, known in (("record", MODES), ("cassette_format", FORMATS)):
+        if setting(config, name) not in known:
+            raise pytest.UsageError(f"nats_{name} = {setting(config, name)!r}: one of {', '.join(known)}")
     if not str(setting(config, "seed")).isdigit():
         raise pytest.UsageError(f"nats_seed = {setting(config, 'seed')!r} is not a whole number")
     try:
@@ -72,7 +79,7 @@ def check_settings(config: pytest.Config) -> None:
 
 def setting(config: pytest.Config, name: str) -> Any:
     """Return a setting of a flag, else of the ini file."""
-    given = config.getoption(f"--nats-{name}")
+    given = config.getoption(f"nats_{name}")
     return config.getini(f"nats_{name}") if given is None else given
 
 
@@ -85,15 +92,20 @@ def _match_options(config: pytest.Config) -> Given:
     return combine(written, read(flags, "--nats-"))
 
 
-def default_path(node: pytest.Item) -> Path:
-    """Return the path of a test's cassette: by module, class and name, distinct per parameter set."""
+def default_path(node: pytest.Item, form: str = "ncap") -> Path:
+    """Return the path of a test's cassette: by module, class and name, distinct per parameter set.
+
+    form: of a new one; one that exists keeps its own.
+    """
     classes = [str(one.name) for one in node.listchain() if isinstance(one, pytest.Class)]
     name = ".".join([*classes, node.name.replace("[", ".", 1).removesuffix("]")])
     safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
     if safe != name or len(safe) > _NAME:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # two names may differ only in such characters
         safe = f"{safe[:_NAME]}-{digest}"
-    return node.path.parent / "cassettes" / node.path.stem / f"{safe}.ncap"
+    folder = node.path.parent / "cassettes" / node.path.stem
+    paths = [folder / f"{safe}{suffix}" for suffix in (FORMATS[form], *FORMATS.values())]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
@@ -101,7 +113,8 @@ def marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
 
     The nearest marker wins; lists of options add up.
     """
-    path, strict = default_path(node), setting(node.config, "strict")
+    path = default_path(node, setting(node.config, "cassette_format"))
+    strict = setting(node.config, "strict")
     options = _match_options(node.config)
     for marker in reversed(list(node.iter_markers("nats_cassette"))):
         given = dict(marker.kwargs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from natsproxy.config.option import (
+    capture_path,
     duration,
     keep,
     listen,
@@ -170,7 +171,7 @@ OPTIONS: Final = (
     *TLS_OPTIONS,
     Option("rules", path, None, "The file of rules (TOML).", metavar="FILE"),
     Option("seed", whole, None, "The seed of all random choices; the log names it.", metavar="NUMBER"),
-    Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
+    Option("record", capture_path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
     Option(
         "record-rotate",
         values.size,

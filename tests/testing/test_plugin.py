@@ -185,6 +185,21 @@ def test_options_come_from_ini_flags_markers_and_the_cassette(
     }
 
 
+@pytest.mark.server
+def test_cassettes_may_be_texts(run: Run, pytester: pytest.Pytester, nats_server: NatsServer) -> None:
+    """A text is played, edited and found again whatever new ones are; a mismatch names the edited field."""
+    pytester.makepyfile(test_order=ORDER)
+    text = pytester.path / TAPE.replace(".ncap", ".nats.txt")
+    record = ("--nats-record=once", f"--nats-upstream={nats_server.url}")
+    run(*record, "--nats-cassette-format=text").assert_outcomes(passed=1)
+    assert [file.name for file in text.parent.iterdir()] == [text.name]
+    run(*record).assert_outcomes(passed=1)
+    assert [file.name for file in text.parent.iterdir()] == [text.name]
+    text.write_text(text.read_text().replace("  | two\n", "  | another\n"))
+    run(BODIES="one another").assert_outcomes(passed=1)
+    run(BODIES="one two").assert_outcomes(failed=1)
+
+
 # -- modes
 
 

@@ -2,7 +2,7 @@
 
 A path, a record mode and an upstream server flow in; a URL for the program under test flows out, and after
 the test a new or longer capture.  `record_mode.py` chooses between playing and recording, `merge.py` adds new
-episodes to a capture.
+episodes to a capture, `cassette_file.py` puts either in its place.
 
 Read `record_mode.py` first.
 """

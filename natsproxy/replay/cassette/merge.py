@@ -8,8 +8,6 @@ after a crash one of the two is there, whole.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
+from natsproxy.replay.cassette.cassette_file import beside, replace
 from natsproxy.replay.conversation.steps import Event, Step, walk
 from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.session import close_reasons
@@ -39,7 +38,7 @@ def merge(path: Path, additions: Sequence[Addition]) -> int:
         return 0
     if path.is_dir():
         raise CaptureError(
-            "frames cannot be added to a folder of segments: a cassette is one file, x.ncap", path=path
+            "frames cannot be added to a folder of segments: a cassette is one file", path=path
         )
     fresh = beside(path)
     with CaptureFile(path) as file:
@@ -58,27 +57,6 @@ def merge(path: Path, additions: Sequence[Addition]) -> int:
         writer.close()
         fresh.unlink(missing_ok=True)
     return sum(1 for addition in additions if addition.data)  # ends of connections have no data
-
-
-def beside(path: Path) -> Path:
-    """Return a path for the capture that will replace the one at `path`, beside it.
-
-    Each call returns another path: two processes may record one cassette, and the last one wins.
-    """
-    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.recording.ncap")
-
-
-def replace(fresh: Path, path: Path) -> None:
-    """Put a capture that is whole and synced in the place of another one, atomically."""
-    try:
-        fresh.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise CaptureError(f"cannot replace the cassette: {error.strerror}", path=path) from None
 
 
 class _Clocks(NamedTuple):

@@ -26,7 +26,8 @@ from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
-from natsproxy.replay.cassette.merge import beside, merge, replace
+from natsproxy.replay.cassette.cassette_file import beside, replace
+from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write import _builder_py
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
-from natsproxy.replay.cassette.merge import beside, merge
+from natsproxy.replay.cassette.cassette_file import beside, replace
+from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.wire.ops import C2S, S2C
@@ -43,6 +45,28 @@ def test_an_addition_stands_behind_its_frame_and_ordinals_move_up(tmp_path: Path
     assert legs(open_capture(path), 1)["client->proxy"].endswith(b"PUB new 0\r\n\r\nPUB b 0\r\n\r\n")
     times = {e.frame.raw: e.t for e in events(path) if isinstance(e, Step)}
     assert times[b"PUB new 0\r\n\r\n"] == 4 * MS + 7
+
+
+@pytest.mark.parametrize("name", ["x.nats.txt", "x.nats"])
+def test_additions_to_a_text_are_lines_of_their_own(name: str, tmp_path: Path) -> None:
+    """A cassette that is a text stays one, whatever its name is."""
+    replace(write(tmp_path / "x.ncap", CONVERSATION), tmp_path / "x.txt")
+    path = (tmp_path / "x.txt").rename(tmp_path / name)
+    old = path.read_text().splitlines()
+    merge(
+        path, [Addition(1, C2S, b"PUB new 3\r\nx\ny\r\n", 5, 7), Addition(1, S2C, b"MSG a 1 0\r\n\r\n", 7, 0)]
+    )
+    new = path.read_text().splitlines()
+    changes = [one for one in difflib.ndiff(old, new) if not one.startswith((" ", "?"))]
+    assert changes[2:] == [  # the id of the clock goes: times of two recordings do not compare
+        "+ @ +0.000007ms",
+        "+ a > PUB new",
+        "+   | x",
+        "+   | y",
+        "+ @ -0.000007ms",
+        "+ a < MSG a 1",
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
 def test_the_end_of_a_connection_comes_behind_its_additions(tmp_path: Path) -> None:

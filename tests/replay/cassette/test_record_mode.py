@@ -67,11 +67,14 @@ async def test_recording_needs_an_upstream(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-async def test_once_records_and_then_plays(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "x.ncap"
+@pytest.mark.parametrize("name", ["x.ncap", "x.nats.txt"])
+async def test_once_records_and_then_plays(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / name
     async with nats_server() as server, use(path, "once", upstream=server) as first:
         assert first.recording
         assert b"MSG w 1 3\r\none\r\n" in await _publish_to_self(first.url, b"one")
+    assert (open_capture(path).tail(), path.read_bytes()[:9] == b"natsproxy") == (None, path.suffix == ".txt")
+    assert [file.name for file in path.parent.iterdir()] == [name]
     async with use(path, "once") as second:
         assert not second.recording
         assert b"MSG w 1 3\r\none\r\n" in await _publish_to_self(second.url, b"one")
