@@ -3,7 +3,8 @@
 An effect is sent when its causes have happened, its subscription is live and the effects before it in its
 queue were sent.  It goes to the live sid and the live inbox.  A queue is a subject on a subscription, or a
 consumer's whole delivery, whose order counts across subjects.  Answers are sent at once, timed effects at
-their recorded distance (with timing `recorded`: all effects).  A copy of a publish carries the live body.
+their recorded distance (with timing `recorded`: all effects).  A copy of a publish carries the live headers
+and body, any other message the live values that are known.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from natsproxy.replay.conversation.exchanges import (
     queue_key,
 )
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.live_values import live_text
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
@@ -127,15 +129,19 @@ class Delivery:
             self._actions.append(Send(client.id, frame.raw))
 
     def _message(self, recorded: RecordedConnection, effect: Effect, frame: Frame) -> bytes:
-        # The client learns recorded identifiers from this frame and may send them back as they are.
-        identifiers = self._identifiers
-        subject, reply = identifiers.to_live(frame.subject), identifiers.to_live(frame.reply)
-        for known in (subject, reply):
-            if known:
-                identifiers.keep_literal(known)
-        body = frame.body
-        if effect.origin is not None and effect.origin.live_frame is not None:
-            body = effect.origin.live_frame.body
-        elif body.startswith(b'{"type":"io.nats.jetstream.api.'):
-            body = identifiers.to_live(body)
-        return encode.msg(subject, recorded.sids[frame.sid], body, reply=reply, headers=frame.headers)
+        def live(text: bytes) -> bytes:
+            return live_text(self._identifiers, text) if text else text
+
+        origin = effect.origin
+        body, block = None, None
+        if origin is not None and origin.live_frame is not None:
+            body = origin.live_frame.body
+            if frame.headers == origin.frame.headers:  # the server added none of its own
+                block = origin.live_frame.headers
+        return encode.msg(
+            live(frame.subject),
+            recorded.sids[frame.sid],
+            live(frame.body) if body is None else body,
+            reply=live(frame.reply),
+            headers=live(frame.headers) if block is None else block,
+        )

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from natsproxy.errors import CaptureError
-from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.conversation.exchanges import RecordedConnection, RecordedConversation
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.live_values import recorded_text
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -64,11 +64,11 @@ class NewEpisodes:
         elif recorded is None:
             data = frame.raw
         else:
-            body = frame.body
-            if is_api(frame.subject):
-                body = self._identifiers.to_recorded(body)
             data = encode.pub(
-                self._map(frame.subject), body, reply=self._map(frame.reply), headers=frame.headers
+                self._map(frame.subject),
+                self._map(frame.body),
+                reply=self._map(frame.reply),
+                headers=self._map(frame.headers),
             )
         self._add(client, C2S, data, now)
 
@@ -84,12 +84,10 @@ class NewEpisodes:
         if frame.op not in (Op.MSG, Op.HMSG):
             self._add(client, S2C, frame.raw, now)
             return
-        body = frame.body
-        if body.startswith(b'{"type":"io.nats.jetstream.api.'):
-            body = self._identifiers.to_recorded(body)
         sid = client.sids.get(frame.sid, frame.sid)
         subject, reply = self._map(frame.subject), self._map(frame.reply)
-        self._add(client, S2C, encode.msg(subject, sid, body, reply=reply, headers=frame.headers), now)
+        body, block = self._map(frame.body), self._map(frame.headers)
+        self._add(client, S2C, encode.msg(subject, sid, body, reply=reply, headers=block), now)
 
     def ended(self, client: Client, now: int) -> None:
         """Note that a client has left."""
@@ -109,8 +107,8 @@ class NewEpisodes:
         recorded.top_sid += 1 if self._conversation.whole else _FAR
         return b"%d" % recorded.top_sid
 
-    def _map(self, subject: bytes) -> bytes:
-        return self._identifiers.to_recorded(subject)
+    def _map(self, text: bytes) -> bytes:
+        return recorded_text(self._identifiers, text)
 
     def _add(self, client: Client, direction: Direction, data: bytes, now: int) -> None:
         self._size += len(data) + _OVERHEAD

@@ -1,0 +1,236 @@
+"""Values that the program makes up: live ones come back, and each stands for one recorded value."""
+
+from __future__ import annotations
+
+import base64
+import json
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproxy.replay.conversation.match_options import MatchOptions
+from natsproxy.wire import encode
+from tests.replay.scripted import Line, hello
+from tests.replay.server_playback.playing import Play
+
+R1, R2 = "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
+L1, L2 = "9ac1b2d3-0000-4abc-8def-112233445566", "77777777-1111-4222-8333-abcdefabcdef"
+STORED = '{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","message":{"data":"%s"}}'
+
+
+def block(name: str, value: str) -> bytes:
+    return f"NATS/1.0\r\n{name}: {value}\r\n\r\n".encode()
+
+
+def pub(subject: str, body: str = "", reply: str = "", headers: bytes = b"") -> bytes:
+    return encode.pub(subject.encode(), body.encode(), reply=reply.encode(), headers=headers)
+
+
+def msg(subject: str, body: str = "", reply: str = "", headers: bytes = b"") -> bytes:
+    return encode.msg(subject.encode(), b"1", body.encode(), reply=reply.encode(), headers=headers)
+
+
+def conversation(sent: bytes, got: bytes) -> Play:
+    """Return a play with one client, which is subscribed and has recorded `sent` and then `got`."""
+    play = Play([*hello(1, "a"), (1, ">", b"SUB > 1\r\n"), (1, ">", sent), (1, "<", got)])
+    play.open(1, "a")
+    play.send(1, b"SUB > 1\r\n")
+    return play
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda one: msg(f"done.{one}", "ok"),
+        lambda one: msg("done", "ok", reply=f"status.order-{one}"),
+        lambda one: msg("done", "ok", headers=block("X-Order", f"order {one}")),
+        lambda one: msg("done", json.dumps({"order": {"id": one}, "n": 1})),
+        lambda one: msg("done", f"order {one} is done"),
+        lambda one: msg("done", STORED % base64.b64encode(f'{{"id":"{one}"}}'.encode()).decode()),
+    ],
+    ids=["subject", "reply", "headers", "json", "text", "stored message"],
+)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        lambda one: pub(f"orders.{one}.new", "x"),
+        lambda one: pub("orders", "x", headers=block("X-Order", one)),
+        lambda one: pub("orders", json.dumps({"items": [{"key": f"order-{one}"}], "qty": 2})),
+        lambda one: pub("orders", f"order={one}"),
+        lambda one: pub("orders", json.dumps({one: "new"})),
+    ],
+    ids=["subject", "header", "json", "text", "name of a member"],
+)
+def test_a_live_identifier_comes_back_wherever_it_was(sent: object, answer: object) -> None:
+    assert callable(sent)
+    assert callable(answer)
+    play = conversation(sent(R1), answer(R1))
+    assert play.send(1, sent(L1)) == answer(L1)
+    assert not play.machine.mismatches
+
+
+def test_a_live_time_comes_back() -> None:
+    before, after = (
+        '{"at":"2026-01-01T00:00:00.25Z","ms":1790000000123,"ts":1790000000}',
+        '{"at":"%s","ms":%d,"ts":%d}',
+    )
+    now = after % ("2026-11-22T10:00:00Z", 1791111111000, 1791111111)
+    play = conversation(pub("a", before), msg("b", before))
+    assert play.send(1, pub("a", now)) == msg("b", now)
+
+
+def test_a_copy_has_the_live_headers_too() -> None:
+    play = conversation(
+        pub("a", "x", headers=block("traceparent", "00-old")),
+        msg("a", "x", headers=block("traceparent", "00-old")),
+    )
+    live = block("traceparent", "00-new")
+    assert play.send(1, pub("a", "x", headers=live)) == msg("a", "x", headers=live)
+
+
+def test_headers_of_traces_may_come_and_their_identifiers_come_back() -> None:
+    ours, theirs = (f"00-{one.replace('-', '')}-{one[:8]}{one[-8:]}-01" for one in (R1, L1))
+    play = conversation(
+        pub("ask", headers=block("traceparent", ours)), msg("done", headers=block("traceparent", ours))
+    )
+    answer = play.send(1, pub("ask", headers=block("traceparent", theirs)))
+    assert answer == msg("done", headers=block("traceparent", theirs))
+    bare = conversation(pub("ask"), msg("done"))
+    assert bare.send(1, pub("ask", headers=block("traceparent", theirs))) == msg("done")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live", "place"),
+    [
+        ('{"qty":3}', '{"qty":4}', "/qty: 3 recorded, 4 sent"),
+        ('{"a":[{"b":true}]}', '{"a":[{"b":1}]}', "/a/0/b: true recorded, 1 sent"),
+        ('{"a":1}', '{"a":1,"b":2}', "/b: nothing recorded, 2 sent"),
+        ('{"a":1,"b":2}', '{"a":1}', "/b: 2 recorded, nothing sent"),
+        ('{"a":[1]}', '{"a":[1,2]}', "/a: a list of 1 entries recorded, a list of 2 entries sent"),
+        (
+            '{"phone":"2125551234"}',
+            '{"phone":"2125551235"}',
+            '/phone: "2125551234" recorded, "2125551235" sent',
+        ),
+        ('{"n":1500000001}', '{"n":1500000002}', "/n: 1500000001 recorded, 1500000002 sent"),
+        (f'{{"id":"{R1}"}}', '{"id":"none"}', f'/id: "{R1}" recorded, "none" sent'),
+        ("plain", "other", "body: 'plain' recorded, 'other' sent"),
+    ],
+)
+def test_data_that_differs_is_a_mismatch_that_names_its_place(recorded: str, live: str, place: str) -> None:
+    play = conversation(pub("a", recorded), msg("b"))
+    play.send(1, pub("a", live))
+    assert place in str(play.machine.mismatches[0])
+
+
+def test_another_orders_identifier_is_a_mismatch() -> None:
+    lines: list[Line] = [
+        *hello(1, "a"),
+        (1, ">", pub("new", f'{{"id":"{R1}"}}') + pub("new", f'{{"id":"{R2}"}}')),
+        (1, ">", pub("paid", f'{{"id":"{R1}","sum":5}}')),
+    ]
+    play = Play(lines)
+    play.open(1, "a")
+    play.send(1, pub("new", f'{{"id":"{L1}"}}') + pub("new", f'{{"id":"{L2}"}}'))
+    play.send(1, pub("paid", f'{{"id":"{L2}","sum":5}}'))
+    (mismatch,) = play.machine.mismatches
+    assert f'/id: "{R1}" recorded, "{L2}" sent (3f2504e0... is 9ac1b2d3... in this run)' in str(mismatch)
+
+
+def test_learning_can_be_switched_off() -> None:
+    play = Play([*hello(1, "a"), (1, ">", pub("a", R1))], options=MatchOptions(learn=False))
+    play.open(1, "a")
+    play.send(1, pub("a", L1))
+    assert play.machine.mismatches
+
+
+def test_hostile_payloads_are_compared_in_bounds() -> None:
+    deep, wide = "[" * 100_000 + "]" * 100_000, json.dumps([R1] * 20_000)
+    for recorded, live in (
+        (deep, deep[1:-1]),
+        (wide, wide.replace(R1, L1).replace(L1, L2, 1)),
+        ('{"n":1}', f'{{"n":{"9" * 5000}}}'),
+    ):
+        play = conversation(pub("a", recorded), msg("b", recorded))
+        play.send(1, pub("a", live))
+        assert len(play.machine.mismatches) == 1
+
+
+Step = tuple[int, int]
+"""(the number of an order, a number of the step's own)."""
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[list[str], list[str], list[Step]]:
+    """Recorded and live identifiers of some orders, and the steps after all were created."""
+    count = draw(st.integers(2, 5))
+    ids = draw(st.lists(st.uuids(version=4), min_size=2 * count, max_size=2 * count, unique=True))
+    names = [str(one) for one in ids]
+    orders = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=8))
+    return names[:count], names[count:], list(zip(orders, range(len(orders)), strict=True))
+
+
+def sent(kind: int, name: str, n: int) -> bytes:
+    """Return a frame that names an order in one of several places."""
+    return [
+        pub(f"orders.{name}", f"{n}"),
+        pub("orders", f"{n}", headers=block("X-Order", name)),
+        pub("orders", json.dumps({"n": n, "of": {"id": name}})),
+        pub("orders", f"{n} for order-{name}"),
+    ][kind % 4]
+
+
+def got(kind: int, name: str, n: int) -> bytes:
+    """Return an answer likewise."""
+    return [
+        msg(f"done.{name}", f"{n}"),
+        msg("done", f"{n}", headers=block("X-Order", name)),
+        msg("done", json.dumps({"n": n, "key": f"order-{name}"})),
+    ][kind % 3]
+
+
+def run(
+    recorded: list[str], live: list[str], steps: list[Step], shift: int, wrong: int | None = None
+) -> Play:
+    """Record the steps, play them with other identifiers; step `wrong` names the next order."""
+    every = [(order, -1 - order) for order in range(len(recorded))] + steps
+    lines: list[Line] = [*hello(1, "a"), (1, ">", b"SUB > 1\r\n")]
+    for order, n in every:
+        lines += [(1, ">", sent(n + shift, recorded[order], n)), (1, "<", got(n, recorded[order], n))]
+    play = Play(lines)
+    play.open(1, "a")
+    play.send(1, b"SUB > 1\r\n")
+    for order, n in every:
+        name = live[(order + (n == wrong)) % len(live)]
+        answer = play.send(1, sent(n + shift, name, n))
+        if wrong is None:
+            assert answer == got(n, name, n)
+    return play
+
+
+@given(programs(), st.integers(0, 3))
+def test_every_answer_names_the_live_orders(
+    program: tuple[list[str], list[str], list[Step]], shift: int
+) -> None:
+    recorded, live, steps = program
+    play = run(recorded, live, steps, shift)
+    assert play.machine.done
+    assert not play.machine.mismatches
+    known = play.machine.identifiers
+    assert len({known.to_live(one.encode()) for one in recorded}) == len(recorded)
+    assert [known.to_recorded(one.encode()).decode() for one in live] == recorded
+
+
+@given(programs(), st.integers(0, 3), st.data())
+def test_a_swapped_order_never_passes(
+    program: tuple[list[str], list[str], list[Step]], shift: int, data: st.DataObject
+) -> None:
+    recorded, live, steps = program
+    wrong = data.draw(st.integers(0, len(steps) - 1))
+    assert len(run(recorded, live, steps, shift, wrong).machine.mismatches) == 1
+
+
+def test_uuids_of_tests_are_uuids() -> None:
+    assert [str(UUID(one)) for one in (R1, R2, L1, L2)] == [R1, R2, L1, L2]
