@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -14,6 +15,8 @@ from natsproxy.printable import printable
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.diff.normalize import parse_ignore
 from natsproxy.replay.diff.report import Report, Row, Sample, Tally
+
+_COLOURS: Final = {"-": "red", "+": "green"}
 
 
 @click.command()
@@ -31,7 +34,8 @@ from natsproxy.replay.diff.report import Report, Row, Sample, Tally
 def diff(recorded: Path, observed: Path, ignored: tuple[str, ...], as_json: bool, everything: bool) -> None:
     """Compare the messages of two captures, by subject template.
 
-    Inboxes, nuids, time stamps and order are ignored.  Exit code: 0 the same, 1 different, 2 could not run.
+    Inboxes, nuids, time stamps and order are ignored.  Of the first frames that differ, the lines are shown.
+    Exit code: 0 the same, 1 different, 2 could not run.
 
     \b
     natsproxy capture diff before.ncap after.ncap
@@ -54,8 +58,8 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
     for row in rows:
         if row.sample is not None:
             click.echo(f"\n{printable(row.group)}: {_difference(row.sample)}")
-            click.echo(f"  recorded  {printable(row.sample.recorded) or 'nothing'}")
-            click.echo(f"  observed  {printable(row.sample.observed) or 'nothing'}")
+            for line in row.sample.changed:
+                click.echo(click.style(f"  {printable(line)}", fg=_COLOURS.get(line[:1])))
     for side, count in zip(("recorded", "observed"), report.gaps, strict=True):
         if count:
             click.echo(f"\n{side}: {count} gaps; frames that are missing there are not compared")

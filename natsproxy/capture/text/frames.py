@@ -40,15 +40,12 @@ class FrameLines(NamedTuple):
     below: list[str]
 
 
-def has_optional(op: Op) -> bool:
-    """Tell whether an op has a field that may be missing."""
-    return len(_FORMS[op]) > 1
-
-
 def leaves_empty(frame: Frame) -> bool:
     """Tell whether a frame lacks a field, and has it as an empty one on the wire."""
     words = _words(frame)
-    return len(words) < max(_FORMS[frame.op]) and _line(frame.op, words, True, frame) == frame.line
+    if frame.op in _IN_LINES or len(words) == max(_FORMS[frame.op]):
+        return False
+    return _line(frame.op, words, True, frame) == frame.line
 
 
 def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> FrameLines:

@@ -26,7 +26,7 @@ from natsproxy.capture.format.records import (
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of
 from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef, Segment
-from natsproxy.capture.text.frames import FrameLines, dump_frame, dump_raw, has_optional, leaves_empty
+from natsproxy.capture.text.frames import FrameLines, dump_frame, dump_raw, leaves_empty
 from natsproxy.capture.text.payload import dump_payload
 from natsproxy.capture.text.statements import ARROWS, FIRST_LINE, RESERVED, VERBS, preamble_ordinals, write
 from natsproxy.capture.text.values import dump_members, dump_offset, dump_time, dump_value
@@ -99,11 +99,7 @@ def _names(reader: CaptureReader, query: Query) -> dict[int, _Name]:
 
 
 def _learn(name: _Name, frame: Frame) -> None:
-    if (
-        frame.op not in name.seen
-        and has_optional(frame.op)
-        and not (frame.reply or frame.queue or frame.args)
-    ):
+    if frame.op not in name.seen and not (frame.reply or frame.queue or frame.args):
         name.seen.add(frame.op)
         if leaves_empty(frame):
             name.padded.add(frame.op)

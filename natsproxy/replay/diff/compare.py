@@ -17,14 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
 from natsproxy.replay.conversation.steps import PUBLISHES, Step, events
 from natsproxy.replay.diff.multiset_diff import LIMIT, MultisetDiff
 from natsproxy.replay.diff.normalize import Ignore, NormalizedFrame, difference, normalize
 from natsproxy.replay.diff.normalized_conversation import NormalizedConversation, NormalizedStep
 from natsproxy.replay.diff.report import OTHER, ROWS, Report, Row, Sample
+from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-_SHOWN: Final = 300
+_SHOWN: Final = 16_384  # characters of a frame that is shown
 _SAMPLED: Final = 200
 _KINDS: Final = {"SUB": 0, "PUB": 1, "MSG": 2, "-ERR": 3}
 _NO_IGNORE: Final = Ignore()
@@ -140,14 +142,18 @@ def _show_first(
     for number, (mine, other) in pairs.items():
         left, right = shown[0].get(mine), shown[1].get(other)
         field = "presence" if left is None or right is None else _field(left.normalized, right.normalized)
-        rows[number].sample = Sample(field, left.text if left else "", right.text if right else "")
+        rows[number].sample = _sample(field, left.lines if left else [], right.lines if right else [])
+
+
+def _sample(field: str, ours: list[str], theirs: list[str]) -> Sample:
+    return Sample(field, "\n".join(ours), "\n".join(theirs), tuple(changed_lines(ours, theirs)))
 
 
 class _Shown(NamedTuple):
-    """A frame that is shown: its normalized form, and its beginning as text."""
+    """A frame that is shown: its normalized form, and its lines."""
 
     normalized: NormalizedFrame
-    text: str
+    lines: list[str]
 
 
 def _fetch(path: Path | str, places: set[int | None], ignore: Ignore) -> dict[int | None, _Shown]:
@@ -156,7 +162,7 @@ def _fetch(path: Path | str, places: set[int | None], ignore: Ignore) -> dict[in
         if isinstance(event, Step) and event.seq in places:
             normalized = normalize(event.frame, event.direction, ignore)
             assert normalized is not None, "it was compared"
-            found[event.seq] = _Shown(normalized, _text(event))
+            found[event.seq] = _Shown(normalized, _lines(event.frame))
             if len(found) == len(places):
                 break
     return found
@@ -167,7 +173,11 @@ def _field(ours: NormalizedFrame, theirs: NormalizedFrame) -> str:
     return difference(ours, theirs._replace(group=ours.group) if ours.kind == theirs.kind else theirs)
 
 
-def _text(step: Step) -> str:
-    raw = step.frame.raw
-    more = "" if len(raw) <= _SHOWN else f" ... {len(raw)} bytes"
-    return raw[:_SHOWN].decode(errors="replace").rstrip("\r\n") + more
+def _lines(frame: Frame) -> list[str]:
+    """Return the lines of a frame, as many as fit into the memory for one."""
+    lines, size = frame_text(frame), 0
+    for number, line in enumerate(lines):
+        size += len(line)
+        if size > _SHOWN:
+            return [*lines[:number], line[:_SHOWN], f"  … {frame.wire_size} bytes"]
+    return lines

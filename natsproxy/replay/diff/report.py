@@ -73,11 +73,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The first frames that only one side has; field: the field that differs, "presence" for one alone."""
+    """The first frames that only one side has; field: that which differs, "presence" for one alone.
+
+    changed: the lines in which they differ, as diff shows them.
+    """
 
     field: str
     recorded: str = ""
     observed: str = ""
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -135,6 +139,7 @@ class Report:
                         "field": row.sample.field,
                         "recorded": row.sample.recorded,
                         "observed": row.sample.observed,
+                        "changed": list(row.sample.changed),
                     },
                 }
                 for row in self.rows
