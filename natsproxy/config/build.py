@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from natsproxy.addresses import Address
+from natsproxy.capture.filter.filters import Filters
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.identity import identity_files, read_identity
@@ -244,7 +245,14 @@ def _record_settings(o: Mapping[str, Any]) -> RecordSettings:
         overflow=o["record_overflow"],
         wait=o["record_wait"],
         selection=Selection(
-            tuple(o["record_connection"]), tuple(o["record_subject"]), tuple(o["record_payload"])
+            tuple(o["record_connection"]),
+            tuple(o["record_subject"]),
+            tuple(o["record_payload"]),
+            Filters(
+                tuple(o["record_filter_headers"]),
+                tuple(o["record_filter_json"]),
+                tuple(o["record_filter_subjects"]),
+            ),
         ),
     )
 

@@ -8,8 +8,10 @@ the flag `--name`, the variable `NATSPROXY_NAME` and the key `name` in a file; `
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from natsproxy.config.filter_options import FILTER_OPTIONS
 from natsproxy.config.option import (
     capture_path,
     duration,
@@ -239,6 +241,7 @@ OPTIONS: Final = (
         many=True,
         metavar="SUBJECT=ACTION",
     ),
+    *(replace(option, name=f"record-{option.name}") for option in FILTER_OPTIONS),
     Option(
         "watch-files",
         values.boolean,

@@ -30,7 +30,7 @@ import trio
 
 from natsproxy.capture.filter.recording_filter import RecordingFilter
 from natsproxy.capture.format.records import Gap, Item, Preamble
-from natsproxy.capture.write.builder import BLOCK_SIZE, COMPILED, BlockBuilder
+from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Event, Notice
@@ -92,7 +92,7 @@ class Recorder:
         )
         chosen = RecordingFilter(settings.selection)
         self.builder = BlockBuilder(chosen)
-        self.most_frames = FILTERED_FRAMES if chosen.cuts and not COMPILED else NO_LIMIT
+        self.most_frames = FILTERED_FRAMES if chosen.in_python else NO_LIMIT
         self._timed = False  # the task will look no later than the block that is being built is due
         self._segment_began = now_ns()
         self._wake = trio.Event()
@@ -110,8 +110,9 @@ class Recorder:
             "frame_max": self.settings.frame_max,
             **self.settings.selection.described(),
         }
-        if self.settings.cassette:
-            settings["cassette"] = dict(self.settings.cassette)
+        cassette = {**self.settings.cassette, **self.settings.selection.filters.described()}
+        if cassette:
+            settings["cassette"] = cassette
         if self._retention is not None:
             settings["keep"] = self._retention.described()
         mono, wall = self._clocks.read()

@@ -71,6 +71,7 @@ cdef class SelectionFilter(RunFilter):
     cdef Policy *policies
     cdef int policy_count
     cdef ByteTable unwanted     # connections
+    cdef bint scrubs            # the Python filter changes frames
 
     def __init__(self, owner, selection):
         cut = [policy.pattern for policy in selection.payloads if policy.action != "keep"]
@@ -79,6 +80,7 @@ cdef class SelectionFilter(RunFilter):
         self.cut = Patterns(cut) if cut else None
         self.tries = []
         self.unwanted = ByteTable()
+        self.scrubs = bool(selection.filters)
         self.policies = <Policy *>calloc(len(selection.payloads) or 1, sizeof(Policy))
         if self.policies == NULL:
             raise MemoryError
@@ -114,7 +116,7 @@ cdef class SelectionFilter(RunFilter):
         self.unwanted.pop((<uint64_t>conn).to_bytes(8, "little"), None)
 
     cdef bint put(self, BlockBuilder to, const Run *run) noexcept nogil:
-        if run.ops & GREETING:
+        if self.scrubs or run.ops & GREETING:
             return self._by_python(to, run, 0, 0, run.size, run.frames, run.ops)
         if self.unwanted.table.count and table_find(&self.unwanted.table, <const unsigned char *>&run.conn, 8) != NULL:
             return True

@@ -12,15 +12,19 @@ overlap with a selected subject.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from natsproxy.capture.filter.redact import pieces, without_payload
-from natsproxy.capture.format.records import Close, Flags, Frames, Item, Open, Preamble
+from natsproxy.capture.filter.filters import NO_FILTERS, Filters
+from natsproxy.capture.filter.redact import WITHHELD, pieces, without_payload
+from natsproxy.capture.filter.scrub import Scrubber
+from natsproxy.capture.format.records import Close, Firing, Flags, Frames, Item, Open, Preamble
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.protocol.patternset import PatternSet
@@ -75,12 +79,13 @@ class Selection:
     """The choice of traffic that the user wants recorded; empty: everything.
 
     connections: patterns with `*` and `?` on the client's name, or `user:PATTERN`, `address:PATTERN`.
-    subjects: NATS patterns.  payloads: the first policy that matches a subject counts.
+    subjects: NATS patterns.  payloads: the first policy that matches a subject counts.  filters: of secrets.
     """
 
     connections: tuple[str, ...] = ()
     subjects: tuple[bytes, ...] = ()
     payloads: tuple[PayloadPolicy, ...] = ()
+    filters: Filters = NO_FILTERS
 
     def __post_init__(self) -> None:
         for subject in self.subjects:
@@ -110,8 +115,8 @@ class Selection:
 class RecordingFilter:
     """Applies a selection to the items of one capture, in order.
 
-    cuts: it may look at each frame of a record.  everything: it keeps all frames as they are.  native: its
-    compiled twin for runs, or None.  State is kept for open connections only.
+    everything: it keeps all frames as they are.  native: its compiled twin for runs, or None.  in_python: it
+    may look at each frame of a record in Python.  State is kept for open connections only.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -127,10 +132,13 @@ class RecordingFilter:
         cut = tuple(policy.pattern for policy in selection.payloads if policy.action != "keep")
         if cut:
             clauses.append(Clause(MESSAGES, Need.LINE, cut))
+        self._scrubber = Scrubber(selection.filters) if selection.filters else None
+        if self._scrubber is not None:
+            clauses.append(Clause(MESSAGES | op_mask(Op.SUB, Op.ERR), Need.PAYLOAD))
         self._interest = Interest(tuple(clauses))
-        self.cuts = bool(clauses)
         self.everything = not (clauses or selection.connections)
         self.native: Any = None if _selection is None else _selection.SelectionFilter(self, selection)
+        self.in_python = bool(self._scrubber or (clauses and self.native is None))
 
     def passes(self, item: Item) -> bool:
         """Tell whether `apply` would yield just this item and learn nothing from it: the hot path."""
@@ -148,6 +156,8 @@ class RecordingFilter:
             self._addresses.pop(item.conn, None)
         elif isinstance(item, Preamble):
             self._resume(item)
+        if self._scrubber is not None and isinstance(item, Close | Firing | Preamble):
+            item = item._replace(info=self._scrubber.facts(item.info))
         yield item
 
     def _resume(self, item: Preamble) -> None:
@@ -184,32 +194,86 @@ class RecordingFilter:
     def _cut(self, record: Frames) -> Iterator[Frames]:
         if record.flags & ~Flags.REDACTED:  # one frame that is not whole
             begun = head(bytes(record.data), record.direction)
-            one = record if begun is None else self._one(record, begun)
+            one = self._scrub_cut(record) if begun is None else self._one(record, begun)
             if one is not None:
                 yield one
             return
         scanner = Scanner(
             record.direction, self._interest, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
         )
-        for piece, frame in pieces(record, scanner):
-            kept = piece if frame is None else self._one(piece, frame)
-            if kept is not None:
-                yield kept
+        found = (
+            piece if frame is None else self._one(piece, frame) for piece, frame in pieces(record, scanner)
+        )
+        kept = (one for one in found if one is not None)
+        yield from kept if self._scrubber is None else joined(kept)
 
     def _one(self, record: Frames, frame: Frame) -> Frames | None:
         """Return the record of one frame as it is to be written; None where it is left out."""
         if frame.op == Op.SUB:
             overlap = any(collide(frame.subject, subject) for subject in self._selection.subjects)
-            return record if overlap or not self._selection.subjects else None
+            return self._scrub(record, frame)[0] if overlap or not self._selection.subjects else None
         if not 1 << frame.op & MESSAGES:
-            return record
+            return self._scrub(record, frame)[0]
         if self._selection.subjects and not self._subjects.matches(frame.subject):
             return None
         policy = self._policies.first(frame.subject)
+        record, frame = self._scrub(record, frame)
         # A payload that `redact` withheld stays so: no policy brings it back.
         if policy is None or policy.action == "keep" or record.flags & Flags.PAYLOAD:
             return record
         return _by_policy(record, frame, policy)
+
+    def _scrub(self, record: Frames, frame: Frame) -> tuple[Frames, Frame]:
+        """Return the record of one frame, and the frame, without filtered values."""
+        if self._scrubber is None:
+            return record, frame
+        if not record.flags & ~Flags.REDACTED:
+            data = self._scrubber.frame(frame)
+            if data == frame.raw:
+                return record, frame
+            (changed,) = frames(data, record.direction)
+            return record._replace(data=data, flags=record.flags | Flags.REDACTED), changed
+        if frame.op in MESSAGE_OPS and frame.wire_size < len(record.data):
+            return self._scrub_cut(record), frame  # other frames follow
+        data = self._scrubber.partial(frame)
+        if data == frame.raw:
+            return record, frame
+        extra = {"policy": WITHHELD, **(record.extra or {})}
+        return record._replace(data=data, flags=record.flags | Flags.PAYLOAD, extra=extra), frame
+
+    def _scrub_cut(self, record: Frames) -> Frames:
+        """Return a record of frames that are not all whole without what may be a filtered value."""
+        data = bytes(record.data)
+        clean = data if self._scrubber is None else self._scrubber.cut(data, record.direction)
+        return record if clean == data else record._replace(data=clean, flags=record.flags | Flags.REDACTED)
+
+
+def joined(records: Iterable[Frames]) -> Iterator[Frames]:
+    """Yield neighbouring records of whole frames as one."""
+    run: list[Frames] = []
+    for record in records:
+        if run and not _follows(record, run[-1]):
+            yield _sum(run)
+            run = []
+        run.append(record)
+    if run:
+        yield _sum(run)
+
+
+def _follows(record: Frames, last: Frames) -> bool:
+    """Tell whether a record is the next part of the one that both were cut from."""
+    ordinals = ((last.in_first, record.in_first), (last.out_first, record.out_first))
+    return (
+        record.flags == last.flags
+        and not record.flags & ~Flags.REDACTED
+        and all(before is None or before + last.frames == now for before, now in ordinals)
+    )
+
+
+def _sum(run: list[Frames]) -> Frames:
+    ops = functools.reduce(operator.or_, (one.ops for one in run))
+    data = run[0].data if len(run) == 1 else b"".join(one.data for one in run)
+    return run[0]._replace(data=data, frames=sum(one.frames for one in run), ops=ops)
 
 
 def _by_policy(record: Frames, frame: Frame, policy: PayloadPolicy) -> Frames:

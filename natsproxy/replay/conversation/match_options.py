@@ -20,10 +20,12 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
+from natsproxy.capture.filter.filters import Filters
+from natsproxy.config.filter_options import FILTER_OPTIONS, header, line, pattern, pointer
 from natsproxy.config.row import Option
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.places import Path, Place, matches_any, parse_place, parse_pointer
-from natsproxy.protocol.subjects import is_valid_subscribe, matches
+from natsproxy.protocol.places import Path, Place, matches_any, parse_place
+from natsproxy.protocol.subjects import matches
 
 PARTS: Final = ("subject", "headers", "body", "order")
 _IGNORED: Final = ("traceparent", "tracestate", "baggage", "b3", "x-b3-*", "uber-trace-id", "date")
@@ -47,12 +49,6 @@ class Treatment(Enum):
     IGNORED = "ignored"
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or "\n" in value or "\r" in value:
-        raise ValueError(f"must be one line of text, not {value!r}")
-    return value.strip()
-
-
 def _switch(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"must be true or false, not {value!r}")
@@ -60,31 +56,14 @@ def _switch(value: Any) -> bool:
 
 
 def _parts(value: Any) -> frozenset[str]:
-    parts = frozenset(part.strip() for part in _text(value).split(",") if part.strip())
+    parts = frozenset(part.strip() for part in line(value).split(",") if part.strip())
     if not parts or not parts <= set(PARTS):
         raise ValueError(f"must be some of {', '.join(PARTS)}, not {value!r}")
     return parts
 
 
-def _header(value: Any) -> str:
-    if ":" in _text(value):
-        raise ValueError(f"must be the name of a header, not {value!r}")
-    return _text(value).lower()
-
-
-def _pattern(value: Any) -> bytes:
-    pattern = _text(value).encode("utf-8", "surrogateescape")
-    if not is_valid_subscribe(pattern):
-        raise ValueError(f"must be a valid subject pattern, not {value!r}")
-    return pattern
-
-
 def _place(value: Any) -> Place:
-    return parse_place(_text(value))
-
-
-def _pointer(value: Any) -> Place:
-    return parse_pointer(_text(value))
+    return parse_place(line(value))
 
 
 OPTIONS: Final = (
@@ -98,7 +77,7 @@ OPTIONS: Final = (
     ),
     Option(
         "ignore-headers",
-        _header,
+        header,
         None,
         "A header that need not agree or be there.",
         many=True,
@@ -106,7 +85,7 @@ OPTIONS: Final = (
     ),
     Option(
         "like-headers",
-        _header,
+        header,
         None,
         "A header whose form must agree: identifier, number, time.",
         many=True,
@@ -114,7 +93,7 @@ OPTIONS: Final = (
     ),
     Option(
         "ignore-json",
-        _pointer,
+        pointer,
         None,
         "A member of JSON payloads that need not agree or be there.",
         many=True,
@@ -122,7 +101,7 @@ OPTIONS: Final = (
     ),
     Option(
         "like-json",
-        _pointer,
+        pointer,
         None,
         "A member of JSON payloads whose form must agree.",
         many=True,
@@ -130,7 +109,7 @@ OPTIONS: Final = (
     ),
     Option(
         "ignore-bodies",
-        _pattern,
+        pattern,
         None,
         "Subjects whose payloads need not agree.",
         many=True,
@@ -154,12 +133,13 @@ OPTIONS: Final = (
     ),
     Option(
         "repeat",
-        _pattern,
+        pattern,
         None,
         "Subjects whose messages may come more or less often than recorded.",
         many=True,
         metavar="SUBJECT",
     ),
+    *FILTER_OPTIONS,
 )
 """All options, in the order of `--help`."""
 _BY_KEY: Final = {option.key: option for option in OPTIONS}
@@ -189,7 +169,15 @@ class MatchOptions:
     learn_not: tuple[Place, ...] = ()
     allow_repeats: bool = True
     repeat: tuple[bytes, ...] = ()
+    filter_headers: tuple[str, ...] = ()
+    filter_json: tuple[Place, ...] = ()
+    filter_subjects: tuple[bytes, ...] = ()
     bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()
+
+    @property
+    def filters(self) -> Filters:
+        """The filters of secrets, for a recording and for both sides of a comparison."""
+        return Filters(self.filter_headers, self.filter_json, self.filter_subjects)
 
     def header(self, name: bytes) -> Treatment:
         """Return the treatment of a header."""
@@ -288,7 +276,7 @@ def _functions(value: Any) -> tuple[tuple[bytes, BodyMatcher], ...]:
     if not isinstance(value, Mapping) or not all(map(callable, value.values())):
         raise ConfigError('bodies must map subject patterns to functions: {"orders.>": same}')
     try:
-        return tuple((_pattern(subject), same) for subject, same in value.items())
+        return tuple((pattern(subject), same) for subject, same in value.items())
     except ValueError as error:
         raise ConfigError(f"a key of bodies {error}") from None
 

@@ -1,0 +1,35 @@
+"""The user's filters: places whose values never reach a disk.  (`scrub.py` applies them.)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from natsproxy.protocol.places import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The places of an application's secrets; empty: none.
+
+    headers: globs of names.  json: pointers.  subjects: patterns whose wildcards stand for secret tokens.
+    """
+
+    headers: tuple[str, ...] = ()
+    json: tuple[Place, ...] = ()
+    subjects: tuple[bytes, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.headers or self.json or self.subjects)
+
+    def described(self) -> dict[str, list[str]]:
+        """Return the filters as plain data, without those that are empty."""
+        given = {
+            "filter_headers": list(self.headers),
+            "filter_json": [str(place) for place in self.json],
+            "filter_subjects": [subject.decode("utf-8", "surrogateescape") for subject in self.subjects],
+        }
+        return {name: value for name, value in given.items() if value}
+
+
+NO_FILTERS: Final = Filters()

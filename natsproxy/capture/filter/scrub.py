@@ -1,0 +1,201 @@
+"""The secrets of an application, at the places that the user named, replaced before they reach a disk.
+
+Theory
+1. A header's value becomes `[filtered]`, a member of a JSON payload a placeholder of its type
+   (`scrub_json.py`), a secret token of a subject `[filtered]`.  All other bytes are kept; sizes are mended.
+2. A place may be limited to subjects.  A message counts for its own subject, for that of the request that it
+   answers, and for the one that `Nats-Subject` gives a stored message.
+3. A subject is in many places: the control line, replies, header values, -ERR, subjects and JSON of the
+   JetStream API.  Each of them is looked at.
+4. Where it is not known that a value is none of these, it goes: JSON that does not parse, the payload of a
+   frame that is not whole, a control line that is not whole if subjects are secret.
+5. The same input gives the same output, and a second pass changes nothing: so a live frame is compared with a
+   recorded one after the same pass over both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Final
+
+from natsproxy.capture.filter.filters import Filters
+from natsproxy.capture.filter.scrub_json import (
+    FILTERED,
+    may_be_json,
+    scrub_members,
+    scrub_stored,
+    scrub_strings,
+)
+from natsproxy.protocol import headers
+from natsproxy.protocol.jetstream import is_api
+from natsproxy.protocol.places import Path, matches_any
+from natsproxy.protocol.subjects import collide
+from natsproxy.wire import encode
+from natsproxy.wire.frames import NO_LIMIT, Frame
+from natsproxy.wire.ops import MESSAGE_OPS, Direction, Op
+from natsproxy.wire.parse import EVERYTHING, head
+from natsproxy.wire.scanner import Scanner
+
+_FILTERED: Final = FILTERED.encode()
+_MOST: Final = 65_536  # requests whose answers are awaited
+_WORD: Final = re.compile(rb"[^\s'\",;]+")
+_WILD: Final = (b"*", b">")
+_LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+")
+
+
+class Scrubber:
+    """Applies filters to the frames of one capture, in order; it remembers requests for their answers."""
+
+    def __init__(self, filters: Filters) -> None:
+        self._filters = filters
+        self._scoped = any(place.subject != b">" for place in filters.json)
+        self._requests: dict[bytes, bytes] = {}
+
+    def frame(self, frame: Frame) -> bytes:
+        """Return the bytes of a whole frame without filtered values."""
+        if frame.op == Op.ERR:
+            text = self.text(frame.args)
+            return frame.raw if text == frame.args else encode.err(text.strip(b"'"))
+        if frame.op == Op.SUB:
+            subject = self.subject(frame.subject)
+            return frame.raw if subject == frame.subject else encode.with_line(frame, subject=subject)
+        if frame.op not in MESSAGE_OPS:
+            return frame.raw
+        block, body = self._contents(self._subjects(frame), frame.headers, frame.body)
+        subject, reply = self.subject(frame.subject), self.subject(frame.reply)
+        if (subject, reply, block, body) == (frame.subject, frame.reply, frame.headers, frame.body):
+            return frame.raw
+        return encode.message(frame.op, subject, sid=frame.sid, reply=reply, headers=block, body=body)
+
+    def cut(self, data: bytes, direction: Direction) -> bytes:
+        """Return frames, the last of which is not whole, without what may be a filtered value."""
+        kept: list[bytes] = []
+        scanner = Scanner(direction, EVERYTHING, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT)
+        scanner.feed(data)
+        read = 0
+        while isinstance(segment := scanner.next(), Frame):
+            kept.append(self.frame(segment))
+            read = scanner.offset
+        rest = data[read:]
+        begun = head(rest, direction)
+        if begun is not None:
+            kept.append(self.partial(begun))
+        elif rest and self._filters.subjects:
+            kept.append(b'"[withheld: %d bytes]"' % len(rest))
+        else:
+            kept.append(rest)
+        return b"".join(kept)
+
+    def partial(self, frame: Frame) -> bytes:
+        """Return the bytes of a message that is not whole, without what may be a filtered value."""
+        if frame.op not in MESSAGE_OPS:
+            return frame.raw
+        subjects = self._subjects(frame)
+        whole = len(frame.headers) == frame.header_size
+        block = self._contents(subjects, frame.headers, b"")[0] if whole else b""
+        secret = may_be_json(frame.body) and (self._pointers(subjects) or self._filters.subjects)
+        subject, reply = self.subject(frame.subject), self.subject(frame.reply)
+        same = (subject, reply, block) == (frame.subject, frame.reply, frame.headers)
+        if same and not secret:
+            return frame.raw
+        size = frame.size - frame.header_size + len(block)
+        return encode.message_line(frame.op, subject, frame.sid, reply, len(block), size) + block
+
+    def subject(self, subject: bytes) -> bytes:
+        """Return a subject, or pattern, with its secret tokens replaced."""
+        if not subject or not self._filters.subjects:
+            return subject
+        new = self._tokens(subject)
+        if new == subject and subject.startswith(b"$JS.") and is_api(subject):
+            tokens = subject.split(b".")
+            for start in range(
+                3, len(tokens)
+            ):  # the API ends some of its subjects with one of an application
+                tail = b".".join(tokens[start:])
+                if (changed := self._tokens(tail)) != tail:
+                    return b".".join((*tokens[:start], changed))
+        return new
+
+    def text(self, text: bytes) -> bytes:
+        """Return a text for people with the secret tokens of the subjects in it replaced."""
+        if not self._filters.subjects:
+            return text
+        return _WORD.sub(lambda found: self.subject(found[0]), text)
+
+    def facts(self, value: Any) -> Any:
+        """Return facts of an event with the secret tokens of the subjects in their texts replaced."""
+        if isinstance(value, str):
+            return self.text(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+        if isinstance(value, bytes):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self.facts(one) for key, one in value.items()}
+        return [self.facts(one) for one in value] if isinstance(value, list | tuple) else value
+
+    def _tokens(self, subject: bytes) -> bytes:
+        for pattern in self._filters.subjects:
+            if not collide(pattern, subject):
+                continue
+            wanted, tokens = pattern.split(b"."), subject.split(b".")
+            for at, token in enumerate(tokens):
+                if token not in _WILD and wanted[min(at, len(wanted) - 1)] in _WILD:
+                    tokens[at] = _FILTERED
+            subject = b".".join(tokens)
+        return subject
+
+    # -- messages
+
+    def _subjects(self, frame: Frame) -> tuple[bytes, ...]:
+        """Return the subjects that a message counts for."""
+        if not self._scoped:
+            return (frame.subject,)
+        found = [frame.subject, self._requests.get(frame.subject, b"")]
+        if frame.header_size and b"Nats-Subject:" in frame.headers:
+            found.append(headers.get(frame.headers, b"Nats-Subject") or b"")
+        subjects = tuple(subject for subject in found if subject)
+        if frame.reply and not frame.reply.startswith(b"$JS.ACK.") and self._pointers(subjects):
+            scope = next(one for one in reversed(subjects) if self._pointers((one,)))
+            _remember(self._requests, frame.reply, scope)
+        return subjects
+
+    def _pointers(self, subjects: tuple[bytes, ...]) -> list[Path]:
+        return [
+            place.pointer
+            for place in self._filters.json
+            if place.pointer is not None and (place.subject == b">" or any(map(place.on, subjects)))
+        ]
+
+    def _contents(self, subjects: tuple[bytes, ...], block: bytes, body: bytes) -> tuple[bytes, bytes]:
+        """Return a header block and a payload without filtered values."""
+        body = scrub_members(body, self._pointers(subjects))
+        body = scrub_stored(body, self._stored)
+        if (self._filters.subjects and b"io.nats." in body[:100]) or any(map(is_api, subjects)):
+            body = scrub_strings(body, self.subject)
+        return self._headers(block), body
+
+    def _stored(self, subject: bytes, block: bytes, body: bytes) -> tuple[bytes, bytes]:
+        return self._contents((subject,), block, body)
+
+    def _headers(self, block: bytes) -> bytes:
+        return b"".join(self._header_lines(block)) if block else block
+
+    def _header_lines(self, block: bytes) -> Iterator[bytes]:
+        secret = False
+        for at, line in enumerate(_LINES.findall(block)):
+            name, colon, rest = line.partition(b":")
+            value = rest.rstrip(b"\r\n")
+            if not at or not colon or name[:1] in (b" ", b"\t"):
+                # Some readers take such a line for more of the value before it.
+                if not at or not secret or not line.strip():
+                    yield line
+                continue
+            secret = matches_any(name.strip().decode("latin-1"), self._filters.headers)
+            new = b" " + _FILTERED if secret else _WORD.sub(lambda found: self.subject(found[0]), value)
+            yield name + colon + new + rest[len(value) :]
+
+
+def _remember(known: MutableMapping[bytes, bytes], key: bytes, value: bytes) -> None:
+    known[key] = value
+    if len(known) > _MOST:  # bounded: a peer chooses how many there are; the oldest goes
+        del known[next(iter(known))]
