@@ -107,7 +107,7 @@ def to_client(
             stopped, stalled = False, str(error)
         if report and observed is not None:
             found = compare(capture, observed, ignore)
-    say_added(server.path, merge(server.path, server.take_additions()))
+    say_added(server.path, merge(server.path, server.take_additions(), server.options.filters))
     if found is not None:
         show(found, as_json=as_json)
     elif as_json:
@@ -126,7 +126,7 @@ async def _entrance(server: CassetteServer, observed: Path | None, listen: Addre
     if observed is None:
         yield server.address
         return
-    async with observe(observed, server.address, listen) as proxy:
+    async with observe(observed, server.address, listen, server.options) as proxy:
         yield proxy.listen[0]
 
 

@@ -6,18 +6,19 @@ capture against the old one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.errors import CaptureError
 from natsproxy.net.proxy import Proxy
+from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 
 DRAIN: Final = 5.0
 """Seconds in which connections that are still open at the end may finish."""
@@ -28,16 +29,22 @@ async def observe(
     path: Path,
     upstream: Address,
     listen: Address | None = None,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: MatchOptions = DEFAULT,
 ) -> AsyncIterator[Proxy]:
     """Record the traffic to `upstream` while the block runs; yield the proxy, which listens already.
 
-    The capture is one file, and whole after the block.  options: of a cassette, kept in it.  Raises
-    ConfigError or CaptureError where recording cannot begin, and CaptureError where the disk did not take all
-    of it.
+    The capture is one file, and whole after the block.  options: of a cassette, kept in it; their filters
+    act.  Raises ConfigError or CaptureError where recording cannot begin, and CaptureError where the disk did
+    not take all of it.
     """
     # One file without gaps: a comparison needs every frame, and nobody is in a hurry here.
-    record = RecordSettings(path, rotate_size=0, overflow="wait", cassette=options)
+    record = RecordSettings(
+        path,
+        rotate_size=0,
+        overflow="wait",
+        selection=Selection(filters=options.filters),
+        cassette=options.stored(),
+    )
     listener = Listener(listen or Address())
     proxy = Proxy(ProxySettings(listen=(listener,), upstream=(Server(upstream),), record=record))
     async with trio.open_nursery() as nursery:

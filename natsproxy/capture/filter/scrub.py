@@ -34,7 +34,7 @@ from natsproxy.protocol.subjects import collide
 from natsproxy.wire import encode
 from natsproxy.wire.frames import NO_LIMIT, Frame
 from natsproxy.wire.ops import MESSAGE_OPS, Direction, Op
-from natsproxy.wire.parse import EVERYTHING, head
+from natsproxy.wire.parse import EVERYTHING, frames, head
 from natsproxy.wire.scanner import Scanner
 
 _FILTERED: Final = FILTERED.encode()
@@ -67,6 +67,11 @@ class Scrubber:
         if (subject, reply, block, body) == (frame.subject, frame.reply, frame.headers, frame.body):
             return frame.raw
         return encode.message(frame.op, subject, sid=frame.sid, reply=reply, headers=block, body=body)
+
+    def seen(self, frame: Frame, direction: Direction) -> Frame:
+        """Return a whole frame as a recording would show it."""
+        data = self.frame(frame)
+        return frame if data == frame.raw else next(frames(data, direction))
 
     def cut(self, data: bytes, direction: Direction) -> bytes:
         """Return frames, the last of which is not whole, without what may be a filtered value."""

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from natsproxy.capture.filter.filters import NO_FILTERS, Filters
+from natsproxy.capture.filter.recording_filter import RecordingFilter, Selection
 from natsproxy.capture.filter.redact import Secrets
 from natsproxy.capture.format.records import Close, Frames, Item, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
@@ -29,10 +31,11 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
 
 
-def merge(path: Path, additions: Sequence[Addition]) -> int:
+def merge(path: Path, additions: Sequence[Addition], filters: Filters = NO_FILTERS) -> int:
     """Add frames to the capture at `path`; return the number of added frames.
 
-    Raises CaptureError where that cannot be done; the capture is as it was then.
+    filters: for the secrets in them; the capture keeps the filters for its players.  Raises CaptureError
+    where that cannot be done; the capture is as it was then.
     """
     if not additions:
         return 0
@@ -44,11 +47,14 @@ def merge(path: Path, additions: Sequence[Addition]) -> int:
     with CaptureFile(path) as file:
         old = file.segment
     boot = bytes(16)  # no reader may compare times of two recordings as one clock's
-    info = SegmentInfo(old.recorder, boot, old.wall, old.mono, old.seed, old.rules, old.settings)
+    settings = dict(old.settings)
+    if filters:
+        settings["cassette"] = {**settings.get("cassette", {}), **filters.described()}
+    info = SegmentInfo(old.recorder, boot, old.wall, old.mono, old.seed, old.rules, settings)
     writer = CaptureWriter(fresh, info)
     try:
         writer.open_segment()
-        _Merge(path, additions).write(writer)
+        _Merge(path, additions, filters).write(writer)
         writer.close()
         replace(fresh, path)
     except OverflowError:
@@ -70,8 +76,9 @@ class _Clocks(NamedTuple):
 class _Merge:
     """One merge: the old items in order, with the additions in their places."""
 
-    def __init__(self, path: Path, additions: Sequence[Addition]) -> None:
+    def __init__(self, path: Path, additions: Sequence[Addition], filters: Filters) -> None:
         self._path = path
+        self._filter = RecordingFilter(Selection(filters=filters))
         self._at: defaultdict[int, deque[Addition]] = defaultdict(deque)
         self._left: Counter[int] = Counter()
         for addition in additions:
@@ -185,7 +192,8 @@ class _Merge:
         (frame,) = frames(addition.data, direction)
         in_first = self._next[conn, direction, "in_first"]
         out_first = self._next[conn, direction, "out_first"]
-        yield from self._secrets[conn].clean(_record(conn, direction, frame, in_first, out_first, t))
+        for clean in self._secrets[conn].clean(_record(conn, direction, frame, in_first, out_first, t)):
+            yield from self._filter.apply(clean)
         self._next[conn, direction, "in_first"] += 1
         self._next[conn, direction, "out_first"] += 1
         self._shift[conn, direction] += 1

@@ -153,7 +153,7 @@ async def _play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
     if server.failure is not None:
         raise server.failure
     if not cassette_use.discarded:
-        cassette_use.added = merge(server.path, server.take_additions())
+        cassette_use.added = merge(server.path, server.take_additions(), server.options.filters)
 
 
 async def _serve(
@@ -173,7 +173,7 @@ async def _record(
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = beside(path)
     try:
-        async with observe(fresh, upstream, listen, MatchOptions(**options).stored()) as proxy:
+        async with observe(fresh, upstream, listen, MatchOptions(**options)) as proxy:
             cassette_use = CassetteUse(f"nats://{proxy.listen[0]}", None, proxy)
             yield cassette_use
         if not cassette_use.discarded:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from natsproxy.capture.filter.scrub import Scrubber
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
@@ -24,7 +25,7 @@ from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.json_difference import JsonComparison, parse
 from natsproxy.replay.conversation.match_options import DEFAULT, BodyMatcher, MatchOptions, Treatment
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import Op
+from natsproxy.wire.ops import C2S, Op
 
 # Members that differ from run to run: times, and names that a client makes up.
 _API_VOLATILE: Final = frozenset({"expires", "opt_start_time", "pause_until"})
@@ -49,6 +50,11 @@ class Matcher:
         self.options = options
         self._by_subject = "subject" in options.match_on
         self._by_headers = "headers" in options.match_on
+        self._scrubber = Scrubber(options.filters) if options.filters else None
+
+    def seen(self, live: Frame) -> Frame:
+        """Return a live frame as a recording would show it: without filtered values."""
+        return live if self._scrubber is None else self._scrubber.seen(live, C2S)
 
     def differs(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
         """Return the first difference of two frames of one kind; None when they agree.

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from natsproxy.capture.filter.filters import NO_FILTERS, Filters
+from natsproxy.capture.filter.scrub import Scrubber
 from natsproxy.capture.format import records
 from natsproxy.capture.format.records import Flags
 from natsproxy.capture.read.reader import open_capture
@@ -72,13 +74,17 @@ def stored_options(path: Path | str) -> Given:
         raise CaptureError(f"its options cannot be read: {error}", path=path) from None
 
 
-def events(path: Path | str) -> Iterator[Event]:
-    """Yield the conversation of a capture.
+def events(path: Path | str, filters: Filters = NO_FILTERS) -> Iterator[Event]:
+    """Yield the conversation of a capture, without filtered values.
 
     Raises CaptureError for a file that is no capture, is damaged, or has payloads withheld by a policy.
     """
+    scrubber = Scrubber(filters) if filters else None
     for _, _, found in walk(path):
-        yield from found
+        for event in found:
+            if scrubber is not None and isinstance(event, Step):
+                event = event._replace(frame=scrubber.seen(event.frame, event.direction))
+            yield event
 
 
 def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]]]:

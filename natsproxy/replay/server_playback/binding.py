@@ -86,7 +86,7 @@ class Binder:
         """Count the frames that a recorded connection has exchanges for; learn nothing."""
         taken: set[int] = set()
         new = Lesson()
-        for frame in frames:
+        for frame in map(self._matcher.seen, frames):
             for exchange in recorded.candidates(frame):
                 trial = new.copy()
                 if exchange.seq not in taken and not self._matcher.differs(exchange.frame, frame, trial):

@@ -215,6 +215,7 @@ class ServerPlayback:
     # -- matching
 
     def _find(self, recorded: RecordedConnection, frame: Frame) -> tuple[Exchange, Lesson] | None:
+        frame = self.matcher.seen(frame)
         for exchange in recorded.candidates(frame):
             new = Lesson()
             if self.matcher.differs(exchange.frame, frame, new) is None:
@@ -266,9 +267,10 @@ class ServerPlayback:
             self.new_episodes.sent(client, frame, now)
         if self._unrecorded != "error":
             return
-        candidates = suggest(frame, client.recorded, self.conversation, self.matcher)
+        seen = self.matcher.seen(frame)
+        candidates = suggest(seen, client.recorded, self.conversation, self.matcher)
         if len(self.mismatches) < _MISMATCHES:  # bounded: a client may retry for hours
-            self.mismatches.append(Mismatch(client.id, client.connect.name, preview(frame), candidates))
+            self.mismatches.append(Mismatch(client.id, client.connect.name, preview(seen), candidates))
         sid = None
         if frame.op != Op.SUB and frame.reply and client.connect.headers:
             sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)

@@ -64,9 +64,13 @@ class CassetteServer:
         if unrecorded in ("pass", "record") and upstream is None:
             raise ConfigError("unrecorded input can be passed on only with an upstream")
         self.path = Path(path)
-        matching = MatchOptions(**combine(stored_options(path), options or {}))
+        self.options = MatchOptions(**combine(stored_options(path), options or {}))
         self.machine = ServerPlayback(
-            events(path), window=window, unrecorded=unrecorded, timing=timing, options=matching
+            events(path, self.options.filters),
+            window=window,
+            unrecorded=unrecorded,
+            timing=timing,
+            options=self.options,
         )
         self.address = listen or Address()
         self.connected = 0

@@ -1,0 +1,99 @@
+"""Secrets of applications in cassettes: none is written, and other ones play."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.replay.cassette.record_mode import use
+from natsproxy.replay.conversation.match_options import Given, read
+from natsproxy.wire import encode
+from tests.replay.kit import nats_server
+
+FILTERS = {
+    "filter_headers": ["authorization"],
+    "filter_json": ["customers.*.orders /card"],
+    "filter_subjects": ["customers.*.orders"],
+}
+
+
+async def _order(url: str, secret: bytes, *numbers: bytes, echoes: bool = True) -> bytes:
+    """Publish orders to ourselves; return the bytes up to the PONG, and to the last order that came back."""
+    sent = b'CONNECT {"verbose":false,"headers":true,"name":"shop"}\r\nSUB customers.*.orders 1\r\n'
+    head = b"NATS/1.0\r\nAuthorization: Bearer %b\r\n\r\n" % secret
+    for number in numbers:
+        payload = b'{"card":"%b","n":%b}' % (secret, number)
+        sent += encode.pub(b"customers.%b.orders" % secret, payload, headers=head)
+    stream = await trio.open_tcp_stream("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    received = b""
+    async with stream:
+        await stream.send_all(sent + b"PING\r\n")
+        with trio.fail_after(5):
+            while b"PONG\r\n" not in received or (echoes and received.count(b"HMSG") < len(numbers)):
+                received += await stream.receive_some()
+    return received
+
+
+def _everything(path: Path) -> bytes:
+    """Return the bytes of a cassette, and its items as text."""
+    return path.read_bytes() + "".join(str(item) for _, item in open_capture(path).items()).encode()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", ["x.ncap", "x.nats.txt"])
+async def test_a_recording_has_no_secret_and_plays_with_another(name: str, tmp_path: Path) -> None:
+    path, options = tmp_path / name, read(FILTERS)
+    async with nats_server() as server:
+        async with use(path, "once", upstream=server, options=options) as recording:
+            await _order(recording.url, b"hunter1", b"1")
+        assert b"[filtered]" in _everything(path)
+        assert b"hunter" not in _everything(path)
+        await _plays(path, {}, b"hunter2", b"1")
+        async with use(path, "new_episodes", upstream=server) as episodes:
+            received = await _order(episodes.url, b"hunter3", b"1", b"2")
+        assert episodes.added > 0
+    assert b"HMSG customers.hunter3.orders 1" in received  # the real server has the real frame
+    assert b"hunter" not in _everything(path)
+    await _plays(path, {}, b"hunter4", b"1", b"2")
+
+
+@pytest.mark.server
+async def test_filters_of_a_later_run_act_on_both_sides(tmp_path: Path) -> None:
+    """On what an old cassette holds, and on what is added to it."""
+    path, options = tmp_path / "x.ncap", read(FILTERS)
+    async with nats_server() as server:
+        async with use(path, "once", upstream=server) as recording:
+            await _order(recording.url, b"hunter1", b"1")
+        await _plays(path, options, b"hunter2", b"1")
+        async with use(path, "new_episodes", upstream=server, options=options) as episodes:
+            await _order(episodes.url, b"hunter3", b"1", b"2")
+    assert b"hunter3" not in _everything(path)
+    await _plays(path, {}, b"hunter4", b"1", b"2")
+
+
+async def _plays(path: Path, options: Given, secret: bytes, *numbers: bytes) -> None:
+    """Play a cassette to a program with another secret; its own messages come back with it."""
+    async with use(path, options=options) as playing:
+        received = await _order(playing.url, secret, *numbers)
+        assert not playing.mismatched
+    assert b"customers.[filtered].orders 1" in received
+    assert b'{"card":"%b","n":1}' % secret in received
+
+
+@pytest.mark.server
+async def test_a_mismatch_does_not_tell_the_secret(tmp_path: Path) -> None:
+    path = tmp_path / "x.ncap"
+    async with (
+        nats_server() as server,
+        use(path, "once", upstream=server, options=read(FILTERS)) as recording,
+    ):
+        await _order(recording.url, b"hunter1", b"1")
+    async with use(path) as playing:
+        await _order(playing.url, b"hunter2", b"7", echoes=False)
+        assert playing.played is not None
+        (mismatch,) = playing.played.mismatches
+        assert '{"card":"[filtered]","n":7}' in str(mismatch)
+        assert "hunter" not in str(mismatch)
