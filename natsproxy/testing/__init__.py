@@ -14,7 +14,6 @@ A test's calls flow in; a proxy of `net` runs them in a trio thread (`thread`), 
 (`frame_log`).  Read `harness` first: the calls that `TestProxy` (`proxy`) and `cassette` (`cassettes`) share.
 """
 
-from natsproxy.replay.conversation.matching import ignoring_json
 from natsproxy.testing import faults
 from natsproxy.testing.cassettes import CassetteMismatch, cassette
 from natsproxy.testing.faults import (
@@ -55,7 +54,6 @@ __all__ = [
     "duplicate",
     "error",
     "faults",
-    "ignoring_json",
     "latency",
     "refuse",
     "reorder",

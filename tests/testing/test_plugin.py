@@ -138,10 +138,9 @@ def test_markers_give_path_matchers_and_strictness(
     pytester.makepyfile(
         test_marked="""
         import os, pytest
-        from natsproxy.testing import ignoring_json
         from shop import buy
 
-        pytestmark = pytest.mark.nats_cassette(bodies={"shop": ignoring_json(["/ts"])})
+        pytestmark = pytest.mark.nats_cassette(ignore_json="shop /ts")
 
         @pytest.mark.nats_cassette("tapes/mine.ncap", strict=True)
         def test_one(nats_cassette):

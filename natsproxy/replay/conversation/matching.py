@@ -11,9 +11,7 @@ A user's matchers come first: (subject pattern, function of two bodies).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from natsproxy.capture.filter.scrub import Scrubber
 from natsproxy.protocol import headers
@@ -23,7 +21,7 @@ from natsproxy.replay.conversation.difference import ABSENT, Difference
 from natsproxy.replay.conversation.generated_values import are_alike
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.json_difference import JsonComparison, parse
-from natsproxy.replay.conversation.match_options import DEFAULT, BodyMatcher, MatchOptions, Treatment
+from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, Treatment
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
@@ -166,28 +164,3 @@ def _volatile(subject: bytes, body: bytes) -> frozenset[str] | None:
     if body.startswith(b"{") and b'"io.nats.micro.v1.' in body:
         return _SERVICE_VOLATILE
     return None
-
-
-def ignoring_json(pointers: Sequence[str]) -> BodyMatcher:
-    """Return a body matcher that compares JSON by value without the members at `pointers` (`/ts`, `/a/b`)."""
-    paths = [pointer.strip("/").split("/") for pointer in pointers]
-
-    def same(ours: bytes, theirs: bytes) -> bool:
-        if ours == theirs:
-            return True
-        try:
-            return bool(_without(json.loads(ours), paths) == _without(json.loads(theirs), paths))
-        except ValueError:
-            return False
-
-    return same
-
-
-def _without(value: Any, paths: Sequence[Sequence[str]]) -> Any:
-    for path in paths:
-        at = value
-        for key in path[:-1]:
-            at = at.get(key) if isinstance(at, dict) else None
-        if isinstance(at, dict):
-            at.pop(path[-1], None)
-    return value

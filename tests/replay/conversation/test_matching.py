@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
-from natsproxy.replay.conversation.match_options import MatchOptions
-from natsproxy.replay.conversation.matching import Matcher, ignoring_json
+from natsproxy.replay.conversation.match_options import MatchOptions, read
+from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
@@ -61,13 +63,68 @@ def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -
 
 
 def test_a_users_matcher_comes_first() -> None:
-    matcher = Matcher(IdentifierMap(), MatchOptions(bodies=((b"app.>", ignoring_json(["/a/ts", "/id"])),)))
-    ours, theirs = (
-        one(pub("app.x", '{"a":{"ts":1,"v":2},"id":3}')),
-        one(pub("app.x", '{"id":4,"a":{"v":2,"ts":5}}')),
-    )
-    assert matcher.differs(ours, theirs, Lesson()) is None
-    for body in ('{"a":{"v":9}}', "no json"):
-        found = matcher.differs(ours, one(pub("app.x", body)), Lesson())
+    """Before bytes that are equal, and before the other options."""
+
+    def same_length(ours: bytes, theirs: bytes) -> bool:
+        return len(ours) == len(theirs) and ours != theirs
+
+    options = MatchOptions(**read({"bodies": {"app.>": same_length}, "ignore_bodies": "app.>"}))
+    matcher = Matcher(IdentifierMap(), options)
+    assert matcher.differs(one(pub("app.x", "ab")), one(pub("app.x", "cd")), Lesson()) is None
+    for body in ("ab", "abc"):
+        found = matcher.differs(one(pub("app.x", "ab")), one(pub("app.x", body)), Lesson())
         assert found
         assert found.field == "body"
+
+
+def hpub(*lines: str, body: str = "") -> str:
+    block = "".join(f"{line}\r\n" for line in ("NATS/1.0", *lines, ""))
+    return f"HPUB a {len(block)} {len(block) + len(body)}\r\n{block}{body}\r\n"
+
+
+U1, U2 = "6f1c0f2e-5b1c-4e6e-9d52-0d3c5c1d8a11", "b7d9a7b2-3f0e-4c43-8f6a-6f0a9f6f2c22"
+NOT_LEARNED: dict[str, Any] = {"learn": False}
+WORDS: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"match_on": "subject,headers"}, pub("a", "x"), pub("a", "y"), ""),
+    ({"match_on": "subject,headers"}, pub("a", "x"), pub("b", "x"), "subject"),
+    ({"match_on": "body"}, pub("a", "x"), pub("b", "x"), ""),
+    ({"match_on": "subject,body"}, hpub("A: 1"), hpub("A: 2", "B: 3"), ""),
+    ({"match_on": "subject,body"}, hpub("A: 1"), pub("a"), ""),
+    ({"ignore_headers": "x-*"}, hpub("X-A: 1", "B: 1"), hpub("B: 1"), ""),
+    ({"ignore_headers": "X-A"}, hpub("X-A: 1"), hpub("x-a: 2"), ""),
+    ({"ignore_headers": "x-*"}, hpub("X-A: 1"), hpub("X-A: 1", "B: 1"), "headers"),
+    ({"ignore_headers": "x-*"}, hpub("X-A: 1"), pub("a"), ""),
+    ({}, hpub("traceparent: 1", "B3: 0", "Date: Mon"), pub("a"), ""),
+    ({}, hpub("Nats-Msg-Id: one"), hpub("Nats-Msg-Id: another"), ""),
+    ({}, hpub("Nats-Msg-Id: one"), pub("a"), "headers"),
+    ({}, hpub("Attempt: 1"), hpub("Attempt: 2"), "headers"),
+    ({"like_headers": "A", **NOT_LEARNED}, hpub(f"A: {U1}"), hpub(f"A: {U2}"), ""),
+    ({"like_headers": "A", **NOT_LEARNED}, hpub(f"A: {U1}"), hpub("A: x"), "headers"),
+    ({"like_headers": "A", **NOT_LEARNED}, hpub("A: 17"), hpub("A: 4"), ""),
+    ({"like_headers": "A"}, hpub("A: 17"), pub("a"), "headers"),
+    ({"like_headers": "traceparent"}, hpub("traceparent: 1"), pub("a"), "headers"),
+    ({"ignore_json": "/ts"}, pub("a", '{"ts":1,"v":2}'), pub("a", '{"v": 2}'), ""),
+    ({"ignore_json": "/ts"}, pub("a", '{"ts":1,"v":2}'), pub("a", '{"v": 3}'), "body"),
+    ({"ignore_json": "b.> /ts"}, pub("a", '{"ts":1}'), pub("a", '{"ts":2}'), "body"),
+    ({"ignore_json": "/i/*/ts"}, pub("a", '{"i":[{"ts":1},{"ts":2}]}'), pub("a", '{"i":[{"ts":3},{}]}'), ""),
+    ({"ignore_json": "/i/0"}, pub("a", '{"i":[1,2]}'), pub("a", '{"i":[3,2]}'), ""),
+    ({"ignore_json": "/ts"}, pub("a", '{"ts":1}'), pub("a", "no json"), "body"),
+    ({"like_json": "/n"}, pub("a", '{"n":1}'), pub("a", '{"n":250}'), ""),
+    ({"like_json": "/n"}, pub("a", '{"n":1}'), pub("a", '{"n":"x"}'), "body"),
+    ({"like_json": "/n"}, pub("a", '{"n":1}'), pub("a", "{}"), "body"),
+    ({"ignore_bodies": "a"}, pub("a", "x"), pub("a", "y"), ""),
+    ({"ignore_bodies": "b"}, pub("a", "x"), pub("a", "y"), "body"),
+    ({}, pub("a", f'{{"id":"{U1}"}}'), pub("a", f'{{"id":"{U2}"}}'), ""),
+    (NOT_LEARNED, pub("a", f'{{"id":"{U1}"}}'), pub("a", f'{{"id":"{U2}"}}'), "body"),
+    ({"learn_not": "/id"}, pub("a", f'{{"id":"{U1}"}}'), pub("a", f'{{"id":"{U2}"}}'), "body"),
+    ({"learn_only": "/id"}, pub("a", f'{{"id":"{U1}"}}'), pub("a", f'{{"id":"{U2}"}}'), ""),
+    ({"learn_only": "/no"}, pub("a", f'{{"id":"{U1}"}}'), pub("a", f'{{"id":"{U2}"}}'), "body"),
+    ({"learn_not": "header:R"}, hpub(f"R: {U1}"), hpub(f"R: {U2}"), "headers"),
+    ({"learn_not": "token"}, pub(f"o.{U1}"), pub(f"o.{U2}"), "subject"),
+]
+
+
+@pytest.mark.parametrize(("given", "recorded", "live", "field"), WORDS)
+def test_options_say_what_counts(given: dict[str, Any], recorded: str, live: str, field: str) -> None:
+    found = Matcher(IdentifierMap(), MatchOptions(**read(given))).differs(one(recorded), one(live), Lesson())
+    assert ("" if found is None else found.field) == field
