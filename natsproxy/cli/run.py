@@ -44,6 +44,10 @@ class _OptionType(click.ParamType):  # type: ignore[type-arg]  # generic since c
         except (ValueError, ConfigError) as error:
             self.fail(str(error), param, ctx)
 
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the values of a variable: words, or lines where a value may have blanks."""
+        return rv.splitlines() if " " in self.name else rv.split()
+
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from natsproxy.capture.filter.filters import Filters
 from natsproxy.cli import main
 from natsproxy.config.build import inline_rules, proxy_settings
 from natsproxy.config.option import keep, upstream
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import Keep
 from natsproxy.errors import ConfigError
+from natsproxy.protocol.places import parse_pointer
 from natsproxy.units import DAY, HOUR
 
 FILE = '# the sidecar\nupstream = "nats://file:1"\nlisten = "127.0.0.1:1"\nseed = 5\nlog-format = "json"\n'
@@ -144,7 +146,8 @@ def test_tables_and_rules_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "natsproxy.toml"
     path.write_text(
         'upstream = "nats://x:1"\n[record]\npath = "y.ncap"\nflush = "1s"\nsubject = ["a.>", "b"]\n'
-        'payload = ">=hash"\n[[rules]]\nname = "slow"\nkind = "latency"\ndelay = "1ms"\n'
+        'payload = ">=hash"\nfilter-json = ["/card", "a.> /pin"]\n'
+        '[[rules]]\nname = "slow"\nkind = "latency"\ndelay = "1ms"\n'
     )
     done = CliRunner().invoke(main, ["config", "--json", "--config", str(path)])
     assert done.exit_code == 0, done.output
@@ -153,7 +156,34 @@ def test_tables_and_rules_in_the_file(tmp_path: Path) -> None:
     assert rows["record-flush"] == ("1s", "file")
     assert rows["record-subject"] == (["a.>", "b"], "file")
     assert rows["record-payload"] == ([">=hash"], "file")
+    assert rows["record-filter-json"] == (["/card", "a.> /pin"], "file")
     assert rows["rules"] == (["slow"], "file")
+
+
+def test_filters_come_from_variables_too() -> None:
+    """A value may have a blank, so there each line is one."""
+    lines = {
+        "NATSPROXY_RECORD_FILTER_JSON": "/card\na.> /pin",
+        "NATSPROXY_RECORD_FILTER_HEADERS": "a B",
+        "NATSPROXY_RECORD_FILTER_SUBJECTS": "a.* b.>",
+    }
+    done = CliRunner().invoke(main, ["config", "--json", "--upstream", "x:1"], env=lines)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.output)
+    found = [rows[f"record-filter-{name}"]["value"] for name in ("json", "headers", "subjects")]
+    assert found == [["/card", "a.> /pin"], ["a", "b"], ["a.*", "b.>"]]
+    wrong = CliRunner().invoke(main, ["config", "--upstream", "x:1", "--record-filter-subjects", "a.b"])
+    assert "must have * or > in the place of the secret" in wrong.output
+
+
+def test_filters_are_part_of_a_recording() -> None:
+    values: dict[str, Any] = {option.key: [] if option.many else None for option in OPTIONS}
+    values |= {"upstream": [upstream("nats://x:1")], "record": Path("x.ncap"), "record_rotate": 1}
+    values |= {"record_rotate_every": 0, "record_filter_headers": ["a"], "record_filter_subjects": [b"a.*"]}
+    values["record_filter_json"] = [parse_pointer("a /b")]
+    record = proxy_settings(values).record
+    assert record is not None
+    assert record.selection.filters == Filters(("a",), (parse_pointer("a /b"),), (b"a.*",))
 
 
 def test_limits_of_a_recording_are_told_apart_by_their_units() -> None:
