@@ -28,6 +28,7 @@ from natsproxy.capture.format.records import (
     Preamble,
 )
 from natsproxy.capture.text.frames import RAW, REMARK, load_frame
+from natsproxy.capture.text.names import with_values
 from natsproxy.capture.text.payload import load_payload
 from natsproxy.capture.text.statements import (
     ARROWS,
@@ -78,30 +79,38 @@ class TextParser:
         self.info = SegmentInfo(bytes(_RECORDER), b"", 0, 0)
         self._path = path
         self._connections: dict[str, _Connection] = {}
+        self._names: dict[str, str] = {}
         self._conn = 0
         self._t = self._clocks = 0
         self._statements: Iterator[Statement] = read_statements(file, path)
         for statement in self._statements:
-            if statement.line not in _BEGINNING:
+            if statement.line not in _BEGINNING and statement.line != "names":
                 self._statements = chain([statement], self._statements)
                 break
             with _placed(statement, path):
-                self.info = _BEGINNING[statement.line](self.info, statement.below)
+                self._begin(statement)
         self._t, self._clocks = self.info.mono, self.info.wall - self.info.mono
 
     def items(self) -> Iterator[Timed]:
         """Yield the items.  Raises CaptureError, which names the line."""
         for statement in self._statements:
             with _placed(statement, self._path):
-                item = self._item(statement)
+                item = self._item(with_values(statement.line, self._names), statement.below)
             if item is not None:
                 yield Timed(self._clocks, item)
 
-    def _item(self, statement: Statement) -> Item | None:
+    def _begin(self, statement: Statement) -> None:
+        """Learn from a statement before all others."""
+        if statement.line == "names":
+            names = load_members(statement.below)
+            self._names = {name: _text(value, name) for name, value in names.items()}
+        else:
+            self.info = _BEGINNING[statement.line](self.info, statement.below)
+
+    def _item(self, line: str, below: list[str]) -> Item | None:
         """Return the item of a statement, None for one that only prepares others."""
-        line, below = statement.line, statement.below
         word, _, rest = line.partition(" ")
-        if line in _BEGINNING:
+        if line in _BEGINNING or line == "names":
             raise ValueError(f"{line} stands before all connections, once")
         if word == "@":
             self._pass(rest)
@@ -160,7 +169,8 @@ class TextParser:
 
     def _frame(self, connection: _Connection, direction: Direction, line: str, below: list[str]) -> Frames:
         count = next((at for at, one in enumerate(below) if not one.startswith(REMARK)), len(below))
-        remarks, below = [one.removeprefix(REMARK) for one in below[:count]], below[count:]
+        remarks = [one.removeprefix(REMARK) for one in below[:count]]
+        below = [with_values(one, self._names) for one in below[count:]]
         numbers, members = self._numbers(connection, direction, remarks)
         delay = load_offset(_text(members.pop("delay", "+0ms"), "delay"))
         cause, extra = members.pop("cause", None), members.pop("extra", None)

@@ -26,7 +26,7 @@ VERBS: Final[dict[type[Item], str]] = {
     Gap: "gap",
     Note: "note",
 }
-RESERVED: Final = frozenset({"recording", "settings", "rules", "connection", "note", "gap"})
+RESERVED: Final = frozenset({"recording", "settings", "rules", "names", "connection", "note", "gap"})
 """Words that begin statements, so no connection is called so."""
 _INDENT: Final = "  "
 _LONGEST: Final = 96 << 20  # bytes of a statement: more than a block holds

@@ -101,6 +101,7 @@ WRONG = {
     "a opened\n  client: [\n": (4, "no JSON"),
     "a opened\n  client: " + "[" * 100_000 + "\n": (4, "no JSON"),
     "recording\n": (4, "recording stands before all connections"),
+    "names\n  x: y\n": (4, "names stands before all connections"),
     "a > opaque x\n": (4, "opaque: it is no number"),
     " a > PING\n": (4, "indented by two blanks"),
     "\ta > PING\n": (4, "indented by two blanks"),
@@ -125,6 +126,8 @@ def test_other_versions_and_other_files_are_refused() -> None:
         items(FIRST_LINE.encode() + b"\n\xff\n")
     with pytest.raises(CaptureError, match="line 2: it is indented"):
         items(f"{FIRST_LINE}\n  | x\n")
+    with pytest.raises(CaptureError, match="line 2: x: it is no text"):
+        items(f"{FIRST_LINE}\nnames\n  x: 1\n")
     with pytest.raises(CaptureError, match="line 2: recorder"):
         items(f"{FIRST_LINE}\nrecording\n  recorder: xyz\n")
 
@@ -217,6 +220,7 @@ def test_the_example_of_the_page_is_a_text() -> None:
     (example,) = re.findall(r"```\n(natsproxy text.*?)```", PAGE, re.DOTALL)
     assert [type(item).__name__ for item in items(example)] == [
         "Open",
+        "Frames",
         "Frames",
         "Frames",
         "Frames",

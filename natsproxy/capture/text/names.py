@@ -1,0 +1,111 @@
+"""Names for values that differ from one recording to the next: identifiers, server keys, times.
+
+    names
+      inbox: r8G668IODDjtMIW47EBioo
+      quotes.acme: r8G668IODDjtMIW47EBiqg04f6
+
+    client > PUB quotes.acme _INBOX.<inbox>.<quotes.acme>
+
+So two recordings of one conversation differ in their names and hardly elsewhere, and a reader sees which
+request an answer belongs to.  A name comes from the subject of the frame that had the value first, or of the
+request that this frame answers: then a message more changes no other names.
+
+Replacing is a matter of text, done on finished lines and undone before they are read.  A frame that has
+`<name>` in its own bytes is written with `\\x3c` instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+from natsproxy.capture.text.frames import FrameLines, dump_raw
+from natsproxy.protocol.identifiers import is_nuid
+from natsproxy.protocol.template import template
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+_MOST: Final = 10_000  # names of a text, so that memory does not follow the capture
+_LOOKED_AT: Final = 64 << 10  # bytes of a frame
+_STEM: Final = 48  # characters of a name, before what kind of value it is, and its number
+_VALUE: Final = re.compile(
+    rb"(?<![0-9A-Za-z])(?:"
+    rb"(?P<nuid>[0-9A-Za-z]{22})(?:[0-9a-f]{4})?"
+    rb"|(?P<key>[NX][A-Z2-7]{55})"
+    rb"|(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32})"
+    rb"|(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d)|1\d{18})"
+    rb")(?![0-9A-Za-z])"
+)
+_TEXT_VALUE: Final = re.compile(_VALUE.pattern.decode(), re.ASCII)
+_NAMED: Final = re.compile(r"<([\w.-]+)>", re.ASCII)
+_UNLIKE_NAME: Final = re.compile(rb"[^0-9A-Za-z_.-]+|(?<=\.)[*>](?:\.|$)")
+
+
+class Names:
+    """The names of a text, by their value."""
+
+    def __init__(self) -> None:
+        self.by_value: dict[str, str] = {}
+        self._taken: Counter[str] = Counter()
+        self._known: set[str] = set()
+
+    def learn(self, frame: Frame) -> None:
+        """Name the values of a frame that have no name yet."""
+        stem: str | None = None
+        for found in _VALUE.finditer(frame.raw[:_LOOKED_AT]):
+            value = found[0].decode()
+            if value in self.by_value or len(self.by_value) >= _MOST:
+                continue
+            kind = found.lastgroup or ""
+            if kind == "nuid" and not is_nuid(found["nuid"]):
+                continue
+            stem = stem or self._stem(frame)
+            self._name(value, f"{stem}-{kind}" if kind in ("id", "time") else stem)
+
+    def _name(self, value: str, stem: str) -> None:
+        self._taken[stem] += 1
+        name = stem if self._taken[stem] == 1 else f"{stem}-{self._taken[stem]}"
+        if name in self._known:
+            return self._name(value, stem)
+        self._known.add(name)
+        self.by_value[value] = name
+        return None
+
+    def _stem(self, frame: Frame) -> str:
+        """Return a name for what a frame is about."""
+        if not frame.subject:
+            return "server" if frame.op == Op.INFO else "client"
+        answered = self.by_value.get(frame.subject.rpartition(b".")[2].decode(errors="replace"))
+        if answered is not None:
+            return answered[:_STEM]
+        subject = template(frame.subject)
+        if subject.startswith(b"_INBOX.") or (subject[:1] != b"$" and _VALUE.search(frame.subject)):
+            return "inbox"
+        subject = subject.removeprefix(b"$JS.").removeprefix(b"API.").removesuffix(b".>")
+        words = [word for word in subject.split(b".") if word not in (b"*", b">", b"")]
+        return _UNLIKE_NAME.sub(b"-", b".".join(words)).decode().strip("-.")[:_STEM] or "message"
+
+    def put_in(self, lines: FrameLines, frame: Frame | None) -> FrameLines:
+        """Return the lines of a frame with names in the place of values."""
+        if not self.by_value:
+            return lines
+        if any(name in self._known for one in (lines.line, *lines.below) for name in _NAMED.findall(one)):
+            assert frame is not None or lines.line == "raw"
+            raw = dump_raw(frame.raw) if frame is not None else lines
+            return FrameLines(raw.line, [one.replace("<", "\\x3c") for one in raw.below])
+        return FrameLines(self._named(lines.line), [self._named(one) for one in lines.below])
+
+    def _named(self, line: str) -> str:
+        def name(found: re.Match[str]) -> str:
+            known = self.by_value.get(found[0])
+            return found[0] if known is None else f"<{known}>"
+
+        return _TEXT_VALUE.sub(name, line)
+
+
+def with_values(text: str, values: dict[str, str]) -> str:
+    """Return a line with values in the place of their names."""
+    if "<" not in text:
+        return text
+    return _NAMED.sub(lambda found: values.get(found[1], found[0]), text)
