@@ -26,8 +26,9 @@ from natsproxy.replay.diff.normalize import parse_ignore
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
+from natsproxy.replay.server_playback.suggestions import preview
 
-_SHOWN = 20  # mismatches, and unused frames, that are printed
+_SHOWN = 5  # lines of one kind that are printed
 _Entrance = Callable[[], AbstractAsyncContextManager[Address]]
 
 
@@ -169,13 +170,19 @@ def say_added(path: Path, count: int) -> None:
 
 
 def report_cassette(server: CassetteServer) -> None:
-    """Print the mismatches of a cassette's clients and the unused recorded frames on stderr."""
-    for mismatch in server.mismatches[:_SHOWN]:
-        click.echo(printable(str(mismatch), keep="\n"), err=True)
-    unused = server.unused()
-    for exchange in unused[:_SHOWN]:
-        frame = exchange.frame
-        line = printable(frame.line.strip())
-        click.echo(f"recorded, but not sent by any client: {line} (connection {exchange.conn})", err=True)
-    if len(unused) > _SHOWN:
-        click.echo(f"... and {len(unused) - _SHOWN} more", err=True)
+    """Print on stderr what was learned, left out and sent instead; the first cause comes last."""
+    _list("learned", [str(one) for one in server.machine.identifiers.learned.values()])
+    unused = [f"{preview(one.frame)} (connection {one.conn})" for one in server.unused()]
+    mismatches = server.mismatches
+    _list("recorded, but not sent by any client", unused, shown=0 if mismatches else _SHOWN)
+    _list("also sent, and not as recorded", [one.summary for one in mismatches[1:]])
+    for first in mismatches[:1]:
+        click.echo(printable(f"the first cause: {first}", keep="\n"), err=True)
+
+
+def _list(title: str, lines: list[str], shown: int = _SHOWN) -> None:
+    """Print the first lines of a list on stderr, and the number of the others."""
+    for line in lines[:shown]:
+        click.echo(printable(f"{title}: {line}"), err=True)
+    if len(lines) > shown:
+        click.echo(f"{title}: {len(lines) - shown} {'more' if shown else 'frames'}", err=True)

@@ -309,8 +309,8 @@ def test_a_mismatch_names_what_came_near(recorded: Run, pytester: pytest.Pyteste
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "client 'shop' sent a frame that was never recorded: PUB shop 'one'",
-            "  recorded, but already used: PUB shop 'one'",
+            "client 'shop' sent a frame more often than recorded: PUB shop 'one'",
+            "  recorded, but used already: PUB shop 'one'",
             "client 'shop' sent a frame that was never recorded: PUB shop 'three'",
             "  nearest (body differs, not used): PUB shop 'two'",
         ]

@@ -38,6 +38,8 @@ _WILD: Final = (b"*", b">")
 _CONSUMERS: Final = b".API.CONSUMER."
 _LONG: Final = 16
 """Letters from which on a token is no other identifier's by chance."""
+_PLACES: Final = 1000
+_ENTRY: Final = re.compile(r"/[0-9]+(?=/|$)")
 INBOX: Final = b"_INBOX."
 LIMIT: Final = 200_000
 
@@ -60,17 +62,24 @@ class Learned(NamedTuple):
     recorded: bytes
     live: bytes
 
+    def __str__(self) -> str:
+        return f"{self.place} {_short(self.recorded)} -> {_short(self.live)}"
+
 
 class Lesson:
-    """The pairs that one comparison finds, until it is known whether the frames agree."""
+    """The pairs that one comparison finds, until it is known whether the frames agree.
 
-    __slots__ = ("live", "places", "recorded", "times")
+    subject: a pattern of the frames, for people.
+    """
+
+    __slots__ = ("live", "places", "recorded", "subject", "times")
 
     def __init__(self) -> None:
         self.live: dict[bytes, bytes] = {}
         self.recorded: dict[bytes, bytes] = {}
         self.times: dict[bytes, bytes] = {}
         self.places: list[Learned] = []
+        self.subject = ""
 
     def learn_time(self, recorded: bytes, live: bytes, place: str) -> None:
         """Note two times."""
@@ -92,13 +101,17 @@ class Lesson:
 
 
 class IdentifierMap:
-    """The map of one playback, recorded to live, one to one."""
+    """The map of one playback, recorded to live, one to one.
+
+    learned: the first value at each place, for a report (the first thousand places).
+    """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._live: dict[bytes, bytes] = {}
         self._recorded: dict[bytes, bytes] = {}
         self._times: dict[bytes, bytes] = {}
         self._limit = limit
+        self.learned: dict[str, Learned] = {}
 
     def __len__(self) -> int:
         return len(self._live)
@@ -106,6 +119,9 @@ class IdentifierMap:
     def learn(self, lesson: Lesson) -> None:
         """Add the pairs of a comparison whose frames agree."""
         self._times |= lesson.times
+        for place, recorded, live in lesson.places if len(self.learned) < _PLACES else ():
+            where = _ENTRY.sub("/*", f"{lesson.subject} {place}")
+            self.learned.setdefault(where, Learned(where, recorded, live))
         for recorded, live in lesson.live.items():
             self._live[recorded] = live
             self._recorded[live] = recorded

@@ -72,7 +72,10 @@ class Matcher:
         ):
             return Difference("reply", "reply", reply or ABSENT, live_reply or ABSENT)
         found = self._headers(recorded, live, new) if self._by_headers else None
-        return found or self._bodies(recorded, live, new)
+        found = found or self._bodies(recorded, live, new)
+        if new.places:
+            new.subject = pattern(recorded.subject, live.subject)
+        return found
 
     def _subjects(self, recorded: bytes, live: bytes, new: Lesson) -> Difference | None:
         learn = self.options.learns(recorded)
@@ -153,6 +156,12 @@ class Matcher:
         if short and self.identifiers.unify(ours, theirs, new, "body", learn=learn):
             return None
         return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
+
+
+def pattern(recorded: bytes, live: bytes) -> str:
+    """Return a pattern of two subjects that agree: what was learned in them is `*`."""
+    tokens = zip(recorded.split(b"."), live.split(b"."), strict=False)
+    return b".".join(a if a == b else b"*" for a, b in tokens).decode(errors="replace")
 
 
 def _volatile(subject: bytes, body: bytes) -> frozenset[str] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from natsproxy.replay.conversation.difference import Difference
+from natsproxy.replay.server_playback.remedies import Remedy
 
 
 class Send(NamedTuple):
@@ -35,36 +36,72 @@ Action = Send | EndConnection | Forward
 class Candidate:
     """A recorded client frame near to a mismatch: its text, the difference, whether it was used.
 
-    difference: None for a frame that agrees, but was used, or is another client's.
+    difference: None for a frame that agrees, but was used, or is another client's.  accepted: the option that
+    would let the two match.
     """
 
     text: str
     difference: Difference | None
     used: bool
     conn: int
+    accepted: Remedy | None = None
+
+    def lines(self) -> list[str]:
+        """Return the lines about it in a report."""
+        if self.difference is not None:
+            lines = [f"  nearest ({'used already' if self.used else 'not used'}): {self.text}"]
+            lines.append(f"    {self.difference}")
+        elif self.used:
+            lines = [f"  recorded, but used already: {self.text}"]
+        else:
+            lines = [f"  recorded for another client (connection {self.conn}): {self.text}"]
+        return lines if self.accepted is None else [*lines, f"    {self.accepted}"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A live client frame without a recorded exchange, and the nearest recorded frames."""
+    """A live client frame without a recorded exchange, and the nearest recorded frames.
+
+    frame: its op and subject; text: more of it.  compared, used: how many recorded frames of that kind and
+    subject were compared with it, and how many of them were used before.
+    """
 
     client_id: int
     name: str
+    frame: str
     text: str
     candidates: tuple[Candidate, ...] = ()
+    compared: int = 0
+    used: int = 0
+
+    @property
+    def who(self) -> str:
+        """The client, for people."""
+        return f"client {self.name!r}" if self.name else f"connection {self.client_id}"
+
+    @property
+    def difference(self) -> str:
+        """The difference from the nearest recorded frame on its subject, `""` without one."""
+        nearest = self.candidates[0].difference if self.candidates else None
+        return "" if nearest is None or nearest.field == "subject" else str(nearest)
+
+    @property
+    def summary(self) -> str:
+        """The difference in one line, with the values first."""
+        if self.difference:
+            return f"{self.difference}: {self.frame} of {self.who}"
+        return f"{self.who} sent {self.frame}, {self._wrong()}"
+
+    def _wrong(self) -> str:
+        if not self.candidates or self.candidates[0].difference is not None:
+            return "which was never recorded"
+        return "more often than recorded" if self.candidates[0].used else "which another client sent"
 
     def __str__(self) -> str:
-        who = f"client {self.name!r}" if self.name else f"connection {self.client_id}"
-        lines = [f"{who} sent a frame that was never recorded: {self.text}"]
-        for candidate in self.candidates:
-            state = "already used" if candidate.used else "not used"
-            if candidate.difference is not None:
-                lines.append(f"  nearest ({candidate.difference.field} differs, {state}): {candidate.text}")
-                lines.append(f"    {candidate.difference}")
-            elif candidate.used:
-                lines.append(f"  recorded, but already used: {candidate.text}")
-            else:
-                lines.append(f"  recorded for another client (connection {candidate.conn}): {candidate.text}")
-        if not self.candidates:
-            lines.append("  no similar frame was recorded")
+        lines = [f"{self.who} sent a frame {self._wrong().replace('which', 'that')}: {self.text}"]
+        lines += [line for candidate in self.candidates for line in candidate.lines()]
+        if self.compared:
+            lines.append(f"  recorded on this subject: {self.compared} frames, {self.used} of them used")
+        else:
+            lines.append("  recorded on this subject: nothing")
         return "\n".join(lines)

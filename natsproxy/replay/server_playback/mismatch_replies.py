@@ -13,6 +13,7 @@ arrive at the application and carry the reason:
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 
 from natsproxy.protocol import headers
@@ -22,29 +23,38 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 REASON: Final = b"not in the capture"
+_UNSAFE: Final = re.compile(r"[^ !#-&(-~]")
+_LONGEST: Final = 150  # letters of a difference
 _MARK: Final = b"Natsproxy-Mismatch"
 _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
 """API calls whose answers are messages and statuses, not JSON."""
 
 
-def mismatch_reply(frame: Frame, sid: bytes | None) -> bytes:
-    """Return the reply to a frame.  sid: the client's subscription to the reply inbox, if it has one."""
+def mismatch_reply(frame: Frame, sid: bytes | None, difference: str = "") -> bytes:
+    """Return the reply to a frame.
+
+    sid: the client's subscription to the reply inbox, if it has one.  difference: from the nearest recorded
+    frame, a part of the reason.
+    """
+    reason = REASON
+    if difference:  # quotes and other letters would end an -ERR, or confuse its readers
+        reason += b": " + _UNSAFE.sub("", difference)[:_LONGEST].encode()
     publish = frame.op != Op.SUB
     action = b"Publish" if publish else b"Subscription"
-    error = encode.err(b'Permissions Violation for %b to "%b": %b' % (action, frame.subject, REASON))
+    error = encode.err(b'Permissions Violation for %b to "%b": %b' % (action, frame.subject, reason))
     if not publish or sid is None:
         return error
     call = parse_api(frame.subject)
     if call is None:
-        return error + _status(frame, sid, b"503")
+        return error + _status(frame, sid, b"503", reason)
     if call.verb in _NO_JSON:
-        return _status(frame, sid, b"400")
-    text = f"natsproxy: {frame.subject.decode('utf-8', 'replace')} is {REASON.decode()}"
+        return _status(frame, sid, b"400", reason)
+    text = f"natsproxy: {frame.subject.decode('utf-8', 'replace')} is {reason.decode()}"
     body = json.dumps({"error": {"code": 500, "description": text}}, separators=(",", ":")).encode()
     return encode.msg(frame.reply, sid, body, headers=headers.build([(_MARK, REASON)]))
 
 
-def _status(frame: Frame, sid: bytes, code: bytes) -> bytes:
+def _status(frame: Frame, sid: bytes, code: bytes, reason: bytes) -> bytes:
     pairs = [(b"Nats-Subject", frame.subject), (_MARK, REASON)]
-    block = headers.build(pairs, code=code, description=b"natsproxy: " + REASON)
+    block = headers.build(pairs, code=code, description=b"natsproxy: " + reason)
     return encode.msg(frame.reply, sid, headers=block)

@@ -268,13 +268,15 @@ class ServerPlayback:
         if self._unrecorded != "error":
             return
         seen = self.matcher.seen(frame)
-        candidates = suggest(seen, client.recorded, self.conversation, self.matcher)
+        near = suggest(seen, client.recorded, self.conversation, self.matcher)
+        head = f"{seen.op.label} {seen.subject.decode(errors='replace')}"
+        mismatch = Mismatch(client.id, client.connect.name, head, preview(seen), *near)
         if len(self.mismatches) < _MISMATCHES:  # bounded: a client may retry for hours
-            self.mismatches.append(Mismatch(client.id, client.connect.name, preview(seen), candidates))
+            self.mismatches.append(mismatch)
         sid = None
         if frame.op != Op.SUB and frame.reply and client.connect.headers:
             sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)
-        self._actions.append(Send(client.id, mismatch_reply(frame, sid)))
+        self._actions.append(Send(client.id, mismatch_reply(frame, sid, mismatch.difference)))
 
     def _pass(self, client: Client, frame: Frame) -> None:
         if self._passes:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, RecordedConversation
+from natsproxy.replay.conversation.difference import Difference
+from natsproxy.replay.conversation.exchanges import (
+    Exchange,
+    RecordedConnection,
+    RecordedConversation,
+    key_of,
+)
 from natsproxy.replay.conversation.identifier_map import Lesson
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.server_playback.actions import Candidate
+from natsproxy.replay.server_playback.remedies import remedy
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -15,6 +22,14 @@ _SHOWN: Final = 3
 _LOOKED_AT: Final = 2000  # candidates: a mismatch must not stop the traffic of the other clients
 # The later the field that differs, the nearer the frame: `Matcher.differs` compares the subject first.
 _ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subject": 4}
+
+
+class Suggestions(NamedTuple):
+    """The nearest frames; compared, used: how many of the same kind and subject there were and were used."""
+
+    candidates: tuple[Candidate, ...]
+    compared: int
+    used: int
 
 
 def preview(frame: Frame, limit: int = 60) -> str:
@@ -35,33 +50,50 @@ def preview(frame: Frame, limit: int = 60) -> str:
 
 def suggest(
     frame: Frame, recorded: RecordedConnection | None, conversation: RecordedConversation, matcher: Matcher
-) -> tuple[Candidate, ...]:
+) -> Suggestions:
     """Return up to three recorded frames of the same op that are nearest to `frame`, the nearest first."""
-    ranked: list[tuple[tuple[int, int, int], int, Candidate]] = []
+    ranked: list[tuple[tuple[int, int, int, int, int], int, Exchange, Difference | None]] = []
+    key = key_of(frame)
+    compared = used = 0
     for exchange in _candidates(frame, conversation):
-        difference = matcher.differs(exchange.frame, frame, Lesson())
+        difference = _difference(matcher, exchange, frame)
         field = "" if difference is None else difference.field
         common = _common(exchange.frame.subject, frame.subject)
+        same_kind = key_of(exchange.frame) == key
+        compared += same_kind
+        used += same_kind and exchange.matched is not None
         if field == "subject" and not common:
             continue
         elsewhere = recorded is None or exchange.conn != recorded.conn
-        used = exchange.matched is not None
-        rank = (_ORDER[field], -common, elsewhere + 0)
-        shown = Candidate(preview(exchange.frame), difference, used, exchange.conn)
-        ranked.append((rank, exchange.seq, shown))
+        # A frame of another object, whose identifier is known already, is further away.
+        conflict = difference is not None and bool(difference.note)
+        rank = (_ORDER[field], -common, conflict + 0, elsewhere + 0, (exchange.matched is not None) + 0)
+        ranked.append((rank, exchange.seq, exchange, difference))
     ranked.sort(key=lambda entry: entry[:2])
-    return tuple(candidate for _, _, candidate in ranked[:_SHOWN])
+    nearest = tuple(_shown(exchange, frame, found) for _, _, exchange, found in ranked[:_SHOWN])
+    return Suggestions(nearest, compared, used)
+
+
+def _difference(matcher: Matcher, exchange: Exchange, frame: Frame) -> Difference | None:
+    recorded = exchange.frame
+    if exchange.matched is not None and recorded.reply and frame.reply:
+        # Its reply subject is another request's now: that is not what makes the two differ.
+        recorded, frame = recorded._replace(reply=b""), frame._replace(reply=b"")
+    return matcher.differs(recorded, frame, Lesson())
+
+
+def _shown(exchange: Exchange, frame: Frame, difference: Difference | None) -> Candidate:
+    used = exchange.matched is not None
+    accepted = remedy(exchange.frame, frame, difference, used=used)
+    return Candidate(preview(exchange.frame), difference, used, exchange.conn, accepted)
 
 
 def _candidates(frame: Frame, conversation: RecordedConversation) -> list[Exchange]:
-    # PUB and HPUB are one kind here: a frame that lost its headers is a near one.
-    op = {Op.HPUB: Op.PUB}.get(frame.op, frame.op)
-    found: list[Exchange] = [
-        x for x in conversation.used if {Op.HPUB: Op.PUB}.get(x.frame.op, x.frame.op) == op
-    ]
+    kind, _ = key_of(frame)
+    found = [one for one in conversation.used if key_of(one.frame)[0] == kind]
     for recorded in conversation.connections.values():
-        for (kind, _), queue in recorded.exchanges.items():
-            if {Op.HPUB: Op.PUB}.get(kind, kind) == op:
+        for (other, _), queue in recorded.exchanges.items():
+            if other == kind:
                 found.extend(queue)
             if len(found) > _LOOKED_AT:
                 return found

@@ -67,8 +67,8 @@ async def test_an_unrecorded_frame_is_named_with_the_nearest_recorded_ones(tmp_p
         assert received.count(b"-ERR 'Permissions Violation for Publish to") == 2
         wrong, again = (str(mismatch) for mismatch in server.mismatches)
         assert "PUB orders.eu.1 'wrong'" in wrong
-        assert "nearest (body differs, not used): PUB orders.eu.1 'eu 1'" in wrong
-        assert "recorded, but already used: PUB orders.eu.0 'eu 0'" in again
+        assert "nearest (not used): PUB orders.eu.1 'eu 1'" in wrong
+        assert "recorded, but used already: PUB orders.eu.0 'eu 0'" in again
 
 
 @pytest.mark.server

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from natsproxy.replay.conversation.exchanges import RecordedConversation
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.server_playback.actions import Mismatch
 from natsproxy.replay.server_playback.suggestions import preview, suggest
+from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import events, hello
+from tests.replay.server_playback.playing import Play
 
 
 def one(data: bytes) -> Frame:
@@ -34,10 +42,78 @@ def test_the_nearest_differ_least() -> None:
     )
     conversation.fill()
     found = suggest(one(b"PUB a.b 1\r\n2\r\n"), None, conversation, Matcher(IdentifierMap()))
+    assert (found.compared, found.used) == (1, 0)
     assert [
         (candidate.text, candidate.difference and candidate.difference.field, candidate.used)
-        for candidate in found
+        for candidate in found.candidates
     ] == [
         ("PUB a.b '1'", "body", False),
         ("PUB a.c '2'", "subject", False),
     ]
+
+
+def test_a_repeated_request_was_used_already_whatever_its_reply_subject_is() -> None:
+    inbox = b"_INBOX.ABCDEFGHIJKLMNOPQRSTU%d"
+    play = Play([*hello(1, "a"), (1, ">", b"PUB ask %b 2\r\nhi\r\n" % (inbox % 1))])
+    play.open(1, "a")
+    for n in (2, 3):
+        play.send(1, b"PUB ask %b 2\r\nhi\r\n" % (inbox % n))
+    (mismatch,) = play.machine.mismatches
+    assert mismatch.summary == "client 'a' sent PUB ask, more often than recorded"
+    assert 'repeat="ask"' in str(mismatch)
+
+
+def test_the_nearest_is_about_the_same_object() -> None:
+    """The first one recorded is about another object, which the playback has met before."""
+    uuid = "%08d-4f89-41d3-9a0c-0305e82c3301"
+
+    def pub(subject: str, one: int, **more: int) -> bytes:
+        return encode.pub(subject.encode(), json.dumps({"id": uuid % one, **more}).encode())
+
+    play = Play(
+        [
+            *hello(1, "a"),
+            (1, ">", pub("new", 1) + pub("new", 2)),
+            (1, ">", pub("paid", 1, sum=5) + pub("paid", 2, sum=6)),
+        ]
+    )
+    play.open(1, "a")
+    play.send(1, pub("new", 11) + pub("new", 12))
+    play.send(1, pub("paid", 12, sum=7))
+    (mismatch,) = play.machine.mismatches
+    assert mismatch.summary == "/sum: 6 recorded, 7 sent: PUB paid of client 'a'"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live", "option"),
+    [
+        (b'{"a":[{"qty":1}]}', b'{"a":[{"qty":2}]}', ("like_json", "s.*.x /a/0/qty")),
+        (b'{"a":1}', b'{"a":"one"}', ("ignore_json", "s.*.x /a")),
+        (b'{"a":1}', b'{"a":1,"b":2}', ("ignore_json", "s.*.x /b")),
+        (b"one", b"two", ("ignore_bodies", "s.*.x")),
+        (b"X-Try: 1", b"X-Try: 2", ("like_headers", "X-Try")),
+        (b"X-Try: 1", b"X-Try: no", ("ignore_headers", "X-Try")),
+        (b"X-Try: 1", b"X-Other: 1", ("ignore_headers", "X-Try")),
+    ],
+)
+def test_the_option_that_accepts_a_difference_does_so(
+    recorded: bytes, live: bytes, option: tuple[str, str]
+) -> None:
+    """The second time, with it, the frame matches."""
+
+    def frame(value: bytes, one: int) -> bytes:
+        subject = b"s.%08d-4f89-41d3-9a0c-0305e82c3301.x" % one
+        if b": " not in value:
+            return encode.pub(subject, value)
+        return encode.pub(subject, headers=b"NATS/1.0\r\n%b\r\n\r\n" % value)
+
+    def play(**options: str) -> list[Mismatch]:
+        played = Play([*hello(1, "a"), (1, ">", frame(recorded, 1))], options=MatchOptions(**read(options)))
+        played.open(1, "a")
+        played.send(1, frame(live, 2))
+        return played.machine.mismatches
+
+    (mismatch,) = play()
+    assert mismatch.candidates[0].accepted == option
+    if b"X-Other" not in live:  # that one needs two
+        assert not play(**{option[0]: option[1]})
