@@ -22,7 +22,7 @@ from natsproxy.testing.harness import ProxyHarness, server_address
 from natsproxy.testing.thread import refuse_in_loop
 
 _DRAIN: Final = 2.0  # seconds for answers to the last frames of clients, at the end
-_SHOWN: Final = 20  # problems in a message
+_SHOWN: Final = 5  # problems in a message
 _SETTLE: Final = 1.0  # seconds for the player to read the last frames of clients
 
 

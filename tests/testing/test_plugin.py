@@ -312,7 +312,9 @@ def test_a_mismatch_names_what_came_near(recorded: Run, pytester: pytest.Pyteste
             "client 'shop' sent a frame more often than recorded: PUB shop 'one'",
             "  recorded, but used already: PUB shop 'one'",
             "client 'shop' sent a frame that was never recorded: PUB shop 'three'",
-            "  nearest (body differs, not used): PUB shop 'two'",
+            "  nearest (not used): PUB shop 'two'",
+            "    body: 'two' recorded, 'three' sent",
+            '    accepted with ignore_bodies="shop" (marker, TOML) or --ignore-bodies shop (*)',
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")

@@ -91,8 +91,7 @@ class Matcher:
     def _headers(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
         if not recorded.header_size and not live.header_size:
             return None
-        if recorded.headers == live.headers:
-            self.identifiers.same(live.headers, new)
+        if recorded.headers == live.headers and self.identifiers.same(live.headers, new):
             return None
         ours, theirs = headers.parse(recorded.headers), headers.parse(live.headers)
         if ours.code != theirs.code:
