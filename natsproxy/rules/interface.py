@@ -206,6 +206,10 @@ class ConnectionRules(Protocol):
         """Return the decision on `frame`, or None to pass it untouched."""
         ...
 
+    def renamed(self, subject: bytes) -> bytes | None:
+        """Return the subject under which a client's publish would go on, None where chance decides."""
+        ...
+
     def decisions(self, direction: Direction) -> object | None:
         """Return what the fast path has decided, for the native plane (`rules/engine/_decisions.pyx`).
 
@@ -256,6 +260,9 @@ class _NoRules:
         self.fired: list[Firing] = []
         self.revoked: list[tuple[bytes, str]] = []
         self.resubscribed: list[tuple[bytes, bytes]] = []
+
+    def renamed(self, subject: bytes) -> bytes | None:
+        return subject
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         return None

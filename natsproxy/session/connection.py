@@ -77,7 +77,8 @@ class ConnectionState:
         self.suspended = False
         self.our_oks = 0
         self.actions: list[Action] = []
-        context = PipeContext(settings, conn, record, budget, Secrets(), self.actions)
+        self.secrets = Secrets()
+        context = PipeContext(settings, conn, record, budget, self.secrets, self.actions)
 
         def pipe(direction: Direction) -> DirectionPipe:
             scanner = Scanner(

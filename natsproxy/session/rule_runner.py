@@ -67,6 +67,7 @@ class RuleRunner:
             self._resubscriber.begin(self.rules.resubscribed, before, now)
 
     def _listen(self) -> None:
+        self._state.secrets.renamed = self.rules.renamed
         for pipe in self._state.pipes:
             pipe.scanner.interest = self.rules.interest[pipe.direction]
 

@@ -164,6 +164,10 @@ class OneRule:
         self.view = view
         return self
 
+    def renamed(self, subject: bytes) -> bytes:
+        """Return the subject: nothing is renamed."""
+        return subject
+
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         """Ask the function."""
         assert callable(self.rule)

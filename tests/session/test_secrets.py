@@ -279,10 +279,31 @@ def test_no_secret_gets_out(
     witness.receive(direction, data[: max(0, len(data) - less)], cuts)
     witness.end(ending)
     for written in witness.everything(Selection(payloads=tuple(map(PayloadPolicy.parse, policies)))):
-        for start in range(len(SECRET) - GRAM + 1):
-            gram = SECRET[start : start + GRAM]
-            assert gram not in written
-            assert gram.hex().encode() not in written
+        _refuse_secret(written)
+
+
+def _refuse_secret(written: bytes) -> None:
+    for start in range(len(SECRET) - GRAM + 1):
+        gram = SECRET[start : start + GRAM]
+        assert gram not in written
+        assert gram.hex().encode() not in written
+
+
+@pytest.mark.parametrize(
+    "to", [CALLOUT.decode(), [{"to": CALLOUT.decode(), "weight": 50}]], ids=["sure", "chance"]
+)
+@pytest.mark.parametrize("less", [1, 2, 5, len(SECRET) - GRAM])
+def test_a_cut_publish_that_a_rule_would_rename_to_a_callout(less: int, to: object) -> None:
+    """No rule has seen it: rules decide on whole frames."""
+    witness = _Observer(
+        [{"name": "r", "kind": "rewrite", "from": "ask", "to": to, "two_way": False}], SessionSettings()
+    )
+    witness.receive(S2C, b'INFO {"server_id":"S","max_payload":1048576,"headers":true}\r\n', [])
+    witness.receive(C2S, b'CONNECT {"verbose":false,"headers":true}\r\n', [])
+    witness.receive(C2S, _message(b"PUB", b"ask", b"", b"in.0", SECRET)[:-less], [])
+    witness.end("client")
+    for written in witness.everything(Selection()):
+        _refuse_secret(written)
 
 
 _HELLO: list[Directed] = [

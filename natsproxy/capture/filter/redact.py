@@ -51,10 +51,12 @@ class Secrets:
     """The secrets of one connection: `clean` takes them out of its records.
 
     alert: True once frames that look harmless may be secret, because of frames seen before.
+    renamed: returns the subject that rules would give a client's publish, None where chance decides.
     """
 
     def __init__(self) -> None:
         self.alert = False
+        self.renamed: Callable[[bytes], bytes | None] = _kept
         self._answers = byte_table()  # subjects that callouts are answered on
         self._changed: dict[tuple[Direction, int], None] = {}  # frames that are secret in another form
 
@@ -103,6 +105,13 @@ class Secrets:
         subject = frame.subject
         return subject == CALLOUT or subject.startswith(SERVER_INBOX) or subject in self._answers
 
+    def _would_be(self, frame: Frame) -> bool:
+        """Tell whether a frame would be secret if it were whole: rules see only those that are."""
+        if frame.op not in (Op.PUB, Op.HPUB):
+            return False
+        subject = self.renamed(frame.subject)
+        return subject is None or self._is_secret(frame._replace(subject=subject))
+
     def _await(self, frame: Frame) -> None:
         if frame.reply:
             _remember(self._answers, frame.reply, Need.LINE)
@@ -112,12 +121,20 @@ class Secrets:
         """Return a record that holds no whole frame, or more than one, without its secrets."""
         data = bytes(record.data)
         begun = head(data, record.direction)
-        if begun is not None and begun.op in MESSAGE_OPS and self._is_secret(begun):
+        if (
+            begun is not None
+            and begun.op in MESSAGE_OPS
+            and (self._is_secret(begun) or self._would_be(begun))
+        ):
             return without_payload(record, begun, WITHHELD)
         clean = redact_frames(data, record.direction, self._is_secret)
         if clean == data:
             return record
         return record._replace(data=clean, flags=record.flags | Flags.REDACTED)
+
+
+def _kept(subject: bytes) -> bytes:
+    return subject
 
 
 def redact_frames(data: bytes, direction: Direction, secret: Callable[[Frame], bool] | None = None) -> bytes:

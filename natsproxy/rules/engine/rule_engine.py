@@ -112,6 +112,14 @@ class RuleEngine:
 
     # -- for the session
 
+    def renamed(self, subject: bytes) -> bytes | None:
+        """See `ConnectionRules`."""
+        rewriter = self._index.rewriter
+        found = rewriter.destination(subject) if rewriter is not None else None
+        if isinstance(found, Rule):
+            return None
+        return subject if found is None else found.subject
+
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         """Return the decision on a frame, None to pass it untouched."""
         builder = self._c2s(frame, now) if direction == C2S else self._s2c(frame, now)
