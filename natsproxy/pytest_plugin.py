@@ -8,9 +8,10 @@ option has a key in the ini file (`nats_record = once`); PYTEST_ADDOPTS sets opt
 
 The verdict on a test
 1. After its body has passed, a barrier ensures that every frame it sent was compared; frames that were never
-   recorded fail the test there.  Frames that a fixture sends later are judged at teardown.
+   recorded fail the test there.  Frames that a fixture sends later are judged at teardown.  Where the body
+   failed, the message begins with these frames, since their answers were errors.
 2. Unused recorded frames are named at the end of the run; with `--nats-strict` they fail the test.
-3. A failure has a section: path, mode, seed, differences, faults and the last frames.
+3. A failure has a section: path, mode, seed, learned values, faults and the last frames.
 4. A recording is kept if its test passed.
 All of this travels in reports, so pytest-xdist, which runs tests in workers, shows the same.
 
@@ -88,35 +89,29 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
         pytest.fail(f"{problem}\n{_RECORD_HINT}" if missing else problem, pytrace=False)
     use.tape = tape
     yield tape
-    _fail_if(tape, _close(use, tape))
+    complaint = _close(use, tape)
+    if request.config.get_verbosity() > 0 and tape.learned():
+        use.notes["learned"] = tape.learned()[:_SHOWN]
+    if complaint:
+        pytest.fail(complaint, pytrace=False)
 
 
-def _fail_if(tape: cassette, problems: list[str]) -> None:
-    """Fail a test if its cassette has problems."""
-    from natsproxy.testing.cassettes import shorten
-
-    if problems:
-        pytest.fail("\n".join([f"{tape.path}:", *shorten(problems)]), pytrace=False)
-
-
-def _close(use: _Use, tape: cassette) -> list[str]:
-    """Close a cassette, note its result for the report, and return the problems that fail its test."""
+def _close(use: _Use, tape: cassette) -> str:
+    """Close a cassette, note its result for the report, and return the message that fails its test."""
     try:
         tape.close(keep=use.passed)
     except NatsproxyError as error:
-        return [str(error)]
+        return str(error)
     if not use.passed:
-        return []
-    late, unused = tape.mismatches()[use.judged :], tape.unused()
+        return ""
+    unused = tape.unused()
     if tape.recording:
         use.notes["recorded"] = f"recorded {tape.path}"
     elif tape.added:
         use.notes["recorded"] = f"{tape.added} frames added to {tape.path}"
-    if tape.strict:
-        late += [f"recorded, but not sent by any client: {one}" for one in unused]
-    elif unused:
+    if unused and not tape.strict:
         use.notes["unused"] = [str(tape.path), len(unused), unused[:_SHOWN]]
-    return late
+    return tape.complaint(use.judged)
 
 
 @pytest.fixture
@@ -151,26 +146,41 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that passed but whose client sent frames that were never recorded."""
-    result = yield
-    use = item.stash[_USE]
-    if use.tape is not None and not use.tape.recording:
-        found = _sent_so_far(use.tape)
-        use.judged = len(found)
-        _fail_if(use.tape, found)
+    """Fail a test whose client sent frames that were never recorded, and begin its message with them."""
+    use, result, failure = item.stash[_USE], None, None
+    try:
+        result = yield
+    except (Exception, pytest.fail.Exception) as error:
+        tape = use.tape
+        expected = isinstance(error, pytest.xfail.Exception) or item.get_closest_marker("xfail") is not None
+        # A debugger starts at the place of the failure.
+        if expected or item.config.getoption("usepdb", False) or tape is None or not tape.mismatches():
+            raise
+        shown = item.repr_failure(pytest.ExceptionInfo.from_exception(error))
+        failure = f"{_complaint(use, tape)}\n\nand then the test failed:\n{shown}"
+    else:
+        if use.tape is not None and not use.tape.recording:
+            failure = _complaint(use, use.tape, wait=True)
+    if failure:  # outside the except block, so that pytest shows no chain of exceptions
+        pytest.fail(failure, pytrace=False)
     return result
 
 
-def _sent_so_far(tape: cassette) -> list[str]:
-    """Return the mismatches of every frame that was sent so far."""
+def _complaint(use: _Use, tape: cassette, *, wait: bool = False) -> str:
+    """Return the message about frames that were never recorded, and remember that it was given.
+
+    wait: until all frames that were sent so far were compared.
+    """
     from natsproxy.testing import WaitTimeout
 
     try:
         with suppress(WaitTimeout):  # a fault may hold the answer back; teardown judges the rest
-            tape.barrier(_BARRIER)
+            if wait:
+                tape.barrier(_BARRIER)
     except NatsproxyError as error:
-        return [str(error)]
-    return tape.mismatches()
+        return str(error)
+    use.judged = len(tape.mismatches())
+    return tape.complaint(strict=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -211,7 +221,7 @@ class _Summary:
             self.notes.append((report.nodeid, notes))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the new recordings and the unused frames."""
+        """Print the new recordings and the unused frames; with -v the learned values."""
         if not self.notes:
             return
         terminalreporter.section("natsproxy")
@@ -224,3 +234,5 @@ class _Summary:
                 more = [f"and {count - len(shown)} more"] if count > len(shown) else []
                 for line in (*shown, *more):
                     terminalreporter.write_line(f"  {line}")
+            for line in notes.get("learned", ()):
+                terminalreporter.write_line(f"{nodeid}: learned: {line}")

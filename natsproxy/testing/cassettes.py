@@ -22,18 +22,13 @@ from natsproxy.testing.harness import ProxyHarness, server_address
 from natsproxy.testing.thread import refuse_in_loop
 
 _DRAIN: Final = 2.0  # seconds for answers to the last frames of clients, at the end
-_SHOWN: Final = 5  # problems in a message
+_SHOWN: Final = 5  # problems in a message: one mismatch may cause a thousand
+_LEARNED: Final = 20  # places of learned values in a report
 _SETTLE: Final = 1.0  # seconds for the player to read the last frames of clients
 
 
 class CassetteMismatch(AssertionError, NatsproxyError):
     """The program under test sent frames that were never recorded; the message names the nearest ones."""
-
-
-def shorten(found: list[str]) -> list[str]:
-    """Return the first problems and the number of the others: one mismatch may cause a thousand."""
-    more = len(found) - _SHOWN
-    return found if more <= 0 else [*found[:_SHOWN], f"... and {more} more"]
 
 
 class cassette(ProxyHarness):
@@ -96,16 +91,21 @@ class cassette(ProxyHarness):
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(keep=exc_type is None)
-        if exc_type is None:
-            self.check()
+        self._judge(error)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._keep = exc_type is None
         await self._thread.stop_async()
-        if exc_type is None:
+        self._judge(error)
+
+    def _judge(self, error: BaseException | None) -> None:
+        """Raise CassetteMismatch, or add the mismatches to the error that they probably caused."""
+        if error is None:
             self.check()
+        elif self.mismatches():
+            error.add_note(self.complaint(strict=False))
 
     def close(self, *, keep: bool = True) -> None:
         """Stop without a check; idempotent.  keep: False throws the recording away."""
@@ -142,24 +142,38 @@ class cassette(ProxyHarness):
         found = self._thread.call(find) if self._thread.running else find()
         return [preview(one.frame) for one in found]
 
-    def problems(self) -> list[str]:
-        """Return the problems that `check` would raise."""
-        found = self.mismatches()
-        if self.strict:
-            found += [f"recorded, but not sent by any client: {one}" for one in self.unused()]
-        return found
+    def learned(self) -> list[str]:
+        """Return the places of values that differ from run to run, each with the first pair of values."""
+        played = None if self._use is None else self._use.played
+        found = {} if played is None else played.machine.identifiers.learned
+        return [str(one) for one in list(found.values())]
+
+    def complaint(self, since: int = 0, *, strict: bool | None = None) -> str:
+        """Return the message of a failure, `""` where there is none; its first line is the first cause.
+
+        since: the number of mismatches that count no more.  strict: that of the cassette, if not given.
+        """
+        played = None if self._use is None else self._use.played
+        found = [] if played is None else list(played.mismatches)[since:]
+        lines = [str(one) for one in found]
+        if self.strict if strict is None else strict:
+            lines += [f"recorded, but not sent by any client: {one}" for one in self.unused()]
+        more = [f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        head = [one.summary for one in found[:1]] or [line.partition("\n")[0] for line in lines[:1]]
+        return "\n".join([*head, f"{self.path}:", *lines[:_SHOWN], *more]) if lines else ""
 
     def check(self) -> None:
-        """Raise CassetteMismatch if there are any problems."""
-        found = self.problems()
-        if found:
-            raise CassetteMismatch("\n".join([f"{self.path}:", *shorten(found)]))
+        """Raise CassetteMismatch for frames never recorded, and with `strict` for those not used."""
+        complaint = self.complaint()
+        if complaint:
+            raise CassetteMismatch(complaint)
 
     def failure_report(self, count: int = 20) -> str:
-        """Return the text beside a failed test: mismatches, faults, firings, the last `count` frames."""
+        """Return the text beside a failed test: learned values, faults, firings, the last `count` frames."""
         end = ", recording: kept only if the test passes" if self.recording else ""
         head = f"cassette {self.path}, mode {self.mode}, seed {self.seed}{end}"
-        return "\n".join([head, *shorten(self.mismatches()), super().failure_report(count)])
+        learned = [f"learned: {one}" for one in self.learned()[:_LEARNED]]
+        return "\n".join([head, *learned, super().failure_report(count)])
 
 
 async def _settled(used: CassetteUse) -> None:

@@ -131,6 +131,7 @@ def test_an_unrecorded_frame_is_raised_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(CassetteMismatch) as caught, cassette(path, seed=9) as tape:
         assert b"-ERR 'Permissions Violation" in asyncio.run(publish(tape.url, b"2"))
     assert str(caught.value) == (
+        "body: '1' recorded, '2' sent: PUB x of client 'a'\n"
         f"{path}:\nclient 'a' sent a frame that was never recorded: PUB x '2'\n"
         "  nearest (not used): PUB x '1'\n"
         "    body: '1' recorded, '2' sent\n"
@@ -139,8 +140,7 @@ def test_an_unrecorded_frame_is_raised_at_the_end(tmp_path: Path) -> None:
         "  recorded on this subject: 1 frames, 0 of them used"
     )
     report = tape.failure_report()
-    head = f"cassette {path}, mode none, seed 9\n"
-    assert report.startswith(head + "client 'a' sent a frame that was never recorded")
+    assert report.startswith(f"cassette {path}, mode none, seed 9\n")
     assert "#1 s2c -ERR" in report
 
 
@@ -154,7 +154,7 @@ def test_a_thousand_complaints_are_not_all_shown(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[-1] == f"... and {len(found) - 5} more"
     assert sum(" sent a frame " in line for line in lines) == 5
-    assert len(tape.problems()) == len(found) > 20
+    assert len(found) > 20
 
 
 def test_strict_also_wants_everything_used(tmp_path: Path) -> None:
@@ -170,6 +170,17 @@ def test_strict_also_wants_everything_used(tmp_path: Path) -> None:
 def test_an_error_of_the_block_comes_before_its_judgement(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="mine"), cassette(hand_made(tmp_path), strict=True):
         raise RuntimeError("mine")
+
+
+def test_an_error_of_the_block_names_the_mismatches_before_it(tmp_path: Path) -> None:
+    def fail(url: str) -> None:
+        asyncio.run(publish(url, b"2"))
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine") as caught, cassette(hand_made(tmp_path)) as tape:
+        fail(tape.url)
+    (note,) = caught.value.__notes__
+    assert note.startswith("body: '1' recorded, '2' sent: PUB x of client 'a'\n")
 
 
 def test_body_matchers(tmp_path: Path) -> None:

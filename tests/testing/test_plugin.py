@@ -320,6 +320,78 @@ def test_a_mismatch_names_what_came_near(recorded: Run, pytester: pytest.Pyteste
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
+ASK = """
+    import asyncio, json, os, uuid
+    import nats
+    import pytest
+
+    async def ask(url, **more):
+        nc = await nats.connect(url, name="shop", allow_reconnect=False)
+        try:
+            async def answer(message):
+                await message.respond(json.dumps({"for": json.loads(message.data)["id"]}).encode())
+            await nc.subscribe("ask", cb=answer)
+            order = {"id": str(uuid.uuid4()), **more}
+            reply = await nc.request("ask", json.dumps(order).encode(), timeout=30)
+            assert json.loads(reply.data)["for"] == order["id"]
+        finally:
+            await nc.close()
+
+    def test_order(nats_cassette):
+        asyncio.run(ask(nats_cassette.url, qty=int(os.environ["QTY"])))
+"""
+
+
+@pytest.mark.server
+def test_a_failure_begins_with_the_mismatch_that_caused_it(
+    run: Run, pytester: pytest.Pytester, nats_server: NatsServer
+) -> None:
+    """The identifier may differ; the request that does ends at once, long before its time-out."""
+    pytester.makepyfile(test_order=ASK)
+    run("--nats-record=once", f"--nats-upstream={nats_server.url}", QTY="3").assert_outcomes(passed=1)
+    played = run("-v", QTY="3")
+    played.assert_outcomes(passed=1)
+    played.stdout.fnmatch_lines(["*test_order: learned: ask /id ????????... -> ????????..."])
+    result = run("-rf", QTY="4")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "/qty: 3 recorded, 4 sent: PUB ask of client 'shop'",
+            "*test_order.ncap:",
+            "client 'shop' sent a frame that was never recorded: PUB ask *",
+            "  nearest (not used): PUB ask *",
+            "    /qty: 3 recorded, 4 sent",
+            '    accepted with like_json="ask /qty" (marker, TOML) or --like-json *',
+            "and then the test failed:",
+            "*NoRespondersError*",
+            "*-- natsproxy --*",
+            "*short test summary info*",
+            "FAILED test_order.py::test_order - Failed: /qty: 3 recorded, 4 sent: PUB ask *",
+        ]
+    )
+    marked = ASK.replace(
+        "    def test_order", '    @pytest.mark.nats_cassette(like_json="ask /qty")\n    def test_order'
+    )
+    pytester.makepyfile(test_order=marked)
+    run(QTY="4").assert_outcomes(passed=1)
+
+
+@pytest.mark.server
+def test_an_expected_failure_stays_what_it_is(recorded: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_order="""
+        import asyncio, pytest
+        from shop import send
+
+        @pytest.mark.xfail(raises=ZeroDivisionError, strict=True)
+        def test_order(nats_cassette):
+            asyncio.run(send(nats_cassette.url, b"three"))
+            1 / 0
+        """
+    )
+    recorded().assert_outcomes(xfailed=1)
+
+
 @pytest.mark.server
 def test_unused_recordings_are_named_and_strict_fails_on_them(recorded: Run) -> None:
     result = recorded(BODIES="one")
