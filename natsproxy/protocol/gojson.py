@@ -24,7 +24,7 @@ _ESCAPES: Final = str.maketrans(
 _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
 # Lone halves of surrogate pairs, those of "surrogateescape" included.
 _HALVES: Final = re.compile("[\ud800-\udfff]")
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 
 def fold(key: str) -> str:

@@ -43,6 +43,7 @@ if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
         _selection = None
 
 MESSAGES: Final = op_mask(*MESSAGE_OPS)
+_SCRUBBED: Final = Interest((Clause(MESSAGES | op_mask(Op.SUB, Op.ERR), Need.PAYLOAD),))
 _GREETING: Final = op_mask(Op.INFO, Op.CONNECT)
 _ACTIONS = ("keep", "hash", "truncate", "drop")
 
@@ -133,10 +134,8 @@ class RecordingFilter:
         if cut:
             clauses.append(Clause(MESSAGES, Need.LINE, cut))
         self._scrubber = Scrubber(selection.filters) if selection.filters else None
-        if self._scrubber is not None:
-            clauses.append(Clause(MESSAGES | op_mask(Op.SUB, Op.ERR), Need.PAYLOAD))
-        self._interest = Interest(tuple(clauses))
-        self.everything = not (clauses or selection.connections)
+        self._interest = Interest(tuple(clauses)) if clauses else None
+        self.everything = not (clauses or selection.connections or self._scrubber)
         self.native: Any = None if _selection is None else _selection.SelectionFilter(self, selection)
         self.in_python = bool(self._scrubber or (clauses and self.native is None))
 
@@ -198,14 +197,18 @@ class RecordingFilter:
             if one is not None:
                 yield one
             return
+        scrubs = self._scrubber is not None and self._scrubber.may_touch(bytes(record.data))
+        interest = _SCRUBBED if scrubs else self._interest
+        if interest is None:
+            yield record
+            return
         scanner = Scanner(
-            record.direction, self._interest, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
+            record.direction, interest, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
         )
-        found = (
-            piece if frame is None else self._one(piece, frame) for piece, frame in pieces(record, scanner)
-        )
+        parts = pieces(record, scanner)
+        found = (part if frame is None else self._one(part, frame) for part, frame in parts)
         kept = (one for one in found if one is not None)
-        yield from kept if self._scrubber is None else joined(kept)
+        yield from joined(kept) if scrubs else kept
 
     def _one(self, record: Frames, frame: Frame) -> Frames | None:
         """Return the record of one frame as it is to be written; None where it is left out."""

@@ -9,7 +9,8 @@ Theory
    JetStream API.  Each of them is looked at.
 4. Where it is not known that a value is none of these, it goes: JSON that does not parse, the payload of a
    frame that is not whole, a control line that is not whole if subjects are secret.
-5. The same input gives the same output, and a second pass changes nothing: so a live frame is compared with a
+5. A record of frames in which no word of a filter occurs is kept unread: nearly all of them.
+6. The same input gives the same output, and a second pass changes nothing: so a live frame is compared with a
    recorded one after the same pass over both.
 """
 
@@ -41,6 +42,10 @@ _FILTERED: Final = FILTERED.encode()
 _MOST: Final = 65_536  # requests whose answers are awaited
 _WORD: Final = re.compile(rb"[^\s'\",;]+")
 _WILD: Final = (b"*", b">")
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9_-]+")
+_IN_BASE64: Final = b"stream_msg_get_response"
+_ODD: Final = (b"\\u", b"\0", "\u017f".encode(), "\u212a".encode())
+"""Signs of JSON in which words may be written in another way: escapes, UTF-16, letters that fold to ASCII."""
 _LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+")
 
 
@@ -51,9 +56,19 @@ class Scrubber:
         self._filters = filters
         self._scoped = any(place.subject != b">" for place in filters.json)
         self._requests: dict[bytes, bytes] = {}
+        self._words = _words(filters)
+
+    def may_touch(self, data: bytes) -> bool:
+        """Tell whether `frame` may change one of these frames, or remember it."""
+        if self._words is None or any(odd in data for odd in _ODD):
+            return True
+        lower = data.lower()
+        return any(word in lower for word in self._words)
 
     def frame(self, frame: Frame) -> bytes:
         """Return the bytes of a whole frame without filtered values."""
+        if not self.may_touch(frame.raw):
+            return frame.raw
         if frame.op == Op.ERR:
             text = self.text(frame.args)
             return frame.raw if text == frame.args else encode.err(text.strip(b"'"))
@@ -198,6 +213,24 @@ class Scrubber:
             secret = matches_any(name.strip().decode("latin-1"), self._filters.headers)
             new = b" " + _FILTERED if secret else _WORD.sub(lambda found: self.subject(found[0]), value)
             yield name + colon + new + rest[len(value) :]
+
+
+def _words(filters: Filters) -> tuple[bytes, ...] | None:
+    """Return words of which one, in lower case, is in each frame that a filter is about; None without them.
+
+    They are letters and digits, so that only an escape or another encoding can hide them (`_ODD`).
+    """
+    names = [max(map(_word, glob.encode().split(b"*")), key=len) for glob in filters.headers]
+    for place in filters.json:
+        names.append(max((_word(name.encode("utf-8", "replace")) for name in place.pointer or ()), key=len))
+        if place.subject != b">":
+            names.append(max(map(_word, place.subject.split(b".")), key=len))
+    names += [max(map(_word, pattern.split(b".")), key=len) for pattern in filters.subjects]
+    return (*dict.fromkeys(names), _IN_BASE64) if all(names) else None
+
+
+def _word(text: bytes) -> bytes:
+    return text.lower() if _PLAIN.fullmatch(text) and not text.isdigit() else b""
 
 
 def _remember(known: MutableMapping[bytes, bytes], key: bytes, value: bytes) -> None:

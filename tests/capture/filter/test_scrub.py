@@ -59,6 +59,7 @@ def body(raw: bytes) -> bytes:
         (b'[{"card":1}]', b'[{"card":1}]'),
         (b'{"sub":{"card":1}}', b'{"sub":{"card":1}}'),
         (b'{"card":"4111"', b'"[filtered]"'),
+        (rb'{"c\u0061rd":"4111"', b'"[filtered]"'),
         (b'{"card":"4111"} {}', b'"[filtered]"'),
         (b"\xef\xbb\xbf" + b'{"card":1}', b'"[filtered]"'),
         ('{"card":1}'.encode("utf-16"), b'"[filtered]"'),
@@ -99,6 +100,23 @@ def test_headers() -> None:
     secrets = b"AUTHORIZATION: [filtered]\r\nX-Secret-A : [filtered]\r\n"
     assert frame.headers == HEAD + secrets + b"Other: v\r\n more\r\nTo: vault.[filtered]\r\n\r\n"
     assert frame.body == b"hi"
+
+
+@pytest.mark.parametrize(
+    ("filters", "sent"),
+    [
+        (Filters(headers=("*",)), encode.pub(b"a", headers=HEAD + b"B: c\r\n\r\n")),
+        (Filters(headers=("x-*-key",)), encode.pub(b"a", headers=HEAD + b"X-My-Key: c\r\n\r\n")),
+        (Filters(json=(parse_pointer("/0"),)), encode.pub(b"a", b"[1]")),
+        (Filters(json=(parse_pointer("/*/2/*"),)), encode.pub(b"a", b'{"a":[0,0,[1]]}')),
+        (Filters(json=(parse_pointer("/a b"),)), encode.pub(b"a", b'{"A B":1}')),
+        (Filters(json=(parse_pointer("/key"),)), encode.pub(b"a", '{"\u212aey":1}'.encode())),
+        (Filters(json=(parse_pointer("/\u00e9"),)), encode.pub(b"a", '{"\u00c9":1}'.encode())),
+        (Filters(subjects=(b"*.*",)), encode.pub(b"a.b")),
+    ],
+)
+def test_places_without_a_plain_word(filters: Filters, sent: bytes) -> None:
+    assert scrubbed(sent, filters=filters) != sent
 
 
 @pytest.mark.parametrize(
@@ -210,6 +228,7 @@ _json = st.sampled_from(
         f'{{"items":[{{"pin":"{SECRET}"}},{{"q":1}}]}}',
         f'  {{"card" :["{SECRET}"],"card":"{SECRET}"}}',
         f'{{"card":"{SECRET}"',
+        f'{{"\\u0063ard":"{SECRET}"}}',
         '[1,{"card":"no secret here"}]',
     ]
 ).map(str.encode)
