@@ -6,18 +6,22 @@ import os
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import click
 import trio
 
-from natsproxy.addresses import Address
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
-from natsproxy.cli.params import URL, Seconds, parse_address
+from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.row_options import tls_options
 from natsproxy.cli.to_client import report_cassette, say_added
+from natsproxy.config.legs import legs
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, Exit
-from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, use
+from natsproxy.replay.between import inner_address, offered, reached
+from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.match_options import Given
 
 
@@ -28,20 +32,30 @@ def cassette() -> None:
 
 @cassette.command(context_settings={"allow_interspersed_args": False})
 @click.option("--mode", default="none", show_default=True, metavar="MODE", help=f"{', '.join(MODES)}.")
-@click.option("--upstream", metavar=URL, help="The server to record from.")
+@click.option("--upstream", metavar=URL, help="The server to record from: nats://HOST:PORT, tls://, ...")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The address for the program, or tls://HOST:PORT.",
+)
 @click.option("--strict", is_flag=True, help="Also fail if a recorded frame was not used.")
 @click.option("--timeout", type=Seconds(), default="600", show_default=True, help="The longest run.")
 @match_options
+@tls_options(listen=True)
 @click.argument("capture", type=FilePath())
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     mode: str,
     upstream: str | None,
+    listen: str,
     strict: bool,
     timeout: float,
     capture: Path,
     command: tuple[str, ...],
     options: Given,
+    tls: dict[str, Any],
 ) -> None:
     """Run a program against a capture.
 
@@ -64,8 +78,9 @@ def run(
         )
     if not command:
         raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
-    address = parse_address(upstream, "--upstream") if upstream else None
-    stopped = run_stoppable(partial(_run, outcome, capture, mode, address, options, list(command), timeout))
+    server = parse_server(upstream, "--upstream") if upstream else None
+    ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
+    stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, list(command), timeout))
     if stopped or outcome.code is None:
         raise SystemExit(Exit.STOPPED)
     wrong = outcome.cassette is not None and _report(capture, outcome.cassette, strict)
@@ -95,14 +110,19 @@ async def _run(
     outcome: _Outcome,
     capture: Path,
     mode: str,
-    upstream: Address | None,
+    ends: ProxySettings,
     options: Given,
     command: list[str],
     limit: float,
 ) -> None:
-    async with use(capture, parse_mode(mode), upstream=upstream, options=options) as cassette:
+    known, inner = parse_mode(mode), inner_address(ends)
+    async with (
+        reached(ends, now=not plays(capture, known)) as upstream,
+        use(capture, known, upstream=upstream, options=options, listen=inner) as cassette,
+        offered(ends, cassette.address) as url,
+    ):
         outcome.cassette = cassette
-        environment = {**os.environ, "NATS_URL": cassette.url}
+        environment = {**os.environ, "NATS_URL": url}
         with trio.move_on_after(limit) as scope:
             try:
                 done: CompletedProcess[bytes] = await trio.run_process(command, env=environment, check=False)

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import click
 
-from natsproxy import addresses
-from natsproxy.addresses import Address
 from natsproxy.cli.paths import FilePath
-from natsproxy.config.option import duration
+from natsproxy.config.option import duration, listen, server
+from natsproxy.config.settings import Listener, Server
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.replay.client_playback import credentials as creds
 
-URL: Final = "nats://HOST:PORT"
+URL: Final = "URL"
+"""The placeholder of a server: nats://HOST:PORT, or another of its schemes."""
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
@@ -50,15 +50,23 @@ class Speed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return speed
 
 
-def parse_address(text: str, option: str) -> Address:
-    """Return the address that an option names; a user and a password in it are ignored.
+def parse_server(text: str, option: str) -> Server:
+    """Return the server that an option names; a user and a password in its URL are ignored.
 
     Raises ConfigError that names the option.
     """
     try:
-        return addresses.parse_address(text, host="127.0.0.1", credentials=True)
+        return server(text, credentials=True)
     except ValueError as error:
         raise ConfigError(f"{option} {error}") from None
+
+
+def parse_listener(text: str) -> Listener:
+    """Return the listener that `--listen` names.  Raises ConfigError."""
+    try:
+        return listen(text)
+    except ValueError as error:
+        raise ConfigError(f"--listen {error}") from None
 
 
 def parse_credentials(options: dict[str, Any]) -> creds.ReplayCredentials:

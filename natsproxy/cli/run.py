@@ -15,47 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import Service
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
 from natsproxy.config.identity import read_identity
 from natsproxy.config.options import OPTIONS
-from natsproxy.config.row import Option
-from natsproxy.errors import ConfigError, Exit
+from natsproxy.errors import Exit
 from natsproxy.log import LogFile, logger
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.systemd import Notifier, passed_sockets
-
-
-class _OptionType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
-    """A parameter type that reads values with the function of a table row."""
-
-    def __init__(self, option: Option) -> None:
-        self.name = option.metavar
-        self._read = option.read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return self._read(value)
-        except (ValueError, ConfigError) as error:
-            self.fail(str(error), param, ctx)
-
-    def split_envvar_value(self, rv: str) -> list[str]:
-        """Return the values of a variable: words, or lines where a value may have blanks."""
-        return rv.splitlines() if " " in self.name else rv.split()
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Complete file names, or the words of a metavar such as `none|zstd`."""
-        if self.name in ("FILE", "PATH"):
-            return [CompletionItem(incomplete, type="file")]
-        words = self.name.split("|") if "|" in self.name else []
-        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 class _StrictCommand(click.Command):
@@ -80,7 +52,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         name = f"--{option.name}"
         short = {"listen": ["-l"], "upstream": ["-u"]}.get(option.name, [])
         attributes: dict[str, Any] = {
-            "type": _OptionType(option),
+            "type": OptionType(option),
             "multiple": option.many,
             "metavar": option.metavar,
         }

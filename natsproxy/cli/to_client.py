@@ -16,10 +16,14 @@ from natsproxy.addresses import Address
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.match_options import match_options
-from natsproxy.cli.params import URL, Seconds, parse_address, report_options, show_facts
+from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.row_options import tls_options
+from natsproxy.config.legs import legs
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
+from natsproxy.replay.between import inner_address, offered, reached
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.diff.normalize import parse_ignore
@@ -29,7 +33,7 @@ from natsproxy.replay.server_playback.server import CassetteServer
 from natsproxy.replay.server_playback.suggestions import preview
 
 _SHOWN = 5  # lines of one kind that are printed
-_Entrance = Callable[[], AbstractAsyncContextManager[Address]]
+_Entrance = Callable[[], AbstractAsyncContextManager[str]]
 
 
 @click.command("to-client")
@@ -39,7 +43,7 @@ _Entrance = Callable[[], AbstractAsyncContextManager[Address]]
     default="127.0.0.1:4222",
     show_default=True,
     metavar="HOST:PORT",
-    help="The address for clients.",
+    help="The address for clients, or tls://HOST:PORT.",
 )
 @click.option(
     "--unrecorded",
@@ -66,6 +70,7 @@ _Entrance = Callable[[], AbstractAsyncContextManager[Address]]
 @click.option("--stay", is_flag=True, help="Serve until stopped, even after everything was played.")
 @match_options
 @report_options
+@tls_options(listen=True)
 def to_client(
     capture: Path,
     listen: str,
@@ -77,6 +82,7 @@ def to_client(
     ignored: tuple[str, ...],
     as_json: bool,
     quiet: bool,
+    tls: dict[str, Any],
     **options: Any,
 ) -> None:
     """Play the server to live clients, whose frames are matched with the recorded ones.
@@ -92,14 +98,15 @@ def to_client(
     natsproxy replay to-client traffic.ncap --unrecorded record --upstream nats://127.0.0.1:4223
     """
     found, stalled = None, ""
-    ignore, address = parse_ignore(ignored), parse_address(listen, "--listen")
-    behind = parse_address(upstream, "--upstream") if upstream else None
+    ignore, behind = parse_ignore(ignored), parse_server(upstream, "--upstream") if upstream else None
+    ends = legs(tls, listen=parse_listener(listen), upstream=behind)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
         # The proxy that records takes the address for clients; the server then has any free port.
-        inner = address if observed is None else Address()
-        server = CassetteServer(capture, listen=inner, upstream=behind, **options)
-        entrance = partial(_entrance, server, observed, address)
+        inner = inner_address(ends) if observed is None else Address()
+        plain = None if behind is None else behind.address
+        server = CassetteServer(capture, listen=inner, upstream=plain, **options)
+        entrance = partial(_entrance, server, observed, ends)
         try:
             stopped = run_stoppable(partial(_serve, server, entrance, None if stay else timeout, quiet))
         except Stalled as error:
@@ -122,13 +129,18 @@ def to_client(
 
 
 @asynccontextmanager
-async def _entrance(server: CassetteServer, observed: Path | None, listen: Address) -> AsyncIterator[Address]:
-    """Yield the address for clients: of the server itself, or of a proxy that records it."""
-    if observed is None:
-        yield server.address
-        return
-    async with observe(observed, server.address, listen, server.options) as proxy:
-        yield proxy.listen[0]
+async def _entrance(server: CassetteServer, observed: Path | None, ends: ProxySettings) -> AsyncIterator[str]:
+    """Yield the URL for clients: of the server itself, or of a proxy that records it."""
+    async with reached(ends) as server.upstream:
+        if observed is None:
+            async with offered(ends, server.address) as url:
+                yield url
+            return
+        async with (
+            observe(observed, server.address, inner_address(ends), server.options) as proxy,
+            offered(ends, proxy.listen[0]) as url,
+        ):
+            yield url
 
 
 async def _serve(server: CassetteServer, entrance: _Entrance, idle: float | None, quiet: bool) -> None:
@@ -136,8 +148,8 @@ async def _serve(server: CassetteServer, entrance: _Entrance, idle: float | None
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve)
         failure: NatsproxyError | None = None
-        async with entrance() as address:
-            click.echo(f"playing {server.path} on nats://{address}", err=True)
+        async with entrance() as url:
+            click.echo(f"playing {server.path} on {url}", err=True)
             if idle is None:
                 await trio.sleep_forever()
 

@@ -15,14 +15,18 @@ from natsproxy.cli.params import (
     URL,
     Seconds,
     Speed,
-    parse_address,
     parse_connections,
     parse_credentials,
+    parse_server,
     report_options,
     show_facts,
 )
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.row_options import tls_options
+from natsproxy.config.legs import legs
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, Exit
+from natsproxy.replay.between import reached
 from natsproxy.replay.client_playback.dry_run import examine
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.diff.compare import compare
@@ -33,7 +37,7 @@ _SHOWN = 20  # missing messages that are printed
 
 @click.command("to-server")
 @click.argument("capture", type=FilePath())
-@click.option("--to", "target", metavar=URL, help="The server.")
+@click.option("--to", "target", metavar=URL, help="The server: nats://HOST:PORT, tls://, ws:// or wss://.")
 @click.option("--speed", type=Speed(), default="1", show_default=True, help="A factor, or max.")
 @click.option("--user", help="USER:PASSWORD, or a token, to connect with.")
 @click.option("--creds", type=FilePath(), help="A .creds file to connect with.")
@@ -57,6 +61,7 @@ _SHOWN = 20  # missing messages that are printed
 )
 @click.option("--dry-run", is_flag=True, help="Send nothing; show duration, counts and doubts.")
 @report_options
+@tls_options(listen=False)
 def to_server(
     capture: Path,
     target: str | None,
@@ -66,6 +71,7 @@ def to_server(
     ignored: tuple[str, ...],
     record: Path | None,
     quiet: bool,
+    tls: dict[str, Any],
     **options: Any,
 ) -> None:
     """Play the clients: one live connection per recorded one.
@@ -90,9 +96,10 @@ def to_server(
     ignore = parse_ignore(ignored)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
-        job = ReplayJob(capture, parse_address(target, "--to"), _replay_options(options), observed)
+        job = ReplayJob(capture, _replay_options(options), observed)
+        ends = legs(tls, upstream=parse_server(target, "--to"))
         progress = partial(_progress, f"{capture.name} -> {target}", job)
-        stopped = run_stoppable(partial(with_progress, job.run, progress, quiet))
+        stopped = run_stoppable(partial(with_progress, partial(_run, job, ends), progress, quiet))
         found = compare(capture, observed, ignore) if report and observed is not None else None
     if found is None or not as_json:
         show_facts(job.facts(), as_json)
@@ -104,6 +111,12 @@ def to_server(
         raise SystemExit(Exit.STOPPED)
     same = not job.missing and (found is None or found.same)
     raise SystemExit(Exit.OK if same else Exit.FOUND_WRONG)
+
+
+async def _run(job: ReplayJob, ends: ProxySettings) -> None:
+    async with reached(ends, now=True) as server:
+        assert server is not None
+        await job.run(server)
 
 
 def _replay_options(options: dict[str, Any]) -> ReplayOptions:

@@ -20,14 +20,12 @@ from natsproxy.capture.filter.filters import Filters
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.identity import identity_files, read_identity
+from natsproxy.config.legs import tls_settings
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.settings import (
-    HandshakeFirst,
     Keep,
     ProxySettings,
     RecordSettings,
-    TlsSettings,
-    UpstreamTls,
 )
 from natsproxy.errors import ConfigError
 from natsproxy.rules.file.parser import ONE_TABLE, load, parse_rules
@@ -150,7 +148,7 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
                 raise ConfigError(f"upstream {address} is natsproxy's own address: name the server")
         if server in o["upstream"][:number]:
             raise ConfigError(f"upstream {server} is given twice")
-    _check_tls(o)
+    tls, upstream_tls = tls_settings(o)
     known, users = read_identity(o)
     return ProxySettings(
         listen=tuple(o["listen"]),
@@ -173,24 +171,8 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
         queue_bytes=o["queue"],
         buffers=o["buffers"],
         drain=o["drain"],
-        tls=TlsSettings(
-            cert=o["tls_cert"],
-            key=o["tls_key"],
-            ca=o["tls_ca"],
-            handshake_first=o["tls_handshake_first"],
-            timeout=o["tls_timeout"],
-            min_version=o["tls_min_version"],
-            ciphers=o["tls_ciphers"],
-            allow_non_tls=o["allow_non_tls"],
-        ),
-        upstream_tls=UpstreamTls(
-            cert=o["upstream_tls_cert"],
-            key=o["upstream_tls_key"],
-            ca=o["upstream_tls_ca"],
-            name=o["upstream_tls_name"],
-            handshake_first=o["upstream_tls_handshake_first"],
-            insecure=o["upstream_tls_insecure"],
-        ),
+        tls=tls,
+        upstream_tls=upstream_tls,
         seed=o["seed"],
         identity=known,
         identity_files=identity_files(o),
@@ -201,23 +183,6 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
 
 
 _VERSIONS = {None: None, "v1": 1, "v2": 2}  # of the PROXY protocol
-
-
-def _check_tls(o: Mapping[str, Any]) -> None:
-    """Raise ConfigError for settings of TLS that would have no effect, and for a missing certificate."""
-    listens = any(listener.tls for listener in o["listen"])
-    if listens and o["tls_cert"] is None:
-        raise ConfigError("tls-cert is missing: a tls:// listener needs a certificate")
-    if not listens and any(o[name] is not None for name in ("tls_cert", "tls_key", "tls_ca")):
-        raise ConfigError("tls-cert, tls-key and tls-ca are for tls:// listeners, and there is none")
-    if o["allow_non_tls"] and not any(listener.scheme == "tls" for listener in o["listen"]):
-        raise ConfigError("allow-non-tls is for tls:// listeners, and there is none")
-    if o["allow_non_tls"] and o["tls_handshake_first"] == HandshakeFirst():
-        raise ConfigError("allow-non-tls needs INFO first: make tls-handshake-first off, auto or a duration")
-    if o["upstream_tls_key"] is not None and o["upstream_tls_cert"] is None:
-        raise ConfigError("upstream-tls-key is given without upstream-tls-cert")
-    if o["upstream_tls_handshake_first"] and not all(server.tls for server in o["upstream"]):
-        raise ConfigError("upstream-tls-handshake-first is for tls:// servers only")
 
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")

@@ -46,11 +46,20 @@ _PORTS: Final = {"ws": 80, "wss": 443}
 
 def upstream(value: Any) -> Server:
     """Return the server of SCHEME://HOST[:PORT] or HOST:PORT."""
-    text = values.text(value)
-    scheme = text.partition("://")[0] if "://" in text else None
     # A bare word is a mistake more often than a host, and the proxy would wait for it in vain.
-    port = None if scheme is None else _PORTS.get(scheme, NATS_PORT)
-    address = parse_address(text, host="127.0.0.1", port=port, schemes=SERVER_SCHEMES)
+    return server(values.text(value), port=None)
+
+
+def server(text: str, *, port: int | None = NATS_PORT, credentials: bool = False) -> Server:
+    """Return the server of a URL.
+
+    port: where it has neither scheme nor port.  credentials: it may have a user, which is ignored.
+    """
+    scheme = text.partition("://")[0] if "://" in text else None
+    port = port if scheme is None else _PORTS.get(scheme, NATS_PORT)
+    address = parse_address(
+        text, host="127.0.0.1", port=port, credentials=credentials, schemes=SERVER_SCHEMES
+    )
     return Server(address, scheme or SERVER_SCHEMES[0])
 
 

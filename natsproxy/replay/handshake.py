@@ -86,7 +86,7 @@ async def _shake_hands(leg: Leg, address: Address, connect_arguments: ConnectArg
                 greeted = True
                 info = {gojson.fold(key): value for key, value in gojson.load_pairs(frame.args) or ()}
                 if info.get("tls_required"):
-                    raise ConfigError(f"nats://{address} requires TLS, which replays do not speak yet")
+                    raise ConfigError(f"nats://{address} requires TLS: name it tls://{address}")
                 leg.write(encode.connect(connect_arguments(info)) + encode.PING)
             elif frame.op == Op.ERR:
                 text = frame.args.decode(errors="replace")

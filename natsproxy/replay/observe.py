@@ -9,19 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
-
-import trio
 
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.errors import CaptureError
 from natsproxy.net.proxy import Proxy
+from natsproxy.replay.between import running
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
-
-DRAIN: Final = 5.0
-"""Seconds in which connections that are still open at the end may finish."""
 
 
 @asynccontextmanager
@@ -46,11 +41,9 @@ async def observe(
         cassette=options.stored(),
     )
     listener = Listener(listen or Address())
-    proxy = Proxy(ProxySettings(listen=(listener,), upstream=(Server(upstream),), record=record))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(proxy.serve)
+    async with running(
+        ProxySettings(listen=(listener,), upstream=(Server(upstream),), record=record)
+    ) as proxy:
         yield proxy
-        # Ends `serve`, and with it the nursery, when the capture is whole.
-        await proxy.drain(DRAIN, answers=False)
     if proxy.unwritten is not None:
         raise CaptureError(proxy.unwritten)

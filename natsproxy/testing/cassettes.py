@@ -7,18 +7,21 @@ The capture holds the frames that the server saw; playing it under the same faul
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 import trio
 
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.legs import TLS_KEYS, legs
+from natsproxy.config.settings import Server
 from natsproxy.errors import NatsproxyError
-from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, use
+from natsproxy.replay.between import reached
+from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.match_options import read
 from natsproxy.replay.server_playback.suggestions import preview
-from natsproxy.testing.harness import ProxyHarness, server_address
+from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
 from natsproxy.testing.thread import refuse_in_loop
 
 _DRAIN: Final = 2.0  # seconds for answers to the last frames of clients, at the end
@@ -42,10 +45,11 @@ class cassette(ProxyHarness):
     Inside an event loop use `async with`, since clients may have to read while the cassette ends.
 
     mode: none (default; never dials a server), once, new_episodes, all or rewrite; the recording modes need
-    `upstream`, a NATS URL.  seed: the seed of random faults.  options: those of the comparison, as flags of
-    `natsproxy cassette run` have them (`match_on`, `ignore_headers`, `ignore_json`, ...), one text or a list:
-    `ignore_json=["/ts", "orders.> /id"]`; and `bodies`, functions that compare two payloads by subject
-    pattern: `{"orders.>": same}`.  A recording keeps them, but for `bodies`.
+    `upstream`, a NATS URL.  listen: the address for clients, with a scheme.  seed: the seed of random faults.
+    options: those of the comparison, as flags of `natsproxy cassette run` have them (`match_on`,
+    `ignore_headers`, `ignore_json`, ...), one text or a list: `ignore_json=["/ts", "orders.> /id"]`; and
+    `bodies`, functions that compare two payloads by subject pattern: `{"orders.>": same}`.  A recording keeps
+    them, but for `bodies`.  Also those of TLS, as flags of `natsproxy run`: `upstream_tls_ca="ca.pem"`.
 
     The end raises CassetteMismatch for frames never recorded; with `strict` also for recorded frames
     that were not used.  A block that fails keeps no recording.  Raises CaptureError and ConfigError when it
@@ -58,6 +62,7 @@ class cassette(ProxyHarness):
         mode: str = "none",
         *,
         upstream: str | None = None,
+        listen: str = ANY_PORT,
         strict: bool = False,
         seed: int = 0,
         **options: Any,
@@ -67,8 +72,10 @@ class cassette(ProxyHarness):
         self.mode = parse_mode(mode)
         self.strict = strict
         self._use: CassetteUse | None = None
+        tls = {key: options.pop(key) for key in TLS_KEYS.intersection(options)}
         self._options = read(options)
-        self._upstream = None if upstream is None or mode == "none" else server_address(upstream)
+        server = None if upstream is None or mode == "none" else server_of(upstream)
+        self._legs = legs(tls, listen=listener_of(listen), upstream=server)
         self._keep = True
 
     @property
@@ -113,12 +120,13 @@ class cassette(ProxyHarness):
         self._thread.stop()
 
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
-        async with use(self.path, self.mode, upstream=self._upstream, options=self._options) as used:
+        async with (
+            reached(self._legs, now=not plays(self.path, self.mode)) as upstream,
+            use(self.path, self.mode, upstream=upstream, options=self._options) as used,
+        ):
             self._use = used
-            behind = server_address(used.url)
-            async with self._run_proxy(
-                ProxySettings(listen=(Listener(),), upstream=(Server(behind),), seed=self.seed)
-            ) as proxy:
+            settings = replace(self._legs, upstream=(Server(used.address),), seed=self.seed)
+            async with self._run_proxy(settings) as proxy:
                 started()
                 await stop.wait()
                 await proxy.drain(_DRAIN, answers=False)

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from natsproxy.addresses import Address, parse_address
-from natsproxy.config.settings import ProxySettings
+from natsproxy.config.option import listen, server
+from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
@@ -29,6 +29,7 @@ from natsproxy.testing.frame_log import FrameFilter, FrameLog, SeenFrame, WaitTi
 from natsproxy.testing.thread import TrioThread, refuse_in_loop
 
 TIMEOUT = 5.0  # seconds
+ANY_PORT = "127.0.0.1:0"
 _FIRINGS = 10_000  # firings that are kept
 _ENDS = 20  # unexpected ends of connections that are kept
 _EXPECTED = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.KILLED)
@@ -36,15 +37,23 @@ _EXPECTED = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.K
 F = TypeVar("F", bound="ProxyHarness")
 
 
-def server_address(url: str) -> Address:
-    """Return the address of a NATS server; a user and a password in its URL are ignored.
+def server_of(url: str) -> Server:
+    """Return the NATS server of a URL; a user and a password in it are ignored.
 
     Clients bring their own credentials.  Raises ConfigError.
     """
     try:
-        return parse_address(url, host="127.0.0.1", credentials=True)
+        return server(url, credentials=True)
     except ValueError as error:
         raise ConfigError(f"the server's address {error}") from None
+
+
+def listener_of(text: str) -> Listener:
+    """Return the listener of an address for clients.  Raises ConfigError."""
+    try:
+        return listen(text)
+    except ValueError as error:
+        raise ConfigError(f"listen {error}") from None
 
 
 class _FaultPlace(Place):
@@ -77,7 +86,8 @@ class ProxyHarness:
         """The URL for clients."""
         if self._proxy is None:
             raise NatsproxyError(f"{type(self).__name__} has no URL yet: use it inside its `with`")
-        return f"nats://{self._proxy.listen[0]}"
+        (listener,) = self._proxy.settings.listen
+        return f"{listener.scheme}://{self._proxy.listen[0]}"
 
     @property
     def firings(self) -> list[Firing]:

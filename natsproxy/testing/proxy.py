@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.legs import legs
+from natsproxy.config.settings import RecordSettings
 from natsproxy.errors import CaptureError
-from natsproxy.testing.harness import ProxyHarness, server_address
+from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
 
 
 class TestProxy(ProxyHarness):
@@ -22,24 +24,27 @@ class TestProxy(ProxyHarness):
                 ...
             proxy.wait_for("orders.new", count=3)
 
-    upstream: the URL of the server.  rules: tables as in a rules file, in force from the start.  record: a
-    capture to write, `x.ncap`; if the disk fails, connections are closed and the end of the `with` raises
-    CaptureError.  seed: the seed of all random choices.  Raises ConfigError for an invalid argument.
+    upstream: the URL of the server: nats://, tls://, ws:// or wss://.  listen: the address for clients, with
+    a scheme.  rules: tables as in a rules file, in force from the start.  record: a capture to write,
+    `x.ncap`; if the disk fails, connections are closed and the end of the `with` raises CaptureError.  seed:
+    the seed of all random choices.  tls: options of TLS, as flags of `natsproxy run`:
+    `upstream_tls_ca="ca.pem"`.  Raises ConfigError for an invalid argument.
     """
 
     def __init__(
         self,
         upstream: str,
         *,
+        listen: str = ANY_PORT,
         rules: list[dict[str, Any]] | None = None,
         record: Path | str | None = None,
         seed: int = 0,
+        **tls: Any,
     ) -> None:
         super().__init__(rules=rules, seed=seed)
-        self.upstream = server_address(upstream)
-        self._settings = ProxySettings(
-            listen=(Listener(),),
-            upstream=(Server(self.upstream),),
+        self.upstream = server_of(upstream)
+        self._settings = replace(
+            legs(tls, listen=listener_of(listen), upstream=self.upstream),
             seed=seed,
             # "wait": a test that passes has a whole recording, never one with gaps.
             record=None if record is None else RecordSettings(Path(record), overflow="wait"),
@@ -54,4 +59,4 @@ class TestProxy(ProxyHarness):
 
     def failure_report(self, count: int = 20) -> str:
         """Return the text beside a failed test: server, faults in force, firings, the last frames."""
-        return f"proxy before nats://{self.upstream}, seed {self.seed}\n{super().failure_report(count)}"
+        return f"proxy before {self.upstream}, seed {self.seed}\n{super().failure_report(count)}"

@@ -17,13 +17,16 @@ from click.testing import CliRunner, Result
 
 from natsproxy.addresses import Address
 from natsproxy.cli import main
-from natsproxy.cli.params import parse_address
+from natsproxy.cli.params import parse_server
 from natsproxy.errors import ConfigError
 from natsproxy.replay.conversation.steps import Step, events
 from tests.replay.kit import PROGRAMS, nats_server, record_program
 from tests.replay.scripted import hello, write
 
 NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
+
+
+FORMS = "nats://HOST:PORT or tls://HOST:PORT or ws://HOST:PORT or wss://HOST:PORT"
 
 
 def run(*arguments: object) -> Result:
@@ -45,21 +48,21 @@ def capture(tmp_path: Path) -> Path:
     ],
 )
 def test_addresses_are_read_as_clients_read_them(text: str, address: Address) -> None:
-    assert parse_address(text, "--to") == address
+    assert parse_server(text, "--to").address == address
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("http://x", "must be nats://HOST:PORT, not 'http://x': http:// is not supported"),
-        ("a:b:c", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not 'a:b:c'"),
-        ("", "must be HOST:PORT or nats://HOST:PORT (IPv6 as [::1]:4222), not ''"),
+        ("http://x", f"must be {FORMS}, not 'http://x': http:// is not supported"),
+        ("a:b:c", f"must be HOST:PORT or {FORMS} (IPv6 as [::1]:4222), not 'a:b:c'"),
+        ("", f"must be HOST:PORT or {FORMS} (IPv6 as [::1]:4222), not ''"),
         ("u:secret@host:99999", "must have a port up to 65535, not 99999"),
     ],
 )
 def test_other_addresses_are_refused(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_address(text, "--to")
+        parse_server(text, "--to")
     assert str(caught.value) == f"--to {expected}"
 
 

@@ -54,7 +54,7 @@ async def test_the_connect_answers_the_info_and_early_frames_are_handed_on() -> 
     ("answers", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak NATS"),
-        (b'INFO {"tls_required":true}\r\n', "requires TLS"),
+        (b'INFO {"tls_required":true}\r\n', "requires TLS: name it tls://"),
         (b"INFO {}\r\n-ERR 'Authorization Violation'\r\n", "refused a connection: 'Authorization Violation'"),
     ],
 )

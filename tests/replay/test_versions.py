@@ -100,9 +100,9 @@ async def _record(name: str, version: str, capture: Path) -> None:
 
 async def _play(capture: Path, version: str, observed: Path) -> None:
     with NatsServer(jetstream=True, executable=executable(version)) as server:
-        job = ReplayJob(capture, Address("127.0.0.1", server.port), ReplayOptions(speed=None), observed)
+        job = ReplayJob(capture, ReplayOptions(speed=None), observed)
         with trio.fail_after(LIMIT):
-            await job.run()
+            await job.run(Address("127.0.0.1", server.port))
     assert [str(missing) for missing in job.missing] == []
 
 

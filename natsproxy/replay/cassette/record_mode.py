@@ -40,16 +40,21 @@ _DIAL_SECONDS: Final = 5.0
 class CassetteUse:
     """A cassette in use.
 
-    url: the URL for clients.  played: the server that plays, None while recording.  proxy: the recording
+    address: for clients.  played: the server that plays, None while recording.  proxy: the recording
     proxy. added: frames that were added to the capture, once the use has ended.
     """
 
-    def __init__(self, url: str, played: CassetteServer | None, proxy: Proxy | None) -> None:
-        self.url = url
+    def __init__(self, address: Address, played: CassetteServer | None, proxy: Proxy | None) -> None:
+        self.address = address
         self.played = played
         self.proxy = proxy
         self.added = 0
         self.discarded = False
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        return f"nats://{self.address}"
 
     @property
     def recording(self) -> bool:
@@ -77,6 +82,11 @@ def parse_mode(text: str) -> Mode:
     raise ConfigError(f"{text!r} is not a cassette mode: choose one of {', '.join(MODES)}")
 
 
+def plays(path: Path, mode: Mode) -> bool:
+    """True if a use in this mode plays the capture, else it records it."""
+    return mode in ("none", "once", "new_episodes") and path.exists()
+
+
 @asynccontextmanager
 async def use(
     path: Path,
@@ -93,10 +103,9 @@ async def use(
     """
     parse_mode(mode)  # an unknown mode must never record over a cassette
     listen = listen or Address()
-    exists = path.exists()  # noqa: ASYNC240 (once, before anything runs)
-    if mode == "none" and not exists:
+    if mode == "none" and not plays(path, mode):
         raise CaptureError("there is no such cassette, and mode none never records one", path=path)
-    if exists and mode in ("none", "once", "new_episodes"):
+    if plays(path, mode):
         _refuse_cut(path)
         real_server = upstream if mode == "new_episodes" else None
         server = CassetteServer(
@@ -147,7 +156,7 @@ def _refuse_cut(path: Path) -> None:
 async def _play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(_serve, server)
-        cassette_use = CassetteUse(server.url, server, None)
+        cassette_use = CassetteUse(server.address, server, None)
         yield cassette_use
         scope.cancel()
     if server.failure is not None:
@@ -174,7 +183,7 @@ async def _record(
     fresh = beside(path)
     try:
         async with observe(fresh, upstream, listen, MatchOptions(**options)) as proxy:
-            cassette_use = CassetteUse(f"nats://{proxy.listen[0]}", None, proxy)
+            cassette_use = CassetteUse(proxy.listen[0], None, proxy)
             yield cassette_use
         if not cassette_use.discarded:
             if path.is_dir():  # noqa: ASYNC240 (a folder cannot be replaced by a file)

@@ -39,23 +39,21 @@ class ReplayOptions:
 class ReplayJob:
     """One replay of a capture against a server.  missing: the waits that were in vain."""
 
-    def __init__(
-        self, capture: Path, server: Address, options: ReplayOptions, observed: Path | None = None
-    ) -> None:
+    def __init__(self, capture: Path, options: ReplayOptions, observed: Path | None = None) -> None:
         self.missing: list[Missing] = []
         self.iteration = 0
         self.machine: ClientPlayback | None = None
-        self._capture, self._server, self._options, self._observed = capture, server, options, observed
+        self._capture, self._options, self._observed = capture, options, observed
         self._totals = {"frames": 0, "bytes": 0, "received": 0, "connections": 0}
         self._seconds = 0.0
         self._lags = (0, 0)
 
-    async def run(self) -> None:
+    async def run(self, server: Address) -> None:
         """Play all iterations.  Raises NatsproxyError where a replay cannot go on."""
         if self._observed is None:
-            await self._play(self._server)
+            await self._play(server)
             return
-        async with observe(self._observed, self._server) as proxy:
+        async with observe(self._observed, server) as proxy:
             await self._play(proxy.listen[0])
 
     async def _play(self, address: Address) -> None:

@@ -43,8 +43,8 @@ class CassetteServer:
     path: the capture.  unrecorded: the treatment of unrecorded input: "error", "ignore", "pass" (to
     `upstream`, a real server) or "record" (that too; `take_additions` returns it).  timing: "answers" (at
     once, timed frames at their distance) or "recorded".  options: of the comparison, above those that the
-    capture holds.  tap: called with (client number, "c2s" or "s2c", bytes) for each live client frame
-    and each send.
+    capture holds.  upstream: may change before `serve`.  tap: called with (client number, "c2s" or "s2c",
+    bytes) for each live client frame and each send.
 
     Raises CaptureError where the capture cannot be read.
     """
@@ -76,7 +76,7 @@ class CassetteServer:
         self.connected = 0
         self.accepted = 0
         self.last_activity = 0
-        self._upstream_address = upstream
+        self.upstream = upstream
         self._legs: dict[int, Leg] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
         self._upstreams: dict[int, Upstream] = {}
@@ -268,12 +268,12 @@ class CassetteServer:
         self._scopes[client_id].cancel()
 
     def _forward(self, client_id: int, data: bytes) -> None:
-        assert self._upstream_address is not None
+        assert self.upstream is not None
         assert self._nursery is not None
         upstream = self._upstreams.get(client_id)
         if upstream is None:
             upstream = self._upstreams[client_id] = Upstream(
-                self._upstream_address, partial(self._answered, client_id)
+                self.upstream, partial(self._answered, client_id)
             )
             self._nursery.start_soon(self._carry, client_id, upstream)
         upstream.send(data)

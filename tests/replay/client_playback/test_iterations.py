@@ -82,8 +82,8 @@ async def test_a_program_is_played_twice_in_a_row(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
     await record_program(PROGRAMS / "requests.py", capture)
     async with nats_server() as server:
-        played = ReplayJob(capture, server, ReplayOptions(speed=None, iterations=2))
+        played = ReplayJob(capture, ReplayOptions(speed=None, iterations=2))
         with trio.fail_after(60):
-            await played.run()
+            await played.run(server)
     assert [str(missing) for missing in played.missing] == []
     assert played.facts()["connections"] == 4

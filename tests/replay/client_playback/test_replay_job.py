@@ -22,8 +22,8 @@ async def test_both_replays_of_a_capture_agree(speed: float | None, tmp_path: Pa
     capture, observed = big(tmp_path / "x.ncap", 4000, asks=4), tmp_path / "o.ncap"
     with trio.fail_after(30):
         async with cassette(capture) as server:
-            played = ReplayJob(capture, server.address, ReplayOptions(speed=speed), observed)
-            await played.run()
+            played = ReplayJob(capture, ReplayOptions(speed=speed), observed)
+            await played.run(server.address)
             await server.finished(10)
     assert [str(missing) for missing in played.missing] == []
     facts = played.facts()
@@ -43,8 +43,8 @@ async def test_only_the_chosen_connections_are_played(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", lines)
     with trio.fail_after(30):
         async with cassette(capture) as server:
-            played = ReplayJob(capture, server.address, ReplayOptions(speed=None, connections=frozenset({2})))
-            await played.run()
+            played = ReplayJob(capture, ReplayOptions(speed=None, connections=frozenset({2})))
+            await played.run(server.address)
             while server.connected:
                 await trio.lowlevel.checkpoint()
             assert [exchange.frame.subject for exchange in server.unused()] == [b"a"]
