@@ -17,7 +17,7 @@ from natsproxy.cli import main
 from natsproxy.errors import CaptureError, NatsproxyError
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.dry_run import examine
-from natsproxy.replay.conversation.exchanges import RecordedConversation
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.conversation.steps import events
 from natsproxy.replay.diff.compare import compare
 from tests.replay.scripted import hello, write

@@ -4,8 +4,9 @@
 had to come before a server frame, and its timing:
 
 - ANSWER: it follows as soon as its causes have happened.
-- TIMED: the server's clock decides (heartbeats, 408, redelivery after ack_wait); it keeps its recorded
-  distance.
+- TIMED: the server's clock decides (redelivery after ack_wait, 409); it keeps its recorded distance.
+- LIVE: a live request decides, now and not in the recording: heartbeats, flow control, the end of a pull
+  request without messages.
 
 The rules; the first that fits wins:
 1. Any recorded connection published the same subject, reply and body: the message was forwarded.  Copies on
@@ -14,32 +15,27 @@ The rules; the first that fits wins:
    was recorded, and the frame that requested it: the nak of that very message for a redelivery, else the pull
    request or the creation of its consumer.
 3. A message on the reply subject of a request: answers, API responses, 503, the end of a pull request.
-4. A heartbeat or flow control message: the creation of its consumer, found by its deliver subject.
-5. Any other frame: the last frame that this client sent before.
+4. Any other frame: the last frame that this client sent before, polls (`polls.py`) aside.
 
-Every table is bounded, and keyed by hashes where keys are many; a forgotten entry makes rule 5 apply.
+Every table is bounded, and keyed by hashes where keys are many; a forgotten entry makes rule 4 apply.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
 
 from natsproxy.protocol import headers
-from natsproxy.protocol.jetstream import AckSubject, StatusKind, parse_ack, parse_api, status_kind
+from natsproxy.protocol.jetstream import AckSubject, StatusKind, parse_ack, status_kind
 from natsproxy.replay.conversation.bounded import LIMIT, BoundedDict
+from natsproxy.replay.conversation.polls import Consumer, Kind, standing_request
 from natsproxy.replay.conversation.steps import PUBLISHES, Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-_TIMED_STATUSES: Final = {
-    StatusKind.HEARTBEAT,
-    StatusKind.FLOW_CONTROL,
-    StatusKind.TIMEOUT,
-    StatusKind.CONFLICT,
-}
+_ENDS_OF_PULLS: Final = {StatusKind.TIMEOUT, StatusKind.NOT_FOUND}
+_LIVE_STATUSES: Final = {StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL}
 
 _Seqs = int | deque[int]
 """One publish, as nearly always, or several: an int takes far less memory than a deque."""
@@ -50,18 +46,21 @@ class Timing(Enum):
 
     ANSWER = "answer"
     TIMED = "timed"
+    LIVE = "live"
 
 
 class Cause(NamedTuple):
     """The causes of a server frame.
 
     after: seqs of client frames.  stream: the frame belongs to a consumer's delivery, whose order counts
-    across subjects (messages, and the statuses between them).
+    across subjects (messages, and the statuses between them).  pulled: the consumer that a pull request asked
+    for it.
     """
 
     after: tuple[int, ...]
     timing: Timing = Timing.ANSWER
     stream: bool = False
+    pulled: Consumer | None = None
 
 
 class Causes:
@@ -72,7 +71,8 @@ class Causes:
         self._stored: BoundedDict[int, _Seqs] = BoundedDict()
         self._copies: BoundedDict[int, int] = BoundedDict()
         self._requests: BoundedDict[bytes, int] = BoundedDict()
-        self._consumers: BoundedDict[tuple[bytes, bytes], int] = BoundedDict()
+        self._consumers: BoundedDict[tuple[int, Consumer], int] = BoundedDict()
+        self._pulls: BoundedDict[bytes, None] = BoundedDict()
         self._deliver: BoundedDict[bytes, int] = BoundedDict()
         self._naks: BoundedDict[tuple[bytes, bytes, int], tuple[int, bool]] = BoundedDict()
         self._subscribed: BoundedDict[tuple[int, bytes], tuple[bytes, int]] = BoundedDict()
@@ -80,10 +80,11 @@ class Causes:
 
     # -- client frames
 
-    def sent(self, step: Step) -> None:
+    def sent(self, step: Step, kind: Kind) -> None:
         """Note a SUB, PUB or HPUB."""
         frame = step.frame
-        self._last[step.conn] = step.seq
+        if kind is Kind.CHANGE:
+            self._last[step.conn] = step.seq
         if frame.op == Op.SUB:
             self._subscribed[step.conn, frame.sid] = (frame.subject, step.seq)
         elif frame.op in PUBLISHES:
@@ -98,20 +99,17 @@ class Causes:
         if not frame.subject.startswith(b"$JS."):
             return
         ack = parse_ack(frame.subject)
-        if ack is not None:
+        if ack is not None and frame.body.startswith(b"-NAK"):
             # A nak with a delay (`-NAK {"delay": ...}`) makes the redelivery a matter of time.
-            if frame.body.startswith(b"-NAK"):
-                self._naks[ack.stream, ack.consumer, ack.stream_seq] = (seq, len(frame.body.strip()) > 4)
-            elif frame.body.startswith(b"+NXT"):
-                self._consumers[ack.stream, ack.consumer] = seq
+            self._naks[ack.stream, ack.consumer, ack.stream_seq] = (seq, len(frame.body.strip()) > 4)
+        standing = standing_request(frame)
+        if standing is None:
             return
-        call = parse_api(frame.subject)
-        if call is not None and call.verb == b"CONSUMER.MSG.NEXT":
-            self._consumers[call.stream, call.consumer] = seq
-        elif call is not None and call.verb in (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE"):
-            deliver = _deliver_subject(frame.body)
-            if deliver:
-                self._deliver[deliver] = seq
+        if standing.batch is None:
+            self._deliver[standing.deliver] = seq
+        else:
+            self._consumers[step.conn, standing.consumer] = seq
+            self._pulls[frame.reply] = None
 
     @staticmethod
     def _append(table: BoundedDict[int, _Seqs], key: int, seq: int) -> None:
@@ -142,15 +140,14 @@ class Causes:
             return Cause((seq,))
         status = _status(frame)
         request = self._requests.get(frame.subject)
-        if status in _TIMED_STATUSES:
-            created = self._deliver.get(frame.subject)
-            after = created if request is None else request
-            return Cause(fallback if after is None else (after,), Timing.TIMED, True)
-        if request is not None:
-            return Cause(
-                (request,), stream=status is StatusKind.NOT_FOUND and b"No Messages" in frame.headers
-            )
-        return Cause(fallback)
+        pulled = frame.subject in self._pulls
+        if status in _LIVE_STATUSES or (pulled and status in _ENDS_OF_PULLS):
+            return Cause((), Timing.LIVE)
+        if request is None:
+            return Cause(fallback)
+        if status is StatusKind.CONFLICT:
+            return Cause((request, *fallback), Timing.TIMED, True)
+        return Cause((request,))
 
     def _copy(self, step: Step, publishes: _Seqs | None, key: int) -> int | None:
         """Return the publish that this delivery is a copy of: the n-th for the n-th on this subscription."""
@@ -165,7 +162,9 @@ class Causes:
 
     def _delivery(self, step: Step, ack: AckSubject, fallback: tuple[int, ...]) -> Cause:
         frame = step.frame
-        requested_by = self._consumers.get((ack.stream, ack.consumer))
+        consumer = (ack.stream, ack.consumer)
+        requested_by = self._consumers.get((step.conn, consumer))
+        pulled = None if requested_by is None else consumer
         if requested_by is None:  # a push consumer: its creation, found by the deliver subject, or the SUB
             subscribed = self._subscribed.get((step.conn, frame.sid))
             requested_by = None if subscribed is None else self._deliver.get(subscribed[0], subscribed[1])
@@ -173,18 +172,10 @@ class Causes:
         if ack.delivered > 1:  # without a nak it came because ack_wait ran out
             nak, delayed = self._naks.get((ack.stream, ack.consumer, ack.stream_seq), (None, True))
             timing = Timing.TIMED if delayed else Timing.ANSWER
-            return Cause(after if nak is None else (nak, *after), timing, True)
+            return Cause(after if nak is None else (nak, *after), timing, True, pulled)
         key = hash((frame.subject, frame.body))
         seq = self._copy(step, self._stored.get(key), key)
-        return Cause(after if seq is None else (seq, *after), stream=True)
-
-
-def _deliver_subject(body: bytes) -> bytes:
-    try:
-        config = json.loads(body).get("config") or {}
-        return str(config.get("deliver_subject") or "").encode()
-    except (ValueError, AttributeError):
-        return b""
+        return Cause(after if seq is None else (seq, *after), Timing.ANSWER, True, pulled)
 
 
 def _status(frame: Frame) -> StatusKind | None:

@@ -1,43 +1,30 @@
-"""The recorded conversation as exchanges that wait to be played, in a bounded window.
+"""The exchanges and effects of a recorded connection that wait to be played.
 
 An exchange is a client frame and its effects.  An effect is a server frame, or the end of a connection, and
-waits for its causes.  The capture is read as it is used: exchanges and effects that are not played yet take
-at most `window` bytes of frames in memory, for a capture of any size.  Played exchanges leave; a ring
-of the last thousand stays, so that a report can tell *already used* from *never recorded*.
+waits for its causes.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from natsproxy.errors import CaptureError
-from natsproxy.protocol.connect import Connect, parse_connect
-from natsproxy.replay.conversation.bounded import BoundedDict
-from natsproxy.replay.conversation.causes import Causes, Timing
+from natsproxy.protocol.connect import Connect
+from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.identifier_map import masked
+from natsproxy.replay.conversation.polls import Consumer, Kind
 from natsproxy.replay.conversation.queues import Queues
-from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
-from natsproxy.session import close_reasons
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, Op
+from natsproxy.wire.ops import Op
 
-WINDOW: Final = 64 << 20
-_OVERHEAD: Final = 512  # bytes counted for a frame's objects
-_USED_KEPT: Final = 1000
-_BY_SERVER: Final = frozenset(
-    {
-        close_reasons.SERVER_CLOSED,
-        close_reasons.SERVER_LOST,
-        close_reasons.KILLED,
-        close_reasons.RULE,
-        close_reasons.CLIENT_PROTOCOL,
-    }
-)
-_LIVE: Final = (Op.PING, Op.PONG, Op.OK)  # answered live
+OVERHEAD: Final = 512  # bytes counted for a frame's objects
+_POLLS_KEPT: Final = 1000
+_POLLS_OF_A_KEY: Final = 8
 Key = tuple[Op, bytes]
+Place = bytes | Consumer
+"""What a queue waits for: a subscription, by its recorded sid, or a pull request at a consumer."""
 QueueKey = tuple[bytes, bytes]
 END: Final[QueueKey] = (b"", b"end")
 """The key of the queue that holds the end of a connection: no effect without a sid has this subject."""
@@ -52,17 +39,19 @@ def is_optional(frame: Frame) -> bool:
 class Exchange:
     """A recorded client frame with its effects.
 
-    matched: the time at which it happened live (ns), None before.  live_frame: the frame that matched it,
-    kept where copies of it were delivered.
+    kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  live_frame: the
+    frame that matched it, kept where copies of it were delivered.  answers: of a READ that has happened.
     """
 
     seq: int
     conn: int
     t: int
     frame: Frame
+    kind: Kind = Kind.CHANGE
     effects: list[Effect] = field(default_factory=list)
     matched: int | None = None
     live_frame: Frame | None = None
+    answers: list[Frame] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +60,8 @@ class Effect:
 
     pending_causes: the number of causes that have not happened.  caused_at: the time of the last cause (ns).
     due: the time from which it may be sent (ns), None while it waits.  offset: ns after its last cause, for a
-    timed one.  stream: see `Cause`.  origin: the publish that it is a copy of, if it is one.
+    timed one.  stream, pulled: see `Cause`.  origin: the publish that it is a copy of, if it is one.  read:
+    answers a READ, so that nobody misses it.
     """
 
     seq: int
@@ -85,6 +75,8 @@ class Effect:
     offset: int = 0
     stream: bool = False
     origin: Exchange | None = None
+    pulled: Consumer | None = None
+    read: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -93,9 +85,11 @@ class RecordedConnection:
 
     exchanges: those not used yet, by `key_of` their frame.  exact: the same, by `exact_key`.
     queues: effects in the order in which they must be sent, by `queue_key`.  sids: recorded sid to live sid.
-    parked: keys of queues that wait for their SUB, by recorded sid.  client_id: the live client that plays
-    it, None for nobody.  unused, unsent: the number of exchanges and effects that are left.  first_seq,
-    last_seq: seq of its CONNECT and of its last client frame.  top_sid: the greatest sid.
+    parked: keys of queues that wait, by the place that they wait for.  client_id: the live client that plays
+    it, None for nobody.  unused, unsent: the number of CHANGE exchanges, and of effects other than answers to
+    READs, that are left.  changes: the former, in order.  polls: the last READs and PULLs that have happened,
+    by `key_of`.  first_seq, last_seq: seq of its CONNECT and of its last client frame.  top_sid: the greatest
+    sid.
     """
 
     conn: int
@@ -104,7 +98,9 @@ class RecordedConnection:
     exact: Queues[int, Exchange] = field(default_factory=Queues)
     queues: dict[QueueKey, deque[Effect]] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
-    parked: dict[bytes, dict[QueueKey, None]] = field(default_factory=dict)
+    parked: dict[Place, dict[QueueKey, None]] = field(default_factory=dict)
+    changes: deque[Exchange] = field(default_factory=deque)
+    polls: OrderedDict[Key, deque[Exchange]] = field(default_factory=OrderedDict)
     client_id: int | None = None
     unused: int = 0
     unsent: int = 0
@@ -128,17 +124,45 @@ class RecordedConnection:
             if exchange not in exact:
                 yield exchange
 
+    def inbox(self, subject: bytes) -> Exchange | None:
+        """Return the recorded subscription to an inbox."""
+        known = self.exact.get(hash((subject, b"")), ())
+        return next((one for one in known if one.kind is Kind.INBOX and one.frame.subject == subject), None)
+
     def put(self, exchange: Exchange) -> None:
         """Add an exchange behind the others, or back in its place among them."""
         self.exchanges.put(key_of(exchange.frame), exchange)
         self.exact.put(exact_key(exchange.frame), exchange)
-        self.unused += 1
+        if exchange.kind is Kind.CHANGE:
+            self.unused += 1
+            # When a client acknowledges says nothing about its next request.
+            if not exchange.frame.subject.startswith(b"$JS.ACK."):
+                self._put_change(exchange)
+
+    def _put_change(self, exchange: Exchange) -> None:
+        if not self.changes or self.changes[-1].seq < exchange.seq:
+            self.changes.append(exchange)
+        elif exchange not in self.changes:  # given back
+            self.changes = deque(sorted([*self.changes, exchange], key=lambda one: one.seq))
 
     def take(self, exchange: Exchange) -> None:
         """Count an exchange as used."""
-        self.exchanges.take(key_of(exchange.frame), exchange)
+        key = key_of(exchange.frame)
+        self.exchanges.take(key, exchange)
         self.exact.take(exact_key(exchange.frame), exchange)
-        self.unused -= 1
+        if exchange.kind is Kind.CHANGE:
+            self.unused -= 1
+        elif exchange.kind is not Kind.INBOX:
+            self.polls.setdefault(key, deque(maxlen=_POLLS_OF_A_KEY)).append(exchange)
+            self.polls.move_to_end(key)
+            if len(self.polls) > _POLLS_KEPT:
+                self.polls.popitem(last=False)
+
+    def next_change(self) -> Exchange | None:
+        """Return the first CHANGE that has not happened; None when all have."""
+        while self.changes and self.changes[0].matched is not None:
+            self.changes.popleft()
+        return self.changes[0] if self.changes else None
 
 
 def key_of(frame: Frame) -> Key:
@@ -166,172 +190,6 @@ def queue_key(effect: Effect) -> QueueKey:
 def standalone(frame: Frame) -> Frame:
     """Return a frame that keeps only its own bytes alive, not the whole read or record around it."""
     start, end = frame.start, frame.end
-    if len(frame.buffer) < 2 * (end - start) + _OVERHEAD:  # a copy would save nothing
+    if len(frame.buffer) < 2 * (end - start) + OVERHEAD:  # a copy would save nothing
         return frame
     return Frame(frame.raw, 0, end - start, frame.line_end - start, *frame[4:])
-
-
-class RecordedConversation:
-    """The recorded conversation, read on as it is used.
-
-    newly_ready: effects that were read after their causes had happened.  reached: the last recorded frame
-    that happened live (seq), and its time (ns).
-    """
-
-    def __init__(self, source: Iterator[Event], *, window: int = WINDOW) -> None:
-        self.connections: dict[int, RecordedConnection] = {}
-        self.used: deque[Exchange] = deque(maxlen=_USED_KEPT)
-        self.info: bytes = b""
-        self.frames = self.played = 0
-        self._source = source
-        self._window = window
-        self._size = 0
-        self._causes = Causes()
-        self._waiting: dict[int, Exchange] = {}
-        # seq -> (recorded, live) time of a used exchange
-        self._times: BoundedDict[int, tuple[int, int]] = BoundedDict()
-        self._ended = False
-        self.newly_ready: list[tuple[RecordedConnection, QueueKey, Effect]] = []
-        self.reached: tuple[int, int] = (-1, 0)
-
-    @property
-    def whole(self) -> bool:
-        """True when the capture was read to its end."""
-        return self._ended
-
-    def fill(self) -> None:
-        """Read on until the window is full; effects that may be sent are added to `newly_ready`."""
-        while not self._ended and self._size < self._window:
-            event = next(self._source, None)
-            if event is None:
-                self._ended = True
-            elif isinstance(event, Step):
-                self._step(event)
-            elif isinstance(event, Began):
-                self._recorded(event.conn)
-            elif event.cause in _BY_SERVER:  # the end of a client that left is for the live client to repeat
-                self._end(event)
-
-    def _recorded(self, conn: int) -> RecordedConnection:
-        found = self.connections.get(conn)
-        if found is None:
-            found = self.connections[conn] = RecordedConnection(conn)
-        return found
-
-    def _step(self, step: Step) -> None:
-        recorded = self._recorded(step.conn)
-        op = step.frame.op
-        if op in _LIVE or is_optional(step.frame):  # answered live, or never waited for
-            return
-        if op == Op.INFO:
-            self.info = self.info or step.frame.args
-        elif op == Op.CONNECT:
-            if recorded.connect is None:
-                recorded.first_seq = step.seq
-                try:
-                    recorded.connect = parse_connect(step.frame.args)
-                except ValueError as error:
-                    raise CaptureError(f"connection {step.conn} has an invalid CONNECT: {error}") from None
-        elif step.direction == C2S:
-            self._exchange(recorded, step)
-        else:
-            self._effect(recorded, step)
-
-    def _exchange(self, recorded: RecordedConnection, step: Step) -> None:
-        self._causes.sent(step)
-        exchange = Exchange(step.seq, step.conn, step.t, step.frame)
-        recorded.put(exchange)
-        recorded.last_seq = step.seq
-        if step.frame.op == Op.SUB and step.frame.sid.isdigit():
-            recorded.top_sid = max(recorded.top_sid, int(step.frame.sid))
-        self._waiting[step.seq] = exchange
-        self._size += step.frame.wire_size + _OVERHEAD
-        self.frames += 1
-
-    def _effect(self, recorded: RecordedConnection, step: Step) -> None:
-        cause = self._causes.of(step)
-        effect = Effect(step.seq, step.conn, step.t, step.frame, cause.timing, stream=cause.stream)
-        self._size += step.frame.wire_size + _OVERHEAD
-        self.frames += 1
-        self._attach(recorded, effect, cause.after)
-        self._queue(recorded, effect)
-
-    def _attach(self, recorded: RecordedConnection, effect: Effect, after: tuple[int, ...]) -> None:
-        latest = 0
-        for seq in after:
-            waiting = self._waiting.get(seq)
-            if waiting is not None:
-                waiting.effects.append(effect)
-                effect.pending_causes += 1
-                latest = max(latest, waiting.t)
-                copied = effect.frame is not None and effect.frame.subject == waiting.frame.subject
-                if copied and effect.frame is not None and effect.frame.body == waiting.frame.body:
-                    effect.origin = waiting
-            elif seq in self._times:  # that cause has happened already
-                recorded_t, live_t = self._times[seq]
-                latest = max(latest, recorded_t)
-                effect.caused_at = max(effect.caused_at, live_t)
-        effect.offset = max(0, effect.t - latest)
-
-    def _queue(self, recorded: RecordedConnection, effect: Effect) -> None:
-        key = queue_key(effect)
-        recorded.queues.setdefault(key, deque()).append(effect)
-        recorded.unsent += 1
-        if not effect.pending_causes:
-            self.newly_ready.append((recorded, key, effect))
-
-    def _end(self, event: Ended) -> None:
-        recorded = self._recorded(event.conn)
-        effect = Effect(-1, event.conn, event.t, None, Timing.TIMED)
-        self._attach(recorded, effect, (recorded.last_seq,))
-        self._queue(recorded, effect)
-
-    def reach(self, seq: int, now: int) -> None:
-        """Note that a recorded frame has happened live."""
-        if seq > self.reached[0]:
-            self.reached = (seq, now)
-
-    def use(self, exchange: Exchange, live_frame: Frame, now: int) -> list[Effect]:
-        """Count an exchange as having happened; return the effects that waited for it alone.
-
-        live_frame: the frame that matched it; copies of a publish carry its body.
-        """
-        exchange.matched = now
-        exchange.frame = standalone(exchange.frame)
-        if any(effect.origin is exchange for effect in exchange.effects):
-            exchange.live_frame = standalone(live_frame)
-        self.reach(exchange.seq, now)
-        self.connections[exchange.conn].take(exchange)
-        self._waiting.pop(exchange.seq, None)
-        self._times[exchange.seq] = (exchange.t, now)
-        self.used.append(exchange)
-        self.played += 1
-        self._size -= exchange.frame.wire_size + _OVERHEAD
-        ready = []
-        for effect in exchange.effects:
-            effect.pending_causes -= 1
-            effect.caused_at = max(effect.caused_at, now)
-            if not effect.pending_causes:
-                ready.append(effect)
-        exchange.effects = []
-        return ready
-
-    def give_back(self, exchange: Exchange) -> None:
-        """Undo `use` of an exchange without effects: the wrong client had matched it."""
-        recorded = self.connections[exchange.conn]
-        recorded.put(exchange)  # exchanges of one key are matched in recorded order
-        recorded.sids.pop(exchange.frame.sid, None)
-        exchange.matched = exchange.live_frame = None
-        self._waiting[exchange.seq] = exchange
-        self._times.pop(exchange.seq, None)
-        self.used.remove(exchange)
-        self.played -= 1
-        self._size += exchange.frame.wire_size + _OVERHEAD
-
-    def sent(self, recorded: RecordedConnection, effect: Effect, now: int) -> None:
-        """Count an effect as sent."""
-        self.reach(effect.seq, now)
-        recorded.unsent -= 1
-        self.played += 1
-        if effect.frame is not None:
-            self._size -= effect.frame.wire_size + _OVERHEAD

@@ -22,11 +22,14 @@ from natsproxy.replay.conversation.generated_values import are_alike
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.json_difference import JsonComparison, parse
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, Treatment
+from natsproxy.wire.awaited import PULL
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
 # Members that differ from run to run: times, and names that a client makes up.
 _API_VOLATILE: Final = frozenset({"expires", "opt_start_time", "pause_until"})
+# A client that polls asks for as much as it lacks, and for as long as it has time.
+_PULL_VOLATILE: Final = frozenset({"batch", "expires", "idle_heartbeat", "max_bytes"})
 _OBJECT_VOLATILE: Final = frozenset({"mtime", "nuid"})
 _SERVICE_VOLATILE: Final = frozenset(
     {
@@ -166,7 +169,7 @@ def pattern(recorded: bytes, live: bytes) -> str:
 def _volatile(subject: bytes, body: bytes) -> frozenset[str] | None:
     """Return the fields that do not count in a body defined by NATS, None for an application's body."""
     if is_api(subject):
-        return _API_VOLATILE
+        return _PULL_VOLATILE if PULL in subject else _API_VOLATILE
     if subject.startswith(b"$O.") and b".M." in subject:
         return _OBJECT_VOLATILE
     if body.startswith(b"{") and b'"io.nats.micro.v1.' in body:

@@ -4,20 +4,25 @@ The client's own frames decide.  The candidates are the recorded connections tha
 its client name; where none has it, those that have an exchange for one of its frames.  Of these the one wins
 that matches most of the frames in its first batch with a SUB or a publish, then the earliest.
 
+Connections of one client name are workers of one kind: what one of them was to publish, another one may.
 A frame that does not fit may still move a client to another recorded connection that fits its whole history,
 as long as nothing was sent because of its frames: a later change of mind would show.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from natsproxy.protocol.connect import DEFAULTS, Connect
-from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, RecordedConversation
+from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection
 from natsproxy.replay.conversation.identifier_map import Lesson
 from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.conversation.polls import Kind
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
 
 HISTORY: Final = 64
 """Frames after which a client stays with its recorded connection."""
@@ -27,10 +32,11 @@ HISTORY: Final = 64
 class Client:
     """A live client.
 
-    connect_frame: its CONNECT.  subs: the subjects of its subscriptions, by sid.  sids: live sid to recorded
-    sid. held: frames that wait for it to be bound.  history: its first frames.  used, learned: the exchanges
-    that they matched, the identifiers that they taught.  committed: a frame was sent because of it, so it
-    cannot become another recorded connection.  passed: the real server has frames of it.
+    connect_frame: its CONNECT.  subs: the subjects of its subscriptions, by sid.  inboxes: those to inboxes
+    whose recorded ones are not known yet, with their times.  sids: live sid to recorded sid.  held: frames
+    that wait for it to be bound.  history: its first frames.  used, learned: the exchanges that they matched,
+    the identifiers that they taught.  committed: a frame was sent because of it, so it cannot become another
+    recorded connection.  passed: the real server has frames of it.
     """
 
     id: int
@@ -38,6 +44,7 @@ class Client:
     connect_frame: Frame | None = None
     recorded: RecordedConnection | None = None
     subs: dict[bytes, bytes] = field(default_factory=dict)
+    inboxes: dict[bytes, tuple[Frame, int]] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
     held: list[Frame] = field(default_factory=list)
     history: list[Frame] = field(default_factory=list)
@@ -71,7 +78,7 @@ class Binder:
         free = [
             r
             for r in self._conversation.connections.values()
-            if r.client_id is None and (r.unused or r.unsent)
+            if r.client_id is None and (r.exchanges or r.unsent)
         ]
         named = [r for r in free if r.name == client.connect.name]
         # A name alone is enough; without it at least one frame has to fit.
@@ -88,12 +95,44 @@ class Binder:
         new = Lesson()
         for frame in map(self._matcher.seen, frames):
             for exchange in recorded.candidates(frame):
+                if exchange.seq in taken:
+                    continue
                 trial = new.copy()
-                if exchange.seq not in taken and not self._matcher.differs(exchange.frame, frame, trial):
+                # The inbox of a subscription is known later, by its request.
+                if exchange.kind is Kind.INBOX or not self._matcher.differs(exchange.frame, frame, trial):
                     taken.add(exchange.seq)
                     new = trial
                     break
         return len(taken)
+
+    def find(
+        self, recorded: RecordedConnection | None, frame: Frame, clients: Container[int]
+    ) -> tuple[Exchange, Lesson] | None:
+        """Return the first exchange that agrees with a live frame; clients: those that are there."""
+        if recorded is None:
+            return None
+        frame = self._matcher.seen(frame)
+        for connection in (recorded, *self._siblings(recorded, frame, clients)):
+            for exchange in connection.candidates(frame):
+                new = Lesson()
+                if self._matcher.differs(exchange.frame, frame, new) is None:
+                    return exchange, new
+        return None
+
+    def _siblings(
+        self, recorded: RecordedConnection, frame: Frame, clients: Container[int]
+    ) -> Iterator[RecordedConnection]:
+        """Yield the connections of the same client name: workers of one kind share their work at random.
+
+        Their clients have to be there, unless the order of frames does not count.
+        """
+        if frame.op == Op.SUB or frame.reply:  # messages would go to the other one
+            return
+        any_time = "order" not in self._matcher.options.match_on
+        for other in self._conversation.connections.values():
+            there = any_time or (other.client_id is not None and other.client_id in clients)
+            if there and other is not recorded and other.name == recorded.name:
+                yield other
 
     def move(self, client: Client, frame: Frame) -> bool:
         """Bind an uncommitted client to another recorded connection that fits all its frames.
@@ -115,5 +154,6 @@ class Binder:
             self._conversation.give_back(exchange)
         client.used, client.learned = [], Lesson()
         client.sids.clear()
+        client.inboxes.clear()
         now.client_id, other.client_id, client.recorded = None, client.id, other
         return True

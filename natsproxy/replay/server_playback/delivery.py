@@ -3,27 +3,32 @@
 An effect is sent when its causes have happened, its subscription is live and the effects before it in its
 queue were sent.  It goes to the live sid and the live inbox.  A queue is a subject on a subscription, or a
 consumer's whole delivery, whose order counts across subjects.  Answers are sent at once, timed effects at
-their recorded distance (with timing `recorded`: all effects).  A copy of a publish carries the live headers
-and body, any other message the live values that are known.
+their recorded distance (with timing `recorded`: all effects).  A message that a pull request asked for goes
+to the oldest live one that stands (`standing.py`).  A copy of a publish carries the live headers and body,
+any other message the live values that are known.
 """
 
 from __future__ import annotations
 
 import heapq
 
+from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.exchanges import (
     END,
     Effect,
+    Exchange,
+    Place,
     QueueKey,
     RecordedConnection,
-    RecordedConversation,
     queue_key,
 )
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.live_values import live_text
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
 from natsproxy.replay.server_playback.binding import Client
+from natsproxy.replay.server_playback.standing import StandingRequests
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -46,19 +51,22 @@ class Delivery:
         self._clients = clients
         self._actions = actions
         self._recorded_timing = recorded
+        self.standing = StandingRequests(actions)
         self._due: list[tuple[int, int, RecordedConnection, QueueKey]] = []
         self._ties = 0
 
     @property
     def deadline(self) -> int | None:
         """The next time at which `tick` has to be called, in ns; None for never."""
-        return self._due[0][0] if self._due else None
+        times = [self._due[0][0] if self._due else None, self.standing.deadline]
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: int) -> None:
         """Send the effects that have become due."""
         while self._due and self._due[0][0] <= now:
             _, _, recorded, key = heapq.heappop(self._due)
             self.release(recorded, key, now)
+        self.standing.tick(now)
 
     def send_newly_ready(self, now: int) -> None:
         """Send effects that were read after their causes had happened."""
@@ -74,10 +82,34 @@ class Delivery:
         for effect in ready:
             self.release(self._conversation.connections[effect.conn], queue_key(effect), now)
 
-    def subscribed(self, recorded: RecordedConnection, sid: bytes, now: int) -> None:
-        """Send the effects that waited for a subscription; sid: the recorded one."""
-        for key in recorded.parked.pop(sid, ()):
+    def arrived(self, recorded: RecordedConnection, place: Place, now: int) -> None:
+        """Send the effects that waited for a subscription, or for a pull request at a consumer."""
+        for key in recorded.parked.pop(place, ()):
             self.release(recorded, key, now)
+
+    def stands(
+        self,
+        client: Client,
+        recorded: RecordedConnection,
+        exchange: Exchange,
+        frame: Frame,
+        now: int,
+        *,
+        repeats: bool = False,
+    ) -> None:
+        """Note a live frame that may be a standing request, and send the messages that waited for it."""
+        consumer = self.standing.add(client, recorded, exchange, frame, now, repeats=repeats)
+        if consumer is not None:
+            self.arrived(recorded, consumer, now)
+
+    def answer_again(self, client: Client, exchange: Exchange, frame: Frame) -> None:
+        """Send the answers to a past request to another one like it."""
+        sid = next((sid for sid, subject in client.subs.items() if matches(subject, frame.reply)), None)
+        if sid is None:
+            return
+        for answer in exchange.answers:
+            body, block = self._live(answer.body), self._live(answer.headers)
+            self._actions.append(Send(client.id, encode.msg(frame.reply, sid, body, headers=block)))
 
     def _ready(self, effect: Effect) -> None:
         timed = effect.timing is Timing.TIMED or self._recorded_timing
@@ -91,8 +123,8 @@ class Delivery:
             if effect.due is None:  # its causes have not happened, and those behind it keep their order
                 return
             if recorded.client_id is None or not self._reaches(recorded, effect):
-                sid = effect.frame.sid if effect.frame is not None else b""
-                recorded.parked.setdefault(sid, {})[key] = None
+                place = effect.pulled or (effect.frame.sid if effect.frame is not None else b"")
+                recorded.parked.setdefault(place, {})[key] = None
                 return
             if effect.due > now:
                 self._ties += 1  # entries of one time keep their order, and connections are never compared
@@ -111,6 +143,8 @@ class Delivery:
         frame = effect.frame
         if frame is None:
             return not recorded.unused and recorded.unsent == 1
+        if effect.pulled is not None:
+            return self.standing.taker(recorded, effect.pulled) is not None
         return not frame.sid or frame.sid in recorded.sids
 
     def _deliver(self, recorded: RecordedConnection, effect: Effect, now: int) -> None:
@@ -124,14 +158,29 @@ class Delivery:
         if frame is None:
             self._actions.append(EndConnection(client.id))
         elif frame.op in (Op.MSG, Op.HMSG):
-            self._actions.append(Send(client.id, self._message(recorded, effect, frame)))
+            sid = self._sid(client, recorded, effect, frame, now)
+            self._actions.append(Send(client.id, self._message(effect, frame, sid)))
         else:
             self._actions.append(Send(client.id, frame.raw))
 
-    def _message(self, recorded: RecordedConnection, effect: Effect, frame: Frame) -> bytes:
-        def live(text: bytes) -> bytes:
-            return live_text(self._identifiers, text) if text else text
+    def _sid(
+        self, client: Client, recorded: RecordedConnection, effect: Effect, frame: Frame, now: int
+    ) -> bytes:
+        """Return the live subscription for a message; count it where it fulfils a standing request."""
+        if effect.pulled is not None:
+            taker = self.standing.taker(recorded, effect.pulled)
+            assert taker is not None  # else it would not have been released
+            self.standing.took(taker, frame.reply, now)
+            return taker.sid or b""
+        sid = recorded.sids[frame.sid]
+        if effect.stream:
+            if frame.reply:
+                self.standing.pushed(client, sid, frame.reply, now)
+            else:
+                self.standing.ended(recorded, self._identifiers.to_live(frame.subject))
+        return sid
 
+    def _message(self, effect: Effect, frame: Frame, sid: bytes) -> bytes:
         origin = effect.origin
         body, block = None, None
         if origin is not None and origin.live_frame is not None:
@@ -139,9 +188,12 @@ class Delivery:
             if frame.headers == origin.frame.headers:  # the server added none of its own
                 block = origin.live_frame.headers
         return encode.msg(
-            live(frame.subject),
-            recorded.sids[frame.sid],
-            live(frame.body) if body is None else body,
-            reply=live(frame.reply),
-            headers=live(frame.headers) if block is None else block,
+            self._live(frame.subject),
+            sid,
+            self._live(frame.body) if body is None else body,
+            reply=self._live(frame.reply),
+            headers=self._live(frame.headers) if block is None else block,
         )
+
+    def _live(self, text: bytes) -> bytes:
+        return live_text(self._identifiers, text) if text else text

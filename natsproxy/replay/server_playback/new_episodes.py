@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from natsproxy.errors import CaptureError
-from natsproxy.replay.conversation.exchanges import RecordedConnection, RecordedConversation
+from natsproxy.replay.conversation.exchanges import RecordedConnection
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.live_values import recorded_text
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame

@@ -5,7 +5,8 @@
    (`conversation/matching.py`); identifiers are learned on the way.
 3. The effects of an exchange are sent when all their causes have happened (`delivery.py`).
 4. PING is answered live, by the real server once it has frames of the client.  Verbose clients get `+OK`.
-   UNSUB and answers to flow control never mismatch.
+   UNSUB and answers to flow control never mismatch; polls may come more or less often (`repeats.py`), and
+   a subscription to an inbox belongs to the request that names it.
 5. Unrecorded input: `error` sends an error that clients survive (`mismatch_replies.py`) and keeps the
    mismatch; `ignore` sends nothing; `pass` hands it to a real server, with all subscriptions, so that the
    server can answer; `record` does that and collects both for the cassette (`new_episodes.py`).
@@ -19,24 +20,19 @@ from typing import Final, Literal
 from natsproxy.protocol import info
 from natsproxy.protocol.connect import DEFAULTS, parse_connect
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.exchanges import (
-    END,
-    WINDOW,
-    Exchange,
-    RecordedConnection,
-    RecordedConversation,
-    is_optional,
-    standalone,
-)
+from natsproxy.replay.conversation.exchanges import END, Exchange, RecordedConnection, is_optional, standalone
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.conversation.polls import Kind
+from natsproxy.replay.conversation.recorded_conversation import WINDOW, RecordedConversation
 from natsproxy.replay.conversation.steps import Event
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
 from natsproxy.replay.server_playback.binding import HISTORY, Binder, Client
 from natsproxy.replay.server_playback.delivery import Delivery
 from natsproxy.replay.server_playback.mismatch_replies import mismatch_reply
 from natsproxy.replay.server_playback.new_episodes import NewEpisodes
+from natsproxy.replay.server_playback.repeats import Repeats
 from natsproxy.replay.server_playback.suggestions import preview, suggest
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -77,7 +73,7 @@ class ServerPlayback:
         timing: Literal["answers", "recorded"] = "answers",
         options: MatchOptions = DEFAULT,
     ) -> None:
-        self.conversation = RecordedConversation(source, window=window)
+        self.conversation = RecordedConversation(source, window=window, repeat=options.repeat)
         self.identifiers = IdentifierMap()
         self.matcher = Matcher(self.identifiers, options)
         self.mismatches: list[Mismatch] = []
@@ -93,6 +89,7 @@ class ServerPlayback:
         self._delivery = Delivery(
             self.conversation, self.identifiers, self._clients, self._actions, recorded=timing == "recorded"
         )
+        self._repeats = Repeats(self.conversation, self.matcher, self._binder, self._delivery, self._clients)
         self.conversation.fill()
 
     # -- events in
@@ -139,6 +136,8 @@ class ServerPlayback:
         # A client that played no frame gives its recorded connection back.
         if client is not None and client.recorded is not None and not client.history:
             client.recorded.client_id = None
+        if client is not None:
+            self._delivery.standing.left(client)
         if client is not None and self.new_episodes is not None:
             self.new_episodes.ended(client, now)
         return self._take()
@@ -185,15 +184,23 @@ class ServerPlayback:
         return "the last server frames to be due" if not self.done else "nothing"
 
     def unused(self) -> list[Exchange]:
-        """Return the recorded client frames that no live one matched, in order."""
+        """Return the recorded client frames that no live one matched, in order.
+
+        Polls are not among them where the client has sent one of their kind.
+        """
         left = [
-            x for r in self.conversation.connections.values() for queue in r.exchanges.values() for x in queue
+            x
+            for r in self.conversation.connections.values()
+            for key, queue in r.exchanges.items()
+            for x in queue
+            if x.kind is not Kind.INBOX and not (self._repeats.may_repeat(x.kind) and key in r.polls)
         ]
         return sorted(left, key=lambda x: x.seq)
 
     def _take(self) -> list[Action]:
         self.conversation.fill()
         self._delivery.send_newly_ready(self._now)
+        self._delivery.standing.settle()
         actions = self._actions[:]
         self._actions.clear()
         return actions
@@ -214,39 +221,83 @@ class ServerPlayback:
 
     # -- matching
 
-    def _find(self, recorded: RecordedConnection, frame: Frame) -> tuple[Exchange, Lesson] | None:
-        frame = self.matcher.seen(frame)
-        for exchange in recorded.candidates(frame):
-            new = Lesson()
-            if self.matcher.differs(exchange.frame, frame, new) is None:
-                return exchange, new
-        return None
-
     def _play(self, client: Client, frame: Frame, now: int) -> None:
         if is_optional(frame):
-            self._pass(client, frame)
-            if self.new_episodes is not None and frame.op == Op.UNSUB:
-                self.new_episodes.unsubscribed(client, frame, now)
+            self._optional(client, frame, now)
             return
+        kind = self.conversation.kind_of(frame)
         if frame.op == Op.SUB:
             client.subs[frame.sid] = frame.subject
             self._pass(client, frame)
         recorded = client.recorded
-        found = self._find(recorded, frame) if recorded is not None else None
+        if kind is Kind.INBOX and recorded is not None:
+            client.inboxes[frame.sid] = standalone(frame), now
+            self._remember(client, frame)
+            self._know_inboxes(now)
+            return
+        found = self._binder.find(recorded, frame, self._clients)
+        if recorded is not None and self._repeats.answers(client, recorded, found and found[0], frame, now):
+            return
         if found is None and self._binder.move(client, frame):
             history, client.history = client.history, []
             for past in (*history, frame):
                 self._play(client, past, now)
             return
-        if len(client.history) < HISTORY:
-            client.history.append(standalone(frame))
+        self._remember(client, frame)
         if found is None or recorded is None:
             self._mismatch(client, frame, now)
             return
         exchange, new = found
         self.identifiers.learn(new)
         client.remember(exchange, new)
+        if new.live:
+            self._know_inboxes(now)
         self._matched(client, recorded, exchange, frame, now)
+        if kind is Kind.CHANGE:
+            self._repeats.fulfil(recorded, now)
+
+    def _optional(self, client: Client, frame: Frame, now: int) -> None:
+        self._pass(client, frame)
+        if frame.op == Op.UNSUB:
+            if not frame.args.strip():
+                client.subs.pop(frame.sid, None)
+                client.inboxes.pop(frame.sid, None)
+            if self.new_episodes is not None:
+                self.new_episodes.unsubscribed(client, frame, now)
+
+    def _remember(self, client: Client, frame: Frame) -> None:
+        if len(client.history) < HISTORY:
+            client.history.append(standalone(frame))
+
+    # -- inboxes
+
+    def _know_inboxes(self, now: int) -> None:
+        """Find the recorded subscriptions of inboxes whose requests have told their names."""
+        for client in self._clients.values():
+            recorded = client.recorded
+            for sid, (frame, _) in list(client.inboxes.items()):
+                known = self.identifiers.to_recorded(frame.subject)
+                exchange = None if recorded is None else recorded.inbox(known)
+                if recorded is not None and exchange is not None:
+                    del client.inboxes[sid]
+                    client.remember(exchange, Lesson())
+                    self._matched(client, recorded, exchange, frame, now)
+
+    def _settle_inboxes(self, client: Client, now: int) -> None:
+        """Take a recorded subscription for each inbox that is not known, or add the live one.
+
+        New episodes name inboxes as the recording does, and need their sids.
+        """
+        inboxes, client.inboxes = client.inboxes, {}
+        for frame, then in inboxes.values():
+            found = self._binder.find(client.recorded, frame, self._clients)
+            if found is None or client.recorded is None:
+                assert self.new_episodes is not None
+                self.new_episodes.sent(client, frame, now)
+                continue
+            exchange, new = found
+            self.identifiers.learn(new)
+            self._matched(client, client.recorded, exchange, frame, then)
 
     def _matched(
         self, client: Client, recorded: RecordedConnection, exchange: Exchange, frame: Frame, now: int
@@ -255,7 +306,9 @@ class ServerPlayback:
         if frame.op == Op.SUB:
             recorded.sids[exchange.frame.sid] = frame.sid
             client.sids[frame.sid] = exchange.frame.sid
-            self._delivery.subscribed(recorded, exchange.frame.sid, now)
+            self._delivery.arrived(recorded, exchange.frame.sid, now)
+        else:
+            self._delivery.stands(client, recorded, exchange, frame, now)
         self._delivery.caused(ready, now)
         self._delivery.release(recorded, END, now)
 
@@ -264,6 +317,7 @@ class ServerPlayback:
             self._pass(client, frame)
         if self.new_episodes is not None:
             client.committed = True
+            self._settle_inboxes(client, now)
             self.new_episodes.sent(client, frame, now)
         if self._unrecorded != "error":
             return

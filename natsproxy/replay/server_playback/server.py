@@ -18,8 +18,9 @@ from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg, LegLost
-from natsproxy.replay.conversation.exchanges import WINDOW, Exchange
+from natsproxy.replay.conversation.exchanges import Exchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
+from natsproxy.replay.conversation.recorded_conversation import WINDOW
 from natsproxy.replay.conversation.steps import events, stored_options
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.handshake import UNLIMITED

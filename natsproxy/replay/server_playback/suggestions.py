@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from natsproxy.replay.conversation.difference import Difference
-from natsproxy.replay.conversation.exchanges import (
-    Exchange,
-    RecordedConnection,
-    RecordedConversation,
-    key_of,
-)
+from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
 from natsproxy.replay.conversation.identifier_map import Lesson
 from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.actions import Candidate
 from natsproxy.replay.server_playback.remedies import remedy
 from natsproxy.wire.frames import Frame

@@ -35,9 +35,14 @@ def _packages() -> Path:
     return _INSTALLED / "node_modules"
 
 
+def has_node() -> bool:
+    """Tell whether this machine has Node.js with npm."""
+    return shutil.which("node") is not None and shutil.which("npm") is not None
+
+
 def node_path() -> str:
     """Return the NODE_PATH with which programs may `require` the packages; skip the test without Node.js."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
+    if not has_node():
         pytest.skip("there is no Node.js with npm: apt-get install nodejs npm")
     return str(_packages())
 

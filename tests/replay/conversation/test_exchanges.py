@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.errors import CaptureError
-from natsproxy.replay.conversation.exchanges import RecordedConversation, is_optional
+from natsproxy.replay.conversation.exchanges import is_optional
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import MS, events, hello

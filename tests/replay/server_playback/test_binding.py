@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from natsproxy.protocol.connect import Connect
-from natsproxy.replay.conversation.exchanges import RecordedConversation
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.binding import Binder, Client
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.conversation.exchanges import END, Exchange, RecordedConversation
+from natsproxy.replay.conversation.exchanges import END, Exchange
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.replay.server_playback.delivery import Delivery
@@ -44,7 +45,7 @@ def test_effects_wait_for_their_subscription_and_keep_their_order() -> None:
     assert table.actions == []
     table.conversation.use(table.sub, table.sub.frame, 0)
     table.recorded.sids[b"1"] = b"9"
-    table.delivery.subscribed(table.recorded, b"1", 0)
+    table.delivery.arrived(table.recorded, b"1", 0)
     assert table.actions == [Send(5, b"MSG a 9 1\r\n1\r\n"), Send(5, b"MSG a 9 1\r\n2\r\n")]
 
 

@@ -118,24 +118,6 @@ def test_the_inboxes_learned_for_the_wrong_connection_are_forgotten() -> None:
     assert play.machine.done
 
 
-TIMED: list[Line] = [
-    *hello(1, "a"),
-    (1, ">", b"SUB inb 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C inb 2\r\n{}\r\n"),
-    (1, "<", b"HMSG inb 1 32 32\r\nNATS/1.0 408 Request Timeout\r\n\r\n\r\n"),
-]
-
-
-def test_a_timeout_comes_at_its_recorded_distance() -> None:
-    play = Play(TIMED)
-    play.open(1, "a")
-    assert play.send(1, b"SUB inb 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C inb 0\r\n\r\n") == b""
-    assert play.machine.deadline == MS
-    play.wait(MS - 1)
-    assert play.got[1] == b""
-    play.wait(1)
-    assert play.got[1].startswith(b"HMSG inb 1 32 32\r\nNATS/1.0 408")
-
-
 def test_recorded_timing_holds_answers_back_too() -> None:
     play = Play(REQUEST, timing="recorded")
     play.open(1, "a")

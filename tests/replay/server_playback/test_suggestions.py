@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from natsproxy.replay.conversation.exchanges import RecordedConversation
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.actions import Mismatch
 from natsproxy.replay.server_playback.suggestions import preview, suggest
 from natsproxy.wire import encode

@@ -1,0 +1,150 @@
+"""Client frames that ask and change nothing, which a program may send more or less often than recorded.
+
+- READ: a request for information or for a stored message, and service discovery.
+- PULL: a pull request.  It changes nothing as long as no message is there.
+- INBOX: a subscription to an inbox, which belongs to the request that names the inbox.
+
+Every other frame is a CHANGE.  `StandingRequest` is the meaning of a pull request, or of the creation of a
+push consumer with heartbeats: the server sends statuses for it at times that the request itself sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from natsproxy.protocol import gojson
+from natsproxy.protocol.jetstream import ApiCall, parse_ack, parse_api
+from natsproxy.protocol.subjects import matches
+from natsproxy.replay.conversation.identifier_map import INBOX
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+_READS: Final = frozenset(
+    {
+        b"INFO",
+        b"STREAM.NAMES",
+        b"STREAM.LIST",
+        b"STREAM.INFO",
+        b"STREAM.MSG.GET",
+        b"DIRECT.GET",
+        b"CONSUMER.NAMES",
+        b"CONSUMER.LIST",
+        b"CONSUMER.INFO",
+    }
+)
+_DISCOVERY: Final = (b"$SRV.PING", b"$SRV.INFO", b"$SRV.STATS")
+_PULL: Final = b"CONSUMER.MSG.NEXT"
+_CREATES: Final = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")
+Consumer = tuple[bytes, bytes]
+"""Stream and consumer, under their recorded names."""
+
+
+class Kind(Enum):
+    """The effect of a client frame on the server."""
+
+    CHANGE = "change"
+    READ = "read"
+    PULL = "pull"
+    INBOX = "inbox"
+
+
+def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> Kind:
+    """Return the kind of a client frame; publishes on the subjects of `repeat` are taken for reads."""
+    subject = frame.subject
+    if frame.op != Op.SUB and any(matches(pattern, subject) for pattern in repeat):
+        return Kind.READ
+    if not subject.startswith((b"$", INBOX)):
+        return Kind.CHANGE
+    if frame.op == Op.SUB:
+        return Kind.INBOX if subject.startswith(INBOX) and not frame.queue else Kind.CHANGE
+    if not frame.reply:
+        return Kind.CHANGE
+    if subject.startswith(_DISCOVERY):
+        return Kind.READ
+    call = parse_api(subject)
+    if call is None:
+        return Kind.CHANGE
+    return Kind.PULL if call.verb == _PULL else Kind.READ if call.verb in _READS else Kind.CHANGE
+
+
+class StandingRequest(NamedTuple):
+    """A request that stands until it is fulfilled or its time is over.
+
+    batch: the number of messages; None for a push consumer.  expires, heartbeat: in ns, 0 for none.
+    deliver: the inbox that a push consumer delivers to.
+    """
+
+    consumer: Consumer
+    batch: int | None
+    expires: int = 0
+    heartbeat: int = 0
+    no_wait: bool = False
+    deliver: bytes = b""
+
+
+def standing_request(frame: Frame) -> StandingRequest | None:
+    """Return the meaning of a pull, or of the creation of a push consumer; None for any other frame."""
+    if not frame.subject.startswith(b"$JS."):
+        return None
+    ack = parse_ack(frame.subject)
+    if ack is not None:
+        if not (frame.reply and frame.body.startswith(b"+NXT")):
+            return None
+        return _pull((ack.stream, ack.consumer), frame.body[4:].strip())
+    call = parse_api(frame.subject)
+    if call is None:
+        return None
+    if call.verb == _PULL:
+        return _pull((call.stream, call.consumer), frame.body)
+    return _push(call, frame.body) if call.verb in _CREATES else None
+
+
+def _pull(consumer: Consumer, body: bytes) -> StandingRequest:
+    given = _members(body)
+    if not given:  # a bare number, or nothing: one message
+        return StandingRequest(consumer, int(body) if body.isdigit() and len(body) < 10 else 1)
+    return StandingRequest(
+        consumer,
+        _number(given, "batch") or 1,
+        _number(given, "expires"),
+        _number(given, "idle_heartbeat"),
+        given.get("no_wait") is True,
+    )
+
+
+def _push(call: ApiCall, body: bytes) -> StandingRequest | None:
+    config = _members(body).get("config")
+    if not isinstance(config, dict) or not config.get("deliver_subject"):
+        return None
+    deliver = str(config["deliver_subject"]).encode()
+    consumer = (call.stream, call.consumer)
+    return StandingRequest(consumer, None, heartbeat=_number(config, "idle_heartbeat"), deliver=deliver)
+
+
+def starts_again(frame: Frame, stream: bytes) -> bool:
+    """Tell whether a client creates a consumer of a stream anew behind the messages that it has.
+
+    Ordered consumers do that when their consumer is gone.
+    """
+    call = parse_api(frame.subject)
+    return (
+        call is not None
+        and call.verb in _CREATES
+        and call.stream == stream
+        and b"opt_start_seq" in frame.body
+    )
+
+
+def _members(body: bytes) -> dict[str, Any]:
+    try:
+        read = gojson.loads(body)
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _number(given: dict[str, Any], name: str) -> int:
+    value = given.get(name)
+    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else 0

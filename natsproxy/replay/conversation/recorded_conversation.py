@@ -1,0 +1,236 @@
+"""The recorded conversation, read as it is played, in a bounded window.
+
+Exchanges and effects that are not played yet take at most `window` bytes of frames in memory, for a capture
+of any size.  Played exchanges leave; a ring of the last thousand stays, so that a report can tell *already
+used* from *never recorded*.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from natsproxy.errors import CaptureError
+from natsproxy.protocol.connect import parse_connect
+from natsproxy.replay.conversation.bounded import BoundedDict
+from natsproxy.replay.conversation.causes import Causes, Timing
+from natsproxy.replay.conversation.exchanges import (
+    OVERHEAD,
+    Effect,
+    Exchange,
+    QueueKey,
+    RecordedConnection,
+    is_optional,
+    key_of,
+    queue_key,
+    standalone,
+)
+from natsproxy.replay.conversation.polls import Kind, kind_of
+from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
+from natsproxy.session import close_reasons
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Op
+
+WINDOW: Final = 64 << 20
+_USED_KEPT: Final = 1000
+_BY_SERVER: Final = frozenset(
+    {
+        close_reasons.SERVER_CLOSED,
+        close_reasons.SERVER_LOST,
+        close_reasons.KILLED,
+        close_reasons.RULE,
+        close_reasons.CLIENT_PROTOCOL,
+    }
+)
+_LIVE: Final = (Op.PING, Op.PONG, Op.OK)  # answered live
+
+
+class RecordedConversation:
+    """The recorded conversation, read on as it is used.
+
+    repeat: patterns of subjects whose messages are polls.  newly_ready: effects that were read after their
+    causes had happened.  reached: the last recorded frame that happened live (seq), and its time (ns).
+    """
+
+    def __init__(
+        self, source: Iterator[Event], *, window: int = WINDOW, repeat: Sequence[bytes] = ()
+    ) -> None:
+        self.connections: dict[int, RecordedConnection] = {}
+        self.used: deque[Exchange] = deque(maxlen=_USED_KEPT)
+        self.info: bytes = b""
+        self.frames = self.played = 0
+        self._source = source
+        self._window = window
+        self._repeat = repeat
+        self._size = 0
+        self._causes = Causes()
+        self._waiting: dict[int, Exchange] = {}
+        # seq -> (recorded, live) time of a used exchange
+        self._times: BoundedDict[int, tuple[int, int]] = BoundedDict()
+        self._ended = False
+        self.newly_ready: list[tuple[RecordedConnection, QueueKey, Effect]] = []
+        self.reached: tuple[int, int] = (-1, 0)
+
+    @property
+    def whole(self) -> bool:
+        """True when the capture was read to its end."""
+        return self._ended
+
+    def fill(self) -> None:
+        """Read on until the window is full; effects that may be sent are added to `newly_ready`."""
+        while not self._ended and self._size < self._window:
+            event = next(self._source, None)
+            if event is None:
+                self._ended = True
+            elif isinstance(event, Step):
+                self._step(event)
+            elif isinstance(event, Began):
+                self._recorded(event.conn)
+            elif event.cause in _BY_SERVER:  # the end of a client that left is for the live client to repeat
+                self._end(event)
+
+    def _recorded(self, conn: int) -> RecordedConnection:
+        found = self.connections.get(conn)
+        if found is None:
+            found = self.connections[conn] = RecordedConnection(conn)
+        return found
+
+    def _step(self, step: Step) -> None:
+        recorded = self._recorded(step.conn)
+        op = step.frame.op
+        if op in _LIVE or is_optional(step.frame):  # answered live, or never waited for
+            return
+        if op == Op.INFO:
+            self.info = self.info or step.frame.args
+        elif op == Op.CONNECT:
+            if recorded.connect is None:
+                recorded.first_seq = step.seq
+                try:
+                    recorded.connect = parse_connect(step.frame.args)
+                except ValueError as error:
+                    raise CaptureError(f"connection {step.conn} has an invalid CONNECT: {error}") from None
+        elif step.direction == C2S:
+            self._exchange(recorded, step)
+        else:
+            self._effect(recorded, step)
+
+    def _exchange(self, recorded: RecordedConnection, step: Step) -> None:
+        kind = self.kind_of(step.frame)
+        self._causes.sent(step, kind)
+        exchange = Exchange(step.seq, step.conn, step.t, step.frame, kind)
+        recorded.put(exchange)
+        recorded.last_seq = step.seq
+        if step.frame.op == Op.SUB and step.frame.sid.isdigit():
+            recorded.top_sid = max(recorded.top_sid, int(step.frame.sid))
+        self._waiting[step.seq] = exchange
+        self._size += step.frame.wire_size + OVERHEAD
+        self.frames += 1
+
+    def _effect(self, recorded: RecordedConnection, step: Step) -> None:
+        cause = self._causes.of(step)
+        if cause.timing is Timing.LIVE:
+            return
+        effect = Effect(
+            step.seq, step.conn, step.t, step.frame, cause.timing, stream=cause.stream, pulled=cause.pulled
+        )
+        self._size += step.frame.wire_size + OVERHEAD
+        self.frames += 1
+        self._attach(recorded, effect, cause.after)
+        self._queue(recorded, effect)
+
+    def _attach(self, recorded: RecordedConnection, effect: Effect, after: tuple[int, ...]) -> None:
+        latest = 0
+        for seq in after:
+            waiting = self._waiting.get(seq)
+            if waiting is not None:
+                waiting.effects.append(effect)
+                effect.pending_causes += 1
+                latest = max(latest, waiting.t)
+                effect.read = waiting.kind is Kind.READ and len(after) == 1
+                copied = effect.frame is not None and effect.frame.subject == waiting.frame.subject
+                if copied and effect.frame is not None and effect.frame.body == waiting.frame.body:
+                    effect.origin = waiting
+            elif seq in self._times:  # that cause has happened already
+                recorded_t, live_t = self._times[seq]
+                latest = max(latest, recorded_t)
+                effect.caused_at = max(effect.caused_at, live_t)
+        effect.offset = max(0, effect.t - latest)
+
+    def _queue(self, recorded: RecordedConnection, effect: Effect) -> None:
+        key = queue_key(effect)
+        recorded.queues.setdefault(key, deque()).append(effect)
+        recorded.unsent += not effect.read
+        if not effect.pending_causes:
+            self.newly_ready.append((recorded, key, effect))
+
+    def _end(self, event: Ended) -> None:
+        recorded = self._recorded(event.conn)
+        effect = Effect(-1, event.conn, event.t, None, Timing.TIMED)
+        self._attach(recorded, effect, (recorded.last_seq,))
+        self._queue(recorded, effect)
+
+    def kind_of(self, frame: Frame) -> Kind:
+        """Return the kind of a client frame, recorded or live."""
+        return kind_of(frame, self._repeat)
+
+    def next_change(self, playing: Collection[int]) -> int | None:
+        """Return the seq of the first CHANGE that the live clients `playing` still have to send."""
+        left = [r.next_change() for r in self.connections.values() if r.client_id in playing]
+        return min((one.seq for one in left if one is not None), default=None)
+
+    def reach(self, seq: int, now: int) -> None:
+        """Note that a recorded frame has happened live."""
+        if seq > self.reached[0]:
+            self.reached = (seq, now)
+
+    def use(self, exchange: Exchange, live_frame: Frame, now: int) -> list[Effect]:
+        """Count an exchange as having happened; return the effects that waited for it alone.
+
+        live_frame: the frame that matched it; copies of a publish carry its body.
+        """
+        exchange.matched = now
+        exchange.frame = standalone(exchange.frame)
+        if any(effect.origin is exchange for effect in exchange.effects):
+            exchange.live_frame = standalone(live_frame)
+        if exchange.kind is Kind.READ:
+            exchange.answers = [
+                standalone(e.frame) for e in exchange.effects if e.read and e.frame is not None
+            ]
+        self.reach(exchange.seq, now)
+        self.connections[exchange.conn].take(exchange)
+        self._waiting.pop(exchange.seq, None)
+        self._times[exchange.seq] = (exchange.t, now)
+        self.used.append(exchange)
+        self.played += 1
+        self._size -= exchange.frame.wire_size + OVERHEAD
+        ready = []
+        for effect in exchange.effects:
+            effect.pending_causes -= 1
+            effect.caused_at = max(effect.caused_at, now)
+            if not effect.pending_causes:
+                ready.append(effect)
+        exchange.effects = []
+        return ready
+
+    def give_back(self, exchange: Exchange) -> None:
+        """Undo `use` of an exchange without effects: the wrong client had matched it."""
+        recorded = self.connections[exchange.conn]
+        if exchange.kind in (Kind.READ, Kind.PULL):
+            recorded.polls[key_of(exchange.frame)].remove(exchange)
+        recorded.put(exchange)  # exchanges of one key are matched in recorded order
+        recorded.sids.pop(exchange.frame.sid, None)
+        exchange.matched = exchange.live_frame = None
+        self._waiting[exchange.seq] = exchange
+        self._times.pop(exchange.seq, None)
+        self.used.remove(exchange)
+        self.played -= 1
+        self._size += exchange.frame.wire_size + OVERHEAD
+
+    def sent(self, recorded: RecordedConnection, effect: Effect, now: int) -> None:
+        """Count an effect as sent."""
+        self.reach(effect.seq, now)
+        recorded.unsent -= not effect.read
+        self.played += 1
+        if effect.frame is not None:
+            self._size -= effect.frame.wire_size + OVERHEAD

@@ -1,0 +1,87 @@
+"""Polls that come more often than recorded, or at other times.
+
+Such a request for information gets the last answer again, such a pull request stands until the live program
+has its answer or its time is over.  A recorded poll behind a change that the clients have not made yet does
+not count: its answer would come from the future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
+from natsproxy.replay.conversation.identifier_map import Lesson
+from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.conversation.polls import Kind
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
+from natsproxy.replay.server_playback.binding import Binder, Client
+from natsproxy.replay.server_playback.delivery import Delivery
+from natsproxy.wire.frames import Frame
+
+
+class Repeats:
+    """Answers repeated polls.  clients: the live clients, by number."""
+
+    def __init__(
+        self,
+        conversation: RecordedConversation,
+        matcher: Matcher,
+        binder: Binder,
+        delivery: Delivery,
+        clients: Mapping[int, Client],
+    ) -> None:
+        self._conversation = conversation
+        self._matcher = matcher
+        self._binder = binder
+        self._delivery = delivery
+        self._clients = clients
+
+    def may_repeat(self, kind: Kind) -> bool:
+        """Tell whether frames of a kind may come more or less often than recorded."""
+        return kind in (Kind.READ, Kind.PULL) and self._matcher.options.allow_repeats
+
+    def answers(
+        self,
+        client: Client,
+        recorded: RecordedConnection,
+        found: Exchange | None,
+        frame: Frame,
+        now: int,
+    ) -> bool:
+        """Answer a poll as one before it; return False where `found` has to, or the frame is no poll.
+
+        found: the recorded frame that agrees.
+        """
+        kind = self._conversation.kind_of(frame)
+        if not self.may_repeat(kind) or (found is not None and self._is_due(found)):
+            return False
+        past = self._past(recorded, kind, frame)
+        if past is None:
+            return False
+        client.committed = True
+        self._delivery.stands(client, recorded, past, frame, now, repeats=True)
+        self._delivery.answer_again(client, past, frame)
+        return True
+
+    def _is_due(self, exchange: Exchange) -> bool:
+        change = self._conversation.next_change(self._clients.keys())
+        return change is None or exchange.seq < change
+
+    def _past(self, recorded: RecordedConnection, kind: Kind, frame: Frame) -> Exchange | None:
+        """Return the last poll that asked the same; any pull request at its consumer does."""
+        bare = self._matcher.seen(frame)._replace(reply=b"")
+        for exchange in reversed(recorded.polls.get(key_of(bare), ())):
+            known = exchange.frame._replace(reply=b"")
+            if kind is Kind.PULL or self._matcher.differs(known, bare, Lesson()) is None:
+                return exchange
+        return None
+
+    def fulfil(self, recorded: RecordedConnection, now: int) -> None:
+        """Find recorded requests for the pull requests that stand, now that the clients made a change."""
+        for standing in self._delivery.standing.unrecorded(recorded):
+            found = self._binder.find(recorded, standing.frame, self._clients)
+            if found is not None and self._is_due(found[0]):
+                exchange, new = found
+                self._matcher.identifiers.learn(new)
+                standing.repeats = False
+                self._delivery.caused(self._conversation.use(exchange, standing.frame, now), now)

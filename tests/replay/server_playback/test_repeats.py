@@ -1,0 +1,133 @@
+"""Polls come more or less often than recorded, and at other times."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproxy.replay.conversation.match_options import MatchOptions
+from tests.replay.scripted import Line, hello
+from tests.replay.server_playback.playing import Play
+
+INFO = b"$JS.API.STREAM.INFO.S"
+A, B, C, D, E = (b"_INBOX.%b" % (letter * 21 + b"1") for letter in (b"A", b"B", b"C", b"D", b"E"))
+
+
+def ask(subject: bytes, reply: bytes, body: bytes = b"") -> bytes:
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(body), body)
+
+
+def asked(subject: bytes, *answers: bytes) -> list[Line]:
+    """Return polls, each on an inbox of its own, and the answers to them."""
+    lines: list[Line] = []
+    for n, answer in enumerate(answers):
+        lines.append((1, ">", ask(subject, b"%b.%d" % (A, n))))
+        lines.append((1, "<", b"MSG %b.%d 1 %d\r\n%b\r\n" % (A, n, len(answer), answer)))
+    return lines
+
+
+def playing(lines: list[Line], **options: object) -> Play:
+    lines = [*hello(1, "a"), (1, ">", b"SUB %b.* 1\r\n" % A), *lines]
+    play = Play(lines, options=MatchOptions(**options))  # type: ignore[arg-type]
+    play.open(1, "a")
+    play.send(1, b"SUB %b.* 1\r\n" % B)
+    return play
+
+
+def answers(play: Play, subject: bytes, count: int) -> list[bytes]:
+    found = (play.send(1, ask(subject, b"%b.x%d" % (B, n))) for n in range(count))
+    return [data.split(b"\r\n")[1] for data in found]
+
+
+@pytest.mark.parametrize("subject", [INFO, b"$SRV.PING", b"$JS.API.DIRECT.GET.KV_a.$KV.a.key"])
+def test_the_last_answer_is_given_again(subject: bytes) -> None:
+    play = playing(asked(subject, b"one", b"two"))
+    assert answers(play, subject, 4) == [b"one", b"two", b"two", b"two"]
+    assert play.machine.mismatches == []
+    assert play.machine.done
+
+
+def test_nobody_misses_polls_that_do_not_come() -> None:
+    play = playing(
+        [*asked(INFO, b"1", b"2", b"3"), (1, ">", b"PUB done 0\r\n\r\n"), (1, "<", b"MSG in.z 1 0\r\n\r\n")]
+    )
+    assert answers(play, INFO, 1) == [b"1"]
+    assert play.send(1, b"PUB done 0\r\n\r\n") == b"MSG in.z 1 0\r\n\r\n"
+    assert play.machine.unused() == []
+    assert play.machine.done
+
+
+def test_a_poll_that_never_comes_at_all_is_missed() -> None:
+    play = playing(asked(INFO, b"1"))
+    assert [one.frame.subject for one in play.machine.unused()] == [INFO]
+
+
+def test_an_answer_does_not_come_from_the_future() -> None:
+    play = playing([*asked(INFO, b"empty"), (1, ">", b"PUB put 0\r\n\r\n"), *asked(INFO, b"full")])
+    assert answers(play, INFO, 3) == [b"empty"] * 3
+    play.send(1, b"PUB put 0\r\n\r\n")
+    assert answers(play, INFO, 2) == [b"full"] * 2
+
+
+def test_without_repeats_each_poll_has_its_place() -> None:
+    play = playing(asked(INFO, b"one", b"two"), allow_repeats=False)
+    answers(play, INFO, 3)
+    assert len(play.machine.mismatches) == 1
+
+
+def test_a_request_that_may_change_something_has_one_answer() -> None:
+    play = playing(asked(b"orders.place", b"ok"))
+    answers(play, b"orders.place", 2)
+    assert len(play.machine.mismatches) == 1
+
+
+def test_subjects_can_be_named_that_may_repeat() -> None:
+    beats: list[Line] = [(1, ">", b"PUB health.a 2\r\nok\r\n")] * 3
+    play = playing([*beats, *asked(b"status.a", b"fine")], repeat=(b"health.*", b"status.*"))
+    play.send(1, b"PUB health.a 2\r\nok\r\n" * 5)
+    assert answers(play, b"status.a", 2) == [b"fine"] * 2
+    assert play.machine.mismatches == []
+    play.send(1, b"PUB health.a 3\r\nbad\r\n")
+    assert len(play.machine.mismatches) == 1
+
+
+def test_an_inbox_is_known_by_its_request() -> None:
+    """The program subscribed in another order, to one inbox more."""
+    lines: list[Line] = [
+        (1, ">", b"SUB %b 2\r\n" % A + ask(b"one", A)),
+        (1, "<", b"MSG %b 2 1\r\n1\r\n" % A),
+        (1, ">", b"SUB %b 3\r\n" % B + ask(b"two", B)),
+        (1, "<", b"MSG %b 3 1\r\n2\r\n" % B),
+    ]
+    play = playing(lines)
+    play.send(1, b"SUB %b 7\r\nSUB %b 8\r\nSUB %b 9\r\n" % (C, D, E))
+    assert play.send(1, ask(b"two", C)) == b"MSG %b 7 1\r\n2\r\n" % C
+    assert play.send(1, ask(b"one", D)) == b"MSG %b 8 1\r\n1\r\n" % D
+    assert play.machine.done
+
+
+def workers(**options: object) -> Play:
+    """Two clients of one name, each with work of its own."""
+    lines: list[Line] = [*hello(1, "w"), *hello(2, "w")]
+    lines += [(n, ">", b"SUB work q 1\r\n") for n in (1, 2)]
+    lines += [(n, ">", b"PUB done.%d 0\r\n\r\n" % n) for n in (1, 2)]
+    return Play(lines, options=MatchOptions(**options))  # type: ignore[arg-type]
+
+
+def test_workers_of_one_name_share_their_work() -> None:
+    play = workers()
+    for n in (1, 2):
+        play.open(n, "w")
+        play.send(n, b"SUB work q 1\r\n")
+    play.send(1, b"PUB done.2 0\r\n\r\n")
+    play.send(2, b"PUB done.1 0\r\n\r\n")
+    assert play.machine.done
+
+
+@pytest.mark.parametrize(("match_on", "mismatches"), [(("order",), 1), ((), 0)])
+def test_one_worker_does_all_the_work_where_order_does_not_count(
+    match_on: tuple[str, ...], mismatches: int
+) -> None:
+    play = workers(match_on=frozenset({"subject", "headers", "body", *match_on}))
+    play.open(1, "w")
+    play.send(1, b"SUB work q 1\r\nPUB done.1 0\r\n\r\nPUB done.2 0\r\n\r\n")
+    assert len(play.machine.mismatches) == mismatches
