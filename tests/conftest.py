@@ -41,7 +41,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-TOGETHER = ("tests/spark/", "tests/replay/test_versions.py", "tests/test_shape.py")
+TOGETHER = (
+    "tests/spark/",
+    "tests/replay/test_versions.py",
+    "tests/test_shape.py",
+    "tests/testing/test_zoo.py",
+)
 """Tests that one worker runs together: they share a Java process or cached results."""
 
 

@@ -1,0 +1,194 @@
+"""Programs as people write them: recorded once, they play; a change in them is caught and named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from natsproxy.protocol import headers
+from natsproxy.replay.server_playback.playback import ServerPlayback
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Op
+from natsproxy.wire.parse import frames
+from tests.kit.node import has_node
+from tests.testing.zoo import JAVASCRIPT, OPTIONS, PYTHON, Played, Told, play, record, retell
+
+pytestmark = pytest.mark.server
+PROGRAMS = [*PYTHON, *JAVASCRIPT]
+Change = tuple[bytes, str]
+"""A changed frame, and the place that a mismatch has to name."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the captures."""
+    return tmp_path_factory.mktemp("zoo")
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> dict[str, str]:
+    """The output of each program while it was recorded."""
+    return trio.run(record, PROGRAMS if has_node() else PYTHON, folder)
+
+
+@pytest.fixture(scope="module")
+def played(folder: Path, printed: dict[str, str]) -> dict[str, Played]:
+    """Each program, played once."""
+    return trio.run(play, list(printed), folder)
+
+
+def _one(name: str, played: dict[str, Played]) -> Played:
+    if name not in played:
+        pytest.skip("there is no Node.js with npm: apt-get install nodejs npm")
+    return played[name]
+
+
+def _check(name: str, one: Played, printed: str) -> None:
+    assert one.error == ""
+    assert one.printed == printed
+    assert [str(mismatch) for mismatch in one.server.mismatches] == []
+    assert [exchange.frame.line for exchange in one.server.unused()] == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_plays(name: str, printed: dict[str, str], played: dict[str, Played]) -> None:
+    _check(name, _one(name, played), printed[name])
+
+
+@pytest.mark.long
+def test_programs_play_twenty_times_under_load(folder: Path, printed: dict[str, str]) -> None:
+    """In fresh processes; three plays of everything at once are the load."""
+
+    async def rounds() -> None:
+        for _ in range(7):
+            for one in await trio_gather(3, list(printed), folder):
+                for name, program in one.items():
+                    _check(name, program, printed[name])
+
+    trio.run(rounds)
+
+
+async def trio_gather(count: int, names: list[str], folder: Path) -> list[dict[str, Played]]:
+    found: list[dict[str, Played]] = []
+
+    async def one() -> None:
+        found.append(await play(names, folder))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(one)
+    return found
+
+
+# -- changes
+
+
+def _publishes(told: Told) -> Iterator[tuple[int, Frame]]:
+    """Yield the frames that a program publishes of itself: place and frame."""
+    for at, (_, data) in enumerate(told):
+        (frame,) = frames(data, C2S)
+        if frame.op in (Op.PUB, Op.HPUB) and not frame.subject.startswith((b"$JS.", b"$SRV.", b"_INBOX.")):
+            yield at, frame
+
+
+def _with(told: Told, at: int, data: bytes) -> Told:
+    return [*told[:at], (told[at][0], data), *told[at + 1 :]]
+
+
+def _pub(frame: Frame, **other: bytes) -> bytes:
+    fields = {"body": frame.body, "reply": frame.reply, "headers": frame.headers, **other}
+    return encode.pub(fields.pop("subject", frame.subject), **fields)
+
+
+def _subjects(frame: Frame) -> Iterator[Change]:
+    yield _pub(frame, subject=frame.subject + b".other"), "of the subject"
+
+
+def _headers(frame: Frame) -> Iterator[Change]:
+    pairs = list(headers.parse(frame.headers).pairs) if frame.header_size else []
+    for at, (name, _) in enumerate(pairs):
+        if name not in (b"traceparent", b"Nats-Msg-Id"):  # ignored by value
+            block = headers.build([*pairs[:at], (name, b"changed"), *pairs[at + 1 :]])
+            yield _pub(frame, headers=block), f"header {name.decode()}"
+    yield _pub(frame, headers=headers.build([*pairs, (b"X-Unknown", b"new")])), "header X-Unknown"
+
+
+def _members(name: str, frame: Frame) -> Iterator[Change]:
+    try:
+        body = json.loads(frame.body)
+    except ValueError:
+        yield _pub(frame, body=frame.body + b" or so"), "body"
+        return
+    volatile = ["mtime", "nuid"] if frame.subject.startswith(b"$O.") else []
+    ignored = volatile + [
+        str(place).partition("/")[2] for place in OPTIONS.get(name, {}).get("ignore_json", ())
+    ]
+    for member, value in body.items() if isinstance(body, dict) else ():
+        if member not in ignored and isinstance(value, str | int | float):
+            changed = f"{value} or so" if isinstance(value, str) else -7
+            yield _pub(frame, body=json.dumps({**body, member: changed}).encode()), f"/{member}"
+
+
+def _differences(machine: ServerPlayback) -> list[str]:
+    first = machine.mismatches[0]
+    return [one.difference.place for one in first.candidates if one.difference is not None]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_change_is_caught_and_named(name: str, folder: Path, played: dict[str, Played]) -> None:
+    """Of one publish, one header, one member: in each frame, each alone."""
+    told = _one(name, played).told
+    assert retell(name, folder, told).mismatches == []
+    changes = 0
+    for at, frame in _publishes(told):
+        for changed, place in (*_subjects(frame), *_headers(frame), *_members(name, frame)):
+            machine = retell(name, folder, _with(told, at, changed))
+            assert machine.mismatches, f"{changed!r} plays in place of {frame.raw!r}"
+            assert any(place in found for found in _differences(machine)), str(machine.mismatches[0])
+            changes += 1
+    assert changes
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_forgotten_publish_is_named(name: str, folder: Path, played: dict[str, Played]) -> None:
+    told = _one(name, played).told
+    repeated = OPTIONS.get(name, {}).get("repeat")
+    for at, frame in _publishes(told):
+        if not repeated:
+            machine = retell(name, folder, [*told[:at], *told[at + 1 :]])
+            subjects = {one.frame.subject.split(b".")[0] for one in machine.unused()}
+            assert frame.subject.split(b".")[0] in subjects, frame.raw
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_version_with_another_header_plays(name: str, folder: Path, played: dict[str, Played]) -> None:
+    """A trace header as it is, any other one when it is ignored."""
+    told = _one(name, played).told
+    for header, options in ((b"tracestate", {}), (b"X-Version", {"ignore_headers": "X-Version"})):
+        newer = told
+        for at, frame in _publishes(told):
+            pairs = headers.parse(frame.headers).pairs if frame.header_size else ()
+            newer = _with(newer, at, _pub(frame, headers=headers.build([*pairs, (header, b"2")])))
+        _heard_all(retell(name, folder, newer, **options))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_version_that_swaps_two_publishes_plays(name: str, folder: Path, played: dict[str, Played]) -> None:
+    """Two neighbours on different subjects, of which neither is answered."""
+    told = _one(name, played).told
+    alone = {at: frame for at, frame in _publishes(told) if not frame.reply}
+    for at, frame in alone.items():
+        (other,) = frames(told[at + 1][1], C2S) if at + 1 < len(told) else (frame,)
+        independent = other.op in (Op.PUB, Op.HPUB) and other.subject != frame.subject
+        if independent and told[at][0] == told[at + 1][0] and not other.reply:
+            _heard_all(retell(name, folder, [*told[:at], told[at + 1], told[at], *told[at + 2 :]]))
+
+
+def _heard_all(machine: ServerPlayback) -> None:
+    assert [str(mismatch) for mismatch in machine.mismatches] == []
+    assert [exchange.frame.line for exchange in machine.unused()] == []
