@@ -125,6 +125,7 @@ class cassette(ProxyHarness):
             use(self.path, self.mode, upstream=upstream, options=self._options) as used,
         ):
             self._use = used
+            self._seen.filters = used.options.filters
             settings = replace(self._legs, upstream=(Server(used.address),), seed=self.seed)
             async with self._run_proxy(settings) as proxy:
                 started()

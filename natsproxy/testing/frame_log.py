@@ -14,6 +14,8 @@ from typing import Final
 
 import trio
 
+from natsproxy.capture.filter.filters import NO_FILTERS
+from natsproxy.capture.filter.recording_filter import RecordingFilter, Selection
 from natsproxy.capture.format.records import Flags, Frames, Item
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.headers import parse as parse_headers
@@ -94,9 +96,13 @@ class FrameFilter:
 
 
 class FrameLog:
-    """The ring.  Only the trio thread may call `add` and `wait`; any thread may call `frames` and `last`."""
+    """The ring.  Only the trio thread may call `add` and `wait`; any thread may call `frames` and `last`.
+
+    filters: of secrets in the texts that `last` returns, since they end up in the logs of test runs.
+    """
 
     def __init__(self, size: int = RING) -> None:
+        self.filters = NO_FILTERS
         self._size = size
         self._lock = threading.Lock()
         self._records: deque[Frames] = deque()
@@ -132,6 +138,9 @@ class FrameLog:
         """Return the last frames as text, oldest first, without keep-alives."""
         with self._lock:
             records = list(self._records)
+        if self.filters:
+            shown = RecordingFilter(Selection(filters=self.filters))
+            records = [one for item in records for one in shown.apply(item) if isinstance(one, Frames)]
         found: list[str] = []
         for item in reversed(records):
             found += [str(one) for one in reversed(list(_parse(item))) if one.op not in _QUIET]

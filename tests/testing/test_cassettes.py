@@ -189,6 +189,16 @@ def test_body_matchers(tmp_path: Path) -> None:
         assert b'MSG x 1 14\r\n{"ts":5,"v":2}' in asyncio.run(publish(tape.url, b'{"ts":5,"v":2}'))
 
 
+def test_what_a_failed_test_shows_has_no_filtered_value(tmp_path: Path) -> None:
+    tape = cassette(hand_made(tmp_path, b'{"pin":1}'), filter_json="/pin", filter_subjects="*").__enter__()
+    asyncio.run(publish(tape.url, b'{"pin":4711,"n":1}'))
+    assert [frame.payload for frame in tape.frames("x", op="PUB")] == [b'{"pin":4711,"n":1}']
+    tape.close()
+    (mismatch,), report = tape.mismatches(), tape.failure_report()
+    assert 'PUB [filtered] \'{"pin":0,"n":1}\'' in report
+    assert "4711" not in report + mismatch + tape.complaint(strict=True)
+
+
 def test_a_failing_matcher_is_reported(tmp_path: Path) -> None:
     def broken(ours: bytes, theirs: bytes) -> bool:
         raise ValueError("no such body")

@@ -41,13 +41,17 @@ class CassetteUse:
     """A cassette in use.
 
     address: for clients.  played: the server that plays, None while recording.  proxy: the recording
-    proxy. added: frames that were added to the capture, once the use has ended.
+    proxy. options: of the comparison and the filters, those that the capture holds included.  added: frames
+    that were added to the capture, once the use has ended.
     """
 
-    def __init__(self, address: Address, played: CassetteServer | None, proxy: Proxy | None) -> None:
+    def __init__(
+        self, address: Address, played: CassetteServer | None, proxy: Proxy | None, options: MatchOptions
+    ) -> None:
         self.address = address
         self.played = played
         self.proxy = proxy
+        self.options = options
         self.added = 0
         self.discarded = False
 
@@ -156,7 +160,7 @@ def _refuse_cut(path: Path) -> None:
 async def _play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(_serve, server)
-        cassette_use = CassetteUse(server.address, server, None)
+        cassette_use = CassetteUse(server.address, server, None, server.options)
         yield cassette_use
         scope.cancel()
     if server.failure is not None:
@@ -182,8 +186,9 @@ async def _record(
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = beside(path)
     try:
-        async with observe(fresh, upstream, listen, MatchOptions(**options)) as proxy:
-            cassette_use = CassetteUse(proxy.listen[0], None, proxy)
+        kept = MatchOptions(**options)
+        async with observe(fresh, upstream, listen, kept) as proxy:
+            cassette_use = CassetteUse(proxy.listen[0], None, proxy, kept)
             yield cassette_use
         if not cassette_use.discarded:
             if path.is_dir():  # noqa: ASYNC240 (a folder cannot be replaced by a file)
