@@ -1,7 +1,8 @@
 """The users of a proxy that logs in itself: passwords are checked against bcrypt hashes.
 
 A check takes 50 to 100 ms of a processor, so it is done in a thread, and no more at once than half of the
-processors can do: the others are for traffic.  bcrypt releases the interpreter lock meanwhile.
+processors can do: the others are for traffic.  bcrypt releases the interpreter lock meanwhile.  One check of
+a client address waits or runs at a time, so a flood from one address keeps nobody else from logging in.
 
 A user that does not exist takes as long as one that does, and the same time at each attempt: its password is
 compared with the hash of another user.
@@ -13,6 +14,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from hashlib import blake2b
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -20,6 +22,13 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.redaction import without_seeds
 
 _MOST = 72  # bytes of a password that bcrypt, and so nats-server, looks at
+
+
+class _Turn:
+    """The turn of one client address."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
 
 
 class ClientUsers:
@@ -38,21 +47,27 @@ class ClientUsers:
         self.load(hashes)
         self._salt = secrets.token_bytes(32)
         self._limiter = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) // 2))
+        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 
     def load(self, hashes: Mapping[str, bytes]) -> None:
         """Put another table in the place of this one, for later logins."""
         self._hashes = dict(hashes)
         self._all = sorted(self._hashes.values())
 
-    async def refusal(self, user: str, password: str) -> str | None:
-        """Return why a client is not the user that it says it is, as a clause; None where it is."""
+    async def refusal(self, user: str, password: str, host: str) -> str | None:
+        """Return why a client is not the user that it says it is, as a clause; None where it is.
+
+        host: the address of the client.
+        """
         known = self._hashes.get(user)
         expected = known or self._another(user)
         raw = password.encode("utf-8", "replace")[:_MOST]
         # A client that leaves does not wait for its check; the thread still counts until it is done.
-        matches = await trio.to_thread.run_sync(
-            self._matches, raw, expected, limiter=self._limiter, abandon_on_cancel=True
-        )
+        turn = self._turns.setdefault(host, _Turn())
+        async with turn.lock:
+            matches = await trio.to_thread.run_sync(
+                self._matches, raw, expected, limiter=self._limiter, abandon_on_cancel=True
+            )
         if known is None:
             return f"there is no user {without_seeds(user)!r}" if user else "the client named no user"
         return None if matches else f"a wrong password for the user {user!r}"

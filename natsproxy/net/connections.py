@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from natsproxy.addresses import split_host_port
 from natsproxy.capture.format import records
 from natsproxy.config.settings import LISTENER_SCHEMES, Listener, ProxySettings
 from natsproxy.errors import place_of
@@ -46,6 +47,8 @@ from natsproxy.units import MIB
 from natsproxy.wire.ops import S2C
 
 _PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"
+_CANCELLED: Final = End(close_reasons.KILLED)
+_DRAINED: Final = End(close_reasons.DRAINED, "natsproxy is shutting down")
 _MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them, so they are hostile
 
 
@@ -129,7 +132,7 @@ class Connections:
     async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
         """Serve one connection to its end.  conn: its number, counted from 1."""
         opened, peer = now_ns(), leg.peer
-        end: End | None = End(close_reasons.KILLED)  # without a session; stays where we are cancelled
+        end: End | None = _CANCELLED  # without a session; stays where we are
         try:
             with self._limits.opening():
                 client, facts = await self._opening.open(leg, listener)
@@ -143,7 +146,7 @@ class Connections:
         finally:
             leg.close()
             if end is not None:
-                now = now_ns()
+                now, end = now_ns(), self._end_of(end)
                 self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
 
     async def _serve(self, accepted: _Accepted) -> None:
@@ -152,7 +155,7 @@ class Connections:
         if (tls := accepted.facts.tls) is not None and not tls.secured:
             tls.on_secured = partial(self._secured, session, conn, tls)
         record = self._recording.open(conn, session)
-        end = End(close_reasons.KILLED)  # stays where we are cancelled
+        end = _CANCELLED  # stays where we are
         try:
             with self._limits.connection(accepted.facts.peer) as exceeded:
                 if exceeded is not None:
@@ -167,7 +170,11 @@ class Connections:
             end = self._failed(conn, error)
         finally:
             client.close()
-            self._close(session, end, accepted)
+            self._close(session, self._end_of(end), accepted)
+
+    def _end_of(self, end: End) -> End:
+        """Return the end of a connection; a drain cancels what is still there after its deadline."""
+        return _DRAINED if end is _CANCELLED and self.draining else end
 
     def _failed(self, conn: int, error: Exception) -> End:
         """Report a bug in the code of a connection; return the end of the connection."""
@@ -206,7 +213,7 @@ class Connections:
         endpoint, server, greeting, secured = await self.upstreams.dial(accepted.facts, accepted.plain)
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
         if self.draining:
-            refusal = End(close_reasons.DRAINED, "natsproxy is shutting down")
+            refusal = _DRAINED
         if refusal is not None:
             server.close()
             return refusal
@@ -229,7 +236,7 @@ class Connections:
             self._emit,
             record,
             recording.most_frames,
-            self._refusal_of,
+            partial(self._refusal_of, split_host_port(facts.peer)[0]),
         )
         relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
         if facts.proxied_by:
@@ -271,9 +278,11 @@ class Connections:
             # It is not written yet: a connection is on record once its client has spoken.
             self.relays[conn].opened["tls_subject"] = certificate.subject
 
-    async def _refusal_of(self, user: str, password: str) -> str | None:
+    async def _refusal_of(self, host: str, user: str, password: str) -> str | None:
         """Return why a client is not who it says it is, as a clause; None where it is."""
-        return "there are no users" if self._users is None else await self._users.refusal(user, password)
+        if self._users is None:
+            return "there are no users"
+        return await self._users.refusal(user, password, host)
 
     def _key_of(self, name: str, ordinal: int) -> str:
         """Return the connection key of a client: its name and the number of clients of that name so far."""

@@ -7,17 +7,20 @@ import contextlib
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import nats
 import nats.errors
 import pytest
 import trio
+import trio.testing
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings, Server, TlsSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
+from tests.kit.authority import Authority
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 from tests.rules.through import settle
@@ -28,6 +31,12 @@ LATE = 0.3  # seconds after the signal
 ANSWERED = "natsproxy is shutting down"
 LATE_END = "the drain deadline passed"
 GREETING = b'INFO {"max_payload":1048576}\r\n'
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Give a CA."""
+    return Authority(tmp_path)
 
 
 async def connect(port: int) -> tuple[Any, asyncio.Event]:
@@ -149,8 +158,25 @@ async def test_a_server_that_is_found_too_late_serves_nobody() -> None:
                     assert await late.receive_some(100) == b""
             nursery.cancel_scope.cancel()
     ends = {event.conn: event.cause for event in events if isinstance(event, Closed)}
-    assert ends[1] == "drained"
-    assert ends[2] in (
-        "drained",
-        "killed",
-    )  # as its server comes before the end of the first client, or after
+    assert ends == {1: "drained", 2: "drained"}
+
+
+async def test_a_connection_that_is_still_opening_is_drained(authority: Authority) -> None:
+    """In its TLS handshake, say: the drain ends it, and is the cause."""
+    events: list[Event] = []
+    settings = ProxySettings(
+        listen=(Listener(Address(), "tls"),),
+        upstream=(Server(Address("127.0.0.1", 1)),),
+        tls=TlsSettings(cert=authority.server(), handshake_first=HandshakeFirst(), timeout=0),
+    )
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            proxy = Proxy(settings)
+            proxy.subscribe(events.append)
+            (address,) = await nursery.start(proxy.serve)
+            async with await trio.open_tcp_stream(address.host, address.port) as stream:
+                await trio.testing.wait_all_tasks_blocked()
+                await proxy.drain(0)
+                assert await stream.receive_some(100) == b""
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert (closed.cause, closed.detail) == ("drained", ANSWERED)

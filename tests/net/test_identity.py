@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ import bcrypt
 import nats
 import pytest
 import trio
+import trio.testing
 
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
@@ -310,15 +312,44 @@ async def test_an_unknown_user_costs_a_check(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(users, "_matches", match)
     for _ in range(3):
-        assert await users.refusal("eve", "x") == "there is no user 'eve'"
+        assert await users.refusal("eve", "x", "h") == "there is no user 'eve'"
     assert len(looked) == 3
     assert len(set(looked)) == 1
     assert looked[0] in HASHES.values()
 
 
+async def test_a_flood_of_logins_takes_a_part_of_the_processors_and_of_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Checks run beside the traffic, and another address has its turn before the rest of the flood."""
+    users, go = ClientUsers(HASHES), threading.Event()
+    begun: list[bytes] = []
+
+    def match(password: bytes, _: bytes) -> bool:
+        begun.append(password)
+        return go.wait(30)
+
+    monkeypatch.setattr(users, "_matches", match)
+    monkeypatch.setattr(users, "_limiter", trio.CapacityLimiter(2))
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for host in ("flood", "more"):
+                for _ in range(50):
+                    nursery.start_soon(users.refusal, "ann", host, host)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(users.refusal, "ann", "other", "other")
+            await trio.testing.wait_all_tasks_blocked()
+            while len(begun) < 2:  # noqa: ASYNC110 (threads tell nobody that they began)
+                await trio.sleep(0.001)
+            assert sorted(begun) == [b"flood", b"more"]
+            go.set()
+    assert begun.index(b"other") == 2
+    assert not users._turns
+
+
 async def test_a_seed_in_the_place_of_a_user_is_not_said() -> None:
     """The reason goes to the log."""
-    refusal = await ClientUsers(HASHES).refusal(SEED, "x")
+    refusal = await ClientUsers(HASHES).refusal(SEED, "x", "h")
     assert refusal == "there is no user '[withheld: seed]'"
 
 
