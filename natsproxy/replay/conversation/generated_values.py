@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ _UUID: Final = rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0
 _PIECE: Final = re.compile(
     rb"(?<![0-9A-Za-z])(" + _TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]{16,64})(?![0-9A-Za-z])"
 )
+_SHORTEST: Final = 16  # letters of an identifier
 _RUN: Final = re.compile(rb"[0-9A-Za-z-]{16,}")
 _IS_TIME: Final = re.compile(_TIME)
 _ANY: Final = re.compile(_TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]+")
@@ -142,12 +143,12 @@ def _name_of(found: re.Match[bytes]) -> bytes:
     return b"<number>" if word.isdigit() else word
 
 
-def words(text: bytes) -> Iterator[bytes]:
-    """Yield the words of a text that may be generated identifiers."""
-    for run in _RUN.finditer(text):  # much cheaper than a search for pieces
-        for found in _PIECE.finditer(run[0]):
-            if not _IS_TIME.fullmatch(found[0]):
-                yield found[0]
+def words(text: bytes) -> list[bytes]:
+    """Return the words of a text that may be generated identifiers."""
+    if len(text) < _SHORTEST:
+        return []
+    runs = _RUN.findall(text)  # much cheaper than a search for pieces
+    return [word for run in runs for word in _PIECE.findall(run) if not _IS_TIME.fullmatch(word)]
 
 
 def replace(text: bytes, table: Mapping[bytes, bytes]) -> bytes:

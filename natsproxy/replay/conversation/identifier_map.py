@@ -125,6 +125,9 @@ class IdentifierMap:
         for recorded, live in lesson.live.items():
             self._live[recorded] = live
             self._recorded[live] = recorded
+        self._bound()
+
+    def _bound(self) -> None:
         while len(self._live) > self._limit:
             oldest = next(iter(self._live))
             self._recorded.pop(self._live.pop(oldest), None)
@@ -219,8 +222,10 @@ class IdentifierMap:
 
         All tokens of an inbox are generated, whatever `learn` says.  reply: so is one behind an identifier.
         """
-        ours, theirs = recorded.split(b"."), live.split(b".")
         inbox = recorded.startswith(INBOX) and live.startswith(INBOX)
+        if recorded == live and not inbox and self.same(recorded, new):
+            return 0
+        ours, theirs = recorded.split(b"."), live.split(b".")
         consumers = _CONSUMERS in recorded
         place = "" if recorded.startswith((b"$JS.", INBOX)) or reply else "token %d of the subject"
         for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
@@ -260,18 +265,15 @@ class IdentifierMap:
 
         A client that was sent the recorded text knows them under their recorded names.
         """
-        found = Lesson()
         if text.startswith(INBOX):
             tokens = text.split(b".")
-            for at in range(1, len(tokens)):
-                self._keep(_keys(tokens, tokens, at)[0], found)
-        for word in words(text):
-            self._keep(word, found)
-        self.learn(found)
-
-    def _keep(self, word: bytes, found: Lesson) -> None:
-        if word not in self._live and word not in self._recorded:
-            found.live[word] = word
+            found = [_keys(tokens, tokens, at)[0] for at in range(1, len(tokens))]
+        else:
+            found = words(text)
+        for word in found:
+            if word not in self._live and word not in self._recorded:
+                self._live[word] = self._recorded[word] = word
+        self._bound()
 
 
 def _keys(ours: list[bytes], theirs: list[bytes], at: int) -> tuple[bytes, bytes]:
