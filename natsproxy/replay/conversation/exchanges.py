@@ -6,10 +6,11 @@ waits for its causes.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.causes import Timing
@@ -54,14 +55,23 @@ class Exchange:
     answers: list[Frame] = field(default_factory=list)
 
 
+class Answered(NamedTuple):
+    """The live client that gets an answer in place of the one that was recorded, its sid and the inbox."""
+
+    client_id: int
+    sid: bytes
+    inbox: bytes
+
+
 @dataclass(slots=True, eq=False)
 class Effect:
     """A recorded server frame; frame is None for the end of the connection.
 
     pending_causes: the number of causes that have not happened.  caused_at: the time of the last cause (ns).
     due: the time from which it may be sent (ns), None while it waits.  offset: ns after its last cause, for a
-    timed one.  stream, pulled: see `Cause`.  origin: the publish that it is a copy of, if it is one.  read:
-    answers a READ, so that nobody misses it.
+    timed one.  stream, pulled: see `Cause`.  origin: the publish that it is a copy of, if it is one.  to: the
+    client that sent the request, where it plays another connection.  read: answers a READ, so that nobody
+    misses it.
     """
 
     seq: int
@@ -75,6 +85,7 @@ class Effect:
     offset: int = 0
     stream: bool = False
     origin: Exchange | None = None
+    to: Answered | None = None
     pulled: Consumer | None = None
     read: bool = False
 
@@ -113,14 +124,20 @@ class RecordedConnection:
         """The client name of its CONNECT."""
         return self.connect.name if self.connect is not None else ""
 
-    def candidates(self, frame: Frame) -> Iterator[Exchange]:
+    def candidates(self, frame: Frame, *, any_subject: bool = False) -> Iterator[Exchange]:
         """Yield the exchanges that a live frame may match, in recorded order; equal ones first.
 
         An equal one goes before one that would teach that an identifier stands for another one.
+        any_subject: the subjects of applications need not agree.
         """
         exact = self.exact.get(exact_key(frame), ())
         yield from exact
-        for exchange in self.exchanges.get(key_of(frame), ()):
+        key = key_of(frame)
+        others: Iterable[Exchange] = self.exchanges.get(key, ())
+        if any_subject:
+            queues = [queue for (op, _), queue in self.exchanges.items() if op == key[0]]
+            others = heapq.merge(*queues, key=lambda one: one.seq)
+        for exchange in others:
             if exchange not in exact:
                 yield exchange
 

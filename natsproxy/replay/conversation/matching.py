@@ -53,6 +53,10 @@ class Matcher:
         self._by_headers = "headers" in options.match_on
         self._scrubber = Scrubber(options.filters) if options.filters else None
 
+    def any_subject(self, frame: Frame) -> bool:
+        """Tell whether the subject of a frame need not agree; those of SUBs and of NATS itself have to."""
+        return not (self._by_subject or frame.op == Op.SUB or frame.subject.startswith(b"$"))
+
     def seen(self, live: Frame) -> Frame:
         """Return a live frame as a recording would show it: without filtered values."""
         return live if self._scrubber is None else self._scrubber.seen(live, C2S)
@@ -62,7 +66,7 @@ class Matcher:
 
         Pairs of values learned on the way go to `new`; they count only if the frames agree.
         """
-        if self._by_subject:
+        if self._by_subject or not self.any_subject(recorded):
             found = self._subjects(recorded.subject, live.subject, new)
             if found is not None:
                 return found

@@ -4,7 +4,8 @@ The client's own frames decide.  The candidates are the recorded connections tha
 its client name; where none has it, those that have an exchange for one of its frames.  Of these the one wins
 that matches most of the frames in its first batch with a SUB or a publish, then the earliest.
 
-Connections of one client name are workers of one kind: what one of them was to publish, another one may.
+Connections of one client name are workers of one kind: what one of them was to publish or to request, another
+one may.
 A frame that does not fit may still move a client to another recorded connection that fits its whole history,
 as long as nothing was sent because of its frames: a later change of mind would show.
 """
@@ -16,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from natsproxy.protocol.connect import DEFAULTS, Connect
-from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection
+from natsproxy.protocol.subjects import matches
+from natsproxy.replay.conversation.exchanges import Answered, Exchange, RecordedConnection
 from natsproxy.replay.conversation.identifier_map import Lesson
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.conversation.polls import Kind
+from natsproxy.replay.conversation.polls import Kind, standing_request
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -60,6 +62,20 @@ class Client:
             self.used.append(exchange)
             self.learned.add(new)
 
+    def take_answers(self, exchange: Exchange, frame: Frame) -> None:
+        """Let the answers to its request come here, where another connection had sent the recorded one."""
+        sid = next((sid for sid, subject in self.subs.items() if matches(subject, frame.reply)), None)
+        if sid is None:
+            return
+        for effect in exchange.effects:
+            if effect.frame is not None and effect.frame.subject == exchange.frame.reply:
+                effect.to = Answered(self.id, sid, frame.reply)
+
+
+def is_like(exchange: Exchange, frame: Frame) -> bool:
+    """Tell whether a recorded publish or request of another client may be this live one."""
+    return bool(exchange.frame.reply) == bool(frame.reply) and standing_request(exchange.frame) is None
+
 
 class Binder:
     """Chooses recorded connections for clients."""
@@ -94,7 +110,7 @@ class Binder:
         taken: set[int] = set()
         new = Lesson()
         for frame in map(self._matcher.seen, frames):
-            for exchange in recorded.candidates(frame):
+            for exchange in recorded.candidates(frame, any_subject=self._matcher.any_subject(frame)):
                 if exchange.seq in taken:
                     continue
                 trial = new.copy()
@@ -112,10 +128,18 @@ class Binder:
         if recorded is None:
             return None
         frame = self._matcher.seen(frame)
-        for connection in (recorded, *self._siblings(recorded, frame, clients)):
-            for exchange in connection.candidates(frame):
+        any_subject = self._matcher.any_subject(frame)
+        for exchange in recorded.candidates(frame, any_subject=any_subject):
+            new = Lesson()
+            if self._matcher.differs(exchange.frame, frame, new) is None:
+                return exchange, new
+        bare = frame._replace(reply=b"")
+        for connection in self._siblings(recorded, frame, clients):
+            for exchange in connection.candidates(frame, any_subject=any_subject):
                 new = Lesson()
-                if self._matcher.differs(exchange.frame, frame, new) is None:
+                if is_like(exchange, frame) and not self._matcher.differs(
+                    exchange.frame._replace(reply=b""), bare, new
+                ):
                     return exchange, new
         return None
 
@@ -126,7 +150,7 @@ class Binder:
 
         Their clients have to be there, unless the order of frames does not count.
         """
-        if frame.op == Op.SUB or frame.reply:  # messages would go to the other one
+        if frame.op == Op.SUB:  # messages would go to the other one
             return
         any_time = "order" not in self._matcher.options.match_on
         for other in self._conversation.connections.values():

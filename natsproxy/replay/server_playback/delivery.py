@@ -122,7 +122,7 @@ class Delivery:
             effect = queue[0]
             if effect.due is None:  # its causes have not happened, and those behind it keep their order
                 return
-            if recorded.client_id is None or not self._reaches(recorded, effect):
+            if not self._reaches(recorded, effect):
                 place = effect.pulled or (effect.frame.sid if effect.frame is not None else b"")
                 recorded.parked.setdefault(place, {})[key] = None
                 return
@@ -141,6 +141,10 @@ class Delivery:
     def _reaches(self, recorded: RecordedConnection, effect: Effect) -> bool:
         """Tell whether an effect can reach its client; the end of a connection comes after all else."""
         frame = effect.frame
+        if effect.to is not None:
+            return True
+        if recorded.client_id is None:
+            return False
         if frame is None:
             return not recorded.unused and recorded.unsent == 1
         if effect.pulled is not None:
@@ -148,14 +152,18 @@ class Delivery:
         return not frame.sid or frame.sid in recorded.sids
 
     def _deliver(self, recorded: RecordedConnection, effect: Effect, now: int) -> None:
-        assert recorded.client_id is not None
         self._conversation.sent(recorded, effect, now)
-        client = self._clients.get(recorded.client_id)
+        client_id = recorded.client_id if effect.to is None else effect.to.client_id
+        client = None if client_id is None else self._clients.get(client_id)
         if client is None:
             return
         client.committed = True
         frame = effect.frame
-        if frame is None:
+        if effect.to is not None and frame is not None:
+            self._actions.append(
+                Send(client.id, self._message(effect, frame, effect.to.sid, effect.to.inbox))
+            )
+        elif frame is None:
             self._actions.append(EndConnection(client.id))
         elif frame.op in (Op.MSG, Op.HMSG):
             sid = self._sid(client, recorded, effect, frame, now)
@@ -180,7 +188,7 @@ class Delivery:
                 self.standing.ended(recorded, self._identifiers.to_live(frame.subject))
         return sid
 
-    def _message(self, effect: Effect, frame: Frame, sid: bytes) -> bytes:
+    def _message(self, effect: Effect, frame: Frame, sid: bytes, inbox: bytes = b"") -> bytes:
         origin = effect.origin
         body, block = None, None
         if origin is not None and origin.live_frame is not None:
@@ -188,7 +196,7 @@ class Delivery:
             if frame.headers == origin.frame.headers:  # the server added none of its own
                 block = origin.live_frame.headers
         return encode.msg(
-            self._live(frame.subject),
+            inbox or self._live(frame.subject),
             sid,
             self._live(frame.body) if body is None else body,
             reply=self._live(frame.reply),

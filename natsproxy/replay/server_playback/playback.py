@@ -252,6 +252,8 @@ class ServerPlayback:
         client.remember(exchange, new)
         if new.live:
             self._know_inboxes(now)
+        if frame.reply and exchange.conn != recorded.conn:
+            client.take_answers(exchange, frame)
         self._matched(client, recorded, exchange, frame, now)
         if kind is Kind.CHANGE:
             self._repeats.fulfil(recorded, now)

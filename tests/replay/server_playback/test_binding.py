@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.match_options import PARTS, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.binding import Binder, Client
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import Line, events, hello
+from tests.replay.server_playback.playing import Play
 
 TWO: list[Line] = [
     *hello(1, "a"),
@@ -42,3 +44,63 @@ def test_the_name_counts_first_then_the_best_fit_then_the_earliest() -> None:
 def test_an_unknown_client_name_needs_a_matching_conversation() -> None:
     assert bound("c", b"PUB three 0\r\n\r\n") == 3
     assert bound("c", b"PUB nothing 0\r\n\r\n") is None
+
+
+def _workers() -> list[Line]:
+    """Two clients of one name, each with a request on its own inbox."""
+    lines: list[Line] = [*hello(1, "w"), *hello(2, "w")]
+    for n in (1, 2):
+        inbox = b"_INBOX.%s.1" % (b"%d" % n * 22)
+        lines.append((n, ">", b"SUB %b 5\r\nPUB job.%d %b 1\r\n?\r\n" % (inbox, n, inbox)))
+        lines.append((n, "<", b"MSG %b 5 4\r\njob%d\r\n" % (inbox, n)))
+    return lines
+
+
+def _inbox(live: int) -> bytes:
+    return b"_INBOX.%s.1" % (b"%d" % (7 + live) * 22)
+
+
+def _ask(live: int, job: int) -> bytes:
+    return b"SUB %b 9\r\nPUB job.%d %b 1\r\n?\r\n" % (_inbox(live), job, _inbox(live))
+
+
+def _answer(live: int, job: int) -> bytes:
+    return b"MSG %b 9 4\r\njob%d\r\n" % (_inbox(live), job)
+
+
+def test_a_request_of_another_worker_is_answered_to_the_one_that_sends_it() -> None:
+    play = Play(_workers())
+    for live in (1, 2):
+        play.open(live, "w")
+        play.send(live, b"SUB %b 8\r\n" % _inbox(live))
+    for live, job in ((1, 2), (2, 1)):
+        request = _ask(live, job).partition(b"\r\n")[2]
+        assert play.send(live, request) == _answer(live, job).replace(b" 9 ", b" 8 ")
+    assert not play.machine.mismatches
+    assert not play.machine.unused()
+    # Neither is there once more.
+    assert b" 503 natsproxy: not in the capture" in play.send(1, _ask(1, 1).partition(b"\r\n")[2])
+    assert len(play.machine.mismatches) == 1
+
+
+def test_one_worker_has_all_the_work_where_order_does_not_count() -> None:
+    for match_on, found in ((PARTS, 1), (("subject", "body"), 0)):
+        play = Play(_workers(), options=MatchOptions(match_on=frozenset(match_on)))
+        play.open(1, "w")
+        assert play.send(1, _ask(1, 1)) == _answer(1, 1)
+        received = play.send(1, _ask(1, 2).partition(b"\r\n")[2])
+        assert len(play.machine.mismatches) == found
+        assert (received == _answer(1, 2)) == (not found)
+
+
+def test_subjects_need_not_agree_where_only_bodies_count() -> None:
+    lines: list[Line] = [
+        *hello(1, "a"),
+        (1, ">", b"SUB news 1\r\nPUB a.1 1\r\nx\r\nPUB b.1 1\r\ny\r\nPUB $KV.b.k 1\r\nz\r\n"),
+    ]
+    play = Play(lines, options=MatchOptions(match_on=frozenset({"body"})))
+    play.open(1, "a")
+    play.send(1, b"SUB news 1\r\nPUB c 1\r\ny\r\nPUB d 1\r\nx\r\n")
+    assert not play.machine.mismatches
+    play.send(1, b"SUB other 2\r\nPUB $KV.c.k 1\r\nz\r\nPUB c 1\r\nx\r\n")
+    assert len(play.machine.mismatches) == 3
