@@ -9,10 +9,11 @@ from typing import Any, Final
 import click
 
 from natsproxy.cli.paths import FilePath
+from natsproxy.config.identity import read_secret
 from natsproxy.config.option import duration, listen, server
 from natsproxy.config.settings import Listener, Server
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.credentials import Credentials
+from natsproxy.protocol.credentials import Credentials, read_credentials
 from natsproxy.replay.client_playback import credentials as creds
 
 URL: Final = "URL"
@@ -76,7 +77,7 @@ def parse_credentials(options: dict[str, Any]) -> creds.ReplayCredentials:
     """
     own = Credentials()
     if options["creds"]:
-        own = creds.from_creds(options["creds"])
+        own = read_secret(str(options["creds"]), "credentials", read_credentials)
     elif options["user"]:
         own = creds.from_user(options["user"])
     users = {}

@@ -40,7 +40,9 @@ _SHOWN = 20  # missing messages that are printed
 @click.option("--to", "target", metavar=URL, help="The server: nats://HOST:PORT, tls://, ws:// or wss://.")
 @click.option("--speed", type=Speed(), default="1", show_default=True, help="A factor, or max.")
 @click.option("--user", help="USER:PASSWORD, or a token, to connect with.")
-@click.option("--creds", type=FilePath(), help="A .creds file to connect with.")
+@click.option(
+    "--creds", type=FilePath(), help="A .creds file to connect with; env:NAME for a variable with its text."
+)
 @click.option(
     "--map-user", multiple=True, metavar="RECORDED=USER:PASSWORD", help="Credentials for one recorded user."
 )

@@ -74,18 +74,23 @@ def _named(o: Mapping[str, Any]) -> str:
 
 
 def _from(o: Mapping[str, Any], key: str, read: Callable[[str], _T]) -> _T | None:
-    """Return what the file or variable of an option says, None without one.  Raises ConfigError."""
-    source: str | None = o[key]
-    if source is None:
-        return None
+    return None if o[key] is None else read_secret(o[key], key, read)
+
+
+def read_secret(source: str, title: str, read: Callable[[str], _T]) -> _T:
+    """Return what a file, or the variable of env:NAME, says.
+
+    title: names it in errors.  read: takes the text; raises ValueError with the end of a sentence that begins
+    with the name of the file.  Raises ConfigError.
+    """
     try:
         return read(_text(source))
     except OSError as error:
-        raise ConfigError(f"cannot read the {key} {source}: {error.strerror}") from None
+        raise ConfigError(f"cannot read the {title} {source}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{key} {source} is not text") from None
+        raise ConfigError(f"{title} {source} is not text") from None
     except ValueError as error:
-        raise ConfigError(f"{key} {source} {error}") from None
+        raise ConfigError(f"{title} {source} {error}") from None
 
 
 def _text(source: str) -> str:

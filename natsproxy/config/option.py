@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from natsproxy.addresses import NATS_PORT, is_host, parse_address
 from natsproxy.capture.filter.recording_filter import PayloadPolicy
-from natsproxy.config.settings import LISTENER_SCHEMES, SERVER_SCHEMES, Keep, Listener, Server
+from natsproxy.config.settings import SCHEMES, Keep, Listener, Server
 from natsproxy.protocol.redaction import SEED
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
@@ -23,8 +23,8 @@ from natsproxy.units import parse_duration, parse_size
 def listen(value: Any) -> Listener:
     """Return the listener of [SCHEME://]HOST:PORT[?proxy_protocol=NETWORK,...], perhaps without a host."""
     text, question, query = values.text(value).partition("?")
-    scheme = text.partition("://")[0] if "://" in text else LISTENER_SCHEMES[0]
-    address = parse_address(text, port=None, schemes=LISTENER_SCHEMES)
+    scheme = text.partition("://")[0] if "://" in text else SCHEMES[0]
+    address = parse_address(text, port=None, schemes=SCHEMES)
     return Listener(address, scheme, _networks(query) if question else ())
 
 
@@ -57,10 +57,8 @@ def server(text: str, *, port: int | None = NATS_PORT, credentials: bool = False
     """
     scheme = text.partition("://")[0] if "://" in text else None
     port = port if scheme is None else _PORTS.get(scheme, NATS_PORT)
-    address = parse_address(
-        text, host="127.0.0.1", port=port, credentials=credentials, schemes=SERVER_SCHEMES
-    )
-    return Server(address, scheme or SERVER_SCHEMES[0])
+    address = parse_address(text, host="127.0.0.1", port=port, credentials=credentials, schemes=SCHEMES)
+    return Server(address, scheme or SCHEMES[0])
 
 
 def host(value: Any) -> str:

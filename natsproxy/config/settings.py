@@ -16,66 +16,55 @@ from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.session.identity import Identity
 from natsproxy.units import KIB, MIB, SECOND, format_duration, format_size
 
-_TLS_SCHEMES = ("tls", "wss")
-_WEBSOCKET_SCHEMES = ("ws", "wss")
-SERVER_SCHEMES = ("nats", "tls", "ws", "wss")
-"""The schemes of `--upstream` URLs; a URL without one has the first."""
+SCHEMES = ("nats", "tls", "ws", "wss")
+"""The schemes of `--listen` and `--upstream`; an address without one has the first."""
+_ANY_PORT = Address()
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A server that clients are relayed to, as one `--upstream` URL or another server names it.
+class _Endpoint:
+    """An address with a scheme."""
 
-    tls_name: the name that its certificate must have; "" for the host of the address.
-    """
-
-    address: Address
-    scheme: str = SERVER_SCHEMES[0]
-    tls_name: str = ""
+    address: Address = _ANY_PORT
+    scheme: str = SCHEMES[0]
 
     @property
     def websocket(self) -> bool:
         """True if NATS is carried by WebSocket."""
-        return self.scheme in _WEBSOCKET_SCHEMES
+        return self.scheme in ("ws", "wss")
 
     @property
     def tls(self) -> bool:
-        """True if the server leg must have TLS, whatever the server says."""
-        return self.scheme in _TLS_SCHEMES
+        """True if the leg has TLS, whatever a server says; clients must, but for `allow_non_tls`."""
+        return self.scheme in ("tls", "wss")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.address}"
 
 
-_ANY_PORT = Address()
-LISTENER_SCHEMES = ("nats", "tls", "ws", "wss")
-"""The schemes of `--listen`; an address without one has the first."""
+@dataclass(frozen=True, slots=True)
+class Server(_Endpoint):
+    """A server that clients are relayed to, as one `--upstream` URL or another server names it.
+
+    tls_name: the name that its certificate must have; "" for the host of the address.
+    """
+
+    tls_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(_Endpoint):
     """An address for clients, as one `--listen` names it; port 0 is one that the system chooses.
 
     proxy_protocol: the networks of load balancers, whose connections begin with a PROXY protocol header.
     """
 
-    address: Address = _ANY_PORT
-    scheme: str = LISTENER_SCHEMES[0]
     proxy_protocol: tuple[IPv4Network | IPv6Network, ...] = ()
-
-    @property
-    def websocket(self) -> bool:
-        """True if NATS is carried by WebSocket."""
-        return self.scheme in _WEBSOCKET_SCHEMES
-
-    @property
-    def tls(self) -> bool:
-        """True if clients can speak TLS; they must, unless `allow_non_tls` says otherwise."""
-        return self.scheme in _TLS_SCHEMES
 
     def __str__(self) -> str:
         networks = ",".join(map(str, self.proxy_protocol))
-        return f"{self.scheme}://{self.address}" + (f"?proxy_protocol={networks}" if networks else "")
+        # No super(): it does not know a class that was made anew for its slots.
+        return _Endpoint.__str__(self) + (f"?proxy_protocol={networks}" if networks else "")
 
 
 AUTO_FALLBACK = 50 * SECOND // 1000

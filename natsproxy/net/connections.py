@@ -17,7 +17,7 @@ import trio
 
 from natsproxy.addresses import split_host_port
 from natsproxy.capture.format import records
-from natsproxy.config.settings import LISTENER_SCHEMES, Listener, ProxySettings
+from natsproxy.config.settings import SCHEMES, Listener, ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.client_users import ClientUsers
@@ -90,7 +90,7 @@ class Connections:
         self.draining = False
         self._settings = settings
         self._session_settings = {
-            scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in LISTENER_SCHEMES
+            scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES
         }
         self._recording = recording
         self._emit = emit

@@ -79,7 +79,7 @@ BAD: list[tuple[list[str], str]] = [
     (["to-server", "{x}", "--to", "x", "--map-user", "a"], "not RECORDED=USER:PASSWORD"),
     (["to-server", "{x}", "--to", "x", "--ignore", "a"], "none of json:/member"),
     (["to-server", "{x}", "--to", "x", "--creds", "{x}.none"], ".none: No such file or directory"),
-    (["to-server", "{x}", "--to", "x", "--creds", "{x}"], "is not a credentials file"),
+    (["to-server", "{x}", "--to", "x", "--creds", "{x}"], "x.ncap is not text"),
     (["to-server", "{x}", "--to", "x", "--speed", "-1"], "neither a factor"),
     (["to-server", "{x}.not", "--to", "x"], "no such file"),
     (["to-server", "{py}", "--to", "x"], "not a natsproxy capture"),

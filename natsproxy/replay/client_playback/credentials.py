@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from natsproxy.errors import ConfigError
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
-from natsproxy.protocol.credentials import Credentials, read_credentials
+from natsproxy.protocol.credentials import Credentials
 
 _DEFAULT: Final = {"verbose": False, "pedantic": False, "protocol": 1, "headers": True, "no_responders": True}
 
@@ -26,18 +24,6 @@ class ReplayCredentials:
 
     own: Credentials = field(default_factory=Credentials)
     users: Mapping[str, Credentials] = field(default_factory=dict)
-
-
-def from_creds(path: Path) -> Credentials:
-    """Read a `.creds` file.  Raises ConfigError when it holds no credentials."""
-    try:
-        return read_credentials(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read the credentials {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a credentials file: it is not text") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} {error}") from None
 
 
 def from_user(text: str) -> Credentials:

@@ -9,10 +9,10 @@ from pathlib import Path
 import nkeys
 import pytest
 
+from natsproxy.cli.params import parse_credentials
 from natsproxy.errors import ConfigError
 from natsproxy.replay.client_playback.credentials import (
     ReplayCredentials,
-    from_creds,
     from_user,
     rebuild_connect,
 )
@@ -44,18 +44,28 @@ def test_a_creds_file_signs_the_live_nonce(tmp_path: Path) -> None:
         f"-----BEGIN NATS USER JWT-----\naaa.bbb.ccc\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END USER NKEY SEED------\n"
     )
-    fields = json.loads(rebuild_connect(RECORDED, ReplayCredentials(from_creds(path)), "nonce"))
+    fields = json.loads(rebuild_connect(RECORDED, given(path), "nonce"))
     assert fields["jwt"] == "aaa.bbb.ccc"
     signature = base64.urlsafe_b64decode(fields["sig"] + "==")
     assert nkeys.from_seed(bytearray(SEED.encode())).verify(b"nonce", signature)
 
 
+def given(creds: object) -> ReplayCredentials:
+    """Return the credentials of `--creds`."""
+    return parse_credentials({"creds": creds, "user": None, "map_user": ()})
+
+
+def test_a_variable_may_hold_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDS", SEED)
+    assert "sig" in json.loads(rebuild_connect(RECORDED, given("env:CREDS"), "nonce"))
+
+
 def test_a_file_without_seed_and_a_missing_one_are_reported(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("nothing")
     with pytest.raises(ConfigError, match=r"is not a \.creds file"):
-        from_creds(tmp_path / "x")
+        given(tmp_path / "x")
     with pytest.raises(ConfigError, match="cannot read the credentials"):
-        from_creds(tmp_path / "y")
+        given(tmp_path / "y")
 
 
 def test_secrets_are_not_shown() -> None:
