@@ -82,7 +82,7 @@ def _is_identifier(recorded: bytes, live: bytes) -> bool:
     if not (_WORD.fullmatch(recorded) and (_is_random(recorded) or _is_random(live))):
         return False
     different = sum(a != b for a, b in zip(recorded, live, strict=True))
-    return 2 * different > len(recorded) and not (_is_encoded_text(recorded) and _is_encoded_text(live))
+    return 2 * different > len(recorded) and not (decoded(recorded) and decoded(live))
 
 
 def _is_random(word: bytes) -> bool:
@@ -92,14 +92,15 @@ def _is_random(word: bytes) -> bool:
     return any(0x30 <= byte <= 0x39 for byte in word) or len(_CASE_CHANGE.findall(word)) * 3 > len(word)
 
 
-def _is_encoded_text(word: bytes) -> bool:
-    """Tell whether a word is base64 of a text: that is data."""
-    if len(word) % 4:
-        return False
+def decoded(word: bytes) -> bytes | None:
+    """Return the text of which a word is the base64; None if it is none."""
+    if len(word) % 4 or len(word) < _SHORTEST:
+        return None
     try:
-        return base64.urlsafe_b64decode(word).decode().isprintable()
+        text = base64.b64decode(word, altchars=b"-_", validate=True)
+        return text if text.decode().isprintable() else None
     except ValueError:
-        return False
+        return None
 
 
 def are_times(name: str, recorded: float, live: float) -> bool:

@@ -24,6 +24,7 @@ from natsproxy.protocol.identifiers import is_generated_consumer
 from natsproxy.replay.conversation.generated_values import (
     Form,
     common_form,
+    decoded,
     is_time,
     replace,
     split,
@@ -169,6 +170,10 @@ class IdentifierMap:
         """
         if recorded == live:
             return self.same(recorded, new)
+        inside, other = decoded(recorded), decoded(live)
+        if inside and other:  # the name of an object, which subjects have as base64
+            agree = self.unify(inside, other, new, place, learn=learn)
+            return agree and self._pair(recorded.rstrip(b"="), live.rstrip(b"="), new)
         ours, theirs = split(recorded), split(live)
         if len(ours) > 1 and ours[::2] == theirs[::2]:
             pieces = zip(ours[1::2], theirs[1::2], strict=True)
@@ -176,10 +181,21 @@ class IdentifierMap:
         # Words with `-` and `_` inside are generated as a whole, or not at all.
         return self._piece(recorded, live, new, place, learn)
 
-    def try_unify(self, recorded: bytes, live: bytes, new: Lesson, place: str, *, learn: bool) -> None:
-        """Learn the pairs of two texts that need not agree, if they do."""
+    def try_unify(
+        self, recorded: bytes, live: bytes, new: Lesson, place: str, *, learn: bool, whole: bool = False
+    ) -> None:
+        """Learn the pairs of two texts that need not agree, if they do.
+
+        whole: they may be a pair whatever they look like, since a user vouches for their place.
+        """
         tried = new.copy()
-        if recorded != live and self.unify(recorded, live, tried, place, learn=learn):
+        if recorded == live or not learn:
+            return
+        if self.unify(recorded, live, tried, place) or (
+            whole
+            and _RUN.fullmatch(recorded) is not None
+            and self._pair(recorded, live, tried := new.copy(), place)
+        ):
             new.add(tried)
 
     def same(self, text: bytes, new: Lesson) -> bool:

@@ -66,7 +66,10 @@ class JsonComparison:
     def _value(self, ours: Any, theirs: Any, path: Path) -> Difference | None:
         if self._special:
             treatment = self._options.member(self._subject, path)
-            if treatment is Treatment.IGNORED or (treatment is Treatment.LIKE and are_alike(ours, theirs)):
+            if treatment is Treatment.IGNORED:
+                return None
+            if treatment is Treatment.LIKE and are_alike(ours, theirs):
+                self._learn(ours, theirs, path)
                 return None
         if isinstance(ours, dict) and isinstance(theirs, dict):
             return self._object(ours, theirs, path)
@@ -106,6 +109,13 @@ class JsonComparison:
             return names
         member = self._options.member
         return [name for name in names if member(self._subject, (*path, name)) is not Treatment.IGNORED]
+
+    def _learn(self, ours: Any, theirs: Any, path: Path) -> None:
+        """Learn two values that need not agree, so that the live one comes back."""
+        if isinstance(ours, str) and isinstance(theirs, str):
+            a, b = ours.encode("utf-8", "surrogatepass"), theirs.encode("utf-8", "surrogatepass")
+            place, learn = pointer_text(path), self._learns(path)
+            self._identifiers.try_unify(a, b, self._new, place, learn=learn, whole=True)
 
     def _texts(self, ours: str, theirs: str, path: Path) -> bool:
         if ours == theirs and len(ours) < 16:

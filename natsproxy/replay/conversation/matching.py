@@ -124,8 +124,9 @@ class Matcher:
             if treatment is Treatment.EXACT:
                 agree = self.identifiers.unify(a, b, new, place, learn=learn)
             else:  # what it carries may still come back, as a trace's identifier does
-                self.identifiers.try_unify(a, b, new, place, learn=learn)
-                agree = treatment is not Treatment.LIKE or are_alike(a.decode("latin-1"), b.decode("latin-1"))
+                like = treatment is Treatment.LIKE
+                self.identifiers.try_unify(a, b, new, place, learn=learn, whole=like)
+                agree = not like or are_alike(a.decode("latin-1"), b.decode("latin-1"))
             if not agree:
                 return Difference("headers", place, a, b, self.identifiers.conflict(a, b))
         return None

@@ -16,6 +16,7 @@ from natsproxy.wire.ops import Op
 
 _SHOWN: Final = 3
 _LOOKED_AT: Final = 2000  # candidates: a mismatch must not stop the traffic of the other clients
+_BYTES: Final = 8 << 20  # of them
 # The later the field that differs, the nearer the frame: `Matcher.differs` compares the subject first.
 _ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subject": 4}
 
@@ -51,7 +52,11 @@ def suggest(
     ranked: list[tuple[tuple[int, int, int, int, int], int, Exchange, Difference | None]] = []
     key = key_of(frame)
     compared = used = 0
+    size = 0
     for exchange in _candidates(frame, conversation):
+        size += exchange.frame.wire_size
+        if size > _BYTES:
+            break
         difference = _difference(matcher, exchange, frame)
         field = "" if difference is None else difference.field
         common = _common(exchange.frame.subject, frame.subject)

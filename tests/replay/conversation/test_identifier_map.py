@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson, masked
@@ -52,6 +54,7 @@ def subjects(identifiers: IdentifierMap, recorded: bytes, live: bytes, *, reply:
         (b"oc_%b_1" % R1, b"oc_%b_1" % L1),
         (b"00-%b%b-%b-01" % (HEX1, HEX1, HEX1), b"00-%b%b-%b-01" % (HEX2, HEX2, HEX2)),
         (b"job %b of %b" % (UUID1, R1), b"job %b of %b" % (UUID2, L1)),
+        (base64.urlsafe_b64encode(b"report " + UUID1), base64.urlsafe_b64encode(b"report " + UUID2)),
     ],
 )
 def test_generated_identifiers_are_learned_and_put_in(recorded: bytes, live: bytes) -> None:
