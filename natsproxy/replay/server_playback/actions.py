@@ -37,7 +37,7 @@ class Candidate:
     """A recorded client frame near to a mismatch: its text, the difference, whether it was used.
 
     difference: None for a frame that agrees, but was used, or is another client's.  accepted: the option that
-    would let the two match.
+    would let the two match.  changed: the lines in which they differ, where those are several.
     """
 
     text: str
@@ -45,6 +45,7 @@ class Candidate:
     used: bool
     conn: int
     accepted: Remedy | None = None
+    changed: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the lines about it in a report."""
@@ -55,7 +56,14 @@ class Candidate:
             lines = [f"  recorded, but used already: {self.text}"]
         else:
             lines = [f"  recorded for another client (connection {self.conn}): {self.text}"]
-        return lines if self.accepted is None else [*lines, f"    {self.accepted}"]
+        if self.accepted is not None:
+            lines.append(f"    {self.accepted}")
+        if self.changed:
+            lines += [
+                "    all that differs, but for identifiers and times:",
+                *(f"    {one}" for one in self.changed),
+            ]
+        return lines
 
 
 @dataclass(frozen=True, slots=True)

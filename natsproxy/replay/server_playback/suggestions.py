@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from natsproxy.replay.conversation.difference import Difference
 from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
+from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
 from natsproxy.replay.conversation.identifier_map import Lesson
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
@@ -15,6 +17,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 _SHOWN: Final = 3
+_COMPARED: Final = 64 << 10  # bytes of a payload whose lines are compared
 _LOOKED_AT: Final = 2000  # candidates: a mismatch must not stop the traffic of the other clients
 _BYTES: Final = 8 << 20  # of them
 # The later the field that differs, the nearer the frame: `Matcher.differs` compares the subject first.
@@ -71,8 +74,18 @@ def suggest(
         rank = (_ORDER[field], -common, conflict + 0, elsewhere + 0, (exchange.matched is not None) + 0)
         ranked.append((rank, exchange.seq, exchange, difference))
     ranked.sort(key=lambda entry: entry[:2])
-    nearest = tuple(_shown(exchange, frame, found) for _, _, exchange, found in ranked[:_SHOWN])
-    return Suggestions(nearest, compared, used)
+    nearest = [_shown(exchange, frame, found) for _, _, exchange, found in ranked[:_SHOWN]]
+    if nearest and nearest[0].difference is not None and nearest[0].difference.field != "subject":
+        nearest[0] = replace(nearest[0], changed=_changed(ranked[0][2].frame, frame))
+    return Suggestions(tuple(nearest), compared, used)
+
+
+def _changed(recorded: Frame, live: Frame) -> tuple[str, ...]:
+    """Return the lines in which two frames differ, none where the first difference is the only one."""
+    if max(recorded.size, live.size) > _COMPARED:
+        return ()
+    lines = changed_lines(frame_text(recorded), frame_text(live), alike=True)
+    return tuple(lines) if sum(line[0] in "-+" for line in lines) > 2 else ()
 
 
 def _difference(matcher: Matcher, exchange: Exchange, frame: Frame) -> Difference | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
 from natsproxy.wire.ops import C2S, S2C
@@ -41,6 +42,24 @@ def test_of_json_the_members_that_differ_are_shown() -> None:
         '-    "unit": "kg"',
         '+    "unit": "g"',
         "   }",
+    ]
+
+
+def test_identifiers_and_times_may_be_alike() -> None:
+    """Where the rest of the line is the same, and both have one form."""
+    ours, theirs = (
+        publish(
+            id=f"order-{uuid.uuid4()}", at=f"2026-11-22T09:38:5{n}Z", note=note, qty=n, word="x" * (20 + n)
+        )
+        for n, note in ((1, "antidisestablishmentarianism"), (2, "antidisestablishmentarianist"))
+    )
+    assert [line for line in changed_lines(ours, theirs, alike=True) if line[0] in "-+"] == [
+        '-    "note": "antidisestablishmentarianism",',
+        '-    "qty": 1,',
+        f'-    "word": "{"x" * 21}"',
+        '+    "note": "antidisestablishmentarianist",',
+        '+    "qty": 2,',
+        f'+    "word": "{"x" * 22}"',
     ]
 
 

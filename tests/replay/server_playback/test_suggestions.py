@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 
@@ -49,6 +50,34 @@ def test_the_nearest_differ_least() -> None:
     ] == [
         ("PUB a.b '1'", "body", False),
         ("PUB a.c '2'", "subject", False),
+    ]
+
+
+def test_all_that_differs_is_shown_where_that_is_more_than_one_value() -> None:
+    members = ["name", "colour", "comment", "unit"]
+
+    def order(qty: int, unit: str) -> bytes:
+        body = json.dumps(
+            {"id": str(uuid.uuid4()), **dict.fromkeys(members, "x" * 20), "qty": qty, "unit": unit}
+        )
+        return encode.pub(b"orders", body.encode(), reply=b"_INBOX.%b.1" % uuid.uuid4().hex[:22].encode())
+
+    def report(qty: int, unit: str) -> str:
+        play = Play([*hello(1, "a"), (1, ">", order(3, "kg"))])
+        play.open(1, "a")
+        play.send(1, order(qty, unit))
+        return str(play.machine.mismatches[-1])
+
+    assert "all that differs" not in report(4, "kg")
+    lines = report(4, "g").splitlines()
+    at = lines.index("    all that differs, but for identifiers and times:")
+    assert lines[at + 1 : at + 7] == [
+        '         "comment": "xxxxxxxxxxxxxxxxxxxx",',
+        '    -    "unit": "kg",',
+        '    -    "qty": 3',
+        '    +    "unit": "g",',
+        '    +    "qty": 4',
+        "       }",
     ]
 
 
