@@ -60,6 +60,8 @@ def run(
     """Run a program against a capture.
 
     COMMAND gets in NATS_URL the address of a server that plays CAPTURE, or records it, according to --mode.
+    Identifiers and times that it makes up may differ from run to run.  The report on stderr names them, and
+    ends with the first cause of a failure.
 
     Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded; 2 could not
     run.  If the program fails, CAPTURE stays unchanged.

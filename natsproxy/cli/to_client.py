@@ -87,6 +87,8 @@ def to_client(
 ) -> None:
     """Play the server to live clients, whose frames are matched with the recorded ones.
 
+    Identifiers and times that a program makes up may differ: they are learned, and the live ones come back.
+
     The command ends when everything was played and all clients have left, or after --timeout without traffic.
     Exit code: 0 all as recorded (and the same, with --report), 1 clients sent frames that were not recorded,
     left some out, or the report differs, 2 could not run or no client connected.
