@@ -216,6 +216,7 @@ def _record_settings(o: Mapping[str, Any]) -> RecordSettings:
             Filters(
                 tuple(o["record_filter_headers"]),
                 tuple(o["record_filter_json"]),
+                tuple(o["record_filter_bodies"]),
                 tuple(o["record_filter_subjects"]),
             ),
         ),

@@ -66,6 +66,14 @@ FILTER_OPTIONS: Final = (
         metavar="[SUBJECT ]/POINTER",
     ),
     Option(
+        "filter-bodies",
+        pattern,
+        None,
+        "Subjects whose payloads are replaced before they are written, those of answers too.",
+        many=True,
+        metavar="SUBJECT",
+    ),
+    Option(
         "filter-subjects",
         _secret_tokens,
         None,

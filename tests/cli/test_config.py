@@ -184,10 +184,11 @@ def test_filters_are_part_of_a_recording() -> None:
     values: dict[str, Any] = {option.key: [] if option.many else None for option in OPTIONS}
     values |= {"upstream": [upstream("nats://x:1")], "record": Path("x.ncap"), "record_rotate": 1}
     values |= {"record_rotate_every": 0, "record_filter_headers": ["a"], "record_filter_subjects": [b"a.*"]}
+    values["record_filter_bodies"] = [b"c"]
     values["record_filter_json"] = [parse_pointer("a /b")]
     record = proxy_settings(values).record
     assert record is not None
-    assert record.selection.filters == Filters(("a",), (parse_pointer("a /b"),), (b"a.*",))
+    assert record.selection.filters == Filters(("a",), (parse_pointer("a /b"),), (b"c",), (b"a.*",))
 
 
 def test_limits_of_a_recording_are_told_apart_by_their_units() -> None:

@@ -1,8 +1,9 @@
 """The secrets of an application, at the places that the user named, replaced before they reach a disk.
 
 Theory
-1. A header's value becomes `[filtered]`, a member of a JSON payload a placeholder of its type
-   (`scrub_json.py`), a secret token of a subject `[filtered]`.  All other bytes are kept; sizes are mended.
+1. A header's value, a secret token of a subject and a payload that is secret as a whole become `[filtered]`.
+   A member of a JSON payload becomes a placeholder of its type (`scrub_json.py`).  All other bytes are kept;
+   sizes are mended.
 2. A place may be limited to subjects.  A message counts for its own subject, for that of the request that it
    answers, and for the one that `Nats-Subject` gives a stored message.
 3. A subject is in many places: the control line, replies, header values, -ERR, subjects and JSON of the
@@ -17,12 +18,13 @@ Theory
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, Final
 
 from natsproxy.capture.filter.filters import Filters
 from natsproxy.capture.filter.scrub_json import (
     FILTERED,
+    is_publish_ack,
     may_be_json,
     scrub_members,
     scrub_stored,
@@ -31,7 +33,7 @@ from natsproxy.capture.filter.scrub_json import (
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.places import Path, matches_any
-from natsproxy.protocol.subjects import collide
+from natsproxy.protocol.subjects import collide, matches
 from natsproxy.wire import encode
 from natsproxy.wire.frames import NO_LIMIT, Frame
 from natsproxy.wire.ops import MESSAGE_OPS, Direction, Op
@@ -54,13 +56,15 @@ class Scrubber:
 
     def __init__(self, filters: Filters) -> None:
         self._filters = filters
-        self._scoped = any(place.subject != b">" for place in filters.json)
+        self._scopes = [*(place.subject for place in filters.json if place.subject != b">"), *filters.bodies]
         self._requests: dict[bytes, bytes] = {}
         self._words = _words(filters)
 
     def may_touch(self, data: bytes) -> bool:
         """Tell whether `frame` may change one of these frames, or remember it."""
-        if self._words is None or any(odd in data for odd in _ODD):
+        # The answer to a request whose payload is secret may be anything.
+        awaited = bool(self._filters.bodies and self._requests)
+        if awaited or self._words is None or any(odd in data for odd in _ODD):
             return True
         lower = data.lower()
         return any(word in lower for word in self._words)
@@ -114,7 +118,9 @@ class Scrubber:
         subjects = self._subjects(frame)
         whole = len(frame.headers) == frame.header_size
         block = self._contents(subjects, frame.headers, b"")[0] if whole else b""
-        secret = may_be_json(frame.body) and (self._pointers(subjects) or self._filters.subjects)
+        secret = self._is_secret(subjects) or (
+            may_be_json(frame.body) and (self._pointers(subjects) or self._filters.subjects)
+        )
         subject, reply = self.subject(frame.subject), self.subject(frame.reply)
         same = (subject, reply, block) == (frame.subject, frame.reply, frame.headers)
         if same and not secret:
@@ -168,15 +174,16 @@ class Scrubber:
 
     def _subjects(self, frame: Frame) -> tuple[bytes, ...]:
         """Return the subjects that a message counts for."""
-        if not self._scoped:
+        if not self._scopes:
             return (frame.subject,)
         found = [frame.subject, self._requests.get(frame.subject, b"")]
         if frame.header_size and b"Nats-Subject:" in frame.headers:
             found.append(headers.get(frame.headers, b"Nats-Subject") or b"")
         subjects = tuple(subject for subject in found if subject)
-        if frame.reply and not frame.reply.startswith(b"$JS.ACK.") and self._pointers(subjects):
-            scope = next(one for one in reversed(subjects) if self._pointers((one,)))
-            _remember(self._requests, frame.reply, scope)
+        if frame.reply and not frame.reply.startswith(b"$JS.ACK."):
+            scope = next((one for one in reversed(subjects) if _is_on(self._scopes, one)), None)
+            if scope is not None:
+                _remember(self._requests, frame.reply, scope)
         return subjects
 
     def _pointers(self, subjects: tuple[bytes, ...]) -> list[Path]:
@@ -186,8 +193,14 @@ class Scrubber:
             if place.pointer is not None and (place.subject == b">" or any(map(place.on, subjects)))
         ]
 
+    def _is_secret(self, subjects: tuple[bytes, ...]) -> bool:
+        """Tell whether the whole payload is."""
+        return any(_is_on(self._filters.bodies, subject) for subject in subjects)
+
     def _contents(self, subjects: tuple[bytes, ...], block: bytes, body: bytes) -> tuple[bytes, bytes]:
         """Return a header block and a payload without filtered values."""
+        if body and self._is_secret(subjects) and not is_publish_ack(body):
+            return self._headers(block), _FILTERED
         body = scrub_members(body, self._pointers(subjects))
         body = scrub_stored(body, self._stored)
         if (self._filters.subjects and b"io.nats." in body[:100]) or any(map(is_api, subjects)):
@@ -215,6 +228,10 @@ class Scrubber:
             yield name + colon + new + rest[len(value) :]
 
 
+def _is_on(patterns: Sequence[bytes], subject: bytes) -> bool:
+    return any(matches(pattern, subject) for pattern in patterns)
+
+
 def _words(filters: Filters) -> tuple[bytes, ...] | None:
     """Return words of which one, in lower case, is in each frame that a filter is about; None without them.
 
@@ -225,7 +242,8 @@ def _words(filters: Filters) -> tuple[bytes, ...] | None:
         names.append(max((_word(name.encode("utf-8", "replace")) for name in place.pointer or ()), key=len))
         if place.subject != b">":
             names.append(max(map(_word, place.subject.split(b".")), key=len))
-    names += [max(map(_word, pattern.split(b".")), key=len) for pattern in filters.subjects]
+    for pattern in (*filters.bodies, *filters.subjects):
+        names.append(max(map(_word, pattern.split(b".")), key=len))
     return (*dict.fromkeys(names), _IN_BASE64) if all(names) else None
 
 

@@ -20,6 +20,7 @@ WHOLE: Final = f'"{FILTERED}"'.encode()
 """A payload that may hold a filtered value at a place that cannot be found."""
 _BLANK: Final = b"\xef\xbb\xbf\xff\xfe\x00 \t\r\n"
 """Bytes before the first brace, in any encoding of Unicode."""
+_ACK: Final = frozenset({"stream", "domain", "seq", "duplicate", "batch", "count", "val", "error"})
 _STORED: Final = ("hdrs", "data")
 
 Cut = tuple[int, int, str]
@@ -94,6 +95,18 @@ def scrub_stored(body: bytes, scrub: Callable[[bytes, bytes, bytes], tuple[bytes
             for index, start, end in _values(text, paths)
         ],
     )
+
+
+def is_publish_ack(body: bytes) -> bool:
+    """Tell whether a payload is JetStream's answer to a publish, which says nothing of the message."""
+    try:
+        answer = gojson.loads(body)
+    except ValueError:
+        return False
+    if not isinstance(answer, dict) or not answer.keys() <= _ACK:
+        return False
+    error = answer.get("error")
+    return isinstance(answer.get("seq"), int) or (isinstance(error, dict) and "err_code" in error)
 
 
 def _placeholder(first: str) -> str:

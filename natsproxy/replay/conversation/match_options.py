@@ -171,13 +171,14 @@ class MatchOptions:
     repeat: tuple[bytes, ...] = ()
     filter_headers: tuple[str, ...] = ()
     filter_json: tuple[Place, ...] = ()
+    filter_bodies: tuple[bytes, ...] = ()
     filter_subjects: tuple[bytes, ...] = ()
     bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()
 
     @property
     def filters(self) -> Filters:
         """The filters of secrets, for a recording and for both sides of a comparison."""
-        return Filters(self.filter_headers, self.filter_json, self.filter_subjects)
+        return Filters(self.filter_headers, self.filter_json, self.filter_bodies, self.filter_subjects)
 
     def header(self, name: bytes) -> Treatment:
         """Return the treatment of a header."""

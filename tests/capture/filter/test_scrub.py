@@ -93,6 +93,31 @@ def test_a_place_on_subjects_counts_for_answers_and_stored_messages_too() -> Non
     assert error in scrubbed(encode.msg(b"_I.4", b"1", error), direction=S2C)
 
 
+def test_payloads_that_are_secret_as_a_whole() -> None:
+    filters = Filters(bodies=(b"$KV.vault.>",))
+    for sent in (
+        encode.pub(b"$KV.vault.k", b"x" * 40, reply=b"_INBOX.1"),
+        encode.msg(b"_INBOX.2", b"1", b"\0", headers=HEAD + b"Nats-Subject: $KV.vault.k\r\n\r\n"),
+    ):
+        direction = C2S if sent.startswith(b"PUB") else S2C
+        (frame,) = frames(scrubbed(sent, direction=direction, filters=filters), direction)
+        assert frame.body == b"[filtered]"
+    for same in (encode.pub(b"$KV.other.vault", b"x"), encode.pub(b"$KV.vault.k")):
+        assert scrubbed(same, filters=filters) == same
+    request = encode.pub(b"$KV.vault.k", b"x", reply=b"_INBOX.3")
+    for answer, body in (
+        (b'{"stream":"S","seq":7}', None),
+        (b'{"error":{"code":400,"err_code":10071,"description":"wrong"}}', None),
+        (b'{"seq":7,"pin":1}', b"[filtered]"),
+        (b'{"error":"4711"}', b"[filtered]"),
+        (b"4711", b"[filtered]"),
+    ):
+        told = scrubbed(request, encode.pub(b"_INBOX.3", answer), filters=filters)
+        assert [*frames(told, C2S)][1].body == (body or answer)
+    cut = encode.pub(b"$KV.vault.k", b"secret")[:-5]
+    assert Scrubber(filters).cut(cut, C2S) == b"PUB $KV.vault.k 6\r\n"
+
+
 def test_headers() -> None:
     block = HEAD + b"AUTHORIZATION:  Bearer x\r\n folded y\r\nX-Secret-A :z\r\n"
     block += b"Other: v\r\n more\r\nTo: vault.k\r\n\r\n"
