@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from natsproxy.printable import printable
 from natsproxy.protocol.identifiers import is_generated_consumer
 from natsproxy.replay.conversation.generated_values import (
     Form,
@@ -64,7 +65,7 @@ class Learned(NamedTuple):
     live: bytes
 
     def __str__(self) -> str:
-        return f"{self.place} {_short(self.recorded)} -> {_short(self.live)}"
+        return printable(f"{self.place} {_short(self.recorded)} -> {_short(self.live)}")
 
 
 class Lesson:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natsproxy.printable import printable
 from natsproxy.replay.conversation.difference import Difference
 from natsproxy.replay.server_playback.remedies import Remedy
 
@@ -97,8 +98,8 @@ class Mismatch:
     def summary(self) -> str:
         """The difference in one line, with the values first."""
         if self.difference:
-            return f"{self.difference}: {self.frame} of {self.who}"
-        return f"{self.who} sent {self.frame}, {self._wrong()}"
+            return printable(f"{self.difference}: {self.frame} of {self.who}")
+        return printable(f"{self.who} sent {self.frame}, {self._wrong()}")
 
     def _wrong(self) -> str:
         if not self.candidates or self.candidates[0].difference is not None:
@@ -112,4 +113,4 @@ class Mismatch:
             lines.append(f"  recorded on this subject: {self.compared} frames, {self.used} of them used")
         else:
             lines.append("  recorded on this subject: nothing")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))

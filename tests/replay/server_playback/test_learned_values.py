@@ -166,6 +166,15 @@ def test_hostile_payloads_are_compared_in_bounds() -> None:
         assert len(play.machine.mismatches) == 1
 
 
+def test_reports_show_no_control_characters_and_no_half_letters() -> None:
+    bad = "\x1b[31m"
+    play = conversation(pub("a", json.dumps({bad: R1, "x": 1})), msg("b"))
+    play.send(1, pub("a", json.dumps({bad: L1, "x": bad + "\ud800"})))
+    text = str(play.machine.mismatches[0]) + play.machine.mismatches[0].summary
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert text.encode()
+
+
 Step = tuple[int, int]
 """(the number of an order, a number of the step's own)."""
 
