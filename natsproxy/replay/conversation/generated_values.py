@@ -7,8 +7,9 @@ that two pieces share.
 - TIME: RFC 3339 with date and time, the same without separators, the form of mails and HTTP; seconds since
   1970 with a fraction; milli-, micro- and nanoseconds since 1970 between the years 2017 and 2033.  Whole
   seconds are ten digits, as many other numbers are: the name of their member must speak of a time too.
-- IDENTIFIER: UUIDs, ULIDs, hexadecimal words of 16 to 64 digits, whole numbers of 17 to 19 digits, and words
-  of 16 to 43 letters and digits that look random and differ nearly everywhere (nuids, KSUIDs, nanoids).
+- IDENTIFIER: UUIDs, ULIDs, hexadecimal words of 16 to 64 digits, whole numbers of 17 to 20 digits, and words
+  of 16 to 43 letters and digits that look random and differ nearly everywhere (nuids, KSUIDs, nanoids, base64
+  of random bytes or of a digest).
 
 All else is data: small numbers, short words, dates without a time, base64 of a text.
 """
@@ -25,6 +26,7 @@ _TIME: Final = (
     rb"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:[Zz]|[+-]\d\d:?\d\d)?"
     rb"|\d{8}T\d{6}(?:[.,]\d{1,9})?Z?"
     rb"|[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|UTC|[+-]\d{4})"
+    rb"|20\d\d[01]\d[0-3]\d[0-2]\d[0-5]\d[0-5]\d(?:\d{3}|\d{6})?"
     rb"|1[5-9]\d{8}\.\d{2,9}"
     rb"|1[5-9]\d{11}(?:\d{3}|\d{6})?"
 )
@@ -39,8 +41,8 @@ _ANY: Final = re.compile(_TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]+")
 _IS_UUID: Final = re.compile(_UUID)
 _HEX: Final = re.compile(rb"[0-9a-f]{16,64}|[0-9A-F]{16,64}")
 _ULID: Final = re.compile(rb"[0-7](?:[0-9A-HJKMNP-TV-Z]{25}|[0-9a-hjkmnp-tv-z]{25})")
-_NUMBER: Final = re.compile(rb"[0-9]{17,19}")
-_WORD: Final = re.compile(rb"[0-9A-Za-z_-]{16,43}")
+_NUMBER: Final = re.compile(rb"[0-9]{17,20}")
+_WORD: Final = re.compile(rb"[0-9A-Za-z_+/-]{16,43}")
 _DIGITS_BEFORE_LETTER: Final = re.compile(rb"[0-9]+[A-Za-z]")
 _CASE_CHANGE: Final = re.compile(rb"(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
 _TIME_NAME: Final = re.compile(
@@ -67,14 +69,16 @@ def common_form(recorded: bytes, live: bytes) -> Form | None:
     if _IS_TIME.fullmatch(recorded) and _IS_TIME.fullmatch(live):
         return Form.TIME
     uuids = (_IS_UUID.fullmatch(recorded) is not None) + (_IS_UUID.fullmatch(live) is not None)
-    if uuids == 2 or (not uuids and len(recorded) == len(live) and _is_identifier(recorded, live)):
+    if uuids == 2 or (not uuids and _are_identifiers(recorded, live)):
         return Form.IDENTIFIER
     return None
 
 
-def _is_identifier(recorded: bytes, live: bytes) -> bool:
+def _are_identifiers(recorded: bytes, live: bytes) -> bool:
     if recorded.isdigit() and live.isdigit():
-        return _NUMBER.fullmatch(recorded) is not None
+        return _NUMBER.fullmatch(recorded) is not None and _NUMBER.fullmatch(live) is not None
+    if len(recorded) != len(live):
+        return False
     for shape in (_HEX, _ULID):
         if shape.fullmatch(recorded) and shape.fullmatch(live):
             return True

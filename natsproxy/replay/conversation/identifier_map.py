@@ -32,10 +32,12 @@ from natsproxy.replay.conversation.generated_values import (
     words,
 )
 
-_RUN: Final = re.compile(rb"[0-9A-Za-z_$+-][0-9A-Za-z_.:+$-]{7,}")
+_RUN: Final = re.compile(rb"[0-9A-Za-z_$+/-][0-9A-Za-z_.:+$/-]{7,}")
 """A part of a text that may hold mapped values, each of them whole (but for times with blanks)."""
 _MASKED: Final = re.compile(rb"[0-9A-Za-z_:+-]{13,}")
 _EIGHT: Final = re.compile(rb"[0-9A-Za-z]{8}")
+_DIGEST: Final = b"SHA-256="
+"""The first letters of the digest of an object."""
 _WILD: Final = (b"*", b">")
 _CONSUMERS: Final = b".API.CONSUMER."
 _LONG: Final = 16
@@ -179,7 +181,8 @@ class IdentifierMap:
         if len(ours) > 1 and ours[::2] == theirs[::2]:
             pieces = zip(ours[1::2], theirs[1::2], strict=True)
             return all(self._piece(a, b, new, place, learn) for a, b in pieces)
-        # Words with `-` and `_` inside are generated as a whole, or not at all.
+        # Words with `-`, `_`, `+` and `/` inside are generated as a whole, or not at all.
+        recorded, live = (text.removeprefix(_DIGEST).rstrip(b"=") for text in (recorded, live))
         return self._piece(recorded, live, new, place, learn)
 
     def try_unify(
@@ -312,7 +315,7 @@ def _translated(run: bytes, table: dict[bytes, bytes], times: dict[bytes, bytes]
         if found is None and before:
             found = table.get(before + b"." + token)
             found = found and found.rpartition(b".")[2]
-        made.append(found or replace(token, table))
+        made.append(found or b"/".join(table.get(part) or replace(part, table) for part in token.split(b"/")))
         before = token
     text = b".".join(made)
     return replace(text, times) if times else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 
 import pytest
 
@@ -12,6 +13,7 @@ R1, R2, L1, L2 = (f"{letter * 20}{n}x".encode() for letter, n in (("A", 1), ("B"
 UUID1, UUID2, UUID3 = (b"%c23e4567-e89b-12d3-a456-42661417400%c" % (n, n) for n in b"123")
 ULID1, ULID2 = b"01ARZ3NDEKTSV4RRFFQ69G5FAV", b"01HX5Z7M3Q9A8B6C4D2E0F1G3H"
 HEX1, HEX2 = b"4bf92f3577b34da6", b"00f067aa0ba902b7"
+DIGEST1, DIGEST2 = (base64.urlsafe_b64encode(hashlib.sha256(one).digest()) for one in (b"1", b"2"))
 NANO1, NANO2 = b"V1StGXR8_Z5jdHi6B-myT", b"3kTMd6xq-uVJ0_bWnP1aY"
 
 
@@ -54,12 +56,15 @@ def subjects(identifiers: IdentifierMap, recorded: bytes, live: bytes, *, reply:
         (b"oc_%b_1" % R1, b"oc_%b_1" % L1),
         (b"00-%b%b-%b-01" % (HEX1, HEX1, HEX1), b"00-%b%b-%b-01" % (HEX2, HEX2, HEX2)),
         (b"job %b of %b" % (UUID1, R1), b"job %b of %b" % (UUID2, L1)),
+        (b"14695981039346656037", b"1099511628211147319"),
+        (b"SHA-256=" + DIGEST1, b"SHA-256=" + DIGEST2),
         (base64.urlsafe_b64encode(b"report " + UUID1), base64.urlsafe_b64encode(b"report " + UUID2)),
     ],
 )
 def test_generated_identifiers_are_learned_and_put_in(recorded: bytes, live: bytes) -> None:
     identifiers = known(recorded, live)
     assert identifiers.to_live(b'{"text": "id %b."}' % recorded) == b'{"text": "id %b."}' % live
+    assert identifiers.to_live(b"https://host/x/%b/y" % recorded) == b"https://host/x/%b/y" % live
     assert identifiers.to_recorded(b"a.%b.b" % live) == b"a.%b.b" % recorded
     assert unify(identifiers, recorded, live)
 
@@ -71,6 +76,7 @@ def test_generated_identifiers_are_learned_and_put_in(recorded: bytes, live: byt
         (b"2026-01-01T00:00:00.5+00:00", b"2026-11-22T12:34:56.123456+00:00"),
         (b"2026-01-01 00:00:00.123", b"2026-11-22 12:34:56.456"),
         (b"1790000000.25", b"1791234567.1234567"),
+        (b"20260101120000123", b"20261122010203999"),
         (b"1790000000123", b"1791234567123"),
         (b"1790000000123456789", b"1791234567123456789"),
         (b"Sun, 22 Nov 2026 12:00:00 GMT", b"Mon, 23 Nov 2026 01:02:03 GMT"),
