@@ -89,7 +89,8 @@ async def record(names: Iterable[str], folder: Path) -> dict[str, str]:
             for name in names
         }
         found = await run(urls)
-    assert {name: error for name, (_, error) in found.items() if error} == {}
+    failed = [f"{name}: {error}" for name, (_, error) in found.items() if error]
+    assert not failed, "\n".join(failed)
     return {name: printed for name, (printed, _) in found.items()}
 
 

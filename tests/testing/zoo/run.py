@@ -17,11 +17,15 @@ from typing import Any
 # nats-py imports aiohttp where it is installed, for WebSocket; that takes longer than most of the programs.
 sys.modules["aiohttp"] = None  # type: ignore[assignment]
 _LIMIT = 30.0
+_shown = print
 _lines: ContextVar[list[str]] = ContextVar("lines")
 
 
-def _print(*values: object, **_: Any) -> None:
-    _lines.get().append(" ".join(map(str, values)))
+def _print(*values: object, **options: Any) -> None:
+    if options.get("file") is None:
+        _lines.get().append(" ".join(map(str, values)))
+    else:  # the traceback of a library
+        _shown(*values, **options)
 
 
 async def _run(name: str, url: str) -> tuple[str, str, str]:
@@ -36,9 +40,9 @@ async def _run(name: str, url: str) -> tuple[str, str, str]:
 
 
 async def _main(programs: list[str]) -> None:
-    shown, builtins.print = builtins.print, _print
+    builtins.print = _print
     ended = await asyncio.gather(*(_run(*program.split("=", 1)) for program in programs))
-    shown(json.dumps({name: [printed, error] for name, printed, error in ended}))
+    _shown(json.dumps({name: [printed, error] for name, printed, error in ended}))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ module.exports = async (url) => {
   }
   const rfq = randomUUID(), names = [];
   const question = jc.encode({ rfq, item: "bolt" });
-  for await (const m of await nc.requestMany("offers.ask", question, { strategy: RequestStrategy.Timer, maxWait: 300 })) {
+  for await (const m of await nc.requestMany("offers.ask", question, { strategy: RequestStrategy.Timer, maxWait: 1000 })) {
     const offer = jc.decode(m.data);
     if (offer.rfq !== rfq) throw new Error("the offer for another question");
     names.push(offer.name);
@@ -24,7 +24,7 @@ module.exports = async (url) => {
   const service = await nc.services.add({ name: "adder", version: "1.0.0", description: "adds" });
   service.addEndpoint("add", { subject: "adder.add", handler: (_, m) => m.respond(jc.encode({ sum: jc.decode(m.data).reduce((a, b) => a + b), id: randomUUID() })) });
   await nc.flush();
-  for await (const one of await nc.services.client({ strategy: RequestStrategy.JitterTimer, maxWait: 500, jitter: 50 }).info("adder")) {
+  for await (const one of await nc.services.client({ strategy: RequestStrategy.JitterTimer, maxWait: 2000, jitter: 300 }).info("adder")) {
     console.log(one.name, one.version, one.endpoints.map((e) => e.subject).join(" "));
   }
   console.log(jc.decode((await nc.request("adder.add", jc.encode([1, 2, 3]))).data).sum);

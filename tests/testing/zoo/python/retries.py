@@ -21,7 +21,7 @@ async def main(url: str) -> None:
             headers = {"X-Request-Id": request_id, "X-Attempt": str(attempt)}
             body = json.dumps({**question, "request": request_id}).encode()
             try:
-                answer = json.loads((await nc.request(subject, body, timeout=0.2, headers=headers)).data)
+                answer = json.loads((await nc.request(subject, body, timeout=1, headers=headers)).data)
                 assert answer["request"] == request_id
                 return dict(answer)
             except (NoRespondersError, NoAnswer):

@@ -14,10 +14,10 @@ async def main(url: str) -> None:
         inbox, question = nc.new_inbox(), {"rfq": str(uuid.uuid4()), "item": item}
         sub = await nc.subscribe(inbox)
         await nc.publish("offers.ask", json.dumps(question).encode(), reply=inbox)
-        offers = []
+        offers: list[dict[str, str]] = []
         while True:
             try:
-                offer = json.loads((await sub.next_msg(timeout=0.25)).data)
+                offer = json.loads((await sub.next_msg(timeout=0.3 if offers else 3)).data)
             except nats.errors.TimeoutError:
                 break
             assert offer["rfq"] == question["rfq"]

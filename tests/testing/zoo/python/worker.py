@@ -7,7 +7,6 @@ import time
 import uuid
 
 import nats
-from nats.errors import TimeoutError as NothingThere
 
 JOBS = 5
 
@@ -21,7 +20,7 @@ async def main(url: str) -> None:
     while done < JOBS:
         try:
             jobs = await sub.fetch(10, timeout=0.15)
-        except NothingThere:
+        except TimeoutError:
             continue
         for msg in jobs:
             began = time.perf_counter()
