@@ -35,8 +35,10 @@ from natsproxy.units import SECOND
 from natsproxy.wire.ops import C2S, Direction, Op
 from natsproxy.wire.scanner import COMPILED
 from tests.kit.accounts import Operator, seed
+from tests.kit.node import run_node
 from tests.kit.servers import NatsServer, executable
 
+PROGRAM = Path(__file__).parent / "programs" / "client.js"
 SEED = seed()
 PUBLIC = KeyPair(SEED).public
 OPERATOR = Operator()
@@ -180,6 +182,23 @@ async def test_the_proxy_logs_in_with_its_own(way: str, plane: str, tmp_path: Pa
     assert (came.out_ordinal, went.in_ordinal) == (None, None)
     assert b'"ann"' in came.frame.args if came.frame else False
     assert b'"ann"' not in went.frame.args if went.frame else False
+
+
+@pytest.mark.parametrize(
+    "way", ["nkey", *(pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != "nkey")]
+)
+async def test_a_client_in_javascript_logs_in_at_the_proxy(way: str) -> None:
+    """It signs no nonce, and gives the password that INFO asks for."""
+    config, text, _ = WAYS[way]
+    with NatsServer(config) as server:
+        async with proxied(settings_for(server, Identity(read_credentials(text), "users"))) as (
+            _,
+            address,
+            _,
+        ):
+            arguments = (PROGRAM, f"nats://{address}", json.dumps({"user": "ann", "pass": "ann-pw"}))
+            output = await trio.to_thread.run_sync(run_node, *arguments)
+    assert output == "hello: 11 headers: yes\n"
 
 
 async def test_a_wrong_password_gets_the_servers_own_answer(plane: str, tmp_path: Path) -> None:

@@ -88,6 +88,15 @@ def test_a_cassette(authority: Authority, tmp_path: Path, mode: str) -> None:
         assert echo(tape.url, authority) == b"hello"
 
 
+def test_the_ca_of_the_environment(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an option; also for a server whose URL says nothing of TLS."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    with NatsServer(authority.server_config()) as server:
+        for url in (tls_url(server), server.url):
+            with TestProxy(url) as proxy:
+                assert echo(proxy.url, authority) == b"hello"
+
+
 def test_a_server_that_cannot_be_trusted(authority: Authority, tmp_path: Path) -> None:
     """A recording does not begin, and the error says why."""
     stranger = Authority(tmp_path)
