@@ -29,8 +29,8 @@ class LayeredLeg:
         """
         raise NotImplementedError
 
-    def _encode(self, parts: list[bytes | memoryview]) -> bytes:
-        """Return the bytes to send for pieces that are written, `b""` for none yet."""
+    def _encode(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        """Return the pieces to send for those that are written, none where none is due yet."""
         raise NotImplementedError
 
     def _lose(self, reason: str) -> LegLost:
@@ -77,9 +77,9 @@ class LayeredLeg:
         if not self.gone and (data := self._encode(parts)):
             self._send(data)
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, pieces: list[bytes | memoryview]) -> None:
         try:
-            self._inner.write(data)
+            self._inner.write_all(pieces)
         except LegLost as lost:
             raise LegLost(self, str(lost)) from None
 

@@ -97,7 +97,7 @@ class TlsLeg(LayeredLeg):
         self.secured = True
         early, self._early = self._early, []
         self.on_secured()
-        self._send(self._encode([*early]) or self._outgoing.read())
+        self._send(self._encode([*early]) if early else [self._outgoing.read()])
         return True
 
     def _fail(self, error: ssl.SSLError) -> LegLost:
@@ -142,8 +142,9 @@ class TlsLeg(LayeredLeg):
             return b""
         found: list[bytes] = []
         try:
+            rest = memoryview(data)
             for start in range(0, len(data), _SLICE):
-                self._incoming.write(data[start : start + _SLICE])
+                self._incoming.write(rest[start : start + _SLICE])
                 self._read_into(found)
             if not data:
                 self._incoming.write_eof()
@@ -165,7 +166,7 @@ class TlsLeg(LayeredLeg):
             raise self._lose("TLS handshake: the peer speaks no TLS")
         self._is_plain = True
         if self._early:
-            self._send(b"".join(self._early))
+            self._send([*self._early])
         return data
 
     def _read_into(self, found: list[bytes]) -> None:
@@ -181,15 +182,15 @@ class TlsLeg(LayeredLeg):
         if self._outgoing.pending:  # an answer to a change of keys
             self._send_records()
 
-    def _encode(self, parts: list[bytes | memoryview]) -> bytes:
+    def _encode(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if self._is_plain:
-            return bytes(data)
+            return [data]
         if not self.secured:
             return self._before_tls(bytes(data))
         if self._finished:
-            return b""
-        records: list[bytes] = []
+            return []
+        records: list[bytes | memoryview] = []
         rest = memoryview(data)
         try:
             while rest:
@@ -199,26 +200,26 @@ class TlsLeg(LayeredLeg):
         except ssl.SSLError as error:
             raise self._fail(error) from None
         records.append(self._outgoing.read())
-        return records[0] if len(records) == 1 else b"".join(records)
+        return records
 
-    def _before_tls(self, data: bytes) -> bytes:
-        """Return the part of written bytes that goes out as it is, and keep the rest."""
+    def _before_tls(self, data: bytes) -> list[bytes | memoryview]:
+        """Return the part of written bytes that goes out as it is, if any, and keep the rest."""
         line = b""
         if self._line_written is not None:
             line, end, data = data.partition(b"\n")
             if not end:
-                return line
+                return [line]
             line += end
             self._line_written.set()
             self._line_written = None
             self._begin()
         if data:
             self._early.append(data)
-        return line
+        return [line] if line else []
 
     def _send_records(self) -> None:
         if self._outgoing.pending:
-            self._send(self._outgoing.read())
+            self._send([self._outgoing.read()])
 
     # -- the end
 
@@ -229,7 +230,7 @@ class TlsLeg(LayeredLeg):
         """
         if not self.secured and self._early and self._early[0].startswith(b"-ERR"):
             with suppress(LegLost):
-                self._send(self._early.pop(0))
+                self._send([self._early.pop(0)])
         if self.secured and not self._finished and not self.gone:
             self._finished = True
             with suppress(ssl.SSLError):  # it wants the peer's close_notify, which may never come

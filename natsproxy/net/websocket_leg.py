@@ -67,7 +67,7 @@ class WebSocketLeg(LayeredLeg):
             return b""
         self._protocol.receive_data(data)
         received = _data_of(self._protocol.events_received())
-        answers = b"".join(self._protocol.data_to_send())  # to pings and to the end
+        answers: list[bytes | memoryview] = [*self._protocol.data_to_send()]  # to pings and to the end
         closed = self._protocol.state is not OPEN
         if answers and (closed or self.backlog < _MOST_BACKLOG):
             with suppress(LegLost):  # the leg is `gone` then; what it sent before is still received
@@ -82,21 +82,21 @@ class WebSocketLeg(LayeredLeg):
             raise lost
         return received
 
-    def _encode(self, parts: list[bytes | memoryview]) -> bytes:
+    def _encode(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
         if self._protocol.state is not OPEN:
-            return b""
+            return []
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         most = self._most or max(1, len(data))
         for start in range(0, len(data), most):
             self._protocol.send_binary(data[start : start + most])
-        return b"".join(self._protocol.data_to_send())
+        return [*self._protocol.data_to_send()]
 
     def finish(self) -> None:
         """Tell the peer that nothing follows; it ends the stream then."""
         if self._protocol.state is OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             with suppress(LegLost):
-                self._send(b"".join(self._protocol.data_to_send()))
+                self._send([*self._protocol.data_to_send()])
 
     @property
     def readable(self) -> bool:
