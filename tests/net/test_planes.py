@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import struct
 import tempfile
@@ -43,6 +44,7 @@ from tests.wire.cases import BAD, GOOD
 if not COMPILED:
     pytest.skip("there is one plane only", allow_module_level=True)
 
+OWN = re.compile(rb"PING\r\n|UNSUB [0-9]+(?: [0-9]+)?\r\n")
 PLANES = ("python", "native")
 DEADLINE = 30.0  # seconds
 INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
@@ -388,8 +390,14 @@ def compare(seed: int, rules: str, record: bool) -> None:
     assert native.cause == twin.cause
     assert native.frames == twin.frames
     for direction in (C2S, S2C):
-        more = native.received[direction].removeprefix(twin.received[direction])
-        assert native.received[direction] == twin.received[direction] + more
+        ours, theirs = native.received[direction], twin.received[direction]
+        if rules and direction == C2S:
+            # The session has frames of its own, which stand between whole frames: the twin holds a small
+            # frame that is not whole, the native plane has passed its beginning on.
+            assert sorted(OWN.findall(ours)) == sorted(OWN.findall(theirs))
+            ours, theirs = OWN.sub(b"", ours), OWN.sub(b"", theirs)
+        more = ours.removeprefix(theirs)
+        assert ours == theirs + more
         assert not more or more in script.partial[direction]
         name = direction.label
         assert native.counts[f"{name}_bytes"] == twin.counts[f"{name}_bytes"]
