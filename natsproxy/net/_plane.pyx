@@ -1,12 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The native plane: it moves the bytes of all connections, and calls Python only for frames that somebody wants.
 
+This module has the sockets and the calls into Python; `_passing.pyx` passes on frames without Python.
+
 Theory
 1. A *leg* is one socket, a *flow* one direction between the two legs of a connection.  All legs are registered
    once, edge-triggered, with an epoll of our own; one task of the loop waits for that epoll (`net/plane.py`).
 2. A flow that is *clear* is walked here: whole frames that nobody wants, or on which the decision of the rules is
-   known (`rules/engine/_decisions.pyx`), are sent, and recorded, without the interpreter lock.  A flow is clear while its session has nothing to do between the frames: it holds nothing
-   back, injects nothing, and stands between two frames.  `Connection.settle` says so after each call into Python.
+   known (`rules/engine/_decisions.pyx`), are sent, and recorded, without the interpreter lock.  A flow is clear
+   while its session has nothing to do between the frames: it holds nothing back, injects nothing, and stands
+   between two frames.  `Connection.settle` says so after each call into Python.
 3. The first byte that is not such a frame, and everything behind it in the same read, goes to the session as it
    does without a plane.  The session keeps what is unfinished; the flow is not clear until that is over.
 4. A frame that nobody wants and that is not whole is passed on as it comes.  `missing` are its bytes that have
@@ -30,24 +33,24 @@ from libc.string cimport memchr, memcpy, memset
 
 import os
 
-from natsproxy.capture.write._block cimport BlockBuilder, Changed
+from natsproxy.capture.write._block cimport BlockBuilder
 from natsproxy.net._flow cimport (
-    EVENTS, NO_LIMIT, READ, SLICE, TAIL,
-    Flow, Leg, begins_message, is_tail, keep_tail, lose, send_backlog, send_to,
+    EVENTS, READ, SLICE, TAIL,
+    Flow, Leg, begins_message, lose, send_backlog, send_to,
 )
+from natsproxy.net._passing cimport Passing
 from natsproxy.net._socket cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
+    EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
     FIONREAD, MSG_DONTWAIT, POLLIN, SHUT_WR,
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
     eventfd_write, ioctl, monotonic, poll_ns, pollfd, recv, shutdown,
 )
-from natsproxy.rules.engine._decisions cimport DROP, PASS, Decision, Decisions, Text
+from natsproxy.rules.engine._decisions cimport Decisions
 from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._table cimport ByteTable
-from natsproxy.wire._walk cimport (
-    AT_OPEN, AT_WANTED, Message, Passed, Watch, account, account_drop, is_system, message_at, pass_messages,
-)
+from natsproxy.wire._walk cimport Watch
 from natsproxy.wire.ops import Direction
 
 cdef enum:
@@ -146,7 +149,7 @@ cdef class Connection:
         flow.paused = pipe.full
         flow.pending = pipe.pending
         flow.recording = recording
-        flow.clear = clear and not flow.pending and (not recording or self.plane.builder is not None)
+        flow.clear = clear and not flow.pending and (not recording or self.plane.passing.builder is not None)
         flow.boundary = pipe.scanner.lacking
         if flow.clear:
             scanner = pipe.scanner
@@ -170,7 +173,7 @@ cdef class Connection:
             watch.awaited = NULL if table is None else &table.table
             kept.append(table)
             # A changed frame is recorded here without the filter.
-            if recording and not self.plane.builder.keeps_everything():
+            if recording and not self.plane.passing.builder.keeps_everything():
                 decisions = None
             flow.decisions = NULL if decisions is None else <void *>decisions
             kept.append(decisions)
@@ -197,7 +200,7 @@ cdef class Connection:
             else:
                 data = PyBytes_FromStringAndSize(<char *>flow.record, flow.record_size)
             opened = (flow.open_op, flow.open_in, flow.open_out, flow.open_size, flow.missing, data)
-            self._drop_record(flow)
+            self.plane.passing.drop_record(flow)
             flow.missing = 0
             flow.clear = False
         taken = (
@@ -208,12 +211,6 @@ cdef class Connection:
         flow.odd = flow.fired = False
         memset(flow.passed_ops, 0, sizeof(flow.passed_ops))
         return taken
-
-    cdef void _drop_record(self, Flow *flow):
-        if flow.record != NULL:
-            self.plane.open_room += flow.open_size
-            free(flow.record)
-            flow.record = NULL
 
     def rest(self, int direction):
         """Take out an unfinished control line."""
@@ -247,41 +244,34 @@ cdef class Connection:
 cdef class Plane:
     """An epoll of our own, and the connections that were given to it.
 
-    builder: takes the records of clear flows, None while nobody records.  recorded: called at the end of a step
-    that has recorded, and where the block is full.  held: no leg is read.  reads, frames: how many there were, frames passed here only.
+    recorded: called at the end of a step that has recorded, and where the block is full.  held: no leg is read.
+    reads: how many there were.
     """
 
     cdef readonly int fd
     cdef public bint held
-    cdef BlockBuilder builder
+    cdef Passing passing
     cdef public object recorded
-    cdef readonly uint64_t reads, frames
+    cdef readonly uint64_t reads
     cdef int64_t clock          # from the system's monotonic clock to the proxy's, ns
-    cdef void *last_recorded    # the Connection whose frames were recorded last, NULL: the recorder knows of all
-    cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here
     cdef unsigned char *buffer
-    cdef unsigned char *out     # what goes in the place of the bytes of a read, where rules change them
-    cdef Py_ssize_t out_size
     cdef Flow *first
     cdef Flow *last
-    cdef Flow *reports          # flows in which rules have acted
     cdef epoll_event[EVENTS] events
     cdef int event_at, event_count
     cdef int wake               # makes `fd` readable where a flow becomes ready between two steps
     cdef bint stepping
     cdef bint called            # Python code has run in this step: it may have woken tasks
-    cdef Py_ssize_t open_room   # bytes that open frames may still take for their records
     cdef set connections
     cdef list removed
 
     def __cinit__(self, int64_t clock, Py_ssize_t open_room, Py_ssize_t open_most):
         self.clock = clock
-        self.open_room, self.open_most = open_room, open_most
+        self.passing = Passing(open_room, open_most)
         self.connections = set()
         self.removed = []
         self.buffer = <unsigned char *>malloc(TAIL + READ)
-        self.out = <unsigned char *>malloc(TAIL + READ)
-        if self.buffer == NULL or self.out == NULL:
+        if self.buffer == NULL:
             raise MemoryError
         self.fd = self.wake = -1
         self.fd = epoll_create1(EPOLL_CLOEXEC)
@@ -292,7 +282,6 @@ cdef class Plane:
 
     def __dealloc__(self):
         free(self.buffer)
-        free(self.out)
         self.close()
 
     cpdef close(self):
@@ -303,11 +292,16 @@ cdef class Plane:
             close(self.fd)
         self.fd = self.wake = -1
 
+    @property
+    def frames(self):
+        """How many frames were passed here, without the interpreter."""
+        return self.passing.frames
+
     def set_builder(self, BlockBuilder builder):
         """Take the records of clear flows; None: flows that record are not clear, until they are settled again."""
         cdef Connection connection
         cdef int i
-        self.builder = builder
+        self.passing.builder = builder
         for each in self.connections:
             connection = each
             for i in range(2):
@@ -433,19 +427,19 @@ cdef class Plane:
             found = self._step(most, spare, other)
         self._report()
         self.stepping = False
-        if self.last_recorded != NULL:
+        if self.passing.last_recorded != NULL:
             self._tell_recorder()
         self.removed.clear()
         return found
 
     cdef int _report(self) except -1:
         """Let the sessions know that rules have acted in this step."""
-        cdef Flow *flow = self.reports
+        cdef Flow *flow = self.passing.reports
         while flow != NULL:
-            self.reports, flow.reports = flow.next_report, False
+            self.passing.reports, flow.reports = flow.next_report, False
             if flow.fired and not (<Connection>flow.connection).removed:
                 self._hand_over(flow, NULL, 0)
-            flow = self.reports
+            flow = self.passing.reports
         return 0
 
     cdef int _step(self, int64_t most, int64_t spare, int other) noexcept nogil:
@@ -599,214 +593,18 @@ cdef class Plane:
         return size if end == NULL else end - p + 1
 
     cdef Py_ssize_t _pass(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
-        """Pass on the frames that nobody wants; return where the first byte of anything else stands.
-
-        The beginning of a frame at the end may be kept, and counts as passed.
-        """
-        cdef Py_ssize_t at = 0, sent = 0
-        cdef bint whole = True
-        if flow.missing:
-            at = self._pass_open(flow, p, size, now)
-            whole = at == size or flow.missing == 0
-        if whole and at < size:
-            at = self._pass_frames(flow, p, at, size, now, &sent)
-        if self.out_size:
-            self._put_out(flow.target, p + sent, at - sent)
-            self._send_out(flow.target)
-        elif at > sent:
-            send_to(flow.target, p + sent, at - sent)
-        if self.last_recorded != NULL and self.builder is not None and self.builder.full():
+        """Pass on the frames that nobody wants; return where the first byte of anything else stands."""
+        cdef Py_ssize_t at = self.passing.pass_on(flow, p, size, now)
+        self.called |= flow.fired  # its session is to know that soon
+        if self.passing.unrecorded != NULL:
+            with gil:
+                self._fail_unrecorded()
+        if self.passing.is_block_full():
             with gil:
                 self._tell_recorder()
         if flow.target.gone:
             with gil:
                 self._lost(flow.target)
-            return at
-        if at < size and whole and flow.missing == 0 and self._keep_rest(flow, p + at, size - at):
-            return size
-        return at
-
-    cdef Py_ssize_t _pass_frames(
-        self, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, int64_t now, Py_ssize_t *sent
-    ) noexcept nogil:
-        """Pass on frames from `at` on; `sent` is where the bytes begin that are to be sent as they are."""
-        cdef Passed passed
-        cdef const Decision *decision
-        while True:
-            pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
-            if passed.frames:
-                if flow.recording:
-                    self._record(flow, p + at, passed.at - at, passed.frames, passed.ops, flow.next_in, now, flow.next_out)
-                self._count(flow, &passed, passed.at - at)
-                at = passed.at
-            if passed.stop == AT_OPEN and self._begin_open(flow, p, at, size, &passed.message):
-                return size
-            if passed.stop != AT_WANTED or flow.decisions == NULL:
-                return at
-            decision = (<Decisions>flow.decisions).decide(p, at, &flow.watch, &passed.message, flow.next_in, now)
-            if decision == NULL:
-                return at
-            self._apply(flow, p, at, &passed.message, decision, now, sent)
-            at = passed.message.end
-
-    cdef bint _keep_rest(self, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-        """Keep the beginning of a control line, or of a small frame with a decision; False: the session's."""
-        cdef Message message
-        if size < flow.watch.limit and is_tail(p, size, flow.direction):
-            return keep_tail(flow, p, size)
-        return (
-            flow.decisions != NULL and size < TAIL
-            and message_at(p, 0, size, &flow.watch, &message) and size < message.end <= TAIL
-            and (message.end - size > 1 or p[size - 1] == 13)
-            and (<Decisions>flow.decisions).find(p, 0, &flow.watch, &message) != NULL
-            and keep_tail(flow, p, size)
-        )
-
-    cdef void _record(
-        self, Flow *flow, const unsigned char *p, Py_ssize_t size, Py_ssize_t frames, uint32_t ops,
-        uint64_t first_in, int64_t now, uint64_t first_out
-    ) noexcept nogil:
-        self.last_recorded = flow.connection
-        if not self.builder.add_run(flow.conn, flow.direction, p, size, frames, ops, first_in, now, first_out):
-            self._fail_record(flow)
-
-    cdef void _fail_record(self, Flow *flow) noexcept nogil:
-        with gil:  # what cannot be recorded must not be lost without a word
-            self._fail(<Connection>flow.connection, MemoryError("no memory for the capture"))
-
-    cdef void _count(self, Flow *flow, const Passed *passed, Py_ssize_t size) noexcept nogil:
-        cdef int op
-        flow.passed_frames += passed.frames
-        flow.passed_sent += passed.frames
-        flow.passed_bytes += size
-        flow.next_in += passed.frames
-        flow.next_out += passed.frames
-        flow.odd |= passed.odd
-        self.frames += passed.frames
-        for op in range(OPS_ROOM):
-            if passed.ops >> op & 1:
-                flow.passed_ops[op] += passed.counted[op]
-
-    # -- frames that rules change
-
-    cdef void _apply(
-        self, Flow *flow, const unsigned char *p, Py_ssize_t at, const Message *message, const Decision *decision,
-        int64_t now, Py_ssize_t *sent
-    ) noexcept nogil:
-        """Do with a frame as the rules have decided."""
-        cdef Py_ssize_t size = message.end - at
-        cdef Text rest
-        account(p, &flow.watch, message)
-        if decision.owner >= 0:
-            flow.fired = self.called = True  # the step ends soon
-            if not flow.reports:
-                flow.reports, flow.next_report, self.reports = True, self.reports, flow
-        if decision.verdict == PASS:
-            if flow.recording:
-                self._record(flow, p + at, size, 1, 1 << message.op, flow.next_in, now, flow.next_out)
-        else:
-            self._put_out(flow.target, p + sent[0], at - sent[0])
-            sent[0] = message.end
-            rest.p, rest.size = p + at + decision.cut, size - decision.cut
-            if flow.recording:
-                self._record_change(flow, p + at, size, &rest, message.op, decision, now)
-            if decision.verdict == DROP:
-                account_drop(p, &flow.watch, message)
-            else:
-                self._put_out(flow.target, decision.head.p, decision.head.size)
-                self._put_out(flow.target, rest.p, rest.size)
-        flow.passed_ops[message.op] += 1
-        flow.passed_bytes += size
-        flow.passed_frames += 1
-        flow.next_in += 1
-        self.frames += 1
-        if decision.verdict != DROP:
-            flow.passed_sent += 1
-            flow.next_out += 1
-
-    cdef void _record_change(
-        self, Flow *flow, const unsigned char *p, Py_ssize_t size, const Text *rest, int op, const Decision *decision,
-        int64_t now
-    ) noexcept nogil:
-        cdef const Text *head = &decision.head
-        cdef Changed frame
-        frame.conn, frame.direction, frame.op, frame.t = flow.conn, flow.direction, op, now
-        frame.cause, frame.cause_size = decision.cause.p, decision.cause.size
-        frame.in_first, frame.out_first = flow.next_in, flow.next_out
-        self.last_recorded = flow.connection
-        if not (
-            self.builder.add_changed(&frame, False, p, 0, p, size)
-            and (decision.verdict == DROP or self.builder.add_changed(&frame, True, head.p, head.size, rest.p, rest.size))
-        ):
-            self._fail_record(flow)
-
-    cdef void _put_out(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-        if size > TAIL + READ - self.out_size:
-            self._send_out(leg)
-        if size > TAIL + READ:
-            send_to(leg, p, size)
-            return
-        memcpy(self.out + self.out_size, p, size)
-        self.out_size += size
-
-    cdef void _send_out(self, Leg *leg) noexcept nogil:
-        if self.out_size:
-            send_to(leg, self.out, self.out_size)
-            self.out_size = 0
-
-    # -- open frames
-
-    cdef bint _begin_open(self, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, const Message *message) noexcept nogil:
-        """Begin a frame whose end has not come; False where that is the session's to do."""
-        cdef Py_ssize_t whole = message.end - at
-        if message.end - size == 1 and p[size - 1] != 13:
-            return False  # its terminator is wrong already
-        flow.open_line = message.line.end - at
-        if flow.open_line > TAIL or not keep_tail(flow, p + at, flow.open_line):
-            return False
-        flow.tail_size = 0
-        if flow.recording:
-            if whole > self.open_most or whole > self.open_room:
-                return False
-            flow.record = <unsigned char *>malloc(whole)
-            if flow.record == NULL:
-                return False
-            self.open_room -= whole
-            memcpy(flow.record, p + at, size - at)
-            flow.record_size = size - at
-        account(p, &flow.watch, message)
-        flow.open_op, flow.open_size, flow.missing = message.op, whole, message.end - size
-        flow.open_in, flow.open_out = flow.next_in, flow.next_out
-        flow.next_in += 1
-        flow.next_out += 1
-        flow.passed_frames += 1
-        flow.passed_sent += 1
-        flow.passed_ops[message.op] += 1
-        flow.passed_bytes += size - at
-        flow.odd |= is_system(p, message)
-        self.frames += 1
-        return True
-
-    cdef Py_ssize_t _pass_open(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
-        """Take more bytes of the open frame; return how many, fewer than it needs where its terminator is wrong."""
-        cdef Py_ssize_t at = flow.missing - 2 if flow.missing > 2 else 0
-        if at > size:
-            at = size
-        flow.missing -= at
-        while at < size and flow.missing and p[at] == (13 if flow.missing == 2 else 10):
-            at += 1
-            flow.missing -= 1
-        flow.passed_bytes += at
-        if flow.record != NULL:
-            memcpy(flow.record + flow.record_size, p, at)
-            flow.record_size += at
-            if flow.missing == 0:
-                self._record(
-                    flow, flow.record, flow.record_size, 1, 1 << flow.open_op, flow.open_in, now, flow.open_out
-                )
-                self.open_room += flow.open_size
-                free(flow.record)
-                flow.record = NULL
         return at
 
     # -- calls into Python
@@ -859,12 +657,19 @@ cdef class Plane:
 
     cdef int _tell_recorder(self) except -1:
         """Let the recorder see to its block; a bug there ends the connection that it last got frames of."""
-        cdef Connection connection = <Connection>self.last_recorded
-        self.last_recorded = NULL
+        cdef Connection connection = <Connection>self.passing.last_recorded
+        self.passing.last_recorded = NULL
         try:
             self.recorded()
         except BaseException as error:
             self._fail(connection, error)
+        return 0
+
+    cdef int _fail_unrecorded(self) except -1:
+        """End the connection of a frame that could not be recorded: nothing is lost without a word."""
+        cdef Connection connection = <Connection>self.passing.unrecorded
+        self.passing.unrecorded = NULL
+        self._fail(connection, MemoryError("no memory for the capture"))
         return 0
 
     cdef int _fail(self, Connection connection, error) except -1:

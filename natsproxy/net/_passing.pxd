@@ -1,0 +1,23 @@
+# cython: language_level=3
+"""The state that the plane shares with the code that passes its frames on."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from natsproxy.capture.write._block cimport BlockBuilder
+from natsproxy.net._flow cimport Flow
+
+
+cdef class Passing:
+    cdef BlockBuilder builder   # takes the records, None while nobody records
+    cdef uint64_t frames        # that were passed here
+    cdef Flow *reports          # flows in which rules have acted
+    cdef void *last_recorded    # the Connection whose frames were recorded last, NULL: the recorder knows of all
+    cdef void *unrecorded       # the Connection of a frame for whose record there was no memory, or NULL
+    cdef Py_ssize_t open_room   # bytes that open frames may still take for their records
+    cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here
+    cdef unsigned char *out     # goes in the place of the bytes of a read, where rules change them
+    cdef Py_ssize_t out_size
+
+    cdef bint is_block_full(self) noexcept nogil
+    cdef Py_ssize_t pass_on(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil
+    cdef void drop_record(self, Flow *flow) noexcept nogil

@@ -1,0 +1,253 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The frames of clear flows: passed on, changed, dropped and recorded without the interpreter lock.
+
+The plane (`_plane.pyx`, whose theory this is a part of) calls `Passing.pass_on` with the bytes of a read.  Nothing
+here calls Python: `reports`, `last_recorded` and `unrecorded` tell the plane what Python has to hear.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from natsproxy.capture.write._block cimport BlockBuilder, Changed
+from natsproxy.net._flow cimport NO_LIMIT, READ, TAIL, Flow, Leg, is_tail, keep_tail, send_to
+from natsproxy.rules.engine._decisions cimport DROP, PASS, Decision, Decisions, Text
+from natsproxy.wire._line cimport OPS_ROOM
+from natsproxy.wire._walk cimport (
+    AT_OPEN, AT_WANTED, Message, Passed, account, account_drop, is_system, message_at, pass_messages,
+)
+
+
+cdef class Passing:
+    """What one plane needs to pass frames on; `_passing.pxd` says what its members are."""
+
+    def __cinit__(self, Py_ssize_t open_room, Py_ssize_t open_most):
+        self.open_room, self.open_most = open_room, open_most
+        self.out = <unsigned char *>malloc(TAIL + READ)
+        if self.out == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.out)
+
+    cdef bint is_block_full(self) noexcept nogil:
+        return self.last_recorded != NULL and self.builder is not None and self.builder.full()
+
+    cdef Py_ssize_t pass_on(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
+        """Pass on the frames that nobody wants; return where the first byte of anything else stands.
+
+        The beginning of a frame at the end may be kept, and counts as passed.
+        """
+        cdef Py_ssize_t at = 0, sent = 0
+        cdef bint whole = True
+        if flow.missing:
+            at = pass_open(self, flow, p, size, now)
+            whole = at == size or flow.missing == 0
+        if whole and at < size:
+            at = pass_frames(self, flow, p, at, size, now, &sent)
+        if self.out_size:
+            put_out(self, flow.target, p + sent, at - sent)
+            send_out(self, flow.target)
+        elif at > sent:
+            send_to(flow.target, p + sent, at - sent)
+        if flow.target.gone or at == size or not whole or flow.missing:
+            return at
+        return size if keep_rest(self, flow, p + at, size - at) else at
+
+    cdef void drop_record(self, Flow *flow) noexcept nogil:
+        """Give back the room of an open frame's record."""
+        if flow.record != NULL:
+            self.open_room += flow.open_size
+            free(flow.record)
+            flow.record = NULL
+
+
+cdef Py_ssize_t pass_frames(
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, int64_t now, Py_ssize_t *sent
+) noexcept nogil:
+    """Pass on frames from `at` on; `sent` is where the bytes begin that are to be sent as they are."""
+    cdef Passed passed
+    cdef const Decision *decision
+    while True:
+        pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
+        if passed.frames:
+            if flow.recording:
+                record(
+                    passing, flow, p + at, passed.at - at, passed.frames, passed.ops, flow.next_in, now, flow.next_out
+                )
+            count(passing, flow, &passed, passed.at - at)
+            at = passed.at
+        if passed.stop == AT_OPEN and begin_open(passing, flow, p, at, size, &passed.message):
+            return size
+        if passed.stop != AT_WANTED or flow.decisions == NULL:
+            return at
+        decision = (<Decisions>flow.decisions).decide(p, at, &flow.watch, &passed.message, flow.next_in, now)
+        if decision == NULL:
+            return at
+        apply(passing, flow, p, at, &passed.message, decision, now, sent)
+        at = passed.message.end
+
+
+cdef bint keep_rest(Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+    """Keep the beginning of a control line, or of a small frame with a decision; False: the session's."""
+    cdef Message message
+    if size < flow.watch.limit and is_tail(p, size, flow.direction):
+        return keep_tail(flow, p, size)
+    return (
+        flow.decisions != NULL and size < TAIL
+        and message_at(p, 0, size, &flow.watch, &message) and size < message.end <= TAIL
+        and (message.end - size > 1 or p[size - 1] == 13)
+        and (<Decisions>flow.decisions).find(p, 0, &flow.watch, &message) != NULL
+        and keep_tail(flow, p, size)
+    )
+
+
+cdef void record(
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, Py_ssize_t frames, uint32_t ops,
+    uint64_t first_in, int64_t now, uint64_t first_out
+) noexcept nogil:
+    passing.last_recorded = flow.connection
+    if not passing.builder.add_run(flow.conn, flow.direction, p, size, frames, ops, first_in, now, first_out):
+        passing.unrecorded = flow.connection
+
+
+cdef void count(Passing passing, Flow *flow, const Passed *passed, Py_ssize_t size) noexcept nogil:
+    cdef int op
+    flow.passed_frames += passed.frames
+    flow.passed_sent += passed.frames
+    flow.passed_bytes += size
+    flow.next_in += passed.frames
+    flow.next_out += passed.frames
+    flow.odd |= passed.odd
+    passing.frames += passed.frames
+    for op in range(OPS_ROOM):
+        if passed.ops >> op & 1:
+            flow.passed_ops[op] += passed.counted[op]
+
+
+# -- frames that rules change
+
+cdef void apply(
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t at, const Message *message, const Decision *decision,
+    int64_t now, Py_ssize_t *sent
+) noexcept nogil:
+    """Do with a frame as the rules have decided."""
+    cdef Py_ssize_t size = message.end - at
+    cdef Text rest
+    account(p, &flow.watch, message)
+    if decision.owner >= 0:
+        flow.fired = True
+        if not flow.reports:
+            flow.reports, flow.next_report, passing.reports = True, passing.reports, flow
+    if decision.verdict == PASS:
+        if flow.recording:
+            record(passing, flow, p + at, size, 1, 1 << message.op, flow.next_in, now, flow.next_out)
+    else:
+        put_out(passing, flow.target, p + sent[0], at - sent[0])
+        sent[0] = message.end
+        rest.p, rest.size = p + at + decision.cut, size - decision.cut
+        if flow.recording:
+            record_change(passing, flow, p + at, size, &rest, message.op, decision, now)
+        if decision.verdict == DROP:
+            account_drop(p, &flow.watch, message)
+        else:
+            put_out(passing, flow.target, decision.head.p, decision.head.size)
+            put_out(passing, flow.target, rest.p, rest.size)
+    flow.passed_ops[message.op] += 1
+    flow.passed_bytes += size
+    flow.passed_frames += 1
+    flow.next_in += 1
+    passing.frames += 1
+    if decision.verdict != DROP:
+        flow.passed_sent += 1
+        flow.next_out += 1
+
+
+cdef void record_change(
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, const Text *rest, int op, const Decision *decision,
+    int64_t now
+) noexcept nogil:
+    cdef const Text *head = &decision.head
+    cdef Changed frame
+    frame.conn, frame.direction, frame.op, frame.t = flow.conn, flow.direction, op, now
+    frame.cause, frame.cause_size = decision.cause.p, decision.cause.size
+    frame.in_first, frame.out_first = flow.next_in, flow.next_out
+    passing.last_recorded = flow.connection
+    if not (
+        passing.builder.add_changed(&frame, False, p, 0, p, size)
+        and (decision.verdict == DROP or passing.builder.add_changed(&frame, True, head.p, head.size, rest.p, rest.size))
+    ):
+        passing.unrecorded = flow.connection
+
+
+cdef void put_out(Passing passing, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+    if size > TAIL + READ - passing.out_size:
+        send_out(passing, leg)
+    if size > TAIL + READ:
+        send_to(leg, p, size)
+        return
+    memcpy(passing.out + passing.out_size, p, size)
+    passing.out_size += size
+
+
+cdef void send_out(Passing passing, Leg *leg) noexcept nogil:
+    if passing.out_size:
+        send_to(leg, passing.out, passing.out_size)
+        passing.out_size = 0
+
+
+# -- open frames
+
+cdef bint begin_open(
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, const Message *message
+) noexcept nogil:
+    """Begin a frame whose end has not come; False where that is the session's to do."""
+    cdef Py_ssize_t whole = message.end - at
+    if message.end - size == 1 and p[size - 1] != 13:
+        return False  # its terminator is wrong already
+    flow.open_line = message.line.end - at
+    if flow.open_line > TAIL or not keep_tail(flow, p + at, flow.open_line):
+        return False
+    flow.tail_size = 0
+    if flow.recording:
+        if whole > passing.open_most or whole > passing.open_room:
+            return False
+        flow.record = <unsigned char *>malloc(whole)
+        if flow.record == NULL:
+            return False
+        passing.open_room -= whole
+        memcpy(flow.record, p + at, size - at)
+        flow.record_size = size - at
+    account(p, &flow.watch, message)
+    flow.open_op, flow.open_size, flow.missing = message.op, whole, message.end - size
+    flow.open_in, flow.open_out = flow.next_in, flow.next_out
+    flow.next_in += 1
+    flow.next_out += 1
+    flow.passed_frames += 1
+    flow.passed_sent += 1
+    flow.passed_ops[message.op] += 1
+    flow.passed_bytes += size - at
+    flow.odd |= is_system(p, message)
+    passing.frames += 1
+    return True
+
+
+cdef Py_ssize_t pass_open(Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
+    """Take more bytes of the open frame; return how many, fewer than it needs where its terminator is wrong."""
+    cdef Py_ssize_t at = flow.missing - 2 if flow.missing > 2 else 0
+    if at > size:
+        at = size
+    flow.missing -= at
+    while at < size and flow.missing and p[at] == (13 if flow.missing == 2 else 10):
+        at += 1
+        flow.missing -= 1
+    flow.passed_bytes += at
+    if flow.record != NULL:
+        memcpy(flow.record + flow.record_size, p, at)
+        flow.record_size += at
+        if flow.missing == 0:
+            record(
+                passing, flow, flow.record, flow.record_size, 1, 1 << flow.open_op, flow.open_in, now, flow.open_out
+            )
+            passing.drop_record(flow)
+    return at
