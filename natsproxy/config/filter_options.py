@@ -12,11 +12,16 @@ from natsproxy.protocol.places import Place, parse_pointer
 from natsproxy.protocol.subjects import is_valid_subscribe
 
 
-def line(value: Any) -> str:
-    """Return one line of text without the blanks around it."""
+def one_line(value: Any) -> str:
+    """Return one line of text."""
     if not isinstance(value, str) or not value.strip() or "\n" in value or "\r" in value:
         raise ValueError(f"must be one line of text, not {value!r}")
-    return value.strip()
+    return value
+
+
+def line(value: Any) -> str:
+    """Return one line of text without the blanks around it."""
+    return one_line(value).strip()
 
 
 def header(value: Any) -> str:
@@ -28,7 +33,7 @@ def header(value: Any) -> str:
 
 def pointer(value: Any) -> Place:
     """Return a JSON pointer, perhaps behind a subject pattern."""
-    return parse_pointer(line(value))
+    return parse_pointer(one_line(value))
 
 
 def pattern(value: Any) -> bytes:

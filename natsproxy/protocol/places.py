@@ -19,6 +19,7 @@ from typing import Final
 from natsproxy.protocol.subjects import is_valid_subscribe, matches
 
 _ESCAPE: Final = re.compile(r"~(?![01])")
+_PLACE: Final = re.compile("/|header:|token$")
 _HEADER: Final = "header:"
 _SUBJECT: Final = "token"
 Path = tuple[str, ...]
@@ -38,7 +39,9 @@ class Place:
             where = pointer_text(self.pointer)
         else:
             where = _SUBJECT if self.header is None else _HEADER + self.header
-        return where if self.subject == b">" else f"{self.subject.decode(errors='replace')} {where}"
+        if self.subject == b">" and " " not in where:
+            return where
+        return f"{self.subject.decode('utf-8', 'surrogateescape')} {where}"
 
     def on(self, subject: bytes) -> bool:
         """Tell whether the place is one of frames on `subject`."""
@@ -56,10 +59,10 @@ class Place:
 
 def parse_place(text: str) -> Place:
     """Read a place.  Raises ValueError with the end of a sentence that begins with the setting's name."""
-    before, blank, where = text.strip().partition(" ")
-    if text.strip().startswith(("/", _HEADER)) or not blank:  # members of JSON may hold blanks
-        before, where = ">", text.strip()
-    subject, where = before.encode("utf-8", "surrogateescape"), where.lstrip()
+    before, _, where = text.lstrip(" ").partition(" ")
+    if not _PLACE.match(where.lstrip(" ")):  # members of JSON may hold blanks
+        before, where = ">", text
+    subject, where = before.encode("utf-8", "surrogateescape"), where.lstrip(" ")
     if not is_valid_subscribe(subject):
         raise ValueError(f"must begin with a valid subject pattern, not {before!r}")
     if where == _SUBJECT:

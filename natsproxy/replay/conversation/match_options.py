@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, Final
 
 from natsproxy.capture.filter.filters import Filters
-from natsproxy.config.filter_options import FILTER_OPTIONS, header, line, pattern, pointer
+from natsproxy.config.filter_options import FILTER_OPTIONS, header, line, one_line, pattern, pointer
 from natsproxy.config.row import Option
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.places import Path, Place, matches_any, parse_place
@@ -63,7 +63,7 @@ def _parts(value: Any) -> frozenset[str]:
 
 
 def _place(value: Any) -> Place:
-    return parse_place(line(value))
+    return parse_place(one_line(value))
 
 
 OPTIONS: Final = (
