@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.capture.filter import recording_filter
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.write._builder_py import BlockBuilder
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
@@ -120,7 +121,7 @@ async def test_a_ping_is_answered_after_a_few_slices_of_a_flood(
     if not rules:  # compiled code filters without a look from Python
         monkeypatch.setenv("NATSPROXY_PLANE", "python")
         monkeypatch.setattr(recorder, "BlockBuilder", BlockBuilder)
-        monkeypatch.setattr(recorder, "COMPILED", False)
+        monkeypatch.setattr(recording_filter, "_selection", None)
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, answering, 0, host="127.0.0.1"))
         port = listeners[0].socket.getsockname()[1]
