@@ -43,6 +43,7 @@ _HEX: Final = re.compile(rb"[0-9a-f]{16,64}|[0-9A-F]{16,64}")
 _ULID: Final = re.compile(rb"[0-7](?:[0-9A-HJKMNP-TV-Z]{25}|[0-9a-hjkmnp-tv-z]{25})")
 _NUMBER: Final = re.compile(rb"[0-9]{17,20}")
 _WORD: Final = re.compile(rb"[0-9A-Za-z_+/-]{16,43}")
+_SEPARATOR: Final = re.compile(rb"[_+/-]")
 _DIGITS_BEFORE_LETTER: Final = re.compile(rb"[0-9]+[A-Za-z]")
 _CASE_CHANGE: Final = re.compile(rb"(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
 _TIME_NAME: Final = re.compile(
@@ -85,8 +86,21 @@ def _are_identifiers(recorded: bytes, live: bytes) -> bool:
     # One of the two is enough: about one random word in 500 looks chosen.
     if not (_WORD.fullmatch(recorded) and (_is_random(recorded) or _is_random(live))):
         return False
+    if _are_chosen(recorded, live):
+        return False
     different = sum(a != b for a, b in zip(recorded, live, strict=True))
     return 2 * different > len(recorded) and not (decoded(recorded) and decoded(live))
+
+
+def _are_chosen(recorded: bytes, live: bytes) -> bool:
+    """Tell whether words that a person chose stand in two texts, as in `order-...`, before an identifier."""
+    ours, theirs = _SEPARATOR.split(recorded), _SEPARATOR.split(live)
+    alike = [len(part) for part in ours] == [len(part) for part in theirs]
+    return alike and any(_is_plain(a) and _is_plain(b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _is_plain(part: bytes) -> bool:
+    return len(part) > 1 and part.isalpha() and (part.islower() or part.isupper())
 
 
 def _is_random(word: bytes) -> bool:

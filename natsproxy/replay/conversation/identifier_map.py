@@ -179,8 +179,9 @@ class IdentifierMap:
             return agree and self._pair(recorded.rstrip(b"="), live.rstrip(b"="), new)
         ours, theirs = split(recorded), split(live)
         if len(ours) > 1 and ours[::2] == theirs[::2]:
-            pieces = zip(ours[1::2], theirs[1::2], strict=True)
-            return all(self._piece(a, b, new, place, learn) for a, b in pieces)
+            pieces = list(zip(ours[1::2], theirs[1::2], strict=True))
+            if all(a == b or self.known(a) or common_form(a, b) for a, b in pieces):
+                return all(self._piece(a, b, new, place, learn) for a, b in pieces)
         # Words with `-`, `_`, `+` and `/` inside are generated as a whole, or not at all.
         recorded, live = (text.removeprefix(_DIGEST).rstrip(b"=") for text in (recorded, live))
         return self._piece(recorded, live, new, place, learn)
