@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
+from natsproxy.protocol.credentials import Credentials
 from natsproxy.session import close_reasons
+from natsproxy.session.identity import Identity
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer
 
@@ -113,6 +116,37 @@ async def test_a_server_of_websocket_sees_the_client_and_its_cookies(tmp_path: P
     assert b"hunter2" not in capture.read_bytes()
     assert "hunter2" not in repr(events)
     assert any(isinstance(item, Open) for _, item in open_capture(capture).items())
+
+
+@pytest.mark.parametrize("identity", [None, Identity(Credentials(token="own"))])
+async def test_a_cookie_passes_only_where_clients_log_in_themselves(identity: Identity | None) -> None:
+    """A server may take a cookie for a login: it would be another one than the proxy's own."""
+    asked, got = list[bytes](), trio.Event()
+
+    async def upstream(stream: trio.SocketStream) -> None:
+        asked.append(await stream.receive_some(4096))
+        got.set()
+
+    async with trio.open_nursery() as nursery:
+        (server,) = await nursery.start(partial(trio.serve_tcp, upstream, 0, host="127.0.0.1"))
+        port = server.socket.getsockname()[1]
+        settings = ProxySettings(
+            listen=(Listener(scheme="ws"),),
+            upstream=(Server(Address("127.0.0.1", port), "ws"),),
+            identity=identity,
+        )
+        (address,) = await nursery.start(Proxy(settings).serve)
+        async with await trio.open_tcp_stream(address.host, address.port) as stream:
+            await stream.send_all(
+                b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+                b"Origin: http://page\r\nCookie: u=alice; p=hunter2\r\n\r\n"
+            )
+            with trio.fail_after(20):
+                await got.wait()
+        nursery.cancel_scope.cancel()
+    assert b"Origin: http://page\r\n" in asked[0]
+    assert (b"hunter2" in asked[0]) == (identity is None)
 
 
 async def test_a_client_of_the_wrong_kind_is_told_so(nats_server: NatsServer) -> None:
