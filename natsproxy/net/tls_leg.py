@@ -183,9 +183,9 @@ class TlsLeg(LayeredLeg):
             self._send_records()
 
     def _encode(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
         if self._is_plain:
-            return [data]
+            return parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
         if not self.secured:
             return self._before_tls(bytes(data))
         if self._finished:
