@@ -13,7 +13,7 @@ from natsproxy.capture.columns.counts import BlockCounts, count
 from natsproxy.capture.export.json_lines import iso
 from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.segment import BlockRef
+from natsproxy.capture.read.segment import BlockRef, Segment
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.cli.table import show_table
 from natsproxy.printable import printable
@@ -50,6 +50,7 @@ def _read_facts(path: Path, top: int) -> dict[str, Any]:
     for file in reader.files():
         segments += 1
         facts.closed &= file.indexed() is not None
+        facts.options |= _options(file.segment)
         for ref in file.blocks():
             facts.add(ref, count(file, ref))
     first, last = facts.first or 0, facts.last or 0
@@ -65,6 +66,7 @@ def _read_facts(path: Path, top: int) -> dict[str, Any]:
         "closed": facts.closed and not reader.unbegun,
         "ops": dict(facts.ops.most_common()),
         "subjects": [[subject, n] for subject, n in facts.subjects.most_common(top)],
+        "options": facts.options,
         "causes": dict(facts.causes.most_common()),
         "connections": [{"conn": conn, **row} for conn, row in sorted(facts.connections.items())],
     }
@@ -77,6 +79,7 @@ class _Facts:
         self.first: int | None = None
         self.last: int | None = None
         self.closed = True
+        self.options: dict[str, Any] = {}
         self.size = 0
         self.ops: Counter[str] = Counter()
         self.subjects: Counter[str] = Counter()
@@ -118,6 +121,14 @@ class _Facts:
         return self.connections.setdefault(conn, {})
 
 
+def _options(segment: Segment) -> dict[str, Any]:
+    """Return the options that a cassette was recorded with."""
+    kept = segment.settings.get("cassette")
+    named = {str(key): value for key, value in kept.items()} if isinstance(kept, dict) else {}
+    plain: dict[str, Any] = json.loads(json.dumps(named, default=repr, skipkeys=True))
+    return plain
+
+
 def _connect_name(args: bytes) -> str:
     try:
         return parse_connect(args).name
@@ -138,6 +149,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
     )
     if facts["ops"]:
         click.echo("  ".join(f"{op} {n:,}" for op, n in facts["ops"].items()))
+    if facts["options"]:
+        options = "  ".join(f"{name} {json.dumps(value)}" for name, value in facts["options"].items())
+        click.echo(printable(f"options  {options}"))
     if facts["connections"]:
         fields = ("conn", "client", "name", "frames", "end")
         show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), "connections")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import trio
+from click.testing import CliRunner
 
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.cli import main
 from natsproxy.replay.cassette.record_mode import use
 from natsproxy.replay.conversation.match_options import Given, read
 from natsproxy.wire import encode
 from tests.replay.kit import nats_server
+from tests.replay.scripted import hello, write
 
 FILTERS = {
     "filter_headers": ["authorization"],
@@ -97,3 +101,14 @@ async def test_a_mismatch_does_not_tell_the_secret(tmp_path: Path) -> None:
         (mismatch,) = playing.played.mismatches
         assert '{"card":"[filtered]","n":7}' in str(mismatch)
         assert "hunter" not in str(mismatch)
+
+
+@pytest.mark.parametrize("stored", [FILTERS, None, {7: {b"x": b"\xff"}}])
+def test_info_shows_the_options_that_a_cassette_keeps(stored: object, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.ncap", hello(1, "a"), cassette=stored)
+    shown = CliRunner().invoke(main, ["capture", "info", str(path)])
+    facts = json.loads(CliRunner().invoke(main, ["capture", "info", "--json", str(path)]).output)
+    assert facts["options"] == (
+        FILTERS if stored is FILTERS else {"7": facts["options"]["7"]} if stored else {}
+    )
+    assert ('filter_headers ["authorization"]' in shown.output) == (stored is FILTERS)
