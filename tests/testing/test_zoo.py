@@ -15,11 +15,12 @@ from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 from natsproxy.wire.parse import frames
-from tests.kit.node import has_node
-from tests.testing.zoo import JAVASCRIPT, OPTIONS, PYTHON, Played, Told, play, record, retell
+from tests.kit.go import MISSING as MISSING_GO
+from tests.kit.node import MISSING as MISSING_NODE
+from tests.testing.zoo import GO, JAVASCRIPT, OPTIONS, PYTHON, Played, Told, available, play, record, retell
 
 pytestmark = pytest.mark.server
-PROGRAMS = [*PYTHON, *JAVASCRIPT]
+PROGRAMS = [*PYTHON, *JAVASCRIPT, *GO]
 Change = tuple[bytes, str]
 """A changed frame, and the place that a mismatch has to name."""
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def printed(folder: Path) -> dict[str, str]:
     """The output of each program while it was recorded."""
-    return trio.run(record, PROGRAMS if has_node() else PYTHON, folder)
+    return trio.run(record, available(), folder)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def played(folder: Path, printed: dict[str, str]) -> dict[str, Played]:
 
 def _one(name: str, played: dict[str, Played]) -> Played:
     if name not in played:
-        pytest.skip("there is no Node.js with npm: apt-get install nodejs npm")
+        pytest.skip(MISSING_GO if name in GO else MISSING_NODE)
     return played[name]
 
 

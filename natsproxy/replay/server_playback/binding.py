@@ -12,7 +12,7 @@ as long as nothing was sent because of its frames: a later change of mind would 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -122,7 +122,7 @@ class Binder:
         return len(taken)
 
     def find(
-        self, recorded: RecordedConnection | None, frame: Frame, clients: Container[int]
+        self, recorded: RecordedConnection | None, frame: Frame, clients: Mapping[int, Client]
     ) -> tuple[Exchange, Lesson] | None:
         """Return the first exchange that agrees with a live frame; clients: those that are there."""
         if recorded is None:
@@ -144,7 +144,7 @@ class Binder:
         return None
 
     def _siblings(
-        self, recorded: RecordedConnection, frame: Frame, clients: Container[int]
+        self, recorded: RecordedConnection, frame: Frame, clients: Mapping[int, Client]
     ) -> Iterator[RecordedConnection]:
         """Yield the connections of the same client name: workers of one kind share their work at random.
 
@@ -152,10 +152,13 @@ class Binder:
         """
         if frame.op == Op.SUB:  # messages would go to the other one
             return
+        there: set[int | None] = set(clients)
+        if any(one.recorded is None and one.connect.name == recorded.name for one in clients.values()):
+            there.add(None)  # it has sent nothing yet
         any_time = "order" not in self._matcher.options.match_on
         for other in self._conversation.connections.values():
-            there = any_time or (other.client_id is not None and other.client_id in clients)
-            if there and other is not recorded and other.name == recorded.name:
+            named = other is not recorded and other.name == recorded.name
+            if named and (any_time or other.client_id in there):
                 yield other
 
     def move(self, client: Client, frame: Frame) -> bool:

@@ -17,6 +17,7 @@ import pytest
 
 _HERE = Path(__file__).parent
 _INSTALLED = Path(sys.prefix) / "node"
+MISSING = "there is no Node.js with npm: apt-get install nodejs npm"
 
 
 @cache
@@ -43,7 +44,7 @@ def has_node() -> bool:
 def node_path() -> str:
     """Return the NODE_PATH with which programs may `require` the packages; skip the test without Node.js."""
     if not has_node():
-        pytest.skip("there is no Node.js with npm: apt-get install nodejs npm")
+        pytest.skip(MISSING)
     return str(_packages())
 
 

@@ -113,12 +113,18 @@ def workers(**options: object) -> Play:
     return Play(lines, options=MatchOptions(**options))  # type: ignore[arg-type]
 
 
-def test_workers_of_one_name_share_their_work() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_workers_of_one_name_share_their_work(late: bool) -> None:
+    """late: the other one has connected, and subscribes later."""
     play = workers()
-    for n in (1, 2):
-        play.open(n, "w")
-        play.send(n, b"SUB work q 1\r\n")
+    play.open(1, "w")
+    play.open(2, "w")
+    play.send(1, b"SUB work q 1\r\n")
+    if not late:
+        play.send(2, b"SUB work q 1\r\n")
     play.send(1, b"PUB done.2 0\r\n\r\n")
+    if late:
+        play.send(2, b"SUB work q 1\r\n")
     play.send(2, b"PUB done.1 0\r\n\r\n")
     assert play.machine.done
 

@@ -1,8 +1,8 @@
 """A zoo of programs as people write them, recorded once and played back.
 
-`python/` and `javascript/` hold the programs, each in a file of its own: `main(url)`, or for JavaScript the
-exported function.  `others.py` is the rest of their system, which runs only while they are recorded.
-`OPTIONS` are the options that a program cannot do without.
+`python/`, `javascript/` and `go/` hold the programs, each in a file of its own: `main(url)`, the exported
+function, or a program that finds the URL in NATS_URL.  `others.py` is the rest of their system, which runs
+only while they are recorded.  `OPTIONS` are the options that a program cannot do without.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.replay.server_playback.server import CassetteServer
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
-from tests.kit.node import node_path
+from tests.kit.go import built, has_go
+from tests.kit.node import has_node, node_path
 from tests.kit.servers import NatsServer
 from tests.replay.kit import LIMIT, cassette, recording
 from tests.replay.scripted import MS
@@ -34,6 +35,7 @@ from tests.replay.scripted import MS
 HERE = Path(__file__).parent
 PYTHON = sorted(path.stem for path in (HERE / "python").glob("*.py"))
 JAVASCRIPT = sorted(path.stem for path in (HERE / "javascript").glob("*.js"))
+GO = sorted(path.stem for path in (HERE / "go").glob("*.go"))
 OPTIONS = {
     "beacon": read({"ignore_json": "health.* /up", "repeat": "health.*"}),
     "worker": read({"ignore_json": "jobs.done /took_ms"}),
@@ -42,24 +44,43 @@ Printed = dict[str, tuple[str, str]]
 """The output of each program, and the error that ended it."""
 
 
+def available() -> list[str]:
+    """Return the programs that this machine can run."""
+    return [*PYTHON, *(JAVASCRIPT if has_node() else ()), *(GO if has_go() else ())]
+
+
 async def run(urls: dict[str, str]) -> Printed:
-    """Run programs side by side, in one process for each language."""
+    """Run programs side by side, those of Python and of JavaScript in one process each."""
     found: Printed = {}
 
-    async def one(command: list[str], names: Iterable[str], environment: dict[str, str]) -> None:
+    async def together(names: list[str], *command: str, **environment: str) -> None:
         programs = [f"{name}={urls[name]}" for name in names if name in urls]
-        if not programs:
-            return
-        with trio.fail_after(LIMIT):
+        if programs:
             done = await trio.run_process(
-                [*command, *programs], env={**os.environ, **environment}, capture_stdout=True
+                [*command, *programs], env=os.environ | environment, capture_stdout=True
             )
-        found.update({name: (printed, error) for name, (printed, error) in json.loads(done.stdout).items()})
+            found.update(
+                {name: (printed, error) for name, (printed, error) in json.loads(done.stdout).items()}
+            )
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(one, [sys.executable, "-W", "ignore", str(HERE / "run.py")], PYTHON, {})
-        if urls.keys() & set(JAVASCRIPT):
-            nursery.start_soon(one, ["node", str(HERE / "run.js")], JAVASCRIPT, {"NODE_PATH": node_path()})
+    async def alone(name: str) -> None:
+        done = await trio.run_process(
+            [str(built(HERE / "go" / f"{name}.go"))],
+            env=os.environ | {"NATS_URL": urls[name]},
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+        found[name] = done.stdout.decode(), done.stderr.decode()
+
+    with trio.fail_after(LIMIT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(together, PYTHON, sys.executable, "-W", "ignore", str(HERE / "run.py"))
+            if urls.keys() & set(JAVASCRIPT):
+                node = partial(together, NODE_PATH=node_path())
+                nursery.start_soon(node, JAVASCRIPT, "node", str(HERE / "run.js"))
+            for name in urls.keys() & set(GO):
+                nursery.start_soon(alone, name)
     return found
 
 

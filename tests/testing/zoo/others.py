@@ -145,7 +145,7 @@ async def serve(url: str) -> None:
     nc = await nats.connect(url, name="others")
     await _inventory(nc)
     await _render(nc, "progress", "render")
-    for bucket in ("settings", "flags"):
+    for bucket in ("settings", "flags", "depots"):
         await _operator(nc, bucket)
     await _offers(nc, "offers")
     await _tasks(nc)
