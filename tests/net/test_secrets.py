@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet
@@ -14,14 +15,18 @@ import trio
 from click.testing import CliRunner
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Close, Frames
+from natsproxy.capture.filter.filters import Filters
+from natsproxy.capture.filter.recording_filter import Selection
+from natsproxy.capture.format.records import Close, Flags, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
+from natsproxy.protocol.places import parse_pointer
 from natsproxy.testing import NatsServer
+from natsproxy.wire import encode
 
 SECRET = "hunter2hunter2hunter2"
 CONNECT = f'CONNECT {{"user":"u","pass":"{SECRET}","jwt":"{SECRET}","verbose":false}}'.encode()
@@ -114,6 +119,55 @@ def _assert_nowhere(path: Path, lines: Path, folder: Path) -> None:
         texts.append(done.output)
     for text in texts:
         assert SECRET[:8] not in text
+
+
+APPLICATION = Filters(
+    headers=("authorization",), json=(parse_pointer("/card"),), subjects=(b"customers.*.orders",)
+)
+
+
+def _order(size: int) -> bytes:
+    body = b'{"n":1,"card":"%b","more":"%b"}' % (SECRET.encode(), b"x" * size)
+    head = b"NATS/1.0\r\nA: b\r\nAuthorization: Bearer %b\r\n\r\n" % SECRET.encode()
+    return encode.pub(b"customers.%b.orders" % SECRET.encode(), body, headers=head)
+
+
+@pytest.mark.server
+async def test_secrets_of_an_application_are_nowhere(tmp_path: Path) -> None:
+    """Publishes that are whole, delivered, too long for the capture, and cut after each few bytes."""
+    path, lines = tmp_path / "x.ncap", tmp_path / "log"
+    record = RecordSettings(
+        path, compression="zstd", frame_max=4096, selection=Selection(filters=APPLICATION)
+    )
+    hello = b'CONNECT {"verbose":false,"headers":true}\r\n'
+    orders = _order(1) * 3 + _order(8000) + b"SUB customers.%b.orders 2\r\n" % SECRET.encode()
+    with NatsServer() as server, LogFile(lines) as file:
+        upstream = Server(Address("127.0.0.1", server.port))
+        proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(upstream,), record=record))
+        proxy.subscribe(partial(log_event, logger(file, "json", "debug")))
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+            async with await trio.open_tcp_stream(address.host, address.port) as stream:
+                await stream.send_all(hello + b"SUB customers.*.orders 1\r\n" + orders + b"PING\r\n")
+                received = b""
+                with trio.fail_after(10):
+                    while b"PONG" not in received:
+                        received += await stream.receive_some()
+                assert received.count(SECRET.encode()) == 12  # the traffic itself is as it was
+            for at in range(1, len(_order(1)), 5):
+                stream = await trio.open_tcp_stream(address.host, address.port)
+                await stream.send_all(hello + _order(1)[:at])
+                await _arrived(proxy, len(hello) + at)
+                (stream.socket.close if at % 2 else partial(_reset, stream))()
+            with trio.fail_after(10):
+                while proxy.relays:
+                    await trio.lowlevel.checkpoint()
+            await proxy.drain(0)
+    _assert_nowhere(path, lines, tmp_path)
+    cut = [
+        item for _, item in open_capture(path).items() if isinstance(item, Frames) and item.flags & Flags.CUT
+    ]
+    assert len(cut) > 20
 
 
 def _all_of(folder: Path) -> bytes:
