@@ -18,6 +18,8 @@ import bcrypt
 import pytest
 from click.testing import CliRunner
 
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.text.writer import write_text
 from natsproxy.cli import main
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
@@ -81,7 +83,10 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     capture.frame(1, 1, C2S, b'CONNECT {"verbose":false,"headers":true}\r\n')
     capture.frame(2, 1, C2S, b"PUB orders.new 1\r\nx\r\n")
     if "--record" not in line:
-        write(tmp_path / "traffic.ncap", capture.items)
+        traffic = open_capture(write(tmp_path / "traffic.ncap", capture.items))
+        if "traffic.nats.txt again.ncap" in line:
+            with (tmp_path / "traffic.nats.txt").open("wb") as text:
+                write_text(traffic, text)
     (tmp_path / "faults.toml").write_text(RULES[0])
     (tmp_path / "own.creds").write_text(Operator().creds("own"))
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
