@@ -316,3 +316,46 @@ def test_ops_of_records_are_those_of_their_frames() -> None:
     hpub = encode.pub(b"a", b"", headers=HEAD + b"Authorization: x\r\n\r\n")
     (changed,) = records(record(C2S, [hpub]))
     assert [frame.op for frame in frames(bytes(changed.data), C2S)] == [Op.HPUB]
+
+
+_token = st.binary(min_size=1, max_size=4).filter(lambda raw: not set(raw) & set(b" \t\r\n\0"))
+_odd_bodies = st.one_of(
+    st.binary(max_size=40),
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(st.sampled_from(["card", "message", "data", "subject", ""]), inner)
+        ),
+        max_leaves=5,
+    ).map(lambda value: json.dumps(value).encode()),
+    st.sampled_from(
+        [
+            b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","message":%b}' % inner
+            for inner in (
+                b"1",
+                b"[]",
+                b'{"subject":1}',
+                b'{"subject":"a","data":"%%","hdrs":"\\u0000"}',
+                b'"\\ud800"',
+            )
+        ]
+    ),
+)
+
+
+@given(
+    st.lists(_token, min_size=1, max_size=3).map(b".".join),
+    st.sampled_from([b"", b"$JS.API.x.", b"vault.", b"customers."]),
+    st.binary(max_size=30) | st.just(b""),
+    _odd_bodies,
+    st.integers(0, 200),
+)
+def test_no_frame_makes_it_fail(name: bytes, before: bytes, block: bytes, payload: bytes, at: int) -> None:
+    raw = encode.pub(before + name, payload, reply=name, headers=block)
+    (frame,) = frames(raw, C2S)
+    scrubber = Scrubber(FILTERS)
+    clean = scrubber.frame(frame)
+    assert len(list(frames(clean, C2S))) == 1
+    scrubber.cut(raw[:at], C2S)
+    scrubber.text(payload)
