@@ -28,7 +28,22 @@ from natsproxy.protocol.places import Path, Place, matches_any, parse_place
 from natsproxy.protocol.subjects import matches
 
 PARTS: Final = ("subject", "headers", "body", "order")
-_IGNORED: Final = ("traceparent", "tracestate", "baggage", "b3", "x-b3-*", "uber-trace-id", "date")
+_IGNORED: Final = (
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "b3",
+    "x-b3-*",
+    "uber-trace-id",
+    "uberctx-*",
+    "sentry-trace",
+    "elastic-apm-traceparent",
+    "x-datadog-*",
+    "x-amzn-trace-id",
+    "x-cloud-trace-context",
+    "date",
+)
+"""Headers of traces (W3C, B3, Jaeger, Sentry, Elastic, Datadog, AWS, Google), and the time of sending."""
 _ANY_VALUE: Final = ("nats-msg-id",)
 
 BodyMatcher = Callable[[bytes, bytes], bool]

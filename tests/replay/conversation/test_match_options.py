@@ -37,6 +37,8 @@ def test_each_row_is_a_field_with_its_default() -> None:
         (b"traceparent", IGNORED),
         (b"Traceparent", IGNORED),
         (b"X-B3-TraceId", IGNORED),
+        (b"x-datadog-trace-id", IGNORED),
+        (b"X-Amzn-Trace-Id", IGNORED),
         (b"Date", IGNORED),
         (b"Nats-Msg-Id", Treatment.ANY_VALUE),
         (b"X-Request-Id", EXACT),
