@@ -324,4 +324,4 @@ def _translated(run: bytes, table: dict[bytes, bytes], times: dict[bytes, bytes]
 
 def _short(identifier: bytes) -> str:
     text = identifier.decode(errors="replace")
-    return text if len(text) <= 12 else f"{text[:8]}..."
+    return text if len(text) <= 12 or is_time(identifier) else f"{text[:8]}..."

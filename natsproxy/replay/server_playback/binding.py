@@ -62,9 +62,13 @@ class Client:
             self.used.append(exchange)
             self.learned.add(new)
 
+    def hears(self, subject: bytes) -> bytes | None:
+        """Return the subscription on which it gets the messages of a subject."""
+        return next((sid for sid, pattern in self.subs.items() if matches(pattern, subject)), None)
+
     def take_answers(self, exchange: Exchange, frame: Frame) -> None:
         """Let the answers to its request come here, where another connection had sent the recorded one."""
-        sid = next((sid for sid, subject in self.subs.items() if matches(subject, frame.reply)), None)
+        sid = self.hears(frame.reply)
         if sid is None:
             return
         for effect in exchange.effects:

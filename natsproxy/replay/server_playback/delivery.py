@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 
-from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.exchanges import (
     END,
@@ -104,7 +103,7 @@ class Delivery:
 
     def answer_again(self, client: Client, exchange: Exchange, frame: Frame) -> None:
         """Send the answers to a past request to another one like it."""
-        sid = next((sid for sid, subject in client.subs.items() if matches(subject, frame.reply)), None)
+        sid = client.hears(frame.reply)
         if sid is None:
             return
         for answer in exchange.answers:

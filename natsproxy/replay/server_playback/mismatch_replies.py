@@ -7,17 +7,22 @@ arrive at the application and carry the reason:
 - a pull or a direct get: status 400 with a description, which no library takes for the end of a pull;
 - any other request: the `-ERR` of a denied publish, with the reason behind it, which libraries hand to the
   error callback or log; then a 503, which ends the request at once (and has no room for a reason);
-- a publish without a reply, or a subscription: that `-ERR` alone.
+- a publish without a reply, or a subscription: that `-ERR` alone; if the publish is the answer to a request
+  of one of our clients, a 503 ends that request.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_api
+from natsproxy.replay.conversation.identifier_map import INBOX
+from natsproxy.replay.server_playback.actions import Send
+from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -30,15 +35,31 @@ _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
 """API calls whose answers are messages and statuses, not JSON."""
 
 
-def mismatch_reply(frame: Frame, sid: bytes | None, difference: str = "") -> bytes:
-    """Return the reply to a frame.
+def mismatch_replies(
+    client: Client, clients: Iterable[Client], frame: Frame, difference: str = ""
+) -> Iterator[Send]:
+    """Yield the replies to a frame of `client`; clients: all that are there.
 
-    sid: the client's subscription to the reply inbox, if it has one.  difference: from the nearest recorded
-    frame, a part of the reason.
+    difference: from the nearest recorded frame, a part of the reason.
     """
     reason = REASON
     if difference:  # quotes and other letters would end an -ERR, or confuse its readers
         reason += b": " + _UNSAFE.sub("", difference)[:_LONGEST].encode()
+    yield Send(client.id, _reply(frame, _inbox_of(client, frame.reply), reason))
+    if frame.op == Op.SUB or not frame.subject.startswith(INBOX):
+        return
+    for other in clients:
+        sid = _inbox_of(other, frame.subject)
+        if sid is not None:  # it waits for this answer, and gets no other
+            yield Send(other.id, _status(frame, frame.subject, sid, b"503", reason))
+
+
+def _inbox_of(client: Client, subject: bytes) -> bytes | None:
+    """Return the subscription on which a client can be told the reason: that takes headers."""
+    return client.hears(subject) if subject and client.connect.headers else None
+
+
+def _reply(frame: Frame, sid: bytes | None, reason: bytes) -> bytes:
     publish = frame.op != Op.SUB
     action = b"Publish" if publish else b"Subscription"
     error = encode.err(b'Permissions Violation for %b to "%b": %b' % (action, frame.subject, reason))
@@ -46,15 +67,15 @@ def mismatch_reply(frame: Frame, sid: bytes | None, difference: str = "") -> byt
         return error
     call = parse_api(frame.subject)
     if call is None:
-        return error + _status(frame, sid, b"503", reason)
+        return error + _status(frame, frame.reply, sid, b"503", reason)
     if call.verb in _NO_JSON:
-        return _status(frame, sid, b"400", reason)
+        return _status(frame, frame.reply, sid, b"400", reason)
     text = f"natsproxy: {frame.subject.decode('utf-8', 'replace')} is {reason.decode()}"
     body = json.dumps({"error": {"code": 500, "description": text}}, separators=(",", ":")).encode()
     return encode.msg(frame.reply, sid, body, headers=headers.build([(_MARK, REASON)]))
 
 
-def _status(frame: Frame, sid: bytes, code: bytes, reason: bytes) -> bytes:
+def _status(frame: Frame, inbox: bytes, sid: bytes, code: bytes, reason: bytes) -> bytes:
     pairs = [(b"Nats-Subject", frame.subject), (_MARK, REASON)]
     block = headers.build(pairs, code=code, description=b"natsproxy: " + reason)
-    return encode.msg(frame.reply, sid, headers=block)
+    return encode.msg(inbox, sid, headers=block)

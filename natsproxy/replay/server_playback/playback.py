@@ -19,7 +19,6 @@ from typing import Final, Literal
 
 from natsproxy.protocol import info
 from natsproxy.protocol.connect import DEFAULTS, parse_connect
-from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.exchanges import END, Exchange, RecordedConnection, is_optional, standalone
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
@@ -30,7 +29,7 @@ from natsproxy.replay.conversation.steps import Event
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
 from natsproxy.replay.server_playback.binding import HISTORY, Binder, Client
 from natsproxy.replay.server_playback.delivery import Delivery
-from natsproxy.replay.server_playback.mismatch_replies import mismatch_reply
+from natsproxy.replay.server_playback.mismatch_replies import mismatch_replies
 from natsproxy.replay.server_playback.new_episodes import NewEpisodes
 from natsproxy.replay.server_playback.repeats import Repeats
 from natsproxy.replay.server_playback.suggestions import preview, suggest
@@ -329,10 +328,7 @@ class ServerPlayback:
         mismatch = Mismatch(client.id, client.connect.name, head, preview(seen), *near)
         if len(self.mismatches) < _MISMATCHES:  # bounded: a client may retry for hours
             self.mismatches.append(mismatch)
-        sid = None
-        if frame.op != Op.SUB and frame.reply and client.connect.headers:
-            sid = next((sid for sid, sub in client.subs.items() if matches(sub, frame.reply)), None)
-        self._actions.append(Send(client.id, mismatch_reply(frame, sid, mismatch.difference)))
+        self._actions += mismatch_replies(client, self._clients.values(), frame, mismatch.difference)
 
     def _pass(self, client: Client, frame: Frame) -> None:
         if self._passes:

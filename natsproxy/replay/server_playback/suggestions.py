@@ -74,6 +74,8 @@ def suggest(
         rank = (_ORDER[field], -common, conflict + 0, elsewhere + 0, (exchange.matched is not None) + 0)
         ranked.append((rank, exchange.seq, exchange, difference))
     ranked.sort(key=lambda entry: entry[:2])
+    if ranked and ranked[0][0][0] < _ORDER["subject"]:  # those of other subjects are far from it
+        ranked = [entry for entry in ranked if entry[0][0] < _ORDER["subject"]]
     nearest = [_shown(exchange, frame, found) for _, _, exchange, found in ranked[:_SHOWN]]
     if nearest and nearest[0].difference is not None and nearest[0].difference.field != "subject":
         nearest[0] = replace(nearest[0], changed=_changed(ranked[0][2].frame, frame))

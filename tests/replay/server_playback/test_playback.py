@@ -144,6 +144,32 @@ def test_an_unrecorded_request_gets_an_error_and_503_an_unrecorded_publish_an_er
     assert len(play.machine.mismatches) == 2
 
 
+def test_a_request_ends_when_the_answer_of_another_client_is_refused() -> None:
+    """The one who asked would wait in vain."""
+    inbox = b"_INBOX.%b.t" % A.encode()
+    play = Play(
+        [
+            *hello(1, "asks"),
+            *hello(2, "answers"),
+            (1, ">", b"SUB _INBOX.%b.* 1\r\n" % A.encode()),
+            (2, ">", b"SUB ask 1\r\n"),
+            (1, ">", b"PUB ask %b 1\r\n?\r\n" % inbox),
+            (2, "<", b"MSG ask 1 %b 1\r\n?\r\n" % inbox),
+            (2, ">", b"PUB %b 2\r\n42\r\n" % inbox),
+            (1, "<", b"MSG %b 1 2\r\n42\r\n" % inbox),
+        ]
+    )
+    play.open(1, "asks")
+    play.open(2, "answers")
+    play.send(2, b"SUB ask 3\r\n")
+    play.send(1, b"SUB _INBOX.%b.* 4\r\n" % B.encode())
+    play.send(1, b"PUB ask _INBOX.%b.u 1\r\n?\r\n" % B.encode())
+    refused = play.send(2, b"PUB _INBOX.%b.u 2\r\n43\r\n" % B.encode())
+    assert refused.startswith(b"-ERR 'Permissions Violation for Publish to ")
+    assert b"HMSG _INBOX.%b.u 4 " % B.encode() in play.got[1]
+    assert b"503 natsproxy: not in the capture: body: 42 recorded, 43 sent" in play.got[1]
+
+
 def test_ignored_input_gets_nothing() -> None:
     play = Play(REQUEST, unrecorded="ignore")
     play.open(1, "a")

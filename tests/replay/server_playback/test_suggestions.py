@@ -49,8 +49,9 @@ def test_the_nearest_differ_least() -> None:
         for candidate in found.candidates
     ] == [
         ("PUB a.b '1'", "body", False),
-        ("PUB a.c '2'", "subject", False),
     ]
+    found = suggest(one(b"PUB a.d 1\r\n2\r\n"), None, conversation, Matcher(IdentifierMap()))
+    assert [candidate.text for candidate in found.candidates] == ["PUB a.b '1'", "PUB a.c '2'"]
 
 
 def test_all_that_differs_is_shown_where_that_is_more_than_one_value() -> None:
