@@ -1,4 +1,4 @@
-"""Test proxies and cassettes with TLS to the server, to the client under test, or both."""
+"""Test proxies and cassettes with TLS to the server, to the client under test, or both; and WebSocket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from natsproxy.testing import TestProxy, cassette, drop
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 
-pytestmark = pytest.mark.server
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float'"),  # nats-py's own call
+]
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,13 @@ def test_a_proxy(authority: Authority, tmp_path: Path) -> None:
         assert [frame.payload for frame in proxy.frames("e", op="MSG")] == [b"hello"]
         assert f"proxy before {tls_url(server)}" in proxy.failure_report()
     assert any(frame.data.startswith(b"PUB e ") for frame in read_frames(open_capture(capture)))
+
+
+def test_a_proxy_for_clients_of_websocket(nats_server: NatsServer, authority: Authority) -> None:
+    with TestProxy(nats_server.url, listen="ws://127.0.0.1:0") as proxy:
+        assert proxy.url.startswith("ws://")
+        assert echo(proxy.url, authority) == b"hello"
+        assert len(proxy.frames("e", op="PUB")) == 2
 
 
 @pytest.mark.parametrize("mode", ["once", "new_episodes"])
