@@ -14,6 +14,8 @@ from pathlib import Path
 import nats
 from nats.errors import NoRespondersError
 
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.text.writer import write_text
 from natsproxy.testing import NatsServer, TestProxy
 
 HERE = Path(__file__).parent
@@ -98,6 +100,8 @@ def main() -> None:
         with NatsServer(jetstream=True) as server:
             with TestProxy(server.url, record=path, rules=RULES if scenario is denied else None) as proxy:
                 asyncio.run(scenario(proxy.url))  # type: ignore[arg-type]
+        with (HERE / f"{scenario.__name__}.nats.txt").open("wb") as text:
+            write_text(open_capture(path), text)
         print(f"{path.name}: {path.stat().st_size} bytes")
 
 
