@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from natsproxy.protocol.places import pointer_text
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
@@ -128,3 +133,46 @@ WORDS: list[tuple[dict[str, Any], str, str, str]] = [
 def test_options_say_what_counts(given: dict[str, Any], recorded: str, live: str, field: str) -> None:
     found = Matcher(IdentifierMap(), MatchOptions(**read(given))).differs(one(recorded), one(live), Lesson())
     assert ("" if found is None else found.field) == field
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+BODIES = st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode())
+SUBJECTS = st.sampled_from([b"app.x", b"$JS.API.STREAM.INFO.S", b"$O.b.M.eA==", b"_INBOX.a.b"])
+
+
+@given(SUBJECTS, BODIES, BODIES, st.booleans())
+def test_any_two_frames_can_be_compared(subject: bytes, ours: bytes, theirs: bytes, headers: bool) -> None:
+    """A frame agrees with itself, and a difference can be shown."""
+    block = b"NATS/1.0\r\n%b\r\n\r\n" % theirs if headers else b""
+    (recorded,) = frames(encode.pub(subject, ours), C2S)
+    (live,) = frames(encode.pub(subject, theirs, headers=block), C2S)
+    matcher = Matcher(IdentifierMap())
+    for one in (recorded, live):
+        assert matcher.differs(one, one, Lesson()) is None
+    found = matcher.differs(recorded, live, Lesson())
+    if found is not None:
+        assert str(found).encode("utf-8", "backslashreplace")
+    elif not headers:
+        assert matcher.differs(live, recorded, Lesson()) is None
+
+
+@given(st.dictionaries(st.text(max_size=8), st.integers(-1000, 1000), min_size=1), st.data())
+def test_a_small_number_that_changed_is_named_by_its_pointer(
+    members: dict[str, int], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(members)))
+    changed = {**members, name: members[name] + 1}
+    ours, theirs = (
+        one(encode.pub(b"app", json.dumps(value).encode()).decode()) for value in (members, changed)
+    )
+    found = Matcher(IdentifierMap()).differs(ours, theirs, Lesson())
+    assert found is not None
+    assert (found.place, found.recorded, found.live) == (
+        pointer_text((name,)),
+        str(members[name]),
+        str(members[name] + 1),
+    )
