@@ -105,6 +105,17 @@ async def test_a_client_without_tls_has_no_certificate(authority: Authority) -> 
             assert (await one.closed()).detail == "the client has shown no certificate"
 
 
+async def test_another_table_is_for_new_connections(authority: Authority) -> None:
+    """A reload takes a user away, and gives it back."""
+    context = authority.client_context(authority.client("ann"))
+    with NatsServer(BEHIND) as behind:
+        made = with_users(authority, behind.port, "ann@example.com")
+        async with running(made) as one:
+            for users, answer in (("bob", DENIED), ("ann", b"PONG\r\n")):
+                one.proxy.load_identity(replace(OWN, users=frozenset({f"{users}@example.com"})), {})
+                assert await converse(one.address.port, context, CONNECT) == answer
+
+
 def test_the_order_of_the_names() -> None:
     """E-mail addresses, DNS names, URIs, and the subject at last."""
     found = {
