@@ -21,7 +21,7 @@ from collections import Counter
 from typing import Final
 
 from natsproxy.capture.text.frames import FrameLines, dump_raw
-from natsproxy.protocol.identifiers import is_nuid
+from natsproxy.protocol.identifiers import find_inbox, is_nuid
 from natsproxy.protocol.template import template
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -80,7 +80,7 @@ class Names:
         if answered is not None:
             return answered[:_STEM]
         subject = template(frame.subject)
-        if subject.startswith(b"_INBOX.") or (subject[:1] != b"$" and _VALUE.search(frame.subject)):
+        if find_inbox(frame.subject) is not None:
             return "inbox"
         subject = subject.removeprefix(b"$JS.").removeprefix(b"API.").removesuffix(b".>")
         words = [word for word in subject.split(b".") if word not in (b"*", b">", b"")]

@@ -6,6 +6,7 @@ import difflib
 import io
 import random
 import string
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.text import names
 from natsproxy.capture.text.writer import write_text
+from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C
 from tests.capture.text.test_round_trip import one_by_one, parsed
 from tests.kit.captures import Scribe, write
@@ -38,6 +40,8 @@ def conversation(path: Path, seed: int, *, more: bool = False, body: bytes = b"4
             body,
         )
         scribe.frame(t, 1, S2C, b"MSG %b 1 %d\r\n%b\r\n" % (reply, len(answer), answer))
+    order = uuid.UUID(int=rng.getrandbits(128), version=4)
+    scribe.frame(t, 1, C2S, encode.pub(b"orders.%b.created" % str(order).encode()))
     ack = b"$JS.ACK.S.c.1.1.1.%d.0" % rng.randrange(1_795_000_000 * 10**9, 1_796_000_000 * 10**9)
     scribe.frame(t, 1, S2C, b"MSG orders.new 1 %b 0\r\n\r\n" % ack)
     scribe.frame(t, 1, C2S, b"PUB %b 4\r\n+ACK\r\n" % ack)
@@ -63,6 +67,7 @@ def test_two_recordings_of_one_conversation_differ_in_names_only(tmp_path: Path)
     assert one != other
     assert changes(one, other) == []
     assert "conn-1 > PUB quotes.acme _INBOX.<inbox>.<quotes.acme-2>" in one
+    assert "conn-1 > PUB orders.<orders.created-id>.created" in one
     assert "conn-1 > PUB $JS.ACK.S.c.1.1.1.<orders.new-time-2>.0" in one
     assert '  | {"at":"<quotes.acme-time>","n":42}' in one
 
