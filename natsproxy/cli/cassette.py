@@ -60,6 +60,7 @@ def run(
     """Run a program against a capture.
 
     COMMAND gets in NATS_URL the address of a server that plays CAPTURE, or records it, according to --mode.
+    A CAPTURE whose name ends in .txt is recorded as a text.
     Identifiers and times that it makes up may differ from run to run.  The report on stderr names them, and
     ends with the first cause of a failure.
 

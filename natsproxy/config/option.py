@@ -101,16 +101,6 @@ def path(value: Any) -> Path:
     return Path(value).expanduser()
 
 
-def capture_path(value: Any) -> Path:
-    """Return the path of a recording; a text is made of one afterwards."""
-    found = path(value)
-    if found.suffix == ".txt":
-        raise ValueError(
-            f"must be x.ncap or a folder, not {value!r}: capture export --text makes a text of it"
-        )
-    return found
-
-
 def secret(value: Any) -> str:
     """Return the name of a file that holds a secret, or env:NAME of a variable that does."""
     text = values.line(value)

@@ -13,7 +13,6 @@ from typing import Final
 
 from natsproxy.config.filter_options import FILTER_OPTIONS
 from natsproxy.config.option import (
-    capture_path,
     duration,
     keep,
     listen,
@@ -173,7 +172,7 @@ OPTIONS: Final = (
     *TLS_OPTIONS,
     Option("rules", path, None, "The file of rules (TOML).", metavar="FILE"),
     Option("seed", whole, None, "The seed of all random choices; the log names it.", metavar="NUMBER"),
-    Option("record", capture_path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
+    Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
     Option(
         "record-rotate",
         values.size,

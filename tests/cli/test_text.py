@@ -80,6 +80,17 @@ def test_nothing_is_overwritten_unasked(capture: Path, text: Path) -> None:
     assert run("import", text, capture, "--force").exit_code == 0
 
 
+def test_a_text_is_not_recorded_at_once(tmp_path: Path) -> None:
+    """The name would become a folder."""
+    done = CliRunner().invoke(
+        main,
+        ["run", "--listen", "127.0.0.1:0", "--upstream", "nats://x:1", "--record", f"{tmp_path}/x.nats.txt"],
+    )
+    assert done.exit_code == 2
+    assert "`capture export --text` makes a text of it" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_text_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = run("import", tmp_path / "no.nats.txt", tmp_path / "y.ncap")
     assert done.exit_code == 2

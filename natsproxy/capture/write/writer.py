@@ -56,6 +56,10 @@ class CaptureWriter:
     """Writes one capture: a file `x.ncap`, or a folder of segments."""
 
     def __init__(self, path: Path, info: SegmentInfo, *, compression: str = "none") -> None:
+        if path.suffix == ".txt":  # else it would become a folder of that name
+            raise CaptureError(
+                "record to x.ncap or a folder; `capture export --text` makes a text of it", path=path
+            )
         self.path = path
         self.single = path.suffix == ".ncap"
         self.info = info
