@@ -11,6 +11,7 @@ from typing import Final
 
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 
+_SHORTEST: Final = 8  # no shorter text holds an identifier, an inbox or a time
 _LONGEST: Final = 64 << 10
 _LONGEST_JSON: Final = 1 << 20
 _STORED: Final = b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response"'
@@ -22,7 +23,7 @@ def live_text(identifiers: IdentifierMap, text: bytes) -> bytes:
 
     Large payloads that are no JSON stay as they are.
     """
-    if _is_long(text):
+    if len(text) < _SHORTEST or _is_long(text):
         return text
     if text.startswith(_STORED):
         text = _BASE64.sub(lambda found: _stored(identifiers, found), text)

@@ -191,8 +191,6 @@ class RecordedConversation:
         """
         exchange.matched = now
         exchange.frame = standalone(exchange.frame)
-        if any(effect.origin is exchange for effect in exchange.effects):
-            exchange.live_frame = standalone(live_frame)
         if exchange.kind is Kind.READ:
             exchange.answers = [
                 standalone(e.frame) for e in exchange.effects if e.read and e.frame is not None
@@ -206,6 +204,8 @@ class RecordedConversation:
         self._size -= exchange.frame.wire_size + OVERHEAD
         ready = []
         for effect in exchange.effects:
+            if effect.origin is exchange and exchange.live_frame is None:
+                exchange.live_frame = standalone(live_frame)
             effect.pending_causes -= 1
             effect.caused_at = max(effect.caused_at, now)
             if not effect.pending_causes:

@@ -79,6 +79,7 @@ class CassetteServer:
         self.last_activity = 0
         self.upstream = upstream
         self._legs: dict[int, Leg] = {}
+        self._full: set[int] = set()  # clients that have too many bytes to read
         self._scopes: dict[int, trio.CancelScope] = {}
         self._upstreams: dict[int, Upstream] = {}
         self._tap = tap
@@ -194,9 +195,9 @@ class CassetteServer:
     async def _read(self, client_id: int, leg: Leg) -> None:
         scanner = Scanner(C2S, EVERYTHING, buffer_limit=UNLIMITED, hold=UNLIMITED)
         while True:
+            await leg.wait_readable()
             data = leg.try_receive()
             if data is None:
-                await leg.wait_readable()
                 continue
             if not data:
                 return
@@ -224,14 +225,15 @@ class CassetteServer:
 
         It waits for real servers, too, that take frames more slowly than clients send them.
         """
-        while (full := self._full_client()) is not None:
+        while self._full and (full := self._full_client()) is not None:
             with suppress(LegLost):  # then it has nothing left to read, and its own task ends
                 await self._legs[full].flush()
         while (upstream := self._full_upstream()) is not None:
             await upstream.room()
 
     def _full_client(self) -> int | None:
-        return next((client_id for client_id, leg in self._legs.items() if leg.backlog > BACKLOG), None)
+        self._full = {one for one in self._full if one in self._legs and self._legs[one].backlog > BACKLOG}
+        return next(iter(self._full), None)
 
     def _full_upstream(self) -> Upstream | None:
         return next((upstream for upstream in self._upstreams.values() if upstream.backlog > BACKLOG), None)
@@ -261,6 +263,8 @@ class CassetteServer:
             leg.write(data)
             if idle and leg.backlog:
                 self._nursery.start_soon(_flush, leg)
+            if leg.backlog > BACKLOG:
+                self._full.add(client_id)
         except LegLost:
             self._scopes[client_id].cancel()
 
@@ -320,6 +324,8 @@ class CassetteServer:
 
 def _join_sends(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:
     """Return the actions with neighbouring sends of one connection as one."""
+    if len(actions) == 1 and isinstance(actions[0], Send):  # nearly always
+        return [actions[0]]
     made: list[tuple[int, bytes | Forward | None]] = []
     pending: list[bytes] = []
     for index, action in enumerate(actions):
