@@ -8,12 +8,13 @@ from typing import Final
 
 import click
 
+from natsproxy.cli.match_options import ignore_options
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.table import show_table
 from natsproxy.errors import Exit
 from natsproxy.printable import printable
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import parse_ignore
+from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.diff.report import Report, Row, Sample, Tally
 
 _COLOURS: Final = {"-": "red", "+": "green"}
@@ -22,16 +23,10 @@ _COLOURS: Final = {"-": "red", "+": "green"}
 @click.command()
 @click.argument("recorded", type=FilePath())
 @click.argument("observed", type=FilePath())
-@click.option(
-    "--ignore",
-    "ignored",
-    multiple=True,
-    metavar="FIELD",
-    help="json:/member, header:Name or subject:pattern (repeatable).",
-)
+@ignore_options()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--all", "everything", is_flag=True, help="Show subjects without differences too.")
-def diff(recorded: Path, observed: Path, ignored: tuple[str, ...], as_json: bool, everything: bool) -> None:
+def diff(recorded: Path, observed: Path, ignore: Ignore, as_json: bool, everything: bool) -> None:
     """Compare the messages of two captures, by subject template.
 
     Inboxes, nuids, time stamps and order are ignored.  Of the first frames that differ, the lines are shown.
@@ -39,9 +34,9 @@ def diff(recorded: Path, observed: Path, ignored: tuple[str, ...], as_json: bool
 
     \b
     natsproxy capture diff before.ncap after.ncap
-    natsproxy capture diff before.ncap after.ncap --ignore json:/ts --json
+    natsproxy capture diff before.ncap after.ncap --ignore-json /ts --json
     """
-    report = compare(recorded, observed, parse_ignore(ignored))
+    report = compare(recorded, observed, ignore)
     show(report, as_json=as_json, everything=everything)
     raise SystemExit(Exit.OK if report.same else Exit.FOUND_WRONG)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.build import line_of, read_document
+from natsproxy.config.filter_options import pattern
+from natsproxy.config.row import Option
+from natsproxy.errors import ConfigError
 from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, read
+from natsproxy.replay.diff.normalize import Ignore
 
 
 def match_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -24,19 +28,57 @@ def match_options(command: Callable[..., None]) -> Callable[..., None]:
         options = given if config is None else combine(_read_file(config), given)
         command(*args, options=options, **values)
 
-    for option in reversed(OPTIONS):  # `--help` lists options in reverse order of decoration
+    return click.option(
+        "--config",
+        type=FilePath(),
+        help='The options of the comparison from a TOML file: ignore_json = ["orders.> /ts"].',
+    )(_with_flags(with_options, OPTIONS))
+
+
+def _with_flags(command: Callable[..., None], options: Sequence[Option]) -> Callable[..., None]:
+    for option in reversed(options):  # `--help` lists options in reverse order of decoration
         name = f"--{option.name}"
         if option.flag:
             flag = click.option(f"{name}/--no-{option.name}", default=None, help=f"{option.help}  [on]")
         else:
             help_text = f"{option.help}  (repeatable)"
             flag = click.option(name, multiple=option.many, metavar=option.metavar, help=help_text)
-        with_options = flag(with_options)
-    return click.option(
-        "--config",
-        type=FilePath(),
-        help='The options of the comparison from a TOML file: ignore_json = ["orders.> /ts"].',
-    )(with_options)
+        command = flag(command)
+    return command
+
+
+_SUBJECTS: Final = Option(
+    "ignore-subjects", pattern, None, "A subject that is not compared.", many=True, metavar="SUBJECT"
+)
+_IGNORED: Final = (
+    *(option for option in OPTIONS if option.name in ("ignore-headers", "ignore-json")),
+    _SUBJECTS,
+)
+
+
+def ignore_options(*, subjects_alone: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the parts of frames that a comparison of captures leaves out; the command gets `ignore`.
+
+    subjects_alone: the command has the other options by `match_options`.
+    """
+    rows = (_SUBJECTS,) if subjects_alone else _IGNORED
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_ignore(*args: Any, **values: Any) -> None:
+            given = {row.key.removeprefix("ignore_"): _typed(row, values.pop(row.key)) for row in rows}
+            command(*args, ignore=Ignore(**given), **values)
+
+        return _with_flags(with_ignore, rows)
+
+    return decorate
+
+
+def _typed(option: Option, texts: tuple[str, ...]) -> tuple[Any, ...]:
+    try:
+        return tuple(option.read(text) for text in texts)
+    except ValueError as error:
+        raise ConfigError(f"--{option.name} {error}") from None
 
 
 def _read_file(path: Path) -> Given:

@@ -104,9 +104,6 @@ def parse_connections(text: str) -> frozenset[int]:
 _REPORT_OPTIONS: Final = (
     click.option("--record", type=FilePath(), help="Record the playback to this file, x.ncap."),
     click.option("--report", is_flag=True, help="Compare the playback with the capture."),
-    click.option(
-        "--ignore", "ignored", multiple=True, metavar="FIELD", help="For --report: see capture diff."
-    ),
     click.option("--json", "as_json", is_flag=True, help="The result as one JSON object."),
     click.option("--quiet", is_flag=True, help="No progress."),
 )

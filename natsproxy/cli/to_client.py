@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
-from natsproxy.cli.match_options import match_options
+from natsproxy.cli.match_options import ignore_options, match_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.row_options import tls_options
@@ -26,7 +27,7 @@ from natsproxy.printable import printable
 from natsproxy.replay.between import inner_address, offered, reached
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import parse_ignore
+from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
@@ -70,6 +71,7 @@ _Entrance = Callable[[], AbstractAsyncContextManager[str]]
 @click.option("--stay", is_flag=True, help="Serve until stopped, even after everything was played.")
 @match_options
 @report_options
+@ignore_options(subjects_alone=True)
 @tls_options(listen=True)
 def to_client(
     capture: Path,
@@ -79,7 +81,7 @@ def to_client(
     stay: bool,
     record: Path | None,
     report: bool,
-    ignored: tuple[str, ...],
+    ignore: Ignore,
     as_json: bool,
     quiet: bool,
     tls: dict[str, Any],
@@ -100,7 +102,7 @@ def to_client(
     natsproxy replay to-client traffic.ncap --unrecorded record --upstream nats://127.0.0.1:4223
     """
     found, stalled = None, ""
-    ignore, behind = parse_ignore(ignored), parse_server(upstream, "--upstream") if upstream else None
+    behind = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=behind)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
@@ -116,6 +118,8 @@ def to_client(
                 raise
             stopped, stalled = False, str(error)
         if report and observed is not None:
+            counted = server.options
+            ignore = replace(ignore, json=counted.ignore_json, headers=counted.ignore_headers)
             found = compare(capture, observed, ignore)
     say_added(server.path, merge(server.path, server.take_additions(), server.options.filters))
     if found is not None:

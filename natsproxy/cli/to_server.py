@@ -11,6 +11,7 @@ import click
 
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
+from natsproxy.cli.match_options import ignore_options
 from natsproxy.cli.params import (
     URL,
     Seconds,
@@ -30,7 +31,7 @@ from natsproxy.replay.between import reached
 from natsproxy.replay.client_playback.dry_run import examine
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import parse_ignore
+from natsproxy.replay.diff.normalize import Ignore
 
 _SHOWN = 20  # missing messages that are printed
 
@@ -63,6 +64,7 @@ _SHOWN = 20  # missing messages that are printed
 )
 @click.option("--dry-run", is_flag=True, help="Send nothing; show duration, counts and doubts.")
 @report_options
+@ignore_options()
 @tls_options(listen=False)
 def to_server(
     capture: Path,
@@ -70,7 +72,7 @@ def to_server(
     dry_run: bool,
     as_json: bool,
     report: bool,
-    ignored: tuple[str, ...],
+    ignore: Ignore,
     record: Path | None,
     quiet: bool,
     tls: dict[str, Any],
@@ -95,7 +97,6 @@ def to_server(
         raise ConfigError("name the server: --to nats://HOST:PORT (or use --dry-run)")
     if report and options["loop"] > 1:
         raise ConfigError("--report compares one iteration with the capture: leave out --loop or --report")
-    ignore = parse_ignore(ignored)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
         job = ReplayJob(capture, _replay_options(options), observed)

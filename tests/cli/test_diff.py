@@ -48,7 +48,7 @@ def test_frames_of_one_side_only_are_shown_as_such(tmp_path: Path) -> None:
 def test_json_is_one_object(tmp_path: Path) -> None:
     both = pair(tmp_path, b'PUB a 8\r\n{"ts":1}\r\n', b'PUB a 8\r\n{"ts":2}\r\n')
     assert json.loads(diff(*both, "--json").output)["same"] is False
-    assert json.loads(diff(*both, "--json", "--ignore", "json:/ts").output)["same"] is True
+    assert json.loads(diff(*both, "--json", "--ignore-json", "/ts").output)["same"] is True
 
 
 def test_a_missing_file_is_2(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Programs recorded with one version of nats-server and played to another: every difference has its reason.
 
 `CHANGES` is the list.  Most of them leave out what changed, as a person who rehearses an upgrade does with
-`--ignore`; what cannot be left out is named by subject and status.  A recording that is played to its own
+`Ignore`; what cannot be left out is named by subject and status.  A recording that is played to its own
 version differs in nothing, and no row may be idle.
 """
 
@@ -17,9 +17,10 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.protocol.places import parse_place
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import Ignore, parse_ignore
+from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.diff.report import Row
 from tests.kit.servers import VERSIONS, NatsServer, executable
 from tests.replay.kit import PROGRAMS, recording, run_program
@@ -32,7 +33,7 @@ LIMIT = 60.0  # seconds for one replay
 class Change:
     """A difference between a version and those before it.
 
-    since: the first version that has it.  ignore: parts to leave out, as `--ignore` takes them; or
+    since: the first version that has it.  ignore: places to leave out; or
     subject, before and after: the status of an answer to it.
     """
 
@@ -63,15 +64,15 @@ class Change:
 
 CHANGES = (
     Change("2.12", "the answer that nobody is there names the subject (2.12.0)", ("header:Nats-Subject",)),
-    Change("2.12", "messages with a time to live (2.11.0)", ("json:/config/allow_msg_ttl",)),
+    Change("2.12", "messages with a time to live (2.11.0)", ("/config/allow_msg_ttl",)),
     Change(
         "2.12",
         "metadata of streams and consumers say _nats.ver, _nats.level, _nats.req.level (2.11.0)",
-        ("json:/config/metadata", "json:/consumers/*/config/metadata"),
+        ("/config/metadata", "/consumers/*/config/metadata"),
     ),
-    Change("2.12", "the configuration of a durable says its name too", ("json:/config/name",)),
-    Change("2.12", "the account's answer says the level of the API (2.11.0)", ("json:/api/level",)),
-    Change("2.12", "nothing reserved is no longer -1 without its sign", ("json:/reserved_storage",)),
+    Change("2.12", "the configuration of a durable says its name too", ("/config/name",)),
+    Change("2.12", "the account's answer says the level of the API (2.11.0)", ("/api/level",)),
+    Change("2.12", "nothing reserved is no longer -1 without its sign", ("/reserved_storage",)),
     Change(
         "2.12",
         "a pull that does not wait ends with 404 (2.14.0, and in 2.12 before 2.12.8)",
@@ -79,11 +80,11 @@ CHANGES = (
         before="408 Request Timeout",
         after="404 No Messages",
     ),
-    Change("2.15", "the level of the API is another one", ("json:/api/level",)),
+    Change("2.15", "the level of the API is another one", ("/api/level",)),
     Change(
         "2.15",
         "the version and the level in metadata are others",
-        ("json:/config/metadata/_nats.ver", "json:/config/metadata/_nats.level"),
+        ("/config/metadata/_nats.ver", "/config/metadata/_nats.level"),
     ),
 )
 
@@ -108,7 +109,11 @@ async def _play(capture: Path, version: str, observed: Path) -> None:
 
 def _differing(recorded: Path, observed: Path, changes: list[Change]) -> list[Row]:
     """Return the rows of the report that these changes do not explain."""
-    ignore = parse_ignore(entry for change in changes for entry in change.ignore) if changes else Ignore()
+    places = [parse_place(text) for change in changes for text in change.ignore]
+    ignore = Ignore(
+        tuple(place for place in places if place.pointer is not None),
+        tuple(place.header for place in places if place.header is not None),
+    )
     report = compare(recorded, observed, ignore)
     return [row for row in report.rows if not row.same and not any(c.explains(row) for c in changes)]
 

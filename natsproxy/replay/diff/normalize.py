@@ -16,14 +16,14 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from natsproxy.errors import ConfigError
 from natsproxy.protocol import errors, headers
 from natsproxy.protocol.identifiers import EXTENDED
+from natsproxy.protocol.places import Path, Place, matches_any
 from natsproxy.protocol.subjects import matches
 from natsproxy.protocol.template import template
 from natsproxy.wire.frames import Frame
@@ -77,30 +77,15 @@ COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Parts of frames to leave out: JSON pointers, header names, subject patterns."""
+    """Parts of frames to leave out: members of JSON, headers (globs of names), subject patterns."""
 
-    pointers: tuple[tuple[str, ...], ...] = ()
-    headers: frozenset[bytes] = frozenset()
+    json: tuple[Place, ...] = ()
+    headers: tuple[str, ...] = ()
     subjects: tuple[bytes, ...] = ()
 
-
-def parse_ignore(entries: Iterable[str]) -> Ignore:
-    """Read `json:/a/b`, `header:Name` and `subject:pattern` entries; `*` in a pointer: each entry of a list.
-
-    Raises ConfigError for any other.
-    """
-    pointers, names, subjects = [], set(), []
-    for entry in entries:
-        kind, _, value = entry.partition(":")
-        if kind == "json" and value.startswith("/"):
-            pointers.append(tuple(value[1:].split("/")))
-        elif kind == "header" and value:
-            names.add(value.encode())
-        elif kind == "subject" and value:
-            subjects.append(value.encode())
-        else:
-            raise ConfigError(f"--ignore {entry!r} is none of json:/member, header:Name, subject:pattern")
-    return Ignore(tuple(pointers), frozenset(names), tuple(subjects))
+    def header(self, name: bytes) -> bool:
+        """Tell whether a header is left out."""
+        return name in _VOLATILE_HEADERS or matches_any(name.decode("latin-1"), self.headers)
 
 
 class NormalizedFrame(NamedTuple):
@@ -155,9 +140,8 @@ def normalize(
         if block.code == b"100":
             return None
         status = error or b" ".join((block.code, block.description)).strip().decode(errors="replace")
-        left_out = ignore.headers | _VOLATILE_HEADERS
         pairs = tuple(
-            sorted((name, mask_header_value(value)) for name, value in block.pairs if name not in left_out)
+            sorted((name, mask_header_value(value)) for name, value in block.pairs if not ignore.header(name))
         )
     group = _group(frame.subject, server_names)
     body: Any = frame.queue if frame.op == Op.SUB else _body(frame, ignore)
@@ -201,14 +185,15 @@ def _body(frame: Frame, ignore: Ignore) -> Any:
         (b'{"type":"io.nats.', b'{"type": "io.nats.')
     )
     defined = defined or (body.startswith(b'{"stream":') and b'"seq":' in body[:200])
-    if not (defined or ignore.pointers) or body[:1] not in b"{[":
+    if not (defined or ignore.json) or body[:1] not in b"{[":
         return body
     try:
         value = json.loads(body)
     except ValueError:
         return body
-    for pointer in ignore.pointers:
-        _remove(value, pointer)
+    for place in ignore.json:
+        if place.pointer is not None and place.on(frame.subject):
+            _remove(value, place.pointer)
     if defined:
         _open_object(value)
     volatile = _VOLATILE if defined else frozenset()
@@ -217,15 +202,18 @@ def _body(frame: Frame, ignore: Ignore) -> Any:
     return _canonical(value, volatile)
 
 
-def _remove(value: Any, pointer: tuple[str, ...]) -> None:
+def _remove(value: Any, pointer: Path) -> None:
     key, *rest = pointer
-    if isinstance(value, list) and key == "*":
-        for entry in value if rest else ():
-            _remove(entry, tuple(rest))
-    elif isinstance(value, dict) and rest:
-        _remove(value.get(key), tuple(rest))
-    elif isinstance(value, dict):
-        value.pop(key, None)
+    keys: list[Any] = []
+    if isinstance(value, dict):
+        keys = list(value) if key == "*" else [key] * (key in value)
+    elif isinstance(value, list):
+        keys = [at for at in range(len(value)) if key in ("*", str(at))]
+    for one in reversed(keys):  # the last entry of a list first: those before it keep their places
+        if rest:
+            _remove(value[one], tuple(rest))
+        else:
+            del value[one]
 
 
 def _open_object(value: Any) -> None:
