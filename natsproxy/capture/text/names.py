@@ -33,8 +33,11 @@ _VALUE: Final = re.compile(
     rb"(?<![0-9A-Za-z])(?:"
     rb"(?P<nuid>[0-9A-Za-z]{22})(?:[0-9a-f]{4})?"
     rb"|(?P<key>[NX][A-Z2-7]{55})"
-    rb"|(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32})"
-    rb"|(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d)|1\d{18})"
+    rb"|(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    rb"|(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{16,64}"
+    rb"|(?=[A-Z]*[0-9])[0-7][0-9A-HJKMNP-TV-Z]{25})"
+    rb"|(?P<time>(?:19|20)\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
+    rb"|1[5-9]\d{8}(?:\.\d{2,9}|\d{3}(?:\d{3}(?:\d{3})?)?))"
     rb")(?![0-9A-Za-z])"
 )
 _TEXT_VALUE: Final = re.compile(_VALUE.pattern.decode(), re.ASCII)
