@@ -44,6 +44,8 @@ class cassette(ProxyHarness):
 
     Inside an event loop use `async with`, since clients may have to read while the cassette ends.
 
+    Identifiers and times that the program makes up may differ from run to run (`learned` lists them).
+
     mode: none (default; never dials a server), once, new_episodes, all or rewrite; the recording modes need
     `upstream`, a NATS URL.  listen: the address for clients, with a scheme.  seed: the seed of random faults.
     options: those of the comparison, as flags of `natsproxy cassette run` have them (`match_on`,

@@ -1,9 +1,13 @@
 """Captures as conversations: the part that both playbacks and the comparison share.
 
 A capture flows in; steps (`steps.py`) flow out in recording order, and for the playback of a server
-exchanges (`recorded_conversation.py`): client frames with the server frames that they caused. `causes.py`
-finds the causes, `polls.py` the frames that change nothing, `matching.py` compares a live frame with a
-recorded one, `identifier_map.py` translates the names that differ from run to run.
+exchanges (`recorded_conversation.py`): client frames with the server frames that they caused.  `causes.py`
+finds the causes, `polls.py` the frames that change nothing.
+
+`matching.py` compares a live frame with a recorded one, JSON in `json_difference.py`, as `match_options.py`
+says; `difference.py` is the result for people.  `generated_values.py` knows the shapes of values that differ
+from run to run, `identifier_map.py` keeps their pairs, and `live_values.py` puts the live ones into recorded
+messages.
 
 Read `steps.py` first.
 """

@@ -173,15 +173,15 @@ class IdentifierMap:
         """
         if recorded == live:
             return self.same(recorded, new)
-        inside, other = decoded(recorded), decoded(live)
-        if inside and other:  # the name of an object, which subjects have as base64
-            agree = self.unify(inside, other, new, place, learn=learn)
-            return agree and self._pair(recorded.rstrip(b"="), live.rstrip(b"="), new)
         ours, theirs = split(recorded), split(live)
         if len(ours) > 1 and ours[::2] == theirs[::2]:
             pieces = list(zip(ours[1::2], theirs[1::2], strict=True))
             if all(a == b or self.known(a) or common_form(a, b) for a, b in pieces):
                 return all(self._piece(a, b, new, place, learn) for a, b in pieces)
+        inside, other = decoded(recorded), decoded(live)
+        if inside and other:  # the name of an object, which subjects have as base64
+            agree = self.unify(inside, other, new, place, learn=learn)
+            return agree and self._pair(recorded.rstrip(b"="), live.rstrip(b"="), new)
         # Words with `-`, `_`, `+` and `/` inside are generated as a whole, or not at all.
         recorded, live = (text.removeprefix(_DIGEST).rstrip(b"=") for text in (recorded, live))
         return self._piece(recorded, live, new, place, learn)

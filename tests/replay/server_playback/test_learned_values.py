@@ -147,11 +147,24 @@ def test_a_short_value_comes_back_where_the_user_says_that_it_may_differ() -> No
     assert play.send(1, pub("a", sent % 18)) == msg("b", got % 18)
 
 
-def test_learning_can_be_switched_off() -> None:
-    play = Play([*hello(1, "a"), (1, ">", pub("a", R1))], options=MatchOptions(learn=False))
-    play.open(1, "a")
-    play.send(1, pub("a", L1))
-    assert play.machine.mismatches
+@pytest.mark.parametrize(
+    ("options", "learned"),
+    [
+        ({}, True),
+        ({"learn": False}, False),
+        ({"learn_not": "/id"}, False),
+        ({"learn_not": "other /id"}, True),
+        ({"learn_not": "/other"}, True),
+        ({"learn_only": "/id"}, True),
+        ({"learn_only": "header:X-Id"}, False),
+    ],
+)
+def test_learning_is_limited_by_patterns(options: dict[str, object], learned: bool) -> None:
+    body = '{"id":"%s"}'
+    play = conversation(pub("a", body % R1), msg("b", body % R1), MatchOptions(**read(options)))
+    answer = play.send(1, pub("a", body % L1))
+    assert (answer == msg("b", body % L1)) is learned
+    assert bool(play.machine.mismatches) is not learned
 
 
 def test_hostile_payloads_are_compared_in_bounds() -> None:
