@@ -6,9 +6,10 @@ text may have been written by hand.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final, cast
@@ -27,7 +28,7 @@ from natsproxy.wire.ops import C2S, S2C
 _RECORD: Final = 64 << 10  # bytes that neighbouring frames may have together
 _SPOOLED: Final = 16 << 20  # bytes that stay in memory
 _KEPT: Final = 8  # texts whose binary form is kept, because a playback opens its capture several times
-_KNOWN: Final[dict[tuple[int, ...] | None, bytes]] = {}
+_KEPT_SIZE: Final = 1 << 20  # bytes of such a text
 
 
 def compiled(file: IO[bytes], path: Path | str) -> IO[bytes]:
@@ -35,14 +36,14 @@ def compiled(file: IO[bytes], path: Path | str) -> IO[bytes]:
 
     Raises CaptureError, which names the line.
     """
-    key = _key(file)
     out = cast("IO[bytes]", SpooledTemporaryFile(_SPOOLED))  # noqa: SIM115 - the caller closes it
     try:
-        if key in _KNOWN:
-            out.write(_KNOWN[key])
+        text = file.read(_KEPT_SIZE + 1)
+        if len(text) <= _KEPT_SIZE:
+            out.write(_compiled(text, path))
         else:
+            file.seek(0)
             compile_text(file, path, out)
-            _keep(key, out)
         out.seek(0)
     except BaseException:
         out.close()
@@ -50,23 +51,11 @@ def compiled(file: IO[bytes], path: Path | str) -> IO[bytes]:
     return out
 
 
-def _key(file: IO[bytes]) -> tuple[int, ...] | None:
-    """Return what tells a file, and its contents, from all others; None for a file that is not local."""
-    try:
-        known = os.fstat(file.fileno())
-    except OSError:
-        return None
-    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
-
-
-def _keep(key: tuple[int, ...] | None, out: IO[bytes]) -> None:
-    """Keep a binary form that is not large."""
-    if key is None or out.tell() > _SPOOLED // _KEPT:
-        return
-    out.seek(0)
-    _KNOWN[key] = out.read()
-    while len(_KNOWN) > _KEPT:
-        del _KNOWN[next(iter(_KNOWN))]
+@lru_cache(_KEPT)
+def _compiled(text: bytes, path: Path | str) -> bytes:
+    out = BytesIO()
+    compile_text(BytesIO(text), path, out)
+    return out.getvalue()
 
 
 def compile_text(file: IO[bytes], path: Path | str, out: IO[bytes]) -> int:

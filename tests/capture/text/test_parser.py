@@ -213,6 +213,16 @@ def test_memory_does_not_follow_the_text(tmp_path: Path) -> None:
     assert peak < text.stat().st_size / 2
 
 
+def test_a_text_that_was_edited_is_read_anew(tmp_path: Path) -> None:
+    """Though its size is the same, and the clock of its file system as well."""
+    path = tmp_path / "x.nats.txt"
+    for word in ("one", "two", "one"):
+        path.write_text(f"{HEAD}a > PUB x\n  | {word}\n")
+        assert [item.data for _, item in open_capture(path).items() if isinstance(item, Frames)] == [
+            b"PUB x 3\r\n%b\r\n" % word.encode()
+        ]
+
+
 # -- recordings/TEXT.md
 
 
