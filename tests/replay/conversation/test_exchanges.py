@@ -60,3 +60,22 @@ def test_used_exchanges_keep_only_their_own_bytes_alive() -> None:
         conversation.use(exchange, exchange.frame, 1)
         assert (exchange.frame.raw, exchange.frame.body, exchange.live_frame) == (raw, b"xyz", None)
     assert sum(len(exchange.frame.buffer) for exchange in conversation.used) == len(many)
+
+
+def test_a_frame_far_from_its_turn_is_compared_with_those_of_its_shape_first() -> None:
+    """Else clients that send a thousand frames in another order would cost a million comparisons."""
+
+    def order(n: int, of: int) -> bytes:
+        body = b'{"id":"%08d-4f89-41d3-9a0c-0305e82c3301","n":%d}' % (of, n)
+        return b"PUB orders %d\r\n%b\r\n" % (len(body), body)
+
+    count = 100
+    made = RecordedConversation(
+        events([*hello(1, "a"), (1, ">", b"".join(order(n, n) for n in range(count)))])
+    )
+    made.fill()
+    (live,) = frames(order(90, 1000), C2S)
+    looked_at = [one.seq for one in made.connections[1].candidates(live)]
+    first = min(looked_at)
+    assert [seq - first for seq in looked_at[:17]] == [*range(16), 90]
+    assert sorted(looked_at) == [*range(first, first + count)]
