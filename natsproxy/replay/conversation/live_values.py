@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from typing import Final
 
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
@@ -23,27 +24,31 @@ def live_text(identifiers: IdentifierMap, text: bytes) -> bytes:
 
     Large payloads that are no JSON stay as they are.
     """
-    if len(text) < _SHORTEST or _is_long(text):
-        return text
-    if text.startswith(_STORED):
-        text = _BASE64.sub(lambda found: _stored(identifiers, found), text)
-    live = identifiers.to_live(text)
-    identifiers.keep_literal(text if live is text else live)
-    return live
+
+    def translate(part: bytes) -> bytes:
+        live = identifiers.to_live(part)
+        identifiers.keep_literal(live)
+        return live
+
+    return _translated(text, translate)
 
 
 def recorded_text(identifiers: IdentifierMap, text: bytes) -> bytes:
     """Return a live subject, header block or payload with the recorded identifiers."""
-    return text if _is_long(text) else identifiers.to_recorded(text)
+    return _translated(text, identifiers.to_recorded)
 
 
-def _is_long(text: bytes) -> bool:
-    return len(text) > _LONGEST and (text[:1] not in (b"{", b"[") or len(text) > _LONGEST_JSON)
+def _translated(text: bytes, translate: Callable[[bytes], bytes]) -> bytes:
+    if len(text) > (_LONGEST_JSON if text[:1] in (b"{", b"[") else _LONGEST):
+        return text
+    if text.startswith(_STORED):
+        text = _BASE64.sub(lambda found: found[1] + _inside(found[2], translate) + b'"', text)
+    return translate(text)
 
 
-def _stored(identifiers: IdentifierMap, found: re.Match[bytes]) -> bytes:
+def _inside(word: bytes, translate: Callable[[bytes], bytes]) -> bytes:
     try:
-        inside = base64.b64decode(found[2], validate=True)
+        inside = base64.b64decode(word, validate=True)
     except ValueError:
-        return found[0]
-    return found[1] + base64.b64encode(live_text(identifiers, inside)) + b'"'
+        return word
+    return base64.b64encode(_translated(inside, translate))
