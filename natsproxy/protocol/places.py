@@ -97,5 +97,12 @@ def matches_any(name: str, globs: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=256)
 def _compiled(globs: tuple[str, ...]) -> re.Pattern[str]:
-    alternatives = (".*".join(map(re.escape, glob.split("*"))) for glob in globs)
-    return re.compile("|".join(alternatives), re.IGNORECASE | re.DOTALL)
+    return re.compile("|".join(map(_translated, globs)), re.IGNORECASE | re.DOTALL)
+
+
+def _translated(glob: str) -> str:
+    first, *others = map(re.escape, glob.split("*"))
+    if not others:
+        return first
+    # Atomic groups: a hostile glob with many stars must not make the search try all ways to share a name.
+    return first + "".join(f"(?>.*?{part})" for part in others[:-1] if part) + f".*{others[-1]}"
