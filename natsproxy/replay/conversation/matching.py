@@ -40,6 +40,8 @@ _SERVICE_VOLATILE: Final = frozenset(
         "last_error",
     }
 )
+_NAMED_BY_LIBRARIES: Final = (b"$JS.", b"$O.", b"$SRV.")
+"""Subjects with names of consumers, objects' chunks and services that are not the application's."""
 _LONGEST_TEXT: Final = 64 << 10  # bytes of a payload that is no JSON, up to which values in it are learned
 
 
@@ -85,7 +87,7 @@ class Matcher:
         return found
 
     def _subjects(self, recorded: bytes, live: bytes, new: Lesson) -> Difference | None:
-        learn = self.options.learns(recorded)
+        learn = recorded.startswith(_NAMED_BY_LIBRARIES) or self.options.learns(recorded)
         at = self.identifiers.unify_subject(recorded, live, new, learn=learn)
         if not at:
             return None

@@ -67,6 +67,13 @@ def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -
     assert (found.field if found else "") == field
 
 
+@pytest.mark.parametrize(("subject", "agrees"), [("$JS.API.CONSUMER.INFO.S.%s", True), ("orders.%s", False)])
+def test_names_that_libraries_make_up_are_learned_always(subject: str, agrees: bool) -> None:
+    recorded, live = (one(pub(subject % name, "", f"_INBOX.{name}")) for name in (N1, N2))
+    found = Matcher(IdentifierMap(), MatchOptions(learn=False)).differs(recorded, live, Lesson())
+    assert (found is None) is agrees
+
+
 def test_a_users_matcher_comes_first() -> None:
     """Before bytes that are equal, and before the other options."""
 
