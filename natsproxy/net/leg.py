@@ -113,7 +113,7 @@ class AnyLeg(PlaneLeg, Protocol):
         ...
 
     async def wait_readable(self) -> None:
-        """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
+        """Wait until there may be something to receive, or the leg is gone; `try_receive` tells which."""
         ...
 
     def write(self, data: bytes | memoryview) -> None:
@@ -203,7 +203,9 @@ class Leg:
         return data
 
     async def wait_readable(self) -> None:
-        """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
+        """Wait until there may be something to receive, or the leg is gone; `try_receive` tells which."""
+        if self._sock.fileno() < 0:  # closed: epoll knows no such descriptor
+            return
         with suppress(trio.ClosedResourceError, OSError):
             await trio.lowlevel.wait_readable(self._sock)
 

@@ -193,6 +193,7 @@ async def test_a_look_whether_a_leg_has_bytes_leaves_the_reason_why_it_was_lost(
         assert not leg.readable
         leg.close()
         assert not leg.readable
+        await leg.wait_readable()
         with pytest.raises(LegLost):
             await leg.receive()
         leg.close()
