@@ -22,11 +22,14 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("replays", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", NAMES)
-async def test_two_replays_of_a_program_equal_the_recording(name: str, tmp_path: Path) -> None:
-    captures = [tmp_path / f"{n}.ncap" for n in range(3)]
+async def test_replays_of_a_program_and_of_its_replay_equal_the_recording(
+    name: str, replays: int, tmp_path: Path
+) -> None:
+    captures = [tmp_path / f"{n}.ncap" for n in range(replays + 1)]
     await record_program(PROGRAMS / f"{name}.py", captures[0])
-    for n in (1, 2):
+    for n in range(1, replays + 1):
         async with nats_server() as server, recording(captures[n], server) as url:
             machine = ClientPlayback(batches(captures[0]))
             player = ClientPlayer(machine, Address("127.0.0.1", int(url.rsplit(":", 1)[1])))
