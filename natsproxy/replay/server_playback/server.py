@@ -195,9 +195,9 @@ class CassetteServer:
     async def _read(self, client_id: int, leg: Leg) -> None:
         scanner = Scanner(C2S, EVERYTHING, buffer_limit=UNLIMITED, hold=UNLIMITED)
         while True:
-            await leg.wait_readable()
             data = leg.try_receive()
             if data is None:
+                await leg.wait_readable()
                 continue
             if not data:
                 return

@@ -53,11 +53,17 @@ class Standing:
     repeats: bool = False
     last: tuple[int, int] = (0, 0)
     open: bool = True
+    known_sid: bytes | None = None
 
     @property
     def sid(self) -> bytes | None:
         """The live subscription that its messages go to, None when there is none (any more)."""
-        return next((sid for sid, subject in self.client.subs.items() if matches(subject, self.inbox)), None)
+        subs = self.client.subs
+        if self.known_sid not in subs:
+            self.known_sid = next(
+                (sid for sid, subject in subs.items() if matches(subject, self.inbox)), None
+            )
+        return self.known_sid
 
     @property
     def next(self) -> int | None:
@@ -107,9 +113,12 @@ class StandingRequests:
             repeats,
         )
         if request.batch is None:
-            self._pushes.append(standing)
+            if request.heartbeat:
+                self._pushes.append(standing)
         else:
-            self._by_consumer.setdefault((recorded.conn, known.consumer), []).append(standing)
+            others = self._by_consumer.get((recorded.conn, known.consumer), [])
+            still = [one for one in others if one.open]
+            self._by_consumer[recorded.conn, known.consumer] = [*still, standing]
             if request.no_wait:
                 self._hasty.append(standing)
         self._plan(standing)
@@ -123,8 +132,6 @@ class StandingRequests:
 
     def _of(self, recorded: RecordedConnection, consumer: Consumer) -> Iterator[Standing]:
         standing = self._by_consumer.get((recorded.conn, consumer), [])
-        while standing and not (standing[0].open and standing[0].sid is not None):
-            standing.pop(0)
         yield from (one for one in standing if one.open and one.sid is not None)
 
     def took(self, standing: Standing, reply: bytes, now: int) -> None:
@@ -199,8 +206,9 @@ class StandingRequests:
             _, _, one = heapq.heappop(self._due)
             if not one.open:
                 continue
-            if one.sid is None and one.left is not None:
+            if one.sid is None:
                 one.open = False
+                self._pushes = [other for other in self._pushes if other.open]
             elif one.ends is not None and one.ends <= now:
                 self._end(one, _TIMEOUT)
             elif one.beats is not None and one.beats <= now:

@@ -113,6 +113,19 @@ def test_a_request_whose_client_stopped_listening_stands_no_more() -> None:
     assert play.send(1, b"PUB s 1\r\n1\r\n") == message(1, b"2")
 
 
+def test_requests_that_have_ended_are_forgotten() -> None:
+    play = playing(*EMPTY)
+    play.send(1, b"SUB inb 1\r\n")
+    for _ in range(100):
+        play.send(1, pull(b"inb", b'{"expires":1000000}'))
+        play.wait(MS)
+    play.send(1, pull(b"inb"))
+    recorded = play.machine.conversation.connections[1]
+    standing = play.machine._delivery.standing
+    assert [one.open for one in standing._by_consumer[recorded.conn, (b"S", b"C")]] == [True]
+    assert standing.deadline is None
+
+
 CONFIG = b'{"config":{"deliver_subject":"dlv","idle_heartbeat":2000000%b}}'
 CREATE = b"$JS.API.CONSUMER.CREATE.S"
 
