@@ -53,6 +53,7 @@ def subjects(identifiers: IdentifierMap, recorded: bytes, live: bytes, *, reply:
         (ULID1, ULID2),
         (HEX1, HEX2),
         (NANO1, NANO2),
+        (b"KFPMWPTH81WACRTLJTNDE5", b"ABIGH851NPMJRJMQLHUEJO"),
         (b"175928847299117063", b"981015603606036999"),
         (b"order-%b" % UUID1, b"order-%b" % UUID2),
         (b"oc_%b_1" % R1, b"oc_%b_1" % L1),
