@@ -17,14 +17,27 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FLAGS = [
-    "-shared", "-fPIC", "-g", "-O1", "-w", "-fno-strict-aliasing", "-fno-omit-frame-pointer",
-    "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
-]  # fmt: skip
+    "-shared",
+    "-fPIC",
+    "-g",
+    "-O1",
+    "-w",
+    "-fno-strict-aliasing",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+]
 TESTS = [
-    "tests/net/test_plane_steps.py", "tests/net/test_plane_control.py", "tests/net/test_planes.py",
+    "tests/net/test_plane_steps.py",
+    "tests/net/test_plane_control.py",
+    "tests/net/test_planes.py",
     "tests/net/test_plane_rules.py",
-    "tests/fuzz", "tests/wire", "tests/capture/write", "tests/capture/filter", "tests/capture/columns",
-]  # fmt: skip
+    "tests/fuzz",
+    "tests/wire",
+    "tests/capture/write",
+    "tests/capture/filter",
+    "tests/capture/columns",
+]
 
 
 def build(source: Path) -> None:

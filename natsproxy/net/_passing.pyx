@@ -19,7 +19,7 @@ from natsproxy.wire._walk cimport (
 
 
 cdef class Passing:
-    """What one plane needs to pass frames on; `_passing.pxd` says what its members are."""
+    """The state of passing frames on, one for each plane; `_passing.pxd` explains its members."""
 
     def __cinit__(self, Py_ssize_t open_room, Py_ssize_t open_most):
         self.open_room, self.open_most = open_room, open_most

@@ -294,7 +294,7 @@ cdef class Plane:
 
     @property
     def frames(self):
-        """How many frames were passed here, without the interpreter."""
+        """The number of frames that were passed on without the interpreter."""
         return self.passing.frames
 
     def set_builder(self, BlockBuilder builder):

@@ -7,11 +7,13 @@ inner stream ended without that, and `_lose` for a stream that cannot go on.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from natsproxy.addresses import Address
 from natsproxy.net.leg import AnyLeg, LegLost
 
 
-class LayeredLeg:
+class LayeredLeg(ABC):
     """A leg that translates for an inner one (see `AnyLeg`)."""
 
     def __init__(self, inner: AnyLeg) -> None:
@@ -22,16 +24,16 @@ class LayeredLeg:
 
     # -- for subclasses
 
+    @abstractmethod
     def _decode(self, data: bytes) -> bytes | None:
         """Return the bytes in received ones, `b""` at the end of the stream, None for none yet.
 
         data: `b""` at the end of the inner stream.  Raises LegLost.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _encode(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
         """Return the pieces to send for those that are written, none where none is due yet."""
-        raise NotImplementedError
 
     def _lose(self, reason: str) -> LegLost:
         """Take no more bytes, and return the error to raise."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
@@ -64,7 +65,7 @@ class _FaultPlace(Place):
         return "fault"
 
 
-class ProxyHarness:
+class ProxyHarness(ABC):
     """A proxy in a thread of its own, `with` or `async with`; the base of `TestProxy` and `cassette`."""
 
     __test__ = False  # pytest would collect `TestProxy` for its name
@@ -114,8 +115,9 @@ class ProxyHarness:
     ) -> None:
         await self._thread.stop_async()
 
+    @abstractmethod
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
-        raise NotImplementedError
+        """Serve until `stop`; call `started` once clients may connect."""
 
     @asynccontextmanager
     async def _run_proxy(self, settings: ProxySettings) -> AsyncIterator[Proxy]:

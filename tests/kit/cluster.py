@@ -90,9 +90,9 @@ class Cluster:
                         if urls is not None and len(urls) == len(self.live):
                             break
 
-    def clients(self, number: int, state: str = "any") -> set[str]:
-        """Return the addresses of all clients that a server has or has had ("open": has) since its start."""
-        url = f"http://127.0.0.1:{self.monitors[number]}/connz?state={state}&limit=4096"
+    def clients(self, number: int) -> set[str]:
+        """Return the addresses of all clients that a server has or has had since its start."""
+        url = f"http://127.0.0.1:{self.monitors[number]}/connz?state=any&limit=4096"
         with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             connections: list[dict[str, Any]] = json.load(answer)["connections"]
         return {f"{one['ip']}:{one['port']}" for one in connections} - self.probes

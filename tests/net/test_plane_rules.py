@@ -30,9 +30,17 @@ if not COMPILED:
 _decisions: Any = pytest.importorskip("natsproxy.rules.engine._decisions")
 __all__ = ["rig"]
 NAMES = [
-    "drop", "drop some", "drop an x", "permissions", "permissions to answer once", "deny", "headers",
-    "rewrite", "rewrite pure", "rewrite out",
-]  # fmt: skip
+    "drop",
+    "drop some",
+    "drop an x",
+    "permissions",
+    "permissions to answer once",
+    "deny",
+    "headers",
+    "rewrite",
+    "rewrite pure",
+    "rewrite out",
+]
 
 
 @st.composite

@@ -221,12 +221,29 @@ def test_reply_subjects_are_awaited_until_the_first_message(twin: str, clauses: 
     interest, scanner_type = TWINS[twin]
     empty, head = b" 0\r\n\r\n", b" 12 12\r\nNATS/1.0\r\n\r\n\r\n"
     sent = (
-        b"PUB a" + empty + b"PUB a r.1" + empty + b"hpub  b\tr.2 " + head + b"HPUB b" + head
-        + b"PUB $JS.API.CONSUMER.MSG.NEXT.S.C r.3" + empty
-        + b"PUB x.$JS.hub.API.CONSUMER.MSG.NEXT.S.C r.4" + empty
-        + b"PUB $JS.ACK.S.C.1.2.3.4.5 r.5" + empty + b"PUB a " + b"r" * (awaited.LONGEST + 1) + empty
-        + b"PUB .CONSUMER.MSG.NEXT r.6" + empty + b"PUB $JS.ACK r.7" + empty + b"SUB r.8 1\r\nPING\r\n"
-    )  # fmt: skip
+        b"PUB a"
+        + empty
+        + b"PUB a r.1"
+        + empty
+        + b"hpub  b\tr.2 "
+        + head
+        + b"HPUB b"
+        + head
+        + b"PUB $JS.API.CONSUMER.MSG.NEXT.S.C r.3"
+        + empty
+        + b"PUB x.$JS.hub.API.CONSUMER.MSG.NEXT.S.C r.4"
+        + empty
+        + b"PUB $JS.ACK.S.C.1.2.3.4.5 r.5"
+        + empty
+        + b"PUB a "
+        + b"r" * (awaited.LONGEST + 1)
+        + empty
+        + b"PUB .CONSUMER.MSG.NEXT r.6"
+        + empty
+        + b"PUB $JS.ACK r.7"
+        + empty
+        + b"SUB r.8 1\r\nPING\r\n"
+    )
     received = b"MSG r.2 1 r.6" + empty + b"MSG r.11 1" + empty + b"hmsg r.7 1" + head + b"+OK\r\n"
     for step in (len(sent), 7, 1):
         pair = [scanner_type(direction, interest(clauses)) for direction in (C2S, S2C)]

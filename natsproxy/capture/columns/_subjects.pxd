@@ -198,7 +198,7 @@ cdef inline Py_ssize_t ack_template(const unsigned char *s, Py_ssize_t length, c
 
 
 cdef inline bint fits(const unsigned char *pattern, Py_ssize_t length, const unsigned char *s, Py_ssize_t n) noexcept nogil:
-    """Whether a valid pattern matches a subject: protocol/subjects.py says how."""
+    """True if a valid pattern matches a subject, as in protocol/subjects.py."""
     cdef Py_ssize_t i = 0, j = 0, wanted, there
     while True:
         wanted, there = token_end(pattern, i, length), token_end(s, j, n)

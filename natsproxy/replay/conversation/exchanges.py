@@ -30,7 +30,7 @@ _SHAPED: Final = 4096  # bytes of a payload
 _GENERATED: Final = re.compile(rb"[0-9A-Za-z_:+./-]{13,}")
 Key = tuple[Op, bytes]
 Place = bytes | Consumer
-"""What a queue waits for: a subscription, by its recorded sid, or a pull request at a consumer."""
+"""The cause that a queue waits for: a subscription, by its recorded sid, or a pull request at a consumer."""
 QueueKey = tuple[bytes, bytes]
 END: Final[QueueKey] = (b"", b"end")
 """The key of the queue that holds the end of a connection: no effect without a sid has this subject."""

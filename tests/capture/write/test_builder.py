@@ -62,15 +62,30 @@ runs = st.one_of(
 )
 untouched = st.builds(
     lambda conn, way, data, count, ops, first, t, out: Frames(conn, way, data, count, ops, first, t, out, t),
-    conns, st.sampled_from(Direction),
-    st.one_of(runs, runs.map(lambda data: memoryview(data))), st.integers(0, 1 << 40),
-    st.integers(0, (1 << 32) - 1), numbers, times, numbers,
-)  # fmt: skip
+    conns,
+    st.sampled_from(Direction),
+    st.one_of(runs, runs.map(lambda data: memoryview(data))),
+    st.integers(0, 1 << 40),
+    st.integers(0, (1 << 32) - 1),
+    numbers,
+    times,
+    numbers,
+)
 touched = st.builds(
-    Frames, conns, st.sampled_from(Direction), runs, st.integers(0, 9), st.integers(0, 4095),
-    st.none() | numbers, st.none() | times, st.none() | numbers, st.none() | times,
-    st.none() | st.text(max_size=40), st.integers(0, 15).map(Flags), st.none() | infos,
-)  # fmt: skip
+    Frames,
+    conns,
+    st.sampled_from(Direction),
+    runs,
+    st.integers(0, 9),
+    st.integers(0, 4095),
+    st.none() | numbers,
+    st.none() | times,
+    st.none() | numbers,
+    st.none() | times,
+    st.none() | st.text(max_size=40),
+    st.integers(0, 15).map(Flags),
+    st.none() | infos,
+)
 items = st.one_of(
     untouched,
     touched,
