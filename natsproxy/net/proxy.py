@@ -95,6 +95,7 @@ class Proxy:
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             self._connections.upstreams.listening = self.listen
+            self._connections.swap(self.chain)
             try:
                 if self.settings.record is not None:
                     self.start_recording(self.settings.record)

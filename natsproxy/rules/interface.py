@@ -243,6 +243,10 @@ class Chain(Protocol):
         """The rules as a rules file, for captures; `""` for none."""
         ...
 
+    def begin(self, now: int) -> None:
+        """Come into force at a time (ns), from which new rules count theirs."""
+        ...
+
     def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
         """Return the rules that apply to a connection."""
         ...
@@ -288,6 +292,9 @@ class EmptyChain:
 
     def __init__(self) -> None:
         self._rules = _NoRules(Interest())
+
+    def begin(self, now: int) -> None:
+        """Do nothing: there is no rule."""
 
     def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
         """Return the one value that wants no frame, for all connections."""

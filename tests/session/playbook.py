@@ -158,6 +158,9 @@ class OneRule:
         """Return nothing: each frame is decided on."""
         return None
 
+    def begin(self, now: int) -> None:
+        """Do nothing: it has no times."""
+
     def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
         """Return itself."""
         self.bound_times += 1

@@ -45,6 +45,7 @@ class RuleChain:
         known = {(rule.name, rule.content): rule for rule in previous.rules} if previous is not None else {}
         self.rules: tuple[Rule, ...] = tuple(known.get((rule.name, rule.content), rule) for rule in rules)
         self.seed = seed
+        self._begun = False
         self.guards = any(rule.action.guards for rule in self.rules)
         self._indexes: dict[tuple[int, ...], RuleIndex] = {}
         refuse_hidden(self.rules)
@@ -54,12 +55,22 @@ class RuleChain:
         """The rules as a rules file, for captures, passwords in URLs hidden; empty where there are none."""
         return mask_urls(to_toml(rule.table for rule in self.rules)) if self.rules else ""
 
+    def begin(self, now: int) -> None:
+        """Come into force: rules that are new count their time from here."""
+        self._begun = True
+        for rule in self.rules:
+            if rule.shared.since < 0:
+                rule.shared.since = now
+
     def bind(self, view: View, previous: ConnectionRules | None, now: int) -> RuleEngine:
         """Return the rules that apply to a connection.
 
-        Raises ConfigError when a rule selects by account and the server is too old to name it.
+        The first connection brings the time where nobody has called `begin`.  Raises ConfigError when a rule
+        selects by account and the server is too old to name it.
         """
         self._refuse_unknown_account(view)
+        if not self._begun:
+            self.begin(now)
         places = tuple(place for place, rule in enumerate(self.rules) if rule.selector.peer.admits(view))
         return RuleEngine(self.seed, self.index(places), view, previous, now)
 

@@ -8,7 +8,8 @@ Theory
    once, when it comes into force (frames of ours, a close), is returned by `due`.
 3. A rule loaded later is in force at once on the connections that are already open.  A window is counted from
    the start of the connection or, if that is later, from when the rule came into force on it; with `per =
-   "proxy"` from when the rule was loaded.
+   "proxy"`, and where its times begin with `+`, from when the rule came into force.  A connection that opens
+   when the window is over never meets the rule.
 4. A rule that is removed leaves nothing behind: its conditions end.
 """
 
@@ -65,31 +66,33 @@ class LinkRules:
         for rule in rules:
             if previous is not None and rule in previous._windows:
                 self._windows[rule] = previous._windows[rule]
-            elif not rule.selector.ops:
-                self._windows[rule] = self._window(states[rule], now)
-            else:
-                self._windows[rule] = None
-            window = self._windows[rule]
-            if window is not None and window.action.opening and previous is None:
+                continue
+            state = states[rule]
+            opening = _link_action(state).opening
+            # An open connection is not turned away, and does not count as one that was.
+            passed_over = rule.selector.ops or (opening and previous is not None)
+            self._windows[rule] = window = None if passed_over else self._window(state, now)
+            if window is not None and opening:
                 self._begin(window, now)
-                self.opening = window.action.opening
+                self.opening = opening
 
     def _window(self, state: RuleState, now: int) -> ActiveWindow | None:
         """Return the window of a rule about connections, None where its gate says no."""
-        # `between` sets the window; the gate must not refuse a window that opens later.
-        hit, gate = state.match(C2S, now), replace(state.rule.gate, between=None)
-        rule = state.rule
-        count = rule.shared if gate.per_proxy else state.counts[C2S]
+        hit, gate, between = state.match(C2S, now), state.rule.gate, state.rule.gate.between
+        count = state.rule.shared if gate.per_proxy else state.counts[C2S]
+        begins = count.since + between.start if between is not None else now
+        ends = None if between is None or between.end is None else count.since + between.end
+        if ends is not None and ends <= now:
+            return None
+        if not _link_action(state).opening:
+            # `between` sets the window; the gate must not refuse one that opens later.
+            gate = replace(gate, between=None)
         if not gate.admits(count, hit.m, state.key, now, hit.draws.draw, hit.direction.label):
             return None
-        between = rule.gate.between
-        begins = count.since + between[0] if between is not None else now
-        ends = None if between is None or between[1] is None else count.since + between[1]
         return self._limited(state, begins, ends, hit)
 
     def _limited(self, state: RuleState, begins: int, ends: int | None, hit: Hit) -> ActiveWindow:
-        action = state.action
-        assert isinstance(action, LinkAction)
+        action = _link_action(state)
         if action.lasts is not None:
             last = begins + action.lasts
             ends = last if ends is None else min(ends, last)
@@ -136,3 +139,8 @@ class LinkRules:
         direction = window.state.rule.selector.directions[0]
         self._fired.append(window.state.firing(direction, now, window.hit.m, delay=window.action.delay))
         return window.action.start(window.hit._replace(now=now))
+
+
+def _link_action(state: RuleState) -> LinkAction:
+    assert isinstance(state.action, LinkAction)
+    return state.action

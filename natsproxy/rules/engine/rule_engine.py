@@ -20,7 +20,7 @@ from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import ConnectionRules, Decision, FastPathFunction, LinkConditions, View
 from natsproxy.rules.model.gate import Count
 from natsproxy.rules.model.roles import PUBS, OpenRequests
-from natsproxy.rules.model.rule import Hit, Rule, Stage
+from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.seeded_random import Draws
 from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
@@ -104,11 +104,12 @@ class RuleEngine:
         if found is not None:
             found.rebind(self._view, self._seed)
             return found
-        # The first connection that binds it brings the time, which loading has not.
-        if rule.shared.since < 0:
-            rule.shared.since = now
-        counts = (Count(since=now), Count(since=now))
-        return RuleState(rule, rule.action.bind(self._view), counts, self._view, self._seed)
+        action, window = rule.action, rule.gate.between
+        # A connection that a rule may turn away has no age yet.
+        opening = isinstance(action, LinkAction) and action.opening
+        since = rule.shared.since if opening or (window is not None and window.since_rule) else now
+        counts = (Count(since=since), Count(since=since))
+        return RuleState(rule, action.bind(self._view), counts, self._view, self._seed)
 
     # -- for the session
 

@@ -70,7 +70,13 @@ GATE: Final = (
     Setting("first", values.count, None, "the first n matches"),
     Setting("after", values.natural, 0, "not the first n matches"),
     Setting("limit", values.count, None, "at most n firings"),
-    Setting("between", values.window, None, 'a time window, ["2s", "5s"], from the start of the connection'),
+    Setting(
+        "between",
+        values.window,
+        None,
+        'a time window, ["2s", "5s"], from the start of the connection; ["+2s", "+5s"]: from when the rule comes '
+        "into force",
+    ),
     Setting("only", values.firings, None, "exact firings: connection key to match numbers"),
     Setting("per", values.one_of("connection", "proxy"), "connection", "the scope of counts and times"),
 )

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from natsproxy.protocol.subjects import is_valid_strict
 from natsproxy.rules.model import seeded_random
+from natsproxy.rules.model.gate import Window
 from natsproxy.rules.model.rule import Convert
 from natsproxy.units import parse_duration, parse_size
 from natsproxy.wire.ops import BY_TOKEN, Direction, Op
@@ -170,14 +171,18 @@ def direction(value: Any) -> Direction:
     return Direction.S2C if one_of("c2s", "s2c")(value) == "s2c" else Direction.C2S
 
 
-def window(value: Any) -> tuple[int, int | None]:
-    """Read `["2s", "5s"]` or `["2s"]` (to the end); nanoseconds."""
+def window(value: Any) -> Window:
+    """Read `["2s", "5s"]`, `["2s"]` (to the end) or `["+2s", "+5s"]` (since the rule came into force)."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= 2:
         raise ValueError(f'must be a pair such as ["2s", "5s"], not {value!r}')
-    start, end = duration(value[0]), duration(value[1]) if len(value) == 2 else None
+    since_rule = [isinstance(time, str) and time.startswith("+") for time in value]
+    if any(since_rule) != all(since_rule):
+        raise ValueError(f"must have a + before both times or before none, not {value!r}")
+    times = [duration(time[1:] if plus else time) for time, plus in zip(value, since_rule, strict=True)]
+    start, end = times[0], times[1] if len(times) == 2 else None
     if end is not None and end <= start:
         raise ValueError(f"must end after it starts, not {value!r}")
-    return start, end
+    return Window(start, end, since_rule[0])
 
 
 def firings(value: Any) -> dict[str, frozenset[int]]:

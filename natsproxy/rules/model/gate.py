@@ -8,14 +8,15 @@ Theory
 2. All conditions of a gate must hold: `after` skips the first n, `first` takes n from there, `every` takes
    each n-th from there, `between` is a time window, `only` is an exact list, `probability` draws a random
    number, `limit` ends it after n firings (and counts the matches that the other conditions let through).
-3. Time is the age of the connection, or with `per = "proxy"` the age of the rule.
+3. Time is the age of the connection.  With `per = "proxy"`, and for a window whose times begin with `+`, it
+   is the age of the rule: the time since it came into force.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 
 @dataclass(slots=True)
@@ -27,13 +28,21 @@ class Count:
     fired: int = 0
 
 
+class Window(NamedTuple):
+    """A time window in ns; end: None for ever.  since_rule: from when the rule came into force."""
+
+    start: int
+    end: int | None
+    since_rule: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """The conditions of one rule; the default lets everything through.
 
-    probability: 0 to 1.  every, first, limit: counts from 1; after: from 0.  between: (start, end) in ns, end
-    None for ever.  only: connection key (maybe with a direction before it, "c2s app/1") -> the m that fire.
-    per_proxy: counts and times are the proxy's.
+    probability: 0 to 1.  every, first, limit: counts from 1; after: from 0.  only:
+    connection key (maybe with a direction before it, "c2s app/1") -> the m that fire.  per_proxy: counts and
+    times are the proxy's.
     """
 
     probability: float | None = None
@@ -41,7 +50,7 @@ class Gate:
     first: int | None = None
     after: int = 0
     limit: int | None = None
-    between: tuple[int, int | None] | None = None
+    between: Window | None = None
     only: Mapping[str, frozenset[int]] | None = field(default=None, hash=False)
     per_proxy: bool = False
 
@@ -85,13 +94,8 @@ class Gate:
         """Tell whether `between` holds at that age (ns)."""
         if self.between is None:
             return True
-        start, end = self.between
+        start, end, _ = self.between
         return start <= age and (end is None or age < end)
-
-    def next_change(self, age: int) -> int | None:
-        """Return the next age (ns) at which `between` opens or closes, None when it never does again."""
-        edges = () if self.between is None else self.between
-        return min((edge for edge in edges if edge is not None and edge > age), default=None)
 
     def describe(self) -> str:
         """Return the conditions in words, `always` for none."""
@@ -102,10 +106,11 @@ class Gate:
             (self.limit, "once at most" if self.limit == 1 else f"at most {self.limit} times"),
             (self.probability is not None, f"with probability {self.probability}"),
             (self.only is not None, "only the firings listed"),
-            (self.between is not None, f"at age {_window(self.between)}"),
         ]
         text = ", ".join(word for there, word in words if there)
-        return (text or "always") + (", counted over all connections" if self.per_proxy and text else "")
+        text += ", counted over all connections" if self.per_proxy and text else ""
+        window = [] if self.between is None else [_window(self.between, self.per_proxy)]
+        return ", ".join([text] * bool(text) + window) or "always"
 
 
 OPEN: Final = Gate()
@@ -117,8 +122,7 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _window(between: tuple[int, int | None] | None) -> str:
-    if between is None:
-        return ""
-    start, end = between
-    return f"{start / 1e9:g}s to {'the end' if end is None else f'{end / 1e9:g}s'}"
+def _window(between: Window, per_proxy: bool) -> str:
+    start, end, since_rule = between
+    times = f"{start / 1e9:g}s to {'the end' if end is None else f'{end / 1e9:g}s'}"
+    return f"{times} after it came into force" if since_rule or per_proxy else f"at age {times}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
@@ -12,6 +14,7 @@ from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import MS, FakeView, S, Wire
 
 PAUSE = '[[rules]]\nname = "p"\nkind = "pause"\n'
+OTHER = PAUSE.replace('"p"', '"other"')
 
 
 def test_a_firing_is_reported_once_over_all_binds() -> None:
@@ -35,6 +38,29 @@ def test_or_from_when_the_rule_was_loaded() -> None:
     chain.bind(FakeView(), None, 0)
     late = chain.bind(FakeView(ordinal=2), None, 2 * S)
     assert late.conditions(C2S, 2 * S)[0] == LinkConditions(paused=True)
+
+
+@pytest.mark.parametrize("lines", ['between = ["+2s", "+3s"]', 'between = ["2s", "3s"]\nper = "proxy"'])
+def test_or_from_when_the_rule_came_into_force_though_nobody_was_connected(lines: str) -> None:
+    chain = RuleChain(load(f"{PAUSE}{lines}\n", KINDS))
+    chain.begin(10 * S)
+    early = chain.bind(FakeView(), None, 11 * S)
+    assert early.conditions(C2S, 11 * S) == (None, 12 * S)
+    during = chain.bind(FakeView(ordinal=2), None, 12 * S)
+    assert during.conditions(C2S, 12 * S) == (LinkConditions(paused=True), 12 * S)
+    assert during.conditions(C2S, 13 * S)[0] is None
+    # The same rule in a new chain goes on, another one begins.
+    again = RuleChain(load(f"{PAUSE}{lines}\n{OTHER}{lines}\n", KINDS), previous=chain)
+    again.begin(20 * S)
+    assert [rule.shared.since for rule in again.rules] == [10 * S, 20 * S]
+
+
+def test_a_connection_that_opens_after_the_window_never_meets_the_rule() -> None:
+    chain = RuleChain(load('[[rules]]\nname = "c"\nkind = "close"\nbetween = ["+2s", "+3s"]\n', KINDS))
+    chain.begin(0)
+    during, late = chain.bind(FakeView(), None, 2 * S), chain.bind(FakeView(ordinal=2), None, 4 * S)
+    assert during.due(2 * S)[1] is not None
+    assert late.due(4 * S) == ([], None, None)
 
 
 def test_the_gate_of_a_link_is_asked_once_per_connection() -> None:

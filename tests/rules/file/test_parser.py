@@ -9,6 +9,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load, parse_rules
 from natsproxy.rules.file.serialize import to_toml
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.model.gate import Window
 from natsproxy.wire.ops import S2C
 
 GOOD = """
@@ -196,7 +197,8 @@ per = "proxy"
     assert selector.headers == ((b"X", "1"), (b"Y", None))
     assert (selector.peer.name, selector.peer.ordinal) == ("n", 3)
     assert (gate.probability, gate.every, gate.first, gate.after, gate.limit) == (0.5, 2, 3, 4, 5)
-    assert (gate.between, gate.only, gate.per_proxy) == ((10**9, None), {"app": frozenset({1, 2})}, True)
+    assert (gate.between, gate.per_proxy) == (Window(10**9, None), True)
+    assert gate.only == {"app": frozenset({1, 2})}
 
 
 def test_directions_follow_from_the_ops() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from natsproxy.rules.file import values
+from natsproxy.rules.model.gate import Window
 from natsproxy.wire.ops import Op
 
 
@@ -23,8 +24,9 @@ from natsproxy.wire.ops import Op
         (values.op, "pub", Op.PUB),
         (values.op, "+OK", Op.OK),
         (values.op, "err", Op.ERR),
-        (values.window, ["1s"], (10**9, None)),
-        (values.window, ["1s", "2s"], (10**9, 2 * 10**9)),
+        (values.window, ["1s"], Window(10**9, None)),
+        (values.window, ["1s", "2s"], Window(10**9, 2 * 10**9)),
+        (values.window, ["+0s", "+2s"], Window(0, 2 * 10**9, True)),
         (values.several(values.natural), 3, (3,)),
         (values.several(values.natural), [3, 4], (3, 4)),
         (values.firings, {"k": 3}, {"k": frozenset({3})}),
@@ -58,6 +60,9 @@ def test_valid_values_are_read(convert: Callable[[Any], Any], given: Any, expect
         (values.line, "a\r\nb"),
         (values.window, "1s"),
         (values.window, []),
+        (values.window, ["+1s", "2s"]),
+        (values.window, ["+2s", "+1s"]),
+        (values.window, ["+"]),
         (values.boolean, 1),
         (values.table(values.text), []),
         (values.above_zero(values.duration), 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproxy.rules.model.gate import OPEN, Count, Gate, ordinal
+from natsproxy.rules.model.gate import OPEN, Count, Gate, Window, ordinal
 
 
 def fired(gate: Gate, matches: int = 12, *, u: float = 0.5, key: str = "k") -> list[int]:
@@ -40,15 +40,13 @@ def test_conditions_add_up(gate: Gate, expected: list[int]) -> None:
 
 
 def test_a_window_is_half_open() -> None:
-    gate = Gate(between=(5, 9))
+    gate = Gate(between=Window(5, 9))
     assert [gate.in_time(age) for age in (4, 5, 8, 9)] == [False, True, True, False]
-    assert [gate.next_change(age) for age in (0, 5, 9)] == [5, 9, None]
-    assert Gate(between=(5, None)).next_change(5) is None
-    assert Gate(between=(5, None)).in_time(10**18)
+    assert Gate(between=Window(5, None)).in_time(10**18)
 
 
 def test_age_is_counted_from_when_counting_began() -> None:
-    assert Gate(between=(5, 9)).admits(Count(since=100, matched=1), 1, "k", 106, lambda: 0.5)
+    assert Gate(between=Window(5, 9)).admits(Count(since=100, matched=1), 1, "k", 106, lambda: 0.5)
 
 
 def test_the_open_gate_knows_that_it_is() -> None:
@@ -58,8 +56,12 @@ def test_the_open_gate_knows_that_it_is() -> None:
 
 def test_words() -> None:
     assert Gate().describe() == "always"
-    words = Gate(probability=0.5, every=2, per_proxy=True, between=(10**9, None)).describe()
-    assert words == "every 2nd, with probability 0.5, at age 1s to the end, counted over all connections"
+    second = 10**9
+    words = Gate(probability=0.5, every=2, between=Window(second, None)).describe()
+    assert words == "every 2nd, with probability 0.5, at age 1s to the end"
+    words = Gate(every=2, per_proxy=True, between=Window(second, 2 * second)).describe()
+    assert words == "every 2nd, counted over all connections, 1s to 2s after it came into force"
+    assert Gate(between=Window(0, second, since_rule=True)).describe() == "0s to 1s after it came into force"
     assert [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)] == [
         "1st",
         "2nd",
