@@ -1,8 +1,7 @@
-"""`natsproxy rules`: check a rules file, explain it for one frame, list the kinds of rules."""
+"""`natsproxy rules`: check a rules file, explain it for one frame, make rules of a recording."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from natsproxy.capture.format.records import Firing, Note
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.exits import CouldNotRun, FoundWrong
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.rules_list import list_words
 from natsproxy.config.build import read_text, rules_file, rules_in
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.protocol.connect import Connect
@@ -24,12 +24,12 @@ from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.explain import SERVER_ONLY, Explanation, SampleView, sample
 from natsproxy.rules.engine.explain import explain as explain_frame
-from natsproxy.rules.file.parser import GATE, IDENTITY, SELECTOR, load
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.file.serialize import exact_rules, to_toml
 from natsproxy.rules.file.values import direction as read_direction
 from natsproxy.rules.file.values import op as read_op
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.model.rule import Kind, Rule
+from natsproxy.rules.model.rule import Rule
 from natsproxy.rules.model.selector import SENDABLE, WITH_SUBJECT
 from natsproxy.wire.ops import Op
 
@@ -38,7 +38,7 @@ _FILE = click.argument("file", type=FilePath())
 
 @click.group()
 def rules() -> None:
-    """Check rules files, explain them for a frame, list the kinds of rules."""
+    """Check rules files, explain them for a frame, list what they may say."""
 
 
 def _text(file: Path) -> tuple[str, Path]:
@@ -235,52 +235,4 @@ def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:
     return tuple({rule.name: rule for chain in chains for rule in chain}.values())
 
 
-def _kinds(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in KINDS if name.startswith(incomplete)]
-
-
-@rules.command("list")
-@click.argument("kind", required=False, shell_complete=_kinds)
-@click.option("--short", is_flag=True, help="One line for each kind.")
-def list_kinds(kind: str | None, short: bool) -> None:
-    """List the kinds of rules, each with its settings and an example; with KIND only that one.
-
-    \b
-    natsproxy rules list
-    natsproxy rules list --short
-    natsproxy rules list latency
-    """
-    if kind is not None and kind not in KINDS:
-        near = difflib.get_close_matches(kind.lower(), KINDS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
-        raise CouldNotRun(f"there is no kind {kind!r}; {hint}")
-    listed = KINDS.values() if kind is None else [KINDS[kind]]
-    if short:
-        width = max(map(len, KINDS))
-        for one in listed:
-            click.echo(f"{one.name:<{width}}  {one.text}")
-        return
-    for number, one in enumerate(listed):
-        if number:
-            click.echo()
-        _show(one)
-    if kind is None:
-        click.echo("\nA rule has 'name' and 'kind', the settings of its kind, and any of these:")
-        _settings("selector", SELECTOR)
-        _settings("gate", GATE)
-
-
-def _show(kind: Kind) -> None:
-    click.echo(f"{kind.name}: {kind.text}")
-    _settings("settings", kind.settings)
-    gate = tuple(setting for setting in GATE if kind.gated)
-    selector = [setting.name for setting in SELECTOR if kind.selects is None or setting.name in kind.selects]
-    common = [setting.name for setting in IDENTITY] + selector + [setting.name for setting in gate]
-    click.echo(f"\nalso: {', '.join(common)}\n\nexample:\n{kind.example.rstrip()}")
-
-
-def _settings(title: str, settings: tuple[object, ...]) -> None:
-    click.echo(f"\n{title}:")
-    for setting in settings:
-        name, text = getattr(setting, "name", ""), getattr(setting, "text", "")
-        click.echo(f"  {name:<12} {text}")
+rules.add_command(list_words)

@@ -122,7 +122,7 @@ def completed(line: str) -> list[str]:
         ("natsproxy replay to-", ["to-client", "to-server"]),
         ("natsproxy run --record-o", ["--record-overflow"]),
         ("natsproxy run --advertise s", ["strip", "self"]),
-        ("natsproxy rules list la", ["latency"]),
+        ("natsproxy rules list la", ["lame_duck", "lasts", "latency"]),
         ("natsproxy capture cat x.ncap --op P", ["PUB", "PING", "PONG"]),
     ],
 )

@@ -9,8 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from natsproxy.cli import main
+from natsproxy.rules.file.keys import GATE, SELECTOR
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.model.roles import ROLES
 
 TEXT = """
 [[rules]]
@@ -172,11 +174,66 @@ def test_explain_refuses_a_bad_address(address: str, file: str) -> None:
     assert (result.exit_code, f"{address!r} is not an IP address" in result.output) == (2, True)
 
 
-def test_a_kind_that_is_nearly_right() -> None:
-    assert "there is no kind 'Latncy'; did you mean 'latency'?" in run("list", "Latncy").output
+KEYS = {setting.name: setting for setting in (*SELECTOR, *GATE)}
 
 
-def test_an_unknown_kind_is_reported() -> None:
-    result = run("list", "nothing")
+@pytest.mark.parametrize("name", [*KEYS, *ROLES])
+def test_every_key_and_role_is_listed_with_a_line_that_loads(name: str) -> None:
+    result = run("list", name)
+    assert (result.exit_code, result.output.startswith(f"{name}: ")) == (0, True)
+    line = result.output.split("example:\n", 1)[1]
+    (rule,) = load(f'[[rules]]\nname = "r"\nkind = "drop"\n{line}', KINDS)
+    assert (name in rule.table) is (name in KEYS)
+    assert name in KEYS or rule.selector.role is ROLES[name]
+    everything = run("list").output
+    text = KEYS[name].text if name in KEYS else ROLES[name].text
+    assert f"  {name:<12} " in everything
+    assert text in everything
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("selector", [setting.name for setting in SELECTOR]),
+        ("selectors", [setting.name for setting in SELECTOR]),
+        ("gate", [setting.name for setting in GATE]),
+        ("roles", list(ROLES)),
+        ("kinds", list(KINDS)),
+    ],
+)
+def test_a_sort_of_words_is_listed(word: str, names: list[str]) -> None:
+    lines = run("list", word, "--short").output.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == names
+    rows = list(map(json.loads, run("list", word, "--json").output.splitlines()))
+    assert [row["name"] for row in rows] == names
+    assert all(row["text"] and row["sort"] for row in rows)
+
+
+def test_the_values_of_a_key_and_the_settings_of_kinds() -> None:
+    for word, listed in (("role", ROLES), ("kind", KINDS)):
+        (row,) = map(json.loads, run("list", word, "--json").output.splitlines())
+        assert row["values"] == [{"name": name, "text": one.text} for name, one in listed.items()]
+    assert "\nvalues:\n  permissions  nats-server's" in run("list", "kind").output
+    assert "  HMSG         s2c" in run("list", "op").output
+    assert "of bandwidth: bytes per second" in run("list", "rate").output
+    assert "of bandwidth, slice, pause, swallow, stop_reading" in run("list", "lasts").output
+    assert run("list", "close").output.startswith("close: connections end")  # also a setting of error
+    (row,) = map(json.loads, run("list", "latency", "--json").output.splitlines())
+    assert [setting["name"] for setting in row["settings"]] == ["delay", "overtake"]
+    assert load(row["example"], KINDS)[0].kind == "latency"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("Latncy", "latency"), ("puback", "publish-ack"), ("selektor", "selectors"), ("betwen", "between")],
+)
+def test_a_word_that_is_nearly_right(word: str, hint: str) -> None:
+    result = run("list", word)
     assert result.exit_code == 2
-    assert "there is no kind 'nothing'" in result.output
+    assert f"there is no word {word!r} in rules; did you mean {hint!r}?" in result.output
+
+
+def test_an_unknown_word_is_reported() -> None:
+    result = run("list", "xyzzy")
+    assert result.exit_code == 2
+    assert "there is no word 'xyzzy' in rules; known: kinds, selectors, gates, roles" in result.output

@@ -22,68 +22,21 @@ from typing import Any, Final
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import collide, is_subset
-from natsproxy.rules.file import values
+from natsproxy.rules.file.keys import EVERYWHERE, GATE, IDENTITY, SELECTOR, keys_of
 from natsproxy.rules.file.reader import Place, RuleReader, unknown_word
 from natsproxy.rules.model.gate import OPEN, Gate
 from natsproxy.rules.model.roles import Role
-from natsproxy.rules.model.rule import REQUIRED, Convert, Kind, Rule, Setting
+from natsproxy.rules.model.rule import Kind, Rule
 from natsproxy.rules.model.selector import (
-    ANYBODY,
     MESSAGES,
     SENDABLE,
     WITH_SUBJECT,
-    Peer,
     Selector,
-    role_named,
 )
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 Expand = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Replaces a reference in a rule's table (to a capture) by values; raises ValueError about `delay`."""
-IDENTITY: Final = (
-    Setting("name", values.line, REQUIRED, "unique; names the rule in logs and captures, and seeds it"),
-    Setting("kind", values.text, REQUIRED, "the effect of the rule"),
-)
-SELECTOR: Final = (
-    Setting("direction", values.direction, None, '"c2s" or "s2c"; without it: both, as far as the ops go'),
-    Setting("op", values.several(values.op), None, "operations by their names on the wire"),
-    Setting("subject", values.several(values.pattern), None, "subject patterns, as the client writes them"),
-    Setting("unless", values.several(values.pattern), (), "subject patterns that are excepted"),
-    Setting("side", values.one_of("client", "server"), "client", "the side whose subjects are meant"),
-    Setting("queue", values.several(values.pattern), None, "queue names, wildcards allowed"),
-    Setting("header", values.table(values.line), {}, 'header names and shell patterns ("*": any value)'),
-    Setting("status", values.several(values.status), (), "status codes of HMSG"),
-    Setting("min_size", values.size, 0, "least payload, headers included"),
-    Setting("max_size", values.size, None, "most payload, headers included"),
-    Setting("role", lambda value: role_named(values.text(value)), None, "the part it plays in JetStream"),
-    Setting(
-        "client",
-        lambda value: _peer(value),
-        ANYBODY,
-        "name, user (as CONNECT says it, unless the proxy checks its clients), account, lang, version, "
-        "address, tls_subject, server, ordinal",
-    ),
-)
-GATE: Final = (
-    Setting("probability", values.probability, None, "how likely, 0 to 1, by the seeded random numbers"),
-    Setting("every", values.count, None, "each n-th match"),
-    Setting("first", values.count, None, "the first n matches"),
-    Setting("after", values.natural, 0, "not the first n matches"),
-    Setting("limit", values.count, None, "at most n firings"),
-    Setting(
-        "between",
-        values.window,
-        None,
-        'a time window, ["2s", "5s"], from the start of the connection; ["+2s", "+5s"]: from when the rule comes '
-        "into force",
-    ),
-    Setting("only", values.firings, None, "exact firings: connection key to match numbers"),
-    Setting("per", values.one_of("connection", "proxy"), "connection", "the scope of counts and times"),
-)
-
-
-EVERYWHERE: Final = {setting.name for setting in (*SELECTOR, *GATE)}
-"""The keys that have a meaning in rules of most kinds."""
 ONE_TABLE: Final = "each rule begins with [[rules]], in two pairs of brackets"
 """The error for `[rules]`."""
 NONE_NAMED: Final = "there are no rules in it: `rules = []` says that there are to be none"
@@ -162,28 +115,6 @@ def _parse_rule(reader: RuleReader, kinds: Mapping[str, Kind], expand: Expand | 
         raise reader.error_about(str(error)) from None
     where = reader.place.of(reader.index)
     return Rule(identity["name"], kind.name, selector, action, gate, dict(table), where)
-
-
-def keys_of(kind: Kind) -> list[Setting]:
-    """Return all keys that a rule of a kind may have."""
-    selector = [setting for setting in SELECTOR if kind.selects is None or setting.name in kind.selects]
-    return [*IDENTITY, *kind.settings, *selector, *(GATE if kind.gated else ())]
-
-
-_PEER: Final[dict[str, Convert]] = {"ordinal": values.count, "address": values.network}
-
-
-def _peer(value: Any) -> Peer:
-    table = values.table(lambda item: item)(value)
-    for key, item in table.items():
-        if key not in Peer._fields:
-            raise ValueError(f"has {key!r}: {unknown_word(key, list(Peer._fields))}")
-        try:
-            convert: Convert = _PEER.get(key, values.line)
-            convert(item)
-        except ValueError as error:
-            raise ValueError(f"has {key!r}, which {error}") from None
-    return Peer(**table)
 
 
 def _gate(found: dict[str, Any]) -> Gate:

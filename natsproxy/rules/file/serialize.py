@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from natsproxy.rules.file.parser import GATE
+from natsproxy.rules.file.keys import GATE
 from natsproxy.rules.model.rule import Rule
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

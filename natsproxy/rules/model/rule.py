@@ -150,12 +150,13 @@ REQUIRED: Final = object()
 
 
 class Setting(NamedTuple):
-    """A key of a rule: its converter, its default (REQUIRED for none) and its meaning."""
+    """A key of a rule: its converter, its default (REQUIRED for none), its meaning, and a line with it."""
 
     name: str
     convert: Convert
     default: Any
     text: str
+    example: str = ""
 
 
 @dataclass(frozen=True, slots=True)
