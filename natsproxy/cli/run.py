@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,13 +21,18 @@ from natsproxy.cli.paths import FilePath
 from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import Service
 from natsproxy.cli.supervision import Supervision
+from natsproxy.config.admin import admin_settings
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
 from natsproxy.config.identity import read_identity
 from natsproxy.config.options import OPTIONS
-from natsproxy.errors import Exit
+from natsproxy.config.settings import AdminSettings
+from natsproxy.errors import ConfigError, Exit
 from natsproxy.log import LogFile, logger
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.systemd import Notifier, passed_sockets
+
+if TYPE_CHECKING:  # it needs packages of an extra
+    from natsproxy.admin.http_server import HttpServer
 
 
 class _StrictCommand(click.Command):
@@ -113,6 +118,7 @@ def run(config: Path | None, **values: Any) -> None:
         proxy = Proxy(proxy_settings(values), sockets=passed_sockets(os.environ))
         supervision = Supervision(proxy, Notifier(os.environ), values["ready_file"], values["live_file"])
         supervision.prepare()
+        servers = _http_servers(admin_settings(values), proxy)
         service = Service(
             proxy,
             file,
@@ -121,13 +127,28 @@ def run(config: Path | None, **values: Any) -> None:
             watched=values["watch_files"],
             log_rate=values["log_rate"],
             identity=partial(read_identity, values) if proxy.settings.identity is not None else None,
-            supervision=supervision if supervision.wanted else None,
+            supervision=supervision if supervision.wanted or servers else None,
+            servers=servers,
         )
         service.load_rules()
         log = logger(file, values["log_format"], values["log_level"])
         run_with_signals(partial(service.run, log), *STOP, signal.SIGHUP)
     if service.stopped_at_once:
         raise SystemExit(Exit.STOPPED)
+
+
+def _http_servers(settings: AdminSettings, proxy: Proxy) -> dict[str, HttpServer]:
+    """Return the HTTP servers beside a proxy by their titles.  Raises ConfigError."""
+    if settings.monitor is None and settings.admin is None:
+        return {}
+    try:
+        from natsproxy.admin.managed import ManagedProxy
+        from natsproxy.admin.servers import http_servers
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("natsproxy"):
+            raise
+        raise ConfigError(f"monitor and admin need {error.name}: pip install 'natsproxy[admin]'") from None
+    return dict(http_servers(settings, ManagedProxy("main", proxy)))
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

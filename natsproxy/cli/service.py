@@ -6,7 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -21,6 +21,9 @@ from natsproxy.rules.file.parser import NONE_NAMED
 from natsproxy.rules.model.rule import Rule
 from natsproxy.session.identity import Identity
 
+if TYPE_CHECKING:  # it needs packages of an extra
+    from natsproxy.admin.http_server import HttpServer
+
 
 class Service:
     """A proxy with a log and signals.
@@ -28,6 +31,7 @@ class Service:
     config, rules: the files with its rules; a rules file wins.  watched: a change of these files, or of those
     of certificates and of the identity, loads them again.  supervision: tells others of the proxy.  log_rate:
     the most events that are logged in a second.  identity: reads the proxy's login and its users anew.
+    servers: HTTP servers beside the traffic, by their titles.
     stopped_at_once: True after a second signal ended it before it was drained.
     """
 
@@ -42,6 +46,7 @@ class Service:
         supervision: Supervision | None = None,
         log_rate: int = 0,
         identity: Callable[[], tuple[Identity | None, Mapping[str, bytes]]] | None = None,
+        servers: Mapping[str, HttpServer] | None = None,
     ) -> None:
         self._proxy = proxy
         self._file = file
@@ -49,6 +54,7 @@ class Service:
         self._rules = rules
         self._supervision = supervision
         self._identity = identity
+        self._servers = servers or {}
         of_rules = [file for file in (rules or config,) if file is not None]
         of_tls = proxy.settings.certificate_files()
         of_identity = proxy.settings.identity_files
@@ -90,6 +96,9 @@ class Service:
         proxy.subscribe(events)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._handle_signals, signals, log, nursery.cancel_scope)
+            for title, server in self._servers.items():
+                await nursery.start(server.serve)
+                log.info(f"{title} listens", url=server.url)
             listening = await nursery.start(proxy.serve)
             log.info(
                 "listening",

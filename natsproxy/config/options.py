@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from natsproxy.config.admin import ADMIN_OPTIONS
 from natsproxy.config.filter_options import FILTER_OPTIONS
 from natsproxy.config.option import (
     duration,
@@ -241,6 +242,7 @@ OPTIONS: Final = (
         metavar="SUBJECT=ACTION",
     ),
     *(replace(option, name=f"record-{option.name}") for option in FILTER_OPTIONS),
+    *ADMIN_OPTIONS,
     Option(
         "watch-files",
         values.boolean,

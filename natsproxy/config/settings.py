@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Any
 
-from natsproxy.addresses import Address
+from natsproxy.addresses import Address, is_ip
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.session.identity import Identity
 from natsproxy.units import KIB, MIB, SECOND, format_duration, format_size
@@ -65,6 +65,38 @@ class Listener(_Endpoint):
         networks = ",".join(map(str, self.proxy_protocol))
         # No super(): it does not know a class that was made anew for its slots.
         return _Endpoint.__str__(self) + (f"?proxy_protocol={networks}" if networks else "")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpListener:
+    """An address for HTTP: one of TCP, or the path of a unix socket.
+
+    cert, key: of its TLS, PEM; None for none.
+    """
+
+    address: Address | Path
+    cert: Path | None = None
+    key: Path | None = None
+
+    @property
+    def local(self) -> bool:
+        """True if only this machine reaches it."""
+        if isinstance(self.address, Path) or self.address.host == "localhost":
+            return True
+        return is_ip(self.address.host) and ip_address(self.address.host).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The HTTP servers beside a proxy; None for none.
+
+    token: that requests to the admin API must bring, "" for none.  hosts: further names of the admin API.
+    """
+
+    monitor: HttpListener | None = None
+    admin: HttpListener | None = None
+    token: str = field(default="", repr=False)
+    hosts: tuple[str, ...] = ()
 
 
 AUTO_FALLBACK = 50 * SECOND // 1000

@@ -1,0 +1,1 @@
+"""The admin API: it shows and changes proxies, connections, rules and captures."""

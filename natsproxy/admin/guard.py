@@ -1,0 +1,79 @@
+"""The guard of the admin API: it wants a token, and no page of another site.
+
+A browser on the same machine reaches loopback, so that any page which it shows could try: by a name that its
+owner lets point at 127.0.0.1 (`Host` tells), or by a form or script of its own (`Origin` tells).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse
+
+from natsproxy.addresses import split_host_port
+from natsproxy.admin.http_server import App
+from natsproxy.config.settings import HttpListener
+
+_LOCAL: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class Guard:
+    """An application that asks for the token, and refuses strangers, before another one.
+
+    token: "" for none.  hosts: further names under which clients reach the listener.  open_paths: those that
+    need no token.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        listener: HttpListener,
+        token: str = "",
+        hosts: Iterable[str] = (),
+        open_paths: Iterable[str] = (),
+    ) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._open = frozenset(open_paths)
+        self._unix = isinstance(listener.address, Path)
+        own = () if isinstance(listener.address, Path) else (listener.address.host,)
+        self._hosts = frozenset(host.lower() for host in (*_LOCAL, *own, *hosts))
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Answer a request, or refuse it."""
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, text = refusal
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        await JSONResponse({"error": text}, status, headers)(scope, receive, send)
+
+    def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if not self._unix:
+            host = split_host_port(headers.get(b"host", ""))[0].strip("[]").lower()
+            if host not in self._hosts:
+                return 421, f"this is not {host[:80] or 'nobody'}: name the host with --admin-host"
+            origin = headers.get(b"origin")
+            if origin is not None and not self._ours(origin, headers[b"host"], scope["scheme"]):
+                return 403, "pages of other sites may not use the admin API"
+        if self._token and scope["path"] not in self._open and not self._knows(headers):
+            return 401, "the token is missing or wrong: Authorization: Bearer TOKEN"
+        return None
+
+    @staticmethod
+    def _ours(origin: str, host: str, scheme: str) -> bool:
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        return (parts.scheme, parts.netloc.lower()) == (scheme, host.lower())
+
+    def _knows(self, headers: dict[bytes, str]) -> bool:
+        scheme, _, given = headers.get(b"authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)

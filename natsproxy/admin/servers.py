@@ -1,0 +1,30 @@
+"""The HTTP servers beside one proxy, as its settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from natsproxy.admin.api.app import OPEN_PATHS, admin_app
+from natsproxy.admin.guard import Guard
+from natsproxy.admin.http_server import HttpServer
+from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.monitor.app import monitor_app
+from natsproxy.config.settings import AdminSettings
+from natsproxy.events import Notice
+from natsproxy.net.clock import now_ns
+
+
+def http_servers(settings: AdminSettings, managed: ManagedProxy) -> Iterator[tuple[str, HttpServer]]:
+    """Yield the servers with their titles for the log.  Raises ConfigError for TLS that cannot be used.
+
+    A bug in an answer is an event of the proxy, which goes on.
+    """
+
+    def report(text: str) -> None:
+        managed.proxy.emit(Notice(now_ns(), None, "error", text))
+
+    if settings.monitor is not None:
+        yield "monitor", HttpServer(monitor_app(managed), settings.monitor, report)
+    if settings.admin is not None:
+        app = Guard(admin_app(managed), settings.admin, settings.token, settings.hosts, OPEN_PATHS)
+        yield "admin", HttpServer(app, settings.admin, report)

@@ -1,0 +1,30 @@
+"""An answer in pieces, which ends its source when the client leaves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from starlette.responses import StreamingResponse
+from starlette.types import Send
+
+
+class Streamed(StreamingResponse):
+    """An answer whose pieces come from an async generator.
+
+    starlette leaves the generator to the garbage collector, which trio takes for a mistake.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[str | bytes, None],
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(pieces, media_type=media_type, headers=headers)
+        self._pieces = pieces
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the pieces; close the generator at the end, whatever the end is."""
+        async with aclosing(self._pieces):
+            await super().stream_response(send)

@@ -1,0 +1,84 @@
+"""The HTTP servers beside a proxy: rows of the table in `options.py`, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from natsproxy.addresses import parse_address
+from natsproxy.config.identity import read_secret
+from natsproxy.config.option import host, path, secret
+from natsproxy.config.row import Option
+from natsproxy.config.settings import AdminSettings, HttpListener
+from natsproxy.errors import ConfigError
+from natsproxy.rules.file import values
+
+_UNIX: Final = "unix:"
+
+
+def http_listener(value: Any) -> HttpListener:
+    """Return the listener of HOST:PORT, with loopback for no host, or of unix:PATH."""
+    text = values.line(value)
+    if text.startswith(_UNIX):
+        return HttpListener(path(text.removeprefix(_UNIX)))
+    return HttpListener(parse_address(text, host="127.0.0.1", port=None, schemes=("http",)))
+
+
+ADMIN_OPTIONS: Final = (
+    Option(
+        "monitor",
+        http_listener,
+        None,
+        "Monitoring by HTTP, as nats-server's: /varz, /connz, /healthz, and /metrics.",
+        metavar="HOST:PORT",
+    ),
+    Option(
+        "admin",
+        http_listener,
+        None,
+        "The admin API by HTTP: on loopback or a unix socket, or else with a token and TLS.",
+        metavar="HOST:PORT|unix:PATH",
+    ),
+    Option(
+        "admin-token",
+        secret,
+        None,
+        "The token that the admin API asks for; env:NAME for a variable.",
+        metavar="FILE",
+    ),
+    Option("admin-tls-cert", path, None, "The certificate (chain) of the admin API, PEM.", metavar="FILE"),
+    Option("admin-tls-key", path, None, "Its private key; without it, in the same file.", metavar="FILE"),
+    Option(
+        "admin-host",
+        host,
+        None,
+        "A further name under which the admin API is reached.",
+        many=True,
+        metavar="HOST",
+    ),
+)
+
+
+def admin_settings(o: Mapping[str, Any]) -> AdminSettings:
+    """Return the settings of the HTTP servers from typed option values by `Option.key`.
+
+    Raises ConfigError for an admin API that strangers could use.
+    """
+    admin: HttpListener | None = o["admin"]
+    token = "" if o["admin_token"] is None else read_secret(o["admin_token"], "admin_token", _token)
+    if admin is None:
+        for name in ("admin_token", "admin_tls_cert", "admin_tls_key", "admin_host"):
+            if o[name]:
+                raise ConfigError(f"{name.replace('_', '-')} is for the admin API: it needs admin")
+    elif not admin.local and not (token and o["admin_tls_cert"]):
+        raise ConfigError("admin beyond loopback needs admin-token and admin-tls-cert")
+    if admin is not None:
+        admin = HttpListener(admin.address, o["admin_tls_cert"], o["admin_tls_key"])
+    return AdminSettings(o["monitor"], admin, token, tuple(o["admin_host"] or ()))
+
+
+def _token(text: str) -> str:
+    token = text.strip()
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError("must hold one word of at least 16 letters, digits and signs")
+    return token
