@@ -106,9 +106,8 @@ class Connections:
         self._closed = trio.Event()
 
     def swap(self, chain: Chain) -> None:
-        """Put a chain in force on all connections."""
+        """Put another chain in force on all connections."""
         self.chain = chain
-        chain.begin(now_ns())
         for relay in list(self.relays.values()):
             relay.swap(chain)
 

@@ -21,6 +21,7 @@ from natsproxy.capture.format import records
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Firing
+from natsproxy.net.clock import now_ns
 from natsproxy.net.connections import Connections
 from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept, local_address, open_listeners
@@ -95,7 +96,7 @@ class Proxy:
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             self._connections.upstreams.listening = self.listen
-            self._connections.swap(self.chain)
+            self.chain.begin(now_ns())
             try:
                 if self.settings.record is not None:
                     self.start_recording(self.settings.record)
@@ -218,6 +219,8 @@ class Proxy:
         if chain.guards and self.settings.unparsed == "pass":
             raise ConfigError('unparsed = "pass" is a way around rules that deny or rewrite: make it "close"')
         self._recording.record_rules(chain.text)
+        if self._background is not None:  # else `serve` puts it in force
+            chain.begin(now_ns())
         self._connections.swap(chain)
 
     async def barrier(self) -> None:

@@ -143,7 +143,7 @@ def test_check_and_explain_know_it(file: Path) -> None:
     assert CliRunner().invoke(rules_command, ["check", str(file)]).exit_code == 0
 
 
-async def test_a_reload_measures_anew_and_a_bad_capture_changes_nothing(file: Path) -> None:
+def test_a_reload_measures_anew_and_a_bad_capture_changes_nothing(file: Path) -> None:
     proxy = Proxy(ProxySettings())
     with LogFile() as log:
         service = Service(proxy, log, None, file)
