@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,51 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_explain_names_rule_gate_and_result(file: str) -> None:
-    result = run("explain", file, "--op", "PUB", "--subject", "orders.eu.1")
+    result = run("explain", file, "--op", "PUB", "--subject", "orders.eu.1", "--client-name", "shop")
     assert result.exit_code == 0
     assert "* slow (latency): hold for 250 ms (constant)\n    with probability 0.5" in result.output
     assert "  split (rewrite): it is about other connections" in result.output
+
+
+def test_explain_knows_roles_headers_and_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "acks.toml"
+    path.write_text(
+        '[[rules]]\nname = "lost"\nkind = "drop"\nrole = "publish-ack"\nsubject = "orders.>"\n'
+        '[[rules]]\nname = "big"\nkind = "drop"\nheader = { Region = "eu*" }\nmin_size = "1KiB"\n'
+        '[[rules]]\nname = "empty"\nkind = "drop"\nstatus = 503\n'
+    )
+    asked = [
+        ("--role publish-ack --subject orders.1", "* lost (drop): drop\n    always"),
+        ("--op MSG --subject _INBOX.1", "if it answers a publish on orders.> and its role is publish-ack"),
+        (
+            "--role publish-ack --subject other",
+            "  lost (drop): other frames: s2c MSG HMSG on orders.> that are",
+        ),
+        ("--subject a --header 'Region: eu-1'", "if it has 1024 bytes or more"),
+        ("--subject a --header 'Region: eu-1' --size 1KiB", "* big (drop): drop\n    always"),
+        ("--subject a --header 'Region: us' --size 1024", "No rule acts on HPUB a: it passes unchanged."),
+        ("--op PUB --subject a --payload hi", "No rule acts on PUB a: it passes unchanged."),
+        ("--subject _INBOX.1 --status '503 No Responders'", "* empty (drop): drop\n    always"),
+    ]
+    for words, expected in asked:
+        result = run("explain", str(path), *shlex.split(words))
+        assert result.exit_code == 0
+        assert expected in result.output, words
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--role puback", "must be a role, which 'puback' is not: did you mean 'publish-ack'?"),
+        ("--subject a --header X", "must be 'NAME: VALUE', not 'X'"),
+        ("--subject a --status 5", "must be a status code of three digits"),
+        ("--subject a --size much", "'much'"),
+    ],
+)
+def test_a_property_that_is_wrong(words: str, expected: str, file: str) -> None:
+    result = run("explain", file, *shlex.split(words))
+    assert result.exit_code == 2
+    assert expected in " ".join(result.output.split())
 
 
 def test_explain_gives_the_exact_denial(file: str) -> None:
@@ -166,6 +208,7 @@ def test_explain_for_an_address(address: str, acts: bool, tmp_path: Path) -> Non
     )
     result = run("explain", str(path), "--subject", "x", "--address", address)
     assert (result.exit_code, "* a (deny)" in result.output) == (0, acts)
+    assert "if its client has address 10.0.0.0/8" in run("explain", str(path), "--subject", "x").output
 
 
 @pytest.mark.parametrize("address", ["nonsense", "", "10.0.0.0/8", "localhost:1"])

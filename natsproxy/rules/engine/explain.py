@@ -1,30 +1,32 @@
 """The explanation of a frame: each rule's effect on it, in the order in which they run, without sending it.
 
-`natsproxy rules explain` prints it.  It uses the index that traffic uses, so the two cannot disagree; gates
-and probabilities are described in words only, since they depend on earlier frames.
+`natsproxy rules explain` prints it.
+
+Theory
+1. It uses the index that traffic uses, so the two cannot disagree.
+2. A rule does not act only if a known property of frame or connection contradicts it.  All others may act:
+   what is open (an unknown header, an earlier publish, the state of a subscription) is a condition.
+3. Gates are conditions in words only, since they depend on earlier frames.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
-from natsproxy.protocol.connect import Connect
-from natsproxy.protocol.info import Info
 from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.engine.explain_rewriting import explain_rewriting
 from natsproxy.rules.engine.rule_index import RuleIndex
+from natsproxy.rules.engine.sample import Explanation, Sample, SampleView, when
 from natsproxy.rules.interface import Subscription
-from natsproxy.rules.model.roles import PUBS
-from natsproxy.rules.model.rule import Hit, Rule, Stage
+from natsproxy.rules.model.roles import MSGS
+from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
 from natsproxy.rules.model.seeded_random import Draws, SeededRandom
+from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.verdicts import Deny, Drop
-from natsproxy.rules.rewriting.frames import FrameRewriter
-from natsproxy.rules.rewriting.subjects import Refused
-from natsproxy.wire import encode
-from natsproxy.wire.frames import Frame, Need
-from natsproxy.wire.ops import C2S, S2C, Direction, Op
-from natsproxy.wire.parse import frames
+from natsproxy.wire.frames import Need
+from natsproxy.wire.ops import C2S, S2C, Op
 
 SERVER_ONLY: Final = (
     "A message that permissions keep from one queue member goes to another on nats-server; here it is lost.",
@@ -35,147 +37,163 @@ SERVER_ONLY: Final = (
     "Rewriting is not isolation: inboxes and stream names are shared by all clients.",
 )
 """Abilities of the server that the proxy lacks, and its behaviour instead."""
+_HEADERS: Final = "it has headers"
 
 
-@dataclass
-class SampleView:
-    """A made-up connection to explain a frame for, as a `View`."""
-
-    connect: Connect = field(default_factory=Connect)
-    info: Info = field(default_factory=Info)
-    address: str = "127.0.0.1:0"
-    ordinal: int = 1
-    conn: int = 0
-    key: str = ""
-    verbose: bool = False
-    pedantic: bool = False
-    subs: dict[bytes, Subscription] = field(default_factory=dict)
-    subs_version: int = 0
-    tls_subject: str = ""
-
-    def count_sid(self, sid: bytes) -> None:
-        """Count nothing."""
-
-    def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
-        """Watch nothing."""
-
-    def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
-        """Watch nothing."""
-
-
-class Explanation(NamedTuple):
-    """One rule's effect: whether it acts, on which condition, and its result (or why it does not act)."""
-
-    rule: Rule
-    acts: bool
-    condition: str
-    result: str
-
-
-def sample(op: Op, subject: bytes, *, queue: bytes = b"", reply: bytes = b"") -> tuple[Direction, Frame]:
-    """Return a frame of an op and subject, and its direction."""
-    made = {
-        Op.PUB: lambda: encode.pub(subject, reply=reply),
-        Op.HPUB: lambda: encode.pub(subject, reply=reply, headers=b"NATS/1.0\r\n\r\n"),
-        Op.SUB: lambda: encode.sub(subject, b"1", queue),
-        Op.MSG: lambda: encode.msg(subject, b"1", reply=reply),
-        Op.HMSG: lambda: encode.msg(subject, b"1", reply=reply, headers=b"NATS/1.0\r\n\r\n"),
-        Op.UNSUB: lambda: encode.unsub(b"1"),
-        Op.INFO: lambda: encode.info(b"{}"),
-        Op.CONNECT: lambda: encode.connect(b"{}"),
-        Op.ERR: lambda: encode.err("Stale Connection"),
-    }
-    raw = made[op]() if op in made else op.label.encode() + b"\r\n"
-    direction = S2C if op in (Op.MSG, Op.HMSG, Op.INFO, Op.ERR, Op.OK) else C2S
-    return direction, next(frames(raw, direction))
-
-
-def explain(chain: RuleChain, view: SampleView, direction: Direction, frame: Frame) -> list[Explanation]:
+def explain(chain: RuleChain, view: SampleView, sample: Sample) -> list[Explanation]:
     """Return one explanation per rule, in the order of the stages."""
-    applying = tuple(place for place, rule in enumerate(chain.rules) if rule.selector.peer.admits(view))
-    index = chain.index(applying)
+    peers = {rule: view.conditions(rule.selector.peer) for rule in chain.rules}
+    index = chain.index(tuple(place for place, rule in enumerate(chain.rules) if peers[rule] is not None))
     found = [
         Explanation(rule, False, "", "it is about other connections")
-        for place, rule in enumerate(chain.rules)
-        if place not in applying
+        for rule, conditions in peers.items()
+        if conditions is None
     ]
-    chosen = {index.rules[direction][place] for place in index.candidates(direction, frame.op, frame.subject)}
-    ordered = sorted(index.everything, key=lambda rule: rule.action.stage, reverse=direction == S2C)
-    for rule in ordered:
-        if rule.action.stage == Stage.REWRITE:
-            continue
-        found.append(_explain_rule(rule, rule in chosen, direction, frame, view))
-    if index.rewriter is not None:
-        rewriting = _rewriting(index, index.rewriter, direction, frame)
-        found = [*rewriting, *found] if direction == S2C else [*found, *rewriting]
-    return found
+    subjects = _client_subjects(index, peers, sample)
+    candidates = _candidates(index, subjects, sample)
+    seen = replace(sample, frame=sample.frame._replace(subject=next(iter(subjects))))
+    for rule in sorted(index.everything, key=lambda one: one.action.stage, reverse=sample.direction == S2C):
+        if rule.action.stage != Stage.REWRITE:
+            found.append(_explain_rule(rule, candidates.get(rule), peers[rule] or [], seen, view))
+    rewriting = explain_rewriting(index, peers, sample)
+    return [*rewriting, *found] if sample.direction == S2C else [*found, *rewriting]
+
+
+def _candidates(index: RuleIndex, subjects: dict[bytes, str], sample: Sample) -> dict[Rule, list[str]]:
+    """Return the rules that op and subject select, and the conditions on which they do."""
+    direction, frame = sample.direction, sample.frame
+    ops = {frame.op: ""} if sample.twin is None else {frame.op: "", sample.twin: _HEADERS}
+    found: dict[Rule, list[str]] = {}
+    by_place = index.rules[direction]
+    for op, headers in ops.items():
+        chosen = [
+            {by_place[place] for place in index.candidates(direction, op, subject)} for subject in subjects
+        ]
+        for subject, rules in zip(subjects, chosen, strict=True):
+            for rule in rules:
+                open_subject = subjects[subject] if any(rule not in others for others in chosen) else ""
+                found.setdefault(rule, [text for text in (headers, open_subject) if text])
+    if direction == S2C and (MSGS >> frame.op) & 1:
+        for rule in index.requesting:
+            answered = _answers(index, rule, sample)
+            if answered is not None:
+                found[rule] = answered
+    return {rule: conditions for rule, conditions in found.items() if _on_its_side(index, rule, sample)}
+
+
+def _client_subjects(
+    index: RuleIndex, peers: dict[Rule, list[str] | None], sample: Sample
+) -> dict[bytes, str]:
+    """Return the subjects that the rules may see, and the condition of each."""
+    subject = sample.frame.subject
+    undone = None
+    if sample.direction == S2C and index.rewriter is not None and subject:
+        undone = index.rewriter.undo(subject)
+    if undone is None:
+        return {subject: ""}
+    if not peers[undone.rule]:
+        return {undone.subject: ""}
+    return {one: f"the client sees it as {one.decode(errors='replace')}" for one in (undone.subject, subject)}
+
+
+def _answers(index: RuleIndex, rule: Rule, sample: Sample) -> list[str] | None:
+    """Return the conditions on which a frame is an answer that a rule is about, None if it is none."""
+    role, selector = rule.selector.role, rule.selector
+    assert role is not None
+    if not selector.ops & role.ops or (sample.role is not None and not sample.role.requests):
+        return None
+    if sample.request:
+        return [] if rule in index.request_rules(sample.request) else None
+    but = f", but not {_listed(selector.unless)}" if selector.unless else ""
+    return [f"it answers a publish on {_listed(selector.subjects or role.requests or ())}{but}"]
+
+
+def _on_its_side(index: RuleIndex, rule: Rule, sample: Sample) -> bool:
+    """Tell whether a `side = "server"` rule selects the server's subject of the frame."""
+    if rule.selector.side != "server" or index.rewriter is None:
+        return True
+    subject = sample.frame.subject
+    return index.rewriter.selects(
+        rule.selector, index.rewriter.reply(subject) if sample.direction == C2S else subject
+    )
 
 
 def _explain_rule(
-    rule: Rule, chosen: bool, direction: Direction, frame: Frame, view: SampleView
+    rule: Rule, chosen: list[str] | None, peer: list[str], sample: Sample, view: SampleView
 ) -> Explanation:
-    if not rule.selector.ops:
-        return Explanation(rule, True, rule.gate.describe(), f"changes the link: {rule.action.describe()}")
-    if not chosen:
-        return Explanation(rule, False, "", "other frames: " + rule.selector.describe())
-    result = rule.action.describe()
-    if rule.action.stage == Stage.PERMISSION:
-        # A permission rule is asked: it draws no number, and its answer is the exact -ERR.
-        hit = Hit(direction, 0, 1, Draws(SeededRandom(0, rule.name, view.key, direction), 1), view)
-        verdict = rule.action.bind(view).act(frame, hit)
-        if verdict is None:
-            return Explanation(rule, False, "", "admits it")
-        if isinstance(verdict, Deny):
-            result = f"-ERR '{verdict.text}'"
-        elif isinstance(verdict, Drop):
-            result = "filtered: it is not delivered"
-    condition = rule.gate.describe()
-    if rule.selector.dynamic:
-        condition += ", if the frame's queue, size, headers, status and role match"
-    return Explanation(rule, True, condition, result)
+    selector, action = rule.selector, rule.action
+    conditional = isinstance(action, LinkAction) and action.lasting
+    lasting = conditional and sample.direction in selector.directions
+    if not selector.ops:
+        if conditional and not lasting:
+            return Explanation(rule, False, "", "other frames: " + selector.describe())
+        return Explanation(rule, True, when(rule, peer), f"changes the link: {action.describe()}")
+    open_parts = None if chosen is None else _open_parts(selector, sample, view)
+    if chosen is None or open_parts is None:
+        if lasting:
+            since = f"it comes after {selector.describe()}, while the rule is in force"
+            return Explanation(
+                rule, True, when(rule, [*peer, since]), f"changes the link: {action.describe()}"
+            )
+        return Explanation(rule, False, "", "other frames: " + selector.describe())
+    if selector.headers and open_parts:
+        chosen = [condition for condition in chosen if condition != _HEADERS]
+    conditions = [*peer, *chosen, *open_parts]
+    if action.stage == Stage.PERMISSION:
+        return _explain_permission(rule, conditions, sample, view)
+    return Explanation(rule, True, when(rule, conditions), action.describe())
 
 
-def _rewriting(
-    index: RuleIndex, rewriter: FrameRewriter, direction: Direction, frame: Frame
-) -> list[Explanation]:
-    rules = [rule for rule in index.everything if rule.action.stage == Stage.REWRITE]
-    if not frame.subject:
-        return []
+def _open_parts(selector: Selector, sample: Sample, view: SampleView) -> list[str] | None:
+    """Return the conditions on parts of the frame that are open, None where a known part contradicts."""
+    found = []
+    for part in selector.parts():
+        role, admitted = part.role, part.admits(sample.frame, view)
+        if role is not None and not role.on_subject(sample.frame.subject):
+            return None
+        if _decides(part, sample, admitted):
+            if not admitted:
+                return None
+        elif role is not None:
+            found.append(f"its role is {role.name}")
+        else:
+            found.append(f"it has {part.properties()}")
+    return found
+
+
+def _decides(part: Selector, sample: Sample, admitted: bool) -> bool:
+    """Tell whether the known properties of a frame decide on one part of a selector."""
+    role = part.role
+    if role is None:
+        named = ((part.queues, "queue"), (part.headers, "headers"), (part.statuses, "status"))
+        return next((name for there, name in named if there), "size") in sample.known
+    if sample.role is not None and sample.role.need > Need.LINE < role.need:
+        return True  # statuses and bodies of roles exclude one another
+    if role.need == Need.LINE:
+        return role.patterns is not None or role.requests is not None or "reply" in sample.known
+    if admitted and (sample.role is not None or (role.need == Need.HEADERS and "status" in sample.known)):
+        return True
+    return ("description" if role.need == Need.HEADERS else "body") in sample.known
+
+
+def _explain_permission(rule: Rule, conditions: list[str], sample: Sample, view: SampleView) -> Explanation:
+    """Ask a permission rule itself: it draws no number, and its answer is the exact -ERR."""
+    direction, frame = sample.direction, sample.frame
     if direction == S2C:
-        restored = rewriter.client_subject(frame.subject)
-        result = "" if restored == frame.subject else f"the client sees {_text(restored)}"
-        return [_explain_rewrite(rules, rewriter, frame, result)]
-    if frame.op == Op.SUB:
-        found = rewriter.subscribe(frame.subject)
-        if isinstance(found, Refused):
-            return [Explanation(found.rule, True, "always", "refused: the mapping covers it in part only")]
-        result = "" if found is None else f"becomes {_text(found.subject)}"
-        return [_explain_rewrite(rules, rewriter, frame, result)]
-    if not PUBS >> frame.op & 1:
-        return []
-    return [_explain_rewrite(rules, rewriter, frame, _destinations(rewriter, frame.subject))]
+        # The widest subscription: the filter of deliveries is at its strictest.
+        view = replace(view, subs={frame.sid: Subscription(frame.sid, b">", certain=False)})
+    hit = Hit(direction, 0, 1, Draws(SeededRandom(0, rule.name, view.key, direction), 1), view)
+    verdict = rule.action.bind(view).act(frame, hit)
+    if isinstance(verdict, Deny):
+        return Explanation(rule, True, when(rule, conditions), f"-ERR '{verdict.text}'")
+    if isinstance(verdict, Drop):
+        conditions = [*conditions, "its subscription reaches further than the permissions"]
+        return Explanation(rule, True, when(rule, conditions), "filtered: it is not delivered")
+    if frame.op == Op.HPUB and "headers" not in sample.known:
+        conditions = [*conditions, "its headers ask for a trace to a subject that is denied"]
+        return Explanation(rule, True, when(rule, conditions), rule.action.describe())
+    return Explanation(rule, False, "", "admits it")
 
 
-def _explain_rewrite(rules: list[Rule], rewriter: FrameRewriter, frame: Frame, result: str) -> Explanation:
-    rule = rewriter.deciding_rule(frame.subject) or rules[0]
-    return Explanation(
-        rule, bool(result), "always" if result else "", result or "leaves the subject as it is"
-    )
-
-
-def _destinations(rewriter: FrameRewriter, subject: bytes) -> str:
-    rule = rewriter.deciding_rule(subject)
-    if rule is None:
-        return ""
-    found = {rewriter.publish(subject, partial(_percent, percent)) for percent in range(100)}
-    return "becomes " + " or ".join(
-        sorted(_text(to.subject) if to.subject else "nothing (lost)" for to in found if to is not None)
-    )
-
-
-def _percent(percent: int, rule: Rule) -> float:
-    return percent / 100
-
-
-def _text(subject: bytes) -> str:
-    return subject.decode("utf-8", "replace")
+def _listed(patterns: Iterable[bytes]) -> str:
+    return ", ".join(pattern.decode(errors="replace") for pattern in patterns)

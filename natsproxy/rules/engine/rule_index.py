@@ -66,7 +66,10 @@ def _set(patterns: tuple[bytes, ...]) -> PatternSet[None]:
 
 
 class RuleIndex:
-    """The compiled rules of some connections.  Immutable but for its caches."""
+    """The compiled rules of some connections.  Immutable but for its caches.
+
+    requesting: the rules about answers, which an earlier request selects.
+    """
 
     def __init__(self, rules: tuple[Rule, ...], rewriter: FrameRewriter | None) -> None:
         self.rewriter = rewriter
@@ -77,8 +80,8 @@ class RuleIndex:
             tuple(sorted(framed, key=lambda rule: rule.action.stage)),
             tuple(sorted(framed, key=lambda rule: -rule.action.stage)),
         )
-        self._requesting = [rule for rule in framed if _waits_for_answers(rule)]
-        self.request_need = max((rule.need for rule in self._requesting), default=Need.NONE)
+        self.requesting = [rule for rule in framed if _waits_for_answers(rule)]
+        self.request_need = max((rule.need for rule in self.requesting), default=Need.NONE)
         per_rule = tuple(
             [self._wants(rule, direction) for rule in self.rules[direction]] for direction in Direction
         )
@@ -98,7 +101,7 @@ class RuleIndex:
         )
         self.alters_delivery = any(self._may_alter(rule) for rule in rules)
         self._request_table = _OpTable(
-            [(place, _request_clause(rule)) for place, rule in enumerate(self._requesting)]
+            [(place, _request_clause(rule)) for place, rule in enumerate(self.requesting)]
         )
         self._caches: tuple[dict[tuple[Op, bytes], tuple[int, ...]], ...] = ({}, {})
         self._request_cache: dict[bytes, frozenset[object]] = {}
@@ -114,13 +117,11 @@ class RuleIndex:
 
     def request_rules(self, subject: bytes) -> frozenset[object]:
         """Return the rules for which a PUB of this subject opens a request."""
-        if not self._requesting:
+        if not self.requesting:
             return frozenset()
         found = self._request_cache.get(subject)
         if found is None:
-            waiting = frozenset[object](
-                self._requesting[place] for place in self._request_table.find(subject)
-            )
+            waiting = frozenset[object](self.requesting[place] for place in self._request_table.find(subject))
             found = store(self._request_cache, subject, waiting, len(subject))
         return found
 
@@ -150,7 +151,7 @@ class RuleIndex:
     def _compile(self, direction: Direction, found: list[list[Clause]]) -> Interest:
         clauses = [clause for group in found for clause in group]
         if direction == C2S:
-            clauses += [_request_clause(rule) for rule in self._requesting]
+            clauses += [_request_clause(rule) for rule in self.requesting]
         if direction == C2S and self.alters_delivery:
             clauses.append(Clause(op_mask(Op.SUB), Need.LINE))
         if self.rewriter is not None:

@@ -64,7 +64,10 @@ class Answering(Action):
 
     def describe(self) -> str:
         """Return the answer in a few words."""
-        return f"answer {self.status} {self.description}".rstrip() if self.status else "answer with a message"
+        words = (
+            f"answer {self.status} {self.description}".rstrip() if self.status else "answer with a message"
+        )
+        return f"{words}, if its client waits for one"
 
 
 def listener(view: View, reply: bytes) -> bytes | None:

@@ -54,6 +54,7 @@ class LinkLatency(LinkAction):
     """Holds all bytes of a direction for the same time: runs of frames stay whole."""
 
     label = "hold"
+    lasting = True
 
     def __init__(self, delay: int) -> None:
         self.delay = delay

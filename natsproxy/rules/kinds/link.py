@@ -22,6 +22,8 @@ Change = Callable[[LinkConditions, Mapping[str, Any]], LinkConditions]
 class LinkCondition(LinkAction):
     """Puts a condition on a link as long as it is in force."""
 
+    lasting = True
+
     def __init__(self, label: str, change: Change, settings: Mapping[str, Any]) -> None:
         self.label = label
         self.settings = settings

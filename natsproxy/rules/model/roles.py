@@ -17,10 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from natsproxy.protocol.headers import build
 from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.jetstream import AckKind, ack_kind, parse_ack
 from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
+from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
@@ -36,7 +38,8 @@ class Role:
     """One row: the conditions on a frame.
 
     text: for people.  patterns: of its subject, None for any.  need: the part of the frame that `matches`
-    reads.  requests, unless: patterns of the PUBs whose answers it is about; None for roles without history.
+    reads.  example: a frame with the role, for `rules explain`.  requests, unless: patterns of the PUBs whose
+    answers it is about; None for roles without history.
     """
 
     name: str
@@ -46,16 +49,17 @@ class Role:
     patterns: tuple[bytes, ...] | None
     need: Need
     matches: Callable[[Frame], bool]
+    example: bytes
     requests: tuple[bytes, ...] | None = None
     unless: tuple[bytes, ...] = ()
 
     def admits(self, frame: Frame) -> bool:
         """Tell whether a frame of its ops and direction has the role."""
-        if self.patterns is not None and not any(
-            matches(pattern, frame.subject) for pattern in self.patterns
-        ):
-            return False
-        return self.matches(frame)
+        return self.on_subject(frame.subject) and self.matches(frame)
+
+    def on_subject(self, subject: bytes) -> bool:
+        """Tell whether frames of a subject may have the role."""
+        return self.patterns is None or any(matches(pattern, subject) for pattern in self.patterns)
 
 
 def _body_is(*starts: bytes) -> Callable[[Frame], bool]:
@@ -98,18 +102,106 @@ def is_publish_ack(frame: Frame) -> bool:
     return isinstance(found, dict) and ({"stream", "seq"} <= found.keys() or "error" in found)
 
 
+_ACK: Final = b"$JS.ACK.ORDERS.worker.1.7.7.1700000000000000000.0"
+_AGAIN: Final = b"$JS.ACK.ORDERS.worker.2.7.9.1700000000000000000.0"
+_INBOX: Final = b"_INBOX.example"
 _ROWS: Final = (
-    Role("ack", "an ack of a delivered message", C2S, PUBS, ACKS, Need.PAYLOAD, _is_ack),
-    Role("nak", "a negative ack", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"-NAK")),
-    Role("term", "an ack that ends redelivery", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"+TERM")),
-    Role("wpi", "work in progress", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"+WPI")),
-    Role("next", "an ack that pulls the next", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"+NXT")),
-    Role("api", "a JetStream API call", C2S, PUBS, API, Need.LINE, _any),
-    Role("pull", "a pull request", C2S, PUBS, PULLS, Need.LINE, _any),
-    Role("flow-reply", "an answer to flow control", C2S, PUBS, (b"$JS.FC.>",), Need.LINE, _any),
-    Role("delivery", "a message that wants an ack", S2C, MSGS, None, Need.LINE, _is_delivery),
-    Role("redelivery", "a message delivered again", S2C, MSGS, None, Need.LINE, _is_redelivery),
-    Role("heartbeat", "an idle heartbeat", S2C, op_mask(Op.HMSG), None, Need.HEADERS, _status(100, b"Idle")),
+    Role(
+        "ack",
+        "an ack of a delivered message",
+        C2S,
+        PUBS,
+        ACKS,
+        Need.PAYLOAD,
+        _is_ack,
+        encode.pub(_ACK, b"+ACK"),
+    ),
+    Role(
+        "nak", "a negative ack", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"-NAK"), encode.pub(_ACK, b"-NAK")
+    ),
+    Role(
+        "term",
+        "an ack that ends redelivery",
+        C2S,
+        PUBS,
+        ACKS,
+        Need.PAYLOAD,
+        _body_is(b"+TERM"),
+        encode.pub(_ACK, b"+TERM"),
+    ),
+    Role(
+        "wpi", "work in progress", C2S, PUBS, ACKS, Need.PAYLOAD, _body_is(b"+WPI"), encode.pub(_ACK, b"+WPI")
+    ),
+    Role(
+        "next",
+        "an ack that pulls the next",
+        C2S,
+        PUBS,
+        ACKS,
+        Need.PAYLOAD,
+        _body_is(b"+NXT"),
+        encode.pub(_ACK, b"+NXT"),
+    ),
+    Role(
+        "api",
+        "a JetStream API call",
+        C2S,
+        PUBS,
+        API,
+        Need.LINE,
+        _any,
+        encode.pub(b"$JS.API.INFO", reply=_INBOX),
+    ),
+    Role(
+        "pull",
+        "a pull request",
+        C2S,
+        PUBS,
+        PULLS,
+        Need.LINE,
+        _any,
+        encode.pub(b"$JS.API.CONSUMER.MSG.NEXT.ORDERS.worker", b"1", reply=_INBOX),
+    ),
+    Role(
+        "flow-reply",
+        "an answer to flow control",
+        C2S,
+        PUBS,
+        (b"$JS.FC.>",),
+        Need.LINE,
+        _any,
+        encode.pub(b"$JS.FC.ORDERS.worker.abcd"),
+    ),
+    Role(
+        "delivery",
+        "a message that wants an ack",
+        S2C,
+        MSGS,
+        None,
+        Need.LINE,
+        _is_delivery,
+        encode.msg(b"orders.new", b"1", reply=_ACK),
+    ),
+    Role(
+        "redelivery",
+        "a message delivered again",
+        S2C,
+        MSGS,
+        None,
+        Need.LINE,
+        _is_redelivery,
+        encode.msg(b"orders.new", b"1", reply=_AGAIN),
+    ),
+    Role(
+        "heartbeat",
+        "an idle heartbeat",
+        S2C,
+        op_mask(Op.HMSG),
+        None,
+        Need.HEADERS,
+        _status(100, b"Idle"),
+        encode.msg(_INBOX, b"1", headers=build((), code=b"100", description=b"Idle Heartbeat")),
+    ),
     Role(
         "flow-control",
         "a flow control request",
@@ -118,16 +210,27 @@ _ROWS: Final = (
         None,
         Need.HEADERS,
         _status(100, b"Flow"),
+        encode.msg(_INBOX, b"1", headers=build((), code=b"100", description=b"FlowControl Request")),
     ),
-    Role("no-responders", "a 503: no subscriber", S2C, op_mask(Op.HMSG), None, Need.HEADERS, _status(503)),
+    Role(
+        "no-responders",
+        "a 503: no subscriber",
+        S2C,
+        op_mask(Op.HMSG),
+        None,
+        Need.HEADERS,
+        _status(503),
+        encode.msg(_INBOX, b"1", headers=build((), code=b"503")),
+    ),
     Role(
         "publish-ack",
-        "the ack of a publish (`subject` is the publish's)",
+        "the ack of a publish; `subject` is that of the publish",
         S2C,
         MSGS,
         None,
         Need.PAYLOAD,
         is_publish_ack,
+        encode.msg(_INBOX, b"1", b'{"stream":"ORDERS","seq":7}'),
         requests=(b">",),
         unless=(b"$JS.>",),
     ),
@@ -139,6 +242,7 @@ _ROWS: Final = (
         None,
         Need.LINE,
         _any,
+        encode.msg(_INBOX, b"1", b'{"type":"io.nats.jetstream.api.v1.account_info_response"}'),
         requests=API,
     ),
     Role(
@@ -149,6 +253,7 @@ _ROWS: Final = (
         None,
         Need.LINE,
         _any,
+        encode.msg(b"orders.new", b"1", reply=_ACK),
         requests=PULLS,
     ),
 )

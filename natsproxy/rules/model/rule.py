@@ -130,6 +130,8 @@ class LinkAction(Action):
     """The delay in its firing (ns)."""
     opening: str = ""
     """The fate of a new connection (see `ConnectionRules.opening`), `""` to serve it."""
+    lasting: bool = False
+    """It puts conditions on the link (`apply`), and so acts on later frames as well."""
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Come into force with a frame."""

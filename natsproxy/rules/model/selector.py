@@ -16,6 +16,7 @@ Theory
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
@@ -75,6 +76,10 @@ class Peer(NamedTuple):
             (view.info.remote_account, self.account),
         )
         return all(glob is None or fnmatchcase(value, glob) for value, glob in wanted)
+
+    def words(self) -> list[str]:
+        """Return each condition in a few words."""
+        return [f"{key} {value}" for key, value in self._asdict().items() if value is not None]
 
 
 ANYBODY: Final = Peer()
@@ -163,22 +168,56 @@ class Selector:
             for name, glob in self.headers
         )
 
+    def parts(self) -> list[Selector]:
+        """Return the conditions that op and subject do not decide, each as a selector of its own."""
+        alone = [
+            Selector(queues=self.queues),
+            Selector(headers=self.headers),
+            Selector(statuses=self.statuses),
+            Selector(min_size=self.min_size, max_size=self.max_size),
+            Selector(role=self.role),
+        ]
+        return [part for part in alone if part.dynamic]
+
+    def properties(self) -> str:
+        """Return the words for queue, headers, status and size; empty for none."""
+        words = []
+        if self.queues is not None:
+            words.append(f"queue {_listed(self.queues)}")
+        for name, glob in self.headers:
+            words.append(f"header {name.decode('utf-8', 'replace')}: {'*' if glob is None else glob}")
+        if self.statuses:
+            words.append(f"status {' or '.join(map(str, self.statuses))}")
+        if self.min_size or self.max_size is not None:
+            most = "" if self.max_size is None else f" to {self.max_size}"
+            words.append(f"{self.min_size}{most} bytes{'' if most else ' or more'}")
+        return ", ".join(words)
+
     def describe(self) -> str:
         """Return the selector in a few words."""
         words = ["/".join(d.label for d in self.directions)]
         words.append(" ".join(op.label for op in Op if self.ops >> op & 1) or "connections")
         if self.subjects is not None:
-            words.append("on " + ", ".join(s.decode("utf-8", "replace") for s in self.subjects))
+            words.append(f"on {_listed(self.subjects)}")
         if self.unless:
-            words.append("but not " + ", ".join(s.decode("utf-8", "replace") for s in self.unless))
+            words.append(f"but not {_listed(self.unless)}")
         if self.role is not None:
             words.append(f"that are {self.role.name}")
-        wanted = [f"{key} {value}" for key, value in self.peer._asdict().items() if value is not None]
-        return " ".join(words) + (f" of clients with {', '.join(wanted)}" if wanted else "")
+        wanted = self.properties()
+        if wanted:
+            words.append(f"with {wanted}")
+        peer = ", ".join(self.peer.words())
+        return " ".join(words) + (f" of clients with {peer}" if peer else "")
+
+
+def _listed(patterns: tuple[bytes, ...]) -> str:
+    return ", ".join(pattern.decode("utf-8", "replace") for pattern in patterns)
 
 
 def role_named(name: str) -> Role:
-    """Return the role of that name.  Raises ValueError with the list of names."""
+    """Return the role of that name.  Raises ValueError with the nearest name, or all."""
     if name not in ROLES:
-        raise ValueError(f"must be a role ({', '.join(ROLES)}), not {name!r}")
+        near = get_close_matches(name, ROLES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else ", ".join(ROLES)
+        raise ValueError(f"must be a role, which {name!r} is not: {hint}")
     return ROLES[name]

@@ -53,7 +53,7 @@ MISTAKES = [
     (GOOD + 'op = "PING"\nsubject = "a"\n', r"r\.toml:10: .*op names an operation without a subject"),
     (GOOD + 'direction = "up"\n', r"direction must be 'c2s' or 's2c', not 'up'"),
     (GOOD + 'direction = "s2c"\nop = "PUB"\n', r"op never goes s2c"),
-    (GOOD + 'role = "ak"\n', r"role must be a role \(ack, "),
+    (GOOD + 'role = "ak"\n', "role must be a role, which 'ak' is not: did you mean 'nak'"),
     (GOOD + 'role = "ack"\nop = "MSG"\n', r"op contradicts the role 'ack'"),
     (GOOD + 'role = "ack"\ndirection = "s2c"\n', r"direction contradicts the role 'ack'"),
     (GOOD + 'between = ["2s", "1s"]\n', r"between must end after it starts"),
