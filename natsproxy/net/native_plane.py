@@ -1,16 +1,14 @@
 """The native plane on trio: one task steps it, and goes back to trio only where trio has something to do.
 
-trio charges some twenty microseconds for a round of its loop, as much as several requests cost here.  So a
-step goes on while trio has nothing to do: no task is ready (an instrument counts them), and no deadline is
-due.  It looks at trio's own epoll every 200 µs, and while it *lingers*: waits up to a millisecond for bytes.
+A step goes on while trio has nothing to do (`idle_loop.py`).  It looks at trio's own epoll every 200 µs, and
+while it *lingers*: waits up to a millisecond for bytes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from math import inf
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import trio
@@ -19,12 +17,12 @@ from natsproxy.net import _plane  # type: ignore[attr-defined, unused-ignore]
 from natsproxy.net._plane_py import PythonPlane
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
+from natsproxy.net.idle_loop import IdleLoop
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.plane_interface import Place, Rider
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 STEP = 1_000_000  # ns of a step where other tasks are ready
-UNBROKEN = 20_000_000  # ns of one where trio has nothing to do: records must not wait for their time limit
 LOOP = 2  # a step ended because trio's epoll has an event
 
 
@@ -91,16 +89,6 @@ class NativePlace:
         return self._connection.rest(C2S), self._connection.rest(S2C)
 
 
-class _Runnable(trio.abc.Instrument):
-    """Knows the tasks that are ready to run and have not run yet."""
-
-    def __init__(self) -> None:
-        self.tasks: set[trio.lowlevel.Task] = set()
-        # Bound methods of the set itself: trio calls them for each step of each task.
-        self.task_scheduled = self.tasks.add  # type: ignore[assignment, method-assign]
-        self.before_task_step = self.tasks.discard  # type: ignore[assignment, method-assign]
-
-
 class NativePlane:
     """Moves the bytes of all connections by one task."""
 
@@ -109,8 +97,7 @@ class NativePlane:
         self._plane = _plane.Plane(clock, record_room, record_most)
         self._plane.recorded = _nothing
         self._layered = PythonPlane(admission)
-        self._runnable = _Runnable()
-        self._loop, self._next_deadline = _loop_of_trio()
+        self._idle = IdleLoop()
         admission.on_change = self._admit
 
     def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Place:
@@ -131,41 +118,16 @@ class NativePlane:
 
     async def run(self) -> None:
         """Move bytes until cancelled."""
-        trio.lowlevel.add_instrument(self._runnable)
-        try:
+        with closing(self._plane), self._idle.watched():
             while True:
                 await trio.lowlevel.wait_readable(self._plane.fd)
-                spare = self._spare()
-                while found := self._plane.step(STEP, spare, self._loop):
-                    spare = self._spare()
+                spare = self._idle.spare()
+                while found := self._plane.step(STEP, spare, self._idle.fd):
+                    spare = self._idle.spare()
                     if found == LOOP or not spare:
                         await trio.lowlevel.checkpoint()
-                        spare = self._spare()
-        finally:
-            trio.lowlevel.remove_instrument(self._runnable)
-            self._plane.close()
-
-    def _spare(self) -> int:
-        """Return the time (ns) for which trio has nothing to do unless its epoll has an event."""
-        if self._runnable.tasks:
-            return 0
-        seconds = self._next_deadline() - trio.current_time()
-        return max(0, min(UNBROKEN, int(min(seconds, 1) * 1e9)))
+                        spare = self._idle.spare()
 
 
 def _nothing() -> None:
     return None
-
-
-def _loop_of_trio() -> tuple[int, Callable[[], float]]:
-    """Return the descriptor of trio's own epoll, and what tells the next deadline.
-
-    -1 and no time at all where this trio does not show them: then each step ends soon.
-    """
-    from trio._core import _run
-
-    try:
-        runner: Any = _run.GLOBAL_RUN_CONTEXT.runner
-        return int(runner.io_manager._epoll.fileno()), runner.deadlines.next_deadline
-    except AttributeError:
-        return -1, lambda: -inf

@@ -33,6 +33,26 @@ class Forward(NamedTuple):
 Action = Send | EndConnection | Forward
 
 
+def join_sends(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:
+    """Return the client and the bytes of each action, neighbouring sends as one; None ends a connection."""
+    if len(actions) == 1 and isinstance(actions[0], Send):  # nearly always
+        return [actions[0]]
+    made: list[tuple[int, bytes | Forward | None]] = []
+    pending: list[bytes] = []
+    for index, action in enumerate(actions):
+        if isinstance(action, Send):
+            pending.append(action.data)
+            following = actions[index + 1] if index + 1 < len(actions) else None
+            if not (isinstance(following, Send) and following.client_id == action.client_id):
+                made.append((action.client_id, b"".join(pending)))
+                pending = []
+        elif isinstance(action, EndConnection):
+            made.append((action.client_id, None))
+        else:
+            made.append((action.client_id, action))
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A recorded client frame near to a mismatch: its text, the difference, whether it was used.

@@ -7,7 +7,7 @@ to-client`, `natsproxy cassette run`, `natsproxy.testing` and the pytest plugin 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,13 +18,14 @@ from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.readers import Readers
 from natsproxy.replay.conversation.exchanges import Exchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
 from natsproxy.replay.conversation.recorded_conversation import WINDOW
 from natsproxy.replay.conversation.steps import events, stored_options
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.handshake import UNLIMITED
-from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
+from natsproxy.replay.server_playback.actions import Action, Forward, Mismatch, join_sends
 from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.replay.server_playback.playback import ServerPlayback, Unrecorded
 from natsproxy.replay.server_playback.upstream import Upstream
@@ -87,6 +88,7 @@ class CassetteServer:
         self._awaited_deadline: int | None = None  # the deadline that the timer waits for
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
+        self._readers: Readers | None = None
         self.failure: NatsproxyError | None = None
 
     # -- state
@@ -151,12 +153,15 @@ class CassetteServer:
             raise ConfigError(f"cannot listen on {self.address}: {error.strerror or error}") from None
         # Port 0 was chosen by the system, and clients need the number.
         self.address = Address(self.address.host, listeners[0].socket.getsockname()[1])
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._timer)
-            for listener in listeners:
-                nursery.start_soon(self._accept, listener, nursery)
-            task_status.started(self.address)
+        readers = self._readers = Readers(self._is_full, self._room)
+        with closing(readers):
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(readers.run)
+                nursery.start_soon(self._timer)
+                for listener in listeners:
+                    nursery.start_soon(self._accept, listener, nursery)
+                task_status.started(self.address)
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         async with listener:
@@ -193,14 +198,10 @@ class CassetteServer:
         self._notify()
 
     async def _read(self, client_id: int, leg: Leg) -> None:
+        assert self._readers is not None
         scanner = Scanner(C2S, EVERYTHING, buffer_limit=UNLIMITED, hold=UNLIMITED)
-        while True:
-            data = leg.try_receive()
-            if data is None:
-                await leg.wait_readable()
-                continue
-            if not data:
-                return
+
+        def received(data: bytes) -> bool:
             scanner.feed(data)
             frames: list[Frame] = []
             wrong = None
@@ -217,8 +218,16 @@ class CassetteServer:
             # The frames before the malformed one were played: nats-server handles them too.
             if isinstance(wrong, Malformed):
                 leg.write(encode.err("Unknown Protocol Operation"))
-                return
-            await self._room()
+                return False
+            return True
+
+        await self._readers.read(leg, received)
+
+    def _is_full(self) -> bool:
+        """Tell whether there may be bytes that nobody takes."""
+        return bool(self._full or self._upstreams) and (
+            self._full_client() is not None or self._full_upstream() is not None
+        )
 
     async def _room(self) -> None:
         """Wait while a client has not read the frames that it was sent: more input would cause more of them.
@@ -241,7 +250,7 @@ class CassetteServer:
     # -- actions of the machine
 
     def _perform(self, actions: list[Action]) -> None:
-        for client_id, data in _join_sends(actions):
+        for client_id, data in join_sends(actions):
             leg = self._legs.get(client_id)
             if leg is None:
                 continue
@@ -262,11 +271,18 @@ class CassetteServer:
             idle = not leg.backlog  # else a flush of it is running already
             leg.write(data)
             if idle and leg.backlog:
-                self._nursery.start_soon(_flush, leg)
+                self._nursery.start_soon(self._flush, client_id, leg)
             if leg.backlog > BACKLOG:
                 self._full.add(client_id)
         except LegLost:
             self._scopes[client_id].cancel()
+
+    async def _flush(self, client_id: int, leg: Leg) -> None:
+        try:
+            await leg.flush()
+        except LegLost:
+            if client_id in self._scopes:
+                self._scopes[client_id].cancel()
 
     def _end_connection(self, client_id: int) -> None:
         self._legs[client_id].finish()  # half-closed first: the frames sent before still arrive
@@ -320,30 +336,3 @@ class CassetteServer:
             except NatsproxyError as error:
                 self.failure = error
             self._notify()
-
-
-def _join_sends(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]]:
-    """Return the actions with neighbouring sends of one connection as one."""
-    if len(actions) == 1 and isinstance(actions[0], Send):  # nearly always
-        return [actions[0]]
-    made: list[tuple[int, bytes | Forward | None]] = []
-    pending: list[bytes] = []
-    for index, action in enumerate(actions):
-        if isinstance(action, Send):
-            pending.append(action.data)
-            following = actions[index + 1] if index + 1 < len(actions) else None
-            if not (isinstance(following, Send) and following.client_id == action.client_id):
-                made.append((action.client_id, b"".join(pending)))
-                pending = []
-        elif isinstance(action, EndConnection):
-            made.append((action.client_id, None))
-        else:
-            made.append((action.client_id, action))
-    return made
-
-
-async def _flush(leg: Leg) -> None:
-    try:
-        await leg.flush()
-    except LegLost:
-        leg.close()
