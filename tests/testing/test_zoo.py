@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path as File
+from typing import Any
 
 import pytest
 import trio
 
 from natsproxy.protocol import headers
+from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -26,19 +28,19 @@ Change = tuple[bytes, str]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> File:
     """The folder of the captures."""
     return tmp_path_factory.mktemp("zoo")
 
 
 @pytest.fixture(scope="module")
-def printed(folder: Path) -> dict[str, str]:
+def printed(folder: File) -> dict[str, str]:
     """The output of each program while it was recorded."""
     return trio.run(record, available(), folder)
 
 
 @pytest.fixture(scope="module")
-def played(folder: Path, printed: dict[str, str]) -> dict[str, Played]:
+def played(folder: File, printed: dict[str, str]) -> dict[str, Played]:
     """Each program, played once."""
     return trio.run(play, list(printed), folder)
 
@@ -62,7 +64,7 @@ def test_a_program_plays(name: str, printed: dict[str, str], played: dict[str, P
 
 
 @pytest.mark.long
-def test_programs_play_twenty_times_under_load(folder: Path, printed: dict[str, str]) -> None:
+def test_programs_play_twenty_times_under_load(folder: File, printed: dict[str, str]) -> None:
     """In fresh processes; two plays of everything at once are the load."""
 
     async def twice() -> None:
@@ -117,14 +119,35 @@ def _members(name: str, frame: Frame) -> Iterator[Change]:
     except ValueError:
         yield _pub(frame, body=frame.body + b" or so"), "body"
         return
-    volatile = ["mtime", "nuid"] if frame.subject.startswith(b"$O.") else []
-    ignored = volatile + [
-        str(place).partition("/")[2] for place in OPTIONS.get(name, {}).get("ignore_json", ())
-    ]
-    for member, value in body.items() if isinstance(body, dict) else ():
-        if member not in ignored and isinstance(value, str | int | float):
+    volatile = {"mtime", "nuid"} if frame.subject.startswith(b"$O.") else set()
+    given = OPTIONS.get(name, {}).get("ignore_json", ())
+    ignored = {"/" + str(place).partition("/")[2] for place in given}
+    for path, value in _leaves(body):
+        place = pointer_text(path)
+        if not (volatile.intersection(path) or place in ignored):
             changed = f"{value} or so" if isinstance(value, str) else -7
-            yield _pub(frame, body=json.dumps({**body, member: changed}).encode()), f"/{member}"
+            yield _pub(frame, body=json.dumps(_replaced(body, path, changed)).encode()), place
+
+
+def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the members of a JSON value that hold no others, at any depth."""
+    if isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, entry in entries:
+            yield from _leaves(entry, (*path, str(key)))
+    elif path:
+        yield path, value
+
+
+def _replaced(value: Any, path: Path, changed: Any) -> Any:
+    """Return a JSON value with another one at a path."""
+    if not path:
+        return changed
+    first, rest = path[0], path[1:]
+    if isinstance(value, dict):
+        return {**value, first: _replaced(value[first], rest, changed)}
+    at = int(first)
+    return [*value[:at], _replaced(value[at], rest, changed), *value[at + 1 :]]
 
 
 def _differences(machine: ServerPlayback) -> list[str]:
@@ -133,7 +156,7 @@ def _differences(machine: ServerPlayback) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_change_is_caught_and_named(name: str, folder: Path, played: dict[str, Played]) -> None:
+def test_a_change_is_caught_and_named(name: str, folder: File, played: dict[str, Played]) -> None:
     """Of one publish, one header, one member: in each frame, each alone."""
     told = _one(name, played).told
     assert retell(name, folder, told).mismatches == []
@@ -148,7 +171,7 @@ def test_a_change_is_caught_and_named(name: str, folder: Path, played: dict[str,
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_forgotten_publish_is_named(name: str, folder: Path, played: dict[str, Played]) -> None:
+def test_a_forgotten_publish_is_named(name: str, folder: File, played: dict[str, Played]) -> None:
     told = _one(name, played).told
     repeated = OPTIONS.get(name, {}).get("repeat")
     for at, frame in _publishes(told):
@@ -159,7 +182,7 @@ def test_a_forgotten_publish_is_named(name: str, folder: Path, played: dict[str,
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_version_with_another_header_plays(name: str, folder: Path, played: dict[str, Played]) -> None:
+def test_a_version_with_another_header_plays(name: str, folder: File, played: dict[str, Played]) -> None:
     """A trace header as it is, any other one when it is ignored."""
     told = _one(name, played).told
     for header, options in ((b"tracestate", {}), (b"X-Version", {"ignore_headers": "X-Version"})):
@@ -171,7 +194,7 @@ def test_a_version_with_another_header_plays(name: str, folder: Path, played: di
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_version_that_swaps_two_publishes_plays(name: str, folder: Path, played: dict[str, Played]) -> None:
+def test_a_version_that_swaps_two_publishes_plays(name: str, folder: File, played: dict[str, Played]) -> None:
     """Two neighbours on different subjects, of which neither is answered."""
     told = _one(name, played).told
     alone = {at: frame for at, frame in _publishes(told) if not frame.reply}
