@@ -50,7 +50,11 @@ def pub(subject: bytes, body: bytes = b"", *, reply: bytes = b"", headers: bytes
 
 def msg(subject: bytes, sid: bytes, body: bytes = b"", *, reply: bytes = b"", headers: bytes = b"") -> bytes:
     """Return a MSG, or an HMSG where there are headers."""
-    return message(Op.HMSG if headers else Op.MSG, subject, sid=sid, reply=reply, headers=headers, body=body)
+    to = b"%b %b %b" % (subject, sid, reply) if reply else b"%b %b" % (subject, sid)
+    if not headers:
+        return b"MSG %b %d\r\n%b\r\n" % (to, len(body), body)
+    size = len(headers)
+    return b"HMSG %b %d %d\r\n%b%b\r\n" % (to, size, size + len(body), headers, body)
 
 
 def sub(subject: bytes, sid: bytes, queue: bytes = b"") -> bytes:

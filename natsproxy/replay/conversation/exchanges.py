@@ -10,13 +10,13 @@ import heapq
 import itertools
 import re
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.causes import Timing
-from natsproxy.replay.conversation.identifier_map import masked
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
 from natsproxy.replay.conversation.polls import Consumer, Kind
 from natsproxy.replay.conversation.queues import Queues
 from natsproxy.wire.frames import Frame
@@ -27,6 +27,7 @@ _POLLS_KEPT: Final = 1000
 _POLLS_OF_A_KEY: Final = 8
 _NEXT: Final = 16  # exchanges in whose order clients may be wrong without a cost
 _SHAPED: Final = 4096  # bytes of a payload
+_TRANSLATED: Final = 64 << 10  # bytes of a payload
 _GENERATED: Final = re.compile(rb"[0-9A-Za-z_:+./-]{13,}")
 Key = tuple[Op, bytes]
 Place = bytes | Consumer
@@ -47,7 +48,7 @@ class Exchange:
 
     kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  live_frame: the
     frame that matched it, kept where copies of it were delivered.  answers: of a READ that has happened.
-    shape: see `shape_of`, once it was needed.
+    key, exact: see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.
     """
 
     seq: int
@@ -59,7 +60,13 @@ class Exchange:
     matched: int | None = None
     live_frame: Frame | None = None
     answers: list[Frame] = field(default_factory=list)
+    key: Key = field(init=False)
+    exact: int = field(init=False)
     shape: int | None = None
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.frame)
+        self.exact = exact_key(self.key[0], self.frame.subject, self.frame.body)
 
 
 class Answered(NamedTuple):
@@ -78,7 +85,7 @@ class Effect:
     due: the time from which it may be sent (ns), None while it waits.  offset: ns after its last cause, for a
     timed one.  stream, pulled: see `Cause`.  origin: the publish that it is a copy of, if it is one.  to: the
     client that sent the request, where it plays another connection.  read: answers a READ, so that nobody
-    misses it.
+    misses it.  queue: see `queue_key`.
     """
 
     seq: int
@@ -95,6 +102,10 @@ class Effect:
     to: Answered | None = None
     pulled: Consumer | None = None
     read: bool = False
+    queue: QueueKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = queue_key(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,13 +142,15 @@ class RecordedConnection:
         """The client name of its CONNECT."""
         return self.connect.name if self.connect is not None else ""
 
-    def candidates(self, frame: Frame, *, any_subject: bool = False) -> Iterator[Exchange]:
+    def candidates(
+        self, frame: Frame, identifiers: IdentifierMap, *, any_subject: bool = False
+    ) -> Iterator[Exchange]:
         """Yield the exchanges that a live frame may match, in recorded order; equal ones first.
 
-        An equal one goes before one that would teach that an identifier stands for another one.
-        any_subject: the subjects of applications need not agree.
+        Those are equal as they are, or with the known identifiers; they go before one that would teach that
+        an identifier stands for another one.  any_subject: the subjects of applications need not agree.
         """
-        exact = self.exact.get(exact_key(frame), ())
+        exact = self._equal(frame, identifiers)
         yield from exact
         key = key_of(frame)
         others: Iterable[Exchange] = self.exchanges.get(key, ())
@@ -157,15 +170,23 @@ class RecordedConnection:
                 later.append(exchange)
         yield from later
 
+    def _equal(self, frame: Frame, identifiers: IdentifierMap) -> Collection[Exchange]:
+        op, subject, body = _kind(frame.op), frame.subject, frame.body
+        found = self.exact.get(exact_key(op, subject, body))
+        if found is None and len(body) <= _TRANSLATED:
+            subject, body = identifiers.to_recorded(subject), identifiers.to_recorded(body)
+            found = self.exact.get(exact_key(op, subject, body))
+        return found or ()
+
     def inbox(self, subject: bytes) -> Exchange | None:
         """Return the recorded subscription to an inbox."""
-        known = self.exact.get(hash((subject, b"")), ())
+        known = self.exact.get(exact_key(Op.SUB, subject, b""), ())
         return next((one for one in known if one.kind is Kind.INBOX and one.frame.subject == subject), None)
 
     def put(self, exchange: Exchange) -> None:
         """Add an exchange behind the others, or back in its place among them."""
-        self.exchanges.put(key_of(exchange.frame), exchange)
-        self.exact.put(exact_key(exchange.frame), exchange)
+        self.exchanges.put(exchange.key, exchange)
+        self.exact.put(exchange.exact, exchange)
         if exchange.kind is Kind.CHANGE:
             self.unused += 1
             # When a client acknowledges says nothing about its next request.
@@ -180,14 +201,13 @@ class RecordedConnection:
 
     def take(self, exchange: Exchange) -> None:
         """Count an exchange as used."""
-        key = key_of(exchange.frame)
-        self.exchanges.take(key, exchange)
-        self.exact.take(exact_key(exchange.frame), exchange)
+        self.exchanges.take(exchange.key, exchange)
+        self.exact.take(exchange.exact, exchange)
         if exchange.kind is Kind.CHANGE:
             self.unused -= 1
         elif exchange.kind is not Kind.INBOX:
-            self.polls.setdefault(key, deque(maxlen=_POLLS_OF_A_KEY)).append(exchange)
-            self.polls.move_to_end(key)
+            self.polls.setdefault(exchange.key, deque(maxlen=_POLLS_OF_A_KEY)).append(exchange)
+            self.polls.move_to_end(exchange.key)
             if len(self.polls) > _POLLS_KEPT:
                 self.polls.popitem(last=False)
 
@@ -203,12 +223,16 @@ def key_of(frame: Frame) -> Key:
 
     PUB and HPUB are one kind: a header may be one that does not count.
     """
-    return Op.PUB if frame.op == Op.HPUB else frame.op, masked(frame.subject)
+    return _kind(frame.op), masked(frame.subject)
 
 
-def exact_key(frame: Frame) -> int:
+def _kind(op: Op) -> Op:
+    return Op.PUB if op is Op.HPUB else op
+
+
+def exact_key(kind: Op, subject: bytes, body: bytes) -> int:
     """Return the look-up key of frames that are equal, but for their replies and headers."""
-    return hash((frame.subject, frame.body))
+    return hash((kind, subject, body))
 
 
 def shape_of(frame: Frame) -> int:

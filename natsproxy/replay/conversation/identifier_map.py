@@ -122,14 +122,14 @@ class IdentifierMap:
 
     def learn(self, lesson: Lesson) -> None:
         """Add the pairs of a comparison whose frames agree."""
-        self._times |= lesson.times
         for place, recorded, live in lesson.places if len(self.learned) < _PLACES else ():
             where = _ENTRY.sub("/*", f"{lesson.subject} {place}")
             self.learned.setdefault(where, Learned(where, recorded, live))
-        for recorded, live in lesson.live.items():
-            self._live[recorded] = live
-            self._recorded[live] = recorded
-        self._bound()
+        if lesson.live or lesson.times:
+            self._times |= lesson.times
+            self._live |= lesson.live
+            self._recorded |= lesson.recorded
+            self._bound()
 
     def _bound(self) -> None:
         while len(self._live) > self._limit:
@@ -205,7 +205,8 @@ class IdentifierMap:
 
     def same(self, text: bytes, new: Lesson) -> bool:
         """Tell whether a text that both frames have agrees: no identifier in it stands for another one."""
-        return all(self._same(word, new) for word in words(text))
+        found = words(text)
+        return not found or all(self._same(word, new) for word in found)
 
     def _same(self, word: bytes, new: Lesson) -> bool:
         if self._live.get(word) is not None or word in new.live:
@@ -244,7 +245,7 @@ class IdentifierMap:
         All tokens of an inbox are generated, whatever `learn` says.  reply: so is one behind an identifier.
         """
         inbox = recorded.startswith(INBOX) and live.startswith(INBOX)
-        if recorded == live and not inbox and self.same(recorded, new):
+        if self._live.get(recorded) == live if inbox else recorded == live and self.same(recorded, new):
             return 0
         ours, theirs = recorded.split(b"."), live.split(b".")
         consumers = _CONSUMERS in recorded
@@ -260,7 +261,11 @@ class IdentifierMap:
                 agree = self.unify(a, b, new, place and place % (at + 1), learn=learn)
             if not agree:
                 return at + 1
-        return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1
+        if len(ours) != len(theirs):
+            return min(len(ours), len(theirs)) + 1
+        if inbox and ours[-1] not in _WILD:
+            new.live[recorded], new.recorded[live] = live, recorded
+        return 0
 
     def _behind_identifier(self, ours: list[bytes], theirs: list[bytes], at: int, reply: bool) -> bool:
         """Tell whether a token belongs to the identifier before it: in a reply, or known as its part."""
@@ -271,14 +276,16 @@ class IdentifierMap:
 
     def to_live(self, text: bytes) -> bytes:
         """Return a recorded subject or text with the live values in it; unknown ones are kept."""
-        if not self._live and not self._times:
-            return text
+        found = self._live.get(text)
+        if found is not None or not (self._live or self._times):
+            return found or text
         return _RUN.sub(lambda run: _translated(run[0], self._live, self._times), text)
 
     def to_recorded(self, text: bytes) -> bytes:
         """Return a live subject or text with the recorded values in it; unknown ones are kept."""
-        if not self._recorded:
-            return text
+        found = self._recorded.get(text)
+        if found is not None or not self._recorded:
+            return found or text
         return _RUN.sub(lambda run: _translated(run[0], self._recorded, {}), text)
 
     def keep_literal(self, text: bytes) -> None:
@@ -286,6 +293,8 @@ class IdentifierMap:
 
         A client that was sent the recorded text knows them under their recorded names.
         """
+        if text in self._live or text in self._recorded:
+            return
         if text.startswith(INBOX):
             tokens = text.split(b".")
             found = [_keys(tokens, tokens, at)[0] for at in range(1, len(tokens))]

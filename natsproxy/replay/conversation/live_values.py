@@ -12,7 +12,8 @@ from typing import Final
 
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 
-_SHORTEST: Final = 8  # no shorter text holds an identifier, an inbox or a time
+SHORTEST: Final = 8
+"""No shorter text holds an identifier, an inbox or a time."""
 _LONGEST: Final = 64 << 10
 _LONGEST_JSON: Final = 1 << 20
 _STORED: Final = b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response"'

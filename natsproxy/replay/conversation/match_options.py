@@ -232,6 +232,8 @@ class MatchOptions:
         def at(places: tuple[Place, ...]) -> bool:
             return any(_is_at(place, path, header) and place.on(subject) for place in places)
 
+        if not (self.learn_only or self.learn_not):
+            return self.learn
         return self.learn and (not self.learn_only or at(self.learn_only)) and not at(self.learn_not)
 
     def stored(self) -> dict[str, Any]:
@@ -244,7 +246,7 @@ DEFAULT: Final = MatchOptions()
 
 
 def _is_on(patterns: tuple[bytes, ...], subject: bytes) -> bool:
-    return any(matches(pattern, subject) for pattern in patterns)
+    return bool(patterns) and any(matches(pattern, subject) for pattern in patterns)
 
 
 def _is_at(place: Place, path: Path | None, header: bytes | None) -> bool:

@@ -53,7 +53,7 @@ class Kind(Enum):
 def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> Kind:
     """Return the kind of a client frame; publishes on the subjects of `repeat` are taken for reads."""
     subject = frame.subject
-    if frame.op != Op.SUB and any(matches(pattern, subject) for pattern in repeat):
+    if repeat and frame.op != Op.SUB and any(matches(pattern, subject) for pattern in repeat):
         return Kind.READ
     if not subject.startswith((b"$", INBOX)):
         return Kind.CHANGE

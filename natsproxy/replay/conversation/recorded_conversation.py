@@ -19,11 +19,8 @@ from natsproxy.replay.conversation.exchanges import (
     OVERHEAD,
     Effect,
     Exchange,
-    QueueKey,
     RecordedConnection,
     is_optional,
-    key_of,
-    queue_key,
     standalone,
 )
 from natsproxy.replay.conversation.polls import Kind, kind_of
@@ -69,7 +66,7 @@ class RecordedConversation:
         # seq -> (recorded, live) time of a used exchange
         self._times: BoundedDict[int, tuple[int, int]] = BoundedDict()
         self._ended = False
-        self.newly_ready: list[tuple[RecordedConnection, QueueKey, Effect]] = []
+        self.newly_ready: list[tuple[RecordedConnection, Effect]] = []
         self.reached: tuple[int, int] = (-1, 0)
 
     @property
@@ -158,11 +155,10 @@ class RecordedConversation:
         effect.offset = max(0, effect.t - latest)
 
     def _queue(self, recorded: RecordedConnection, effect: Effect) -> None:
-        key = queue_key(effect)
-        recorded.queues.setdefault(key, deque()).append(effect)
+        recorded.queues.setdefault(effect.queue, deque()).append(effect)
         recorded.unsent += not effect.read
         if not effect.pending_causes:
-            self.newly_ready.append((recorded, key, effect))
+            self.newly_ready.append((recorded, effect))
 
     def _end(self, event: Ended) -> None:
         recorded = self._recorded(event.conn)
@@ -198,7 +194,8 @@ class RecordedConversation:
         self.reach(exchange.seq, now)
         self.connections[exchange.conn].take(exchange)
         self._waiting.pop(exchange.seq, None)
-        self._times[exchange.seq] = (exchange.t, now)
+        if not self._ended:  # effects of it may come
+            self._times[exchange.seq] = (exchange.t, now)
         self.used.append(exchange)
         self.played += 1
         self._size -= exchange.frame.wire_size + OVERHEAD
@@ -217,7 +214,7 @@ class RecordedConversation:
         """Undo `use` of an exchange without effects: the wrong client had matched it."""
         recorded = self.connections[exchange.conn]
         if exchange.kind in (Kind.READ, Kind.PULL):
-            recorded.polls[key_of(exchange.frame)].remove(exchange)
+            recorded.polls[exchange.key].remove(exchange)
         recorded.put(exchange)  # exchanges of one key are matched in recorded order
         recorded.sids.pop(exchange.frame.sid, None)
         exchange.matched = exchange.live_frame = None

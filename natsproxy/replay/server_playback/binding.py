@@ -114,7 +114,9 @@ class Binder:
         taken: set[int] = set()
         new = Lesson()
         for frame in map(self._matcher.seen, frames):
-            for exchange in recorded.candidates(frame, any_subject=self._matcher.any_subject(frame)):
+            for exchange in recorded.candidates(
+                frame, self._matcher.identifiers, any_subject=self._matcher.any_subject(frame)
+            ):
                 if exchange.seq in taken:
                     continue
                 trial = new.copy()
@@ -131,15 +133,15 @@ class Binder:
         """Return the first exchange that agrees with a live frame; clients: those that are there."""
         if recorded is None:
             return None
-        frame = self._matcher.seen(frame)
+        frame, identifiers = self._matcher.seen(frame), self._matcher.identifiers
         any_subject = self._matcher.any_subject(frame)
-        for exchange in recorded.candidates(frame, any_subject=any_subject):
+        for exchange in recorded.candidates(frame, identifiers, any_subject=any_subject):
             new = Lesson()
             if self._matcher.differs(exchange.frame, frame, new) is None:
                 return exchange, new
         bare = frame._replace(reply=b"")
         for connection in self._siblings(recorded, frame, clients):
-            for exchange in connection.candidates(frame, any_subject=any_subject):
+            for exchange in connection.candidates(frame, identifiers, any_subject=any_subject):
                 new = Lesson()
                 if is_like(exchange, frame) and not self._matcher.differs(
                     exchange.frame._replace(reply=b""), bare, new

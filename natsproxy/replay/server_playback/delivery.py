@@ -20,10 +20,9 @@ from natsproxy.replay.conversation.exchanges import (
     Place,
     QueueKey,
     RecordedConnection,
-    queue_key,
 )
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.live_values import live_text
+from natsproxy.replay.conversation.live_values import SHORTEST, live_text
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
 from natsproxy.replay.server_playback.binding import Client
@@ -57,8 +56,8 @@ class Delivery:
     @property
     def deadline(self) -> int | None:
         """The next time at which `tick` has to be called, in ns; None for never."""
-        times = [self._due[0][0] if self._due else None, self.standing.deadline]
-        return min((time for time in times if time is not None), default=None)
+        first, standing = self._due[0][0] if self._due else None, self.standing.deadline
+        return first if standing is None else standing if first is None else min(first, standing)
 
     def tick(self, now: int) -> None:
         """Send the effects that have become due."""
@@ -69,17 +68,19 @@ class Delivery:
 
     def send_newly_ready(self, now: int) -> None:
         """Send effects that were read after their causes had happened."""
+        if not self._conversation.newly_ready:
+            return
         newly_ready, self._conversation.newly_ready = self._conversation.newly_ready, []
-        for recorded, key, effect in newly_ready:
+        for recorded, effect in newly_ready:
             self._ready(effect)
-            self.release(recorded, key, now)
+            self.release(recorded, effect.queue, now)
 
     def caused(self, ready: list[Effect], now: int) -> None:
         """Send effects whose last cause has happened."""
         for effect in ready:
             self._ready(effect)
         for effect in ready:
-            self.release(self._conversation.connections[effect.conn], queue_key(effect), now)
+            self.release(self._conversation.connections[effect.conn], effect.queue, now)
 
     def arrived(self, recorded: RecordedConnection, place: Place, now: int) -> None:
         """Send the effects that waited for a subscription, or for a pull request at a consumer."""
@@ -189,18 +190,16 @@ class Delivery:
 
     def _message(self, effect: Effect, frame: Frame, sid: bytes, inbox: bytes = b"") -> bytes:
         origin = effect.origin
-        body, block = None, None
+        known, live = frame, None
         if origin is not None and origin.live_frame is not None:
-            body = origin.live_frame.body
-            if frame.headers == origin.frame.headers:  # the server added none of its own
-                block = origin.live_frame.headers
-        return encode.msg(
-            inbox or self._live(frame.subject),
-            sid,
-            self._live(frame.body) if body is None else body,
-            reply=self._live(frame.reply),
-            headers=self._live(frame.headers) if block is None else block,
-        )
+            known, live = origin.frame, origin.live_frame
+        subject = inbox or self._live(frame.subject)
+        body = self._live(frame.body) if live is None else live.body
+        reply, block = frame.reply, frame.headers if frame.header_size else b""
+        reply = live.reply if live is not None and reply == known.reply else self._live(reply)
+        if block:  # the server may have added some of its own
+            block = live.headers if live is not None and block == known.headers else self._live(block)
+        return encode.msg(subject, sid, body, reply=reply, headers=block)
 
     def _live(self, text: bytes) -> bytes:
-        return live_text(self._identifiers, text) if text else text
+        return live_text(self._identifiers, text) if len(text) >= SHORTEST else text

@@ -122,7 +122,12 @@ class ServerPlayback:
                 client.connect_frame = frame
                 self._ok(client)
             elif frame.op in (Op.PUB, Op.HPUB, Op.SUB, Op.UNSUB):
-                self._client_frame(client, frame, now)
+                self._now = now
+                self._ok(client)
+                if client.recorded is None:
+                    client.held.append(frame)
+                else:
+                    self._play(client, frame, now)
         if client.held:
             self._bind(client, now)
         for _ in range(pongs):
@@ -204,14 +209,6 @@ class ServerPlayback:
         self._actions.clear()
         return actions
 
-    def _client_frame(self, client: Client, frame: Frame, now: int) -> None:
-        self._now = now
-        self._ok(client)
-        if client.recorded is None:
-            client.held.append(frame)
-        else:
-            self._play(client, frame, now)
-
     def _bind(self, client: Client, now: int) -> None:
         self._binder.bind(client)
         held, client.held = client.held, []
@@ -235,7 +232,8 @@ class ServerPlayback:
             self._know_inboxes(now)
             return
         found = self._binder.find(recorded, frame, self._clients)
-        if recorded is not None and self._repeats.answers(client, recorded, found and found[0], frame, now):
+        poll = recorded if kind is not Kind.CHANGE else None
+        if poll and self._repeats.answers(client, poll, found and found[0], frame, kind, now):
             return
         if found is None and self._binder.move(client, frame):
             history, client.history = client.history, []
@@ -276,7 +274,7 @@ class ServerPlayback:
         """Find the recorded subscriptions of inboxes whose requests have told their names."""
         for client in self._clients.values():
             recorded = client.recorded
-            for sid, (frame, _) in list(client.inboxes.items()):
+            for sid, (frame, _) in list(client.inboxes.items()) if client.inboxes else ():
                 known = self.identifiers.to_recorded(frame.subject)
                 exchange = None if recorded is None else recorded.inbox(known)
                 if recorded is not None and exchange is not None:
@@ -308,10 +306,11 @@ class ServerPlayback:
             recorded.sids[exchange.frame.sid] = frame.sid
             client.sids[frame.sid] = exchange.frame.sid
             self._delivery.arrived(recorded, exchange.frame.sid, now)
-        else:
+        elif frame.subject.startswith(b"$JS."):
             self._delivery.stands(client, recorded, exchange, frame, now)
         self._delivery.caused(ready, now)
-        self._delivery.release(recorded, END, now)
+        if END in recorded.queues:
+            self._delivery.release(recorded, END, now)
 
     def _mismatch(self, client: Client, frame: Frame, now: int) -> None:
         if self._passes and frame.op != Op.SUB:

@@ -46,13 +46,13 @@ class Repeats:
         recorded: RecordedConnection,
         found: Exchange | None,
         frame: Frame,
+        kind: Kind,
         now: int,
     ) -> bool:
         """Answer a poll as one before it; return False where `found` has to, or the frame is no poll.
 
         found: the recorded frame that agrees.
         """
-        kind = self._conversation.kind_of(frame)
         if not self.may_repeat(kind) or (found is not None and self._is_due(found)):
             return False
         past = self._past(recorded, kind, frame)

@@ -176,6 +176,8 @@ class StandingRequests:
 
     def unrecorded(self, recorded: RecordedConnection) -> list[Standing]:
         """Return the pull requests for which no recorded one stands (yet)."""
+        if not self._by_consumer:
+            return []
         return [
             one
             for (conn, _), standing in self._by_consumer.items()
@@ -187,6 +189,8 @@ class StandingRequests:
 
     def settle(self) -> None:
         """End the requests that do not wait, once the messages that are there were sent."""
+        if not self._hasty:
+            return
         hasty, self._hasty = self._hasty, []
         for one in hasty:
             took = one.left != one.request.batch

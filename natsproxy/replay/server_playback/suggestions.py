@@ -63,7 +63,7 @@ def suggest(
         difference = _difference(matcher, exchange, frame)
         field = "" if difference is None else difference.field
         common = _common(exchange.frame.subject, frame.subject)
-        same_kind = key_of(exchange.frame) == key
+        same_kind = exchange.key == key
         compared += same_kind
         used += same_kind and exchange.matched is not None
         if field == "subject" and not common:
@@ -106,7 +106,7 @@ def _shown(exchange: Exchange, frame: Frame, difference: Difference | None) -> C
 
 def _candidates(frame: Frame, conversation: RecordedConversation) -> list[Exchange]:
     kind, _ = key_of(frame)
-    found = [one for one in conversation.used if key_of(one.frame)[0] == kind]
+    found = [one for one in conversation.used if one.key[0] == kind]
     for recorded in conversation.connections.values():
         for (other, _), queue in recorded.exchanges.items():
             if other == kind:

@@ -6,6 +6,7 @@ import pytest
 
 from natsproxy.errors import CaptureError
 from natsproxy.replay.conversation.exchanges import is_optional
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
@@ -36,8 +37,8 @@ def test_an_effect_read_after_its_cause_was_used_waits_for_nothing() -> None:
         exchange = next(iter(conversation.connections[1].exchanges.values()))[0]
         conversation.use(exchange, exchange.frame, 3)
         conversation.fill()
-    ((recorded, key, effect),) = conversation.newly_ready
-    assert (recorded.conn, key, effect.caused_at) == (1, (b"1", b"i"), 3)
+    ((recorded, effect),) = conversation.newly_ready
+    assert (recorded.conn, effect.queue, effect.caused_at) == (1, (b"1", b"i"), 3)
 
 
 def test_unsubscribing_and_flow_control_are_optional() -> None:
@@ -62,20 +63,36 @@ def test_used_exchanges_keep_only_their_own_bytes_alive() -> None:
     assert sum(len(exchange.frame.buffer) for exchange in conversation.used) == len(many)
 
 
+def _uuid(of: int) -> bytes:
+    return b"%08d-4f89-41d3-9a0c-0305e82c3301" % of
+
+
+def _order(n: int, of: int) -> bytes:
+    body = b'{"id":"%b","n":%d}' % (_uuid(of), n)
+    return b"PUB orders %d\r\n%b\r\n" % (len(body), body)
+
+
+def test_a_frame_that_is_equal_but_for_known_identifiers_is_looked_at_first() -> None:
+    made = RecordedConversation(events([*hello(1, "a"), (1, ">", b"".join(_order(1, n) for n in range(9)))]))
+    made.fill()
+    identifiers, new = IdentifierMap(), Lesson()
+    assert identifiers.unify(_uuid(7), _uuid(1000), new, "/id")
+    identifiers.learn(new)
+    (live,) = frames(_order(1, 1000), C2S)
+    looked_at = [one.frame.body for one in made.connections[1].candidates(live, identifiers)]
+    assert _uuid(7) in looked_at[0]
+    assert len(set(looked_at)) == len(looked_at) == 9
+
+
 def test_a_frame_far_from_its_turn_is_compared_with_those_of_its_shape_first() -> None:
     """Else clients that send a thousand frames in another order would cost a million comparisons."""
-
-    def order(n: int, of: int) -> bytes:
-        body = b'{"id":"%08d-4f89-41d3-9a0c-0305e82c3301","n":%d}' % (of, n)
-        return b"PUB orders %d\r\n%b\r\n" % (len(body), body)
-
     count = 100
     made = RecordedConversation(
-        events([*hello(1, "a"), (1, ">", b"".join(order(n, n) for n in range(count)))])
+        events([*hello(1, "a"), (1, ">", b"".join(_order(n, n) for n in range(count)))])
     )
     made.fill()
-    (live,) = frames(order(90, 1000), C2S)
-    looked_at = [one.seq for one in made.connections[1].candidates(live)]
+    (live,) = frames(_order(90, 1000), C2S)
+    looked_at = [one.seq for one in made.connections[1].candidates(live, IdentifierMap())]
     first = min(looked_at)
     assert [seq - first for seq in looked_at[:17]] == [*range(16), 90]
     assert sorted(looked_at) == [*range(first, first + count)]

@@ -104,3 +104,11 @@ def test_subjects_need_not_agree_where_only_bodies_count() -> None:
     assert not play.machine.mismatches
     play.send(1, b"SUB other 2\r\nPUB $KV.c.k 1\r\nz\r\nPUB c 1\r\nx\r\n")
     assert len(play.machine.mismatches) == 3
+
+
+def test_an_empty_publish_is_no_subscription_to_its_subject() -> None:
+    play = Play([*hello(1, "a"), (1, ">", b"SUB news 1\r\nPUB news 0\r\n\r\n")])
+    play.open(1, "a")
+    play.send(1, b"PUB news 0\r\n\r\n" * 2)
+    (mismatch,) = play.machine.mismatches
+    assert mismatch.summary == "client 'a' sent PUB news, more often than recorded"
