@@ -15,6 +15,7 @@ import re
 import socket
 import struct
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from natsproxy.addresses import Address
@@ -394,7 +395,10 @@ def compare(seed: int, rules: str, record: bool) -> None:
         if rules and direction == C2S:
             # The session has frames of its own, which stand between whole frames: the twin holds a small
             # frame that is not whole, the native plane has passed its beginning on.
-            assert sorted(OWN.findall(ours)) == sorted(OWN.findall(theirs))
+            own, of_twin = Counter(OWN.findall(ours)), Counter(OWN.findall(theirs))
+            if own < of_twin and script.partial[C2S]:
+                return  # they wait for ever behind that beginning: the server did not answer them
+            assert own == of_twin
             ours, theirs = OWN.sub(b"", ours), OWN.sub(b"", theirs)
         more = ours.removeprefix(theirs)
         assert ours == theirs + more
@@ -406,6 +410,7 @@ def compare(seed: int, rules: str, record: bool) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(RULES)), st.booleans())
+@example(417816, "a rule that wants nothing", False)  # a frame of ours behind one that never ends
 @settings(max_examples=30)
 def test_a_conversation_is_the_same_on_both_planes(seed: int, rules: str, record: bool) -> None:
     compare(seed, rules, record)

@@ -40,7 +40,6 @@ from natsproxy.capture.format.blocks import (
     summary_of,
     unpack,
 )
-from natsproxy.capture.text.compiled import compiled
 from natsproxy.capture.text.statements import MAGIC as TEXT
 from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
 
@@ -109,6 +108,9 @@ class CaptureFile:
 
     def _compile(self) -> None:
         """Go on with the binary form of a text."""
+        # Imported where it is used: a proxy reads segments, and never a text.
+        from natsproxy.capture.text.compiled import compiled
+
         with self._file as text:
             text.seek(0)
             self._file = compiled(text, self.path)
