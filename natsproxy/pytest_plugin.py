@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.pytest_settings import add_options, check_settings, marked, setting
+from natsproxy.pytest_settings import add_options, check_settings, marked, setting, upstream_tls
 
 if TYPE_CHECKING:
     from natsproxy.testing import TestProxy, cassette
@@ -80,6 +80,7 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
     path, problem = None, ""
     try:
         path, more = marked(request.node)
+        more |= upstream_tls(request.config)
         tape = cassette(path, mode, upstream=upstream or None, seed=int(seed), **more)
         tape.__enter__()
     except NatsproxyError as error:
@@ -122,7 +123,8 @@ def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
     upstream = setting(request.config, "upstream")
     problem = "" if upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
     try:
-        proxy = TestProxy(upstream, seed=int(setting(request.config, "seed")))
+        tls = upstream_tls(request.config)
+        proxy = TestProxy(upstream, seed=int(setting(request.config, "seed")), **tls)
     except NatsproxyError as error:
         problem = problem or str(error)
     if problem:

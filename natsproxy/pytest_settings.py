@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
 FORMATS: Final = {"ncap": ".ncap", "text": ".nats.txt"}
 """The suffix of each form of cassettes."""
+UPSTREAM_TLS: Final = {
+    "upstream-tls-ca": "The CA of servers; without it, the system's.",
+    "upstream-tls-cert": "Our certificate for servers that want one.",
+    "upstream-tls-key": "Its private key; without it, in the same file.",
+    "upstream-tls-name": "The name in the server's certificate; without it, the upstream's host.",
+}
+"""Options of TLS to the server, as `natsproxy run` has them; their rows would take long to import."""
 _NAME: Final = 100  # characters of a file name, at most
 
 
@@ -36,6 +43,9 @@ def add_options(parser: pytest.Parser) -> None:
         "--nats-cassette-format", choices=FORMATS, default=None, help="The form of new cassettes (ncap)."
     )
     group.addoption("--nats-seed", type=int, default=None, help="The seed of faults with chance (0).")
+    for name, text in UPSTREAM_TLS.items():
+        group.addoption(f"--nats-{name}", default=None, help=text)
+        parser.addini(f"nats_{_key(name)}", text, default="")
     for option in OPTIONS:
         _add_match_option(parser, group, option)
     parser.addini("nats_record", "How cassettes are recorded: " + ", ".join(MODES), default="none")
@@ -81,6 +91,16 @@ def setting(config: pytest.Config, name: str) -> Any:
     """Return a setting of a flag, else of the ini file."""
     given = config.getoption(f"nats_{name}")
     return config.getini(f"nats_{name}") if given is None else given
+
+
+def upstream_tls(config: pytest.Config) -> dict[str, Any]:
+    """Return the options of TLS to the server that are given."""
+    found = {_key(name): setting(config, _key(name)) for name in UPSTREAM_TLS}
+    return {key: value for key, value in found.items() if value}
+
+
+def _key(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _match_options(config: pytest.Config) -> Given:

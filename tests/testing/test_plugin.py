@@ -16,8 +16,10 @@ import pytest
 import natsproxy.testing  # noqa: F401 - compiled code must not be loaded twice
 from natsproxy import pytest_settings
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.pytest_settings import default_path
+from natsproxy.config.tls_options import TLS_OPTIONS
+from natsproxy.pytest_settings import UPSTREAM_TLS, default_path
 from natsproxy.replay.cassette.record_mode import MODES
+from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 
 pytest_plugins = ["pytester"]
@@ -533,6 +535,34 @@ def test_nats_proxy_puts_faults_before_a_real_server(
         result = run(*options)
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines([expected])
+
+
+@pytest.mark.server
+def test_a_server_with_tls(run: Run, pytester: pytest.Pytester, tmp_path: Path) -> None:
+    """With the CA as a flag, and in the ini file; its name is not that of the address."""
+    pytester.makepyfile(test_order=ORDER)
+    pytester.makepyfile(
+        test_proxy="""
+        from shop import buy
+
+        def test_it(nats_proxy):
+            assert buy(nats_proxy.url, b"x") == [b"x"]
+        """
+    )
+    authority = Authority(tmp_path)
+    with NatsServer(authority.server_config()) as server:
+        to_server = ("--nats-record=all", f"--nats-upstream={server.url.replace('nats:', 'tls:')}")
+        run(*to_server).assert_outcomes(errors=1, failed=1)
+        run(*to_server, f"--nats-upstream-tls-ca={authority.file}").assert_outcomes(passed=2)
+        pytester.makeini(f"[pytest]\nnats_upstream_tls_ca = {authority.file}")
+        run(*to_server).assert_outcomes(passed=2)
+        run(*to_server, "--nats-upstream-tls-name=other.test").assert_outcomes(errors=1, failed=1)
+    run().assert_outcomes(passed=1, errors=1)  # the proxy wants a server
+
+
+def test_its_options_of_tls_are_those_of_the_proxy() -> None:
+    rows = {row.name: row.help for row in TLS_OPTIONS if row.name.startswith("upstream-") and not row.flag}
+    assert rows == UPSTREAM_TLS
 
 
 # -- beside other plugins

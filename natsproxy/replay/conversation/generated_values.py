@@ -138,16 +138,14 @@ def are_alike(recorded: Any, live: Any) -> bool:
 
     Here a user vouches for the place: words of six characters with a digit among them are identifiers too.
     """
-    if isinstance(recorded, str) and isinstance(live, str):
-        return recorded == live or _shape(recorded) == _shape(live)
-    numbers = (int, float)
-    if type(recorded) in numbers and type(live) in numbers:
-        return True
-    return type(recorded) is type(live) and bool(recorded == live)
+    return isinstance(recorded, str) is isinstance(live, str) and bool(form_of(recorded) == form_of(live))
 
 
-def _shape(text: str) -> bytes:
-    return _ANY.sub(_name_of, text.encode("utf-8", "surrogatepass"))
+def form_of(value: Any) -> Any:
+    """Return the form of a text or a number, as a text; any other JSON value as it is."""
+    if isinstance(value, str):
+        return _ANY.sub(_name_of, value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+    return "<number>" if type(value) in (int, float) else value
 
 
 def _name_of(found: re.Match[bytes]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.difference import ABSENT, Difference
-from natsproxy.replay.conversation.generated_values import are_alike, are_times
+from natsproxy.replay.conversation.generated_values import are_alike, are_times, form_of
 from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import MatchOptions, Treatment
 
@@ -29,6 +29,26 @@ def parse(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return ABSENT
+
+
+def counted(
+    value: Any, options: MatchOptions, subject: bytes, volatile: frozenset[str], path: Path = ()
+) -> Any:
+    """Return a JSON value without the members that do not count, and the form of what must be alike."""
+    if options.member(subject, path) is Treatment.LIKE:
+        return form_of(value)
+
+    def counts(at: str) -> bool:
+        return at not in volatile and options.member(subject, (*path, at)) is not Treatment.IGNORED
+
+    def entry(at: str, inner: Any) -> Any:
+        return counted(inner, options, subject, volatile, (*path, at))
+
+    if isinstance(value, dict):
+        return {at: entry(at, inner) for at, inner in value.items() if counts(at)}
+    if isinstance(value, list):
+        return [entry(str(at), inner) for at, inner in enumerate(value) if counts(str(at))]
+    return value
 
 
 class JsonComparison:

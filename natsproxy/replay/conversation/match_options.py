@@ -9,7 +9,7 @@ Layers: the options stored in a cassette, then ini file or `--config`, flags, ma
 message recommends can be added where it is convenient, and takes nothing away.
 
 `MatchOptions.header` and `.member` answer for one place in a frame.  What a user named comes before the
-defaults, and `like`, which compares something, before `ignore`.
+defaults, and of that the strictest: `match`, then `like`, then `ignore`.
 """
 
 from __future__ import annotations
@@ -107,6 +107,14 @@ OPTIONS: Final = (
         metavar="NAME",
     ),
     Option(
+        "match-headers",
+        header,
+        None,
+        "A header that must agree, such as traceparent, which is ignored by default.",
+        many=True,
+        metavar="NAME",
+    ),
+    Option(
         "ignore-json",
         pointer,
         None,
@@ -159,10 +167,11 @@ OPTIONS: Final = (
 """All options, in the order of `--help`."""
 _BY_KEY: Final = {option.key: option for option in OPTIONS}
 _OPPOSITES: Final = {
-    "ignore_headers": "like_headers",
-    "like_headers": "ignore_headers",
-    "ignore_json": "like_json",
-    "like_json": "ignore_json",
+    "ignore_headers": ("like_headers", "match_headers"),
+    "like_headers": ("ignore_headers", "match_headers"),
+    "match_headers": ("ignore_headers", "like_headers"),
+    "ignore_json": ("like_json",),
+    "like_json": ("ignore_json",),
 }
 
 
@@ -176,6 +185,7 @@ class MatchOptions:
     match_on: frozenset[str] = frozenset(PARTS)
     ignore_headers: tuple[str, ...] = ()
     like_headers: tuple[str, ...] = ()
+    match_headers: tuple[str, ...] = ()
     ignore_json: tuple[Place, ...] = ()
     like_json: tuple[Place, ...] = ()
     ignore_bodies: tuple[bytes, ...] = ()
@@ -200,6 +210,8 @@ class MatchOptions:
         text = name.decode("latin-1")
         if "headers" not in self.match_on:
             return Treatment.IGNORED
+        if matches_any(text, self.match_headers):
+            return Treatment.EXACT
         if matches_any(text, self.like_headers):
             return Treatment.LIKE
         if matches_any(text, self.ignore_headers) or matches_any(text, _IGNORED):
@@ -318,13 +330,10 @@ def plain(given: Given) -> dict[str, Any]:
 
 def combine(far: Given, near: Given) -> Given:
     """Return the options that two layers give together."""
-    merged = dict(far)
-    for key, value in near.items():
-        if not isinstance(value, tuple):
-            merged[key] = value
-            continue
-        opposite = _OPPOSITES.get(key)
-        if opposite in far:  # a nearer layer takes a name over
-            merged[opposite] = tuple(one for one in far[opposite] if one not in value)
-        merged[key] = tuple(dict.fromkeys((*value, *far.get(key, ()))))
+    merged = {**far, **near}
+    for key, value in merged.items():
+        if isinstance(value, tuple):  # a nearer layer takes a name over
+            taken = {one for other in _OPPOSITES.get(key, ()) for one in near.get(other, ())}
+            kept = (one for one in far.get(key, ()) if one not in taken)
+            merged[key] = tuple(dict.fromkeys((*near.get(key, ()), *kept)))
     return merged

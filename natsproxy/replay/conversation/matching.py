@@ -11,6 +11,7 @@ A user's matchers come first: (subject pattern, function of two bodies).
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from natsproxy.capture.filter.scrub import Scrubber
@@ -18,13 +19,15 @@ from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.difference import ABSENT, Difference
-from natsproxy.replay.conversation.generated_values import are_alike
+from natsproxy.replay.conversation.generated_values import are_alike, form_of
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
-from natsproxy.replay.conversation.json_difference import JsonComparison, parse
+from natsproxy.replay.conversation.json_difference import JsonComparison, counted, parse
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, Treatment
+from natsproxy.wire import encode
 from natsproxy.wire.awaited import PULL
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
+from natsproxy.wire.parse import frames
 
 # Members that differ from run to run: times, and names that a client makes up.
 _API_VOLATILE: Final = frozenset({"expires", "opt_start_time", "pause_until"})
@@ -62,6 +65,38 @@ class Matcher:
     def seen(self, live: Frame) -> Frame:
         """Return a live frame as a recording would show it: without filtered values."""
         return live if self._scrubber is None else self._scrubber.seen(live, C2S)
+
+    def counted(self, frame: Frame) -> Frame:
+        """Return a publish for people: without what need not agree, and the form of what must be alike."""
+        if frame.op not in (Op.PUB, Op.HPUB):
+            return frame
+        block = headers.parse(frame.headers)
+        treated = [(name, value, self.options.header(name)) for name, value in block.pairs]
+        pairs = [
+            (
+                name,
+                value if treatment is Treatment.EXACT else form_of(value.decode("latin-1")).encode("latin-1"),
+            )
+            for name, value, treatment in treated
+            if treatment in (Treatment.EXACT, Treatment.LIKE)
+        ]
+        status = headers.build(pairs, code=block.code, description=block.description)
+        made = encode.pub(
+            frame.subject,
+            b"" if self.options.ignores_body(frame.subject) else self._counted_body(frame),
+            reply=frame.reply,
+            headers=status if pairs or block.code else b"",
+        )
+        return next(frames(made, C2S))
+
+    def _counted_body(self, frame: Frame) -> bytes:
+        volatile = _volatile(frame.subject, frame.body)
+        if volatile is None and not self.options.compares_json(frame.subject):
+            return frame.body
+        value = parse(frame.body)
+        if value is ABSENT:
+            return frame.body
+        return json.dumps(counted(value, self.options, frame.subject, volatile or frozenset())).encode()
 
     def differs(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
         """Return the first difference of two frames of one kind; None when they agree.

@@ -78,7 +78,9 @@ def suggest(
         ranked = [entry for entry in ranked if entry[0][0] < _ORDER["subject"]]
     nearest = [_shown(exchange, frame, found) for _, _, exchange, found in ranked[:_SHOWN]]
     if nearest and nearest[0].difference is not None and nearest[0].difference.field != "subject":
-        nearest[0] = replace(nearest[0], changed=_changed(ranked[0][2].frame, frame))
+        nearest[0] = replace(
+            nearest[0], changed=_changed(matcher.counted(ranked[0][2].frame), matcher.counted(frame))
+        )
     return Suggestions(tuple(nearest), compared, used)
 
 

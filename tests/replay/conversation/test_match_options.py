@@ -45,11 +45,15 @@ def test_each_row_is_a_field_with_its_default() -> None:
         (b"X-Amz-Date", IGNORED),
         (b"X-Amz", EXACT),
         (b"baggage", LIKE),
+        (b"B3", EXACT),
+        (b"X-Amz-Version", EXACT),
         (b"\xff", EXACT),
     ],
 )
 def test_a_header_has_the_treatment_that_its_name_is_given(name: bytes, expected: Treatment) -> None:
-    assert options(ignore_headers=["x-amz-*"], like_headers="Baggage").header(name) is expected
+    match = ["b3", "X-Amz-Version"]
+    given = options(ignore_headers=["x-amz-*"], like_headers=["Baggage", "b3"], match_headers=match)
+    assert given.header(name) is expected
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,11 @@ def test_the_nearest_layer_wins_and_lists_add_up() -> None:
     assert both.match_on == set(PARTS)
     assert not both.learn
     assert (both.like_headers, both.ignore_headers) == ((), ("a",))
+    nearest = read({"match_headers": ["a", "b"], "ignore_headers": "c"})
+    exact = MatchOptions(**combine(combine(stored, near), nearest))
+    assert (exact.match_headers, exact.ignore_headers) == (("a", "b"), ("c",))
+    relaxed = combine(read(exact.stored()), read({"like_headers": "b"}))
+    assert (relaxed["match_headers"], relaxed["like_headers"]) == (("a",), ("b",))
 
 
 @pytest.mark.parametrize(

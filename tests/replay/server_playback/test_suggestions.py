@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from natsproxy.protocol import headers
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
@@ -80,6 +81,29 @@ def test_all_that_differs_is_shown_where_that_is_more_than_one_value() -> None:
         '    +    "qty": 4',
         "       }",
     ]
+
+
+def test_what_need_not_agree_is_not_shown_among_all_that_differs() -> None:
+    def order(n: int, qty: int, unit: str) -> bytes:
+        block = headers.build(
+            [(b"traceparent", b"t%d" % n), (b"Nats-Msg-Id", b"m%d" % n), (b"Try", b"%d" % n)]
+        )
+        members = {
+            "note": "x" * 120,
+            "host": f"h{n}",
+            "took": n,
+            "lines": [{"at": n, "qty": qty, "unit": unit}],
+        }
+        return encode.pub(b"orders", json.dumps(members).encode(), headers=block)
+
+    given = read({"ignore_json": ["/host", "/lines/*/at"], "like_json": "/took", "like_headers": "Try"})
+    play = Play([*hello(1, "a"), (1, ">", order(1, 3, "kg"))], options=MatchOptions(**given))
+    play.open(1, "a")
+    play.send(1, order(2, 4, "g"))
+    lines = str(play.machine.mismatches[-1]).splitlines()
+    shown = lines[lines.index("    all that differs, but for identifiers and times:") + 1 :]
+    assert [line.split()[1] for line in shown if line.strip()[0] in "+-"] == ['"qty":', '"unit":'] * 2
+    assert not any(word in line for line in shown for word in ("host", '"at"', "traceparent", "Msg-Id", "t2"))
 
 
 def test_a_repeated_request_was_used_already_whatever_its_reply_subject_is() -> None:
