@@ -16,6 +16,7 @@ from natsproxy.addresses import Address
 from natsproxy.config.settings import Listener, ProxySettings, Server, UpstreamTls
 from natsproxy.errors import ConfigError
 from natsproxy.net.proxy import Proxy
+from natsproxy.replay.errors import ServerLost
 
 DRAIN: Final = 5.0
 """Seconds in which connections that are still open at the end may finish."""
@@ -50,7 +51,10 @@ async def reached(legs: ProxySettings, *, now: bool = False) -> AsyncIterator[Ad
             await proxy.try_upstream()
             if proxy.unready is not None:
                 raise ConfigError(proxy.unready)
-        yield proxy.listen[0]
+        try:
+            yield proxy.listen[0]
+        except ServerLost as lost:  # by the proxy, which knows the reason
+            raise ServerLost(proxy.unready or str(lost)) from None
 
 
 @asynccontextmanager

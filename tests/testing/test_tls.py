@@ -12,6 +12,7 @@ import pytest
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.replay.errors import ReplayError
 from natsproxy.testing import TestProxy, cassette, drop
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
@@ -116,6 +117,21 @@ def test_a_server_that_cannot_be_trusted(authority: Authority, tmp_path: Path) -
         with pytest.raises(NatsproxyError, match="the peer's certificate is refused"), tape:
             pass
     assert not path.exists()
+
+
+def test_a_server_that_cannot_be_trusted_with_new_episodes(authority: Authority, tmp_path: Path) -> None:
+    """It is dialled when something new comes, and the end of the cassette says why that went nowhere."""
+    stranger, path = Authority(tmp_path), tmp_path / "x.ncap"
+    with NatsServer(stranger.server_config()) as server:
+        with cassette(path, "once", upstream=tls_url(server), upstream_tls_ca=stranger.file) as tape:
+            echo(tape.url, authority)
+        tape = cassette(path, "new_episodes", upstream=tls_url(server), upstream_tls_ca=authority.file)
+        tape.__enter__()
+        assert echo(tape.url, authority) == b"hello"
+        with pytest.raises(nats.errors.Error):
+            echo(tape.url, authority, b"something else")
+        with pytest.raises(ReplayError, match="the peer's certificate is refused"):
+            tape.close()
 
 
 @pytest.mark.parametrize(

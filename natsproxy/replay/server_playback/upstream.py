@@ -10,6 +10,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.net.leg import Leg, LegLost
+from natsproxy.replay.errors import ServerLost
 from natsproxy.replay.handshake import UNLIMITED, open_connection, receive
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -54,7 +55,7 @@ class Upstream:
     async def run(self) -> None:
         """Connect, and carry frames until `close` or the server's end.
 
-        Raises ConfigError or ReplayError when the server cannot be used.
+        Raises ConfigError or ReplayError when the server cannot be used, ServerLost when it closes at once.
         """
         try:
             with self._scope:
@@ -64,7 +65,10 @@ class Upstream:
             self._sent.set()
 
     async def _carry(self) -> None:
-        leg, early = await open_connection(self.address, lambda info: _CONNECT)
+        try:
+            leg, early = await open_connection(self.address, lambda info: _CONNECT)
+        except LegLost as lost:
+            raise ServerLost(f"nats://{self.address}: {lost}") from None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, leg)
