@@ -84,7 +84,8 @@ class Frame(NamedTuple):
     @property
     def body(self) -> bytes:
         """The payload after the header block, as far as it has come."""
-        return self.buffer[self.line_end + self.header_size : min(self.end, self.line_end + self.size)]
+        last = self.line_end + self.size
+        return self.buffer[self.line_end + self.header_size : last if last < self.end else self.end]
 
     @property
     def no_responders(self) -> bool:

@@ -48,7 +48,8 @@ class Exchange:
 
     kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  live_frame: the
     frame that matched it, kept where copies of it were delivered.  answers: of a READ that has happened.
-    key, exact: see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.
+    key, exact: see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.  size: bytes that it
+    takes in the window.
     """
 
     seq: int
@@ -62,11 +63,13 @@ class Exchange:
     answers: list[Frame] = field(default_factory=list)
     key: Key = field(init=False)
     exact: int = field(init=False)
+    size: int = field(init=False)
     shape: int | None = None
 
     def __post_init__(self) -> None:
         self.key = key_of(self.frame)
         self.exact = exact_key(self.key[0], self.frame.subject, self.frame.body)
+        self.size = self.frame.wire_size + OVERHEAD
 
 
 class Answered(NamedTuple):
@@ -85,7 +88,7 @@ class Effect:
     due: the time from which it may be sent (ns), None while it waits.  offset: ns after its last cause, for a
     timed one.  stream, pulled: see `Cause`.  origin: the publish that it is a copy of, if it is one.  to: the
     client that sent the request, where it plays another connection.  read: answers a READ, so that nobody
-    misses it.  queue: see `queue_key`.
+    misses it.  queue: see `queue_key`.  size: bytes that it takes in the window.
     """
 
     seq: int
@@ -103,9 +106,11 @@ class Effect:
     pulled: Consumer | None = None
     read: bool = False
     queue: QueueKey = field(init=False)
+    size: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.queue = queue_key(self)
+        self.size = 0 if self.frame is None else self.frame.wire_size + OVERHEAD
 
 
 @dataclass(slots=True, eq=False)

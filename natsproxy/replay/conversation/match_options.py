@@ -258,7 +258,7 @@ DEFAULT: Final = MatchOptions()
 
 
 def _is_on(patterns: tuple[bytes, ...], subject: bytes) -> bool:
-    return bool(patterns) and any(matches(pattern, subject) for pattern in patterns)
+    return any(matches(pattern, subject) for pattern in patterns)
 
 
 def _is_at(place: Place, path: Path | None, header: bytes | None) -> bool:

@@ -56,6 +56,7 @@ class Matcher:
         self.options = options
         self._by_subject = "subject" in options.match_on
         self._by_headers = "headers" in options.match_on
+        self._all_bodies = "body" in options.match_on and not options.ignore_bodies
         self._scrubber = Scrubber(options.filters) if options.filters else None
 
     def any_subject(self, frame: Frame) -> bool:
@@ -115,7 +116,9 @@ class Matcher:
             reply and self.identifiers.unify_subject(reply, live_reply, new, reply=True)
         ):
             return Difference("reply", "reply", reply or ABSENT, live_reply or ABSENT)
-        found = self._headers(recorded, live, new) if self._by_headers else None
+        found = None
+        if self._by_headers and (recorded.header_size or live.header_size):
+            found = self._headers(recorded, live, new)
         found = found or self._bodies(recorded, live, new)
         if new.places:
             new.subject = pattern(recorded.subject, live.subject)
@@ -133,8 +136,6 @@ class Matcher:
     # -- headers
 
     def _headers(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
-        if not recorded.header_size and not live.header_size:
-            return None
         if recorded.headers == live.headers and self.identifiers.same(live.headers, new):
             return None
         ours, theirs = headers.parse(recorded.headers), headers.parse(live.headers)
@@ -175,7 +176,7 @@ class Matcher:
         for pattern, same in self.options.bodies:
             if matches(pattern, subject):
                 return None if same(ours, theirs) else Difference("body", "body", ours, theirs)
-        if self.options.ignores_body(subject):
+        if not self._all_bodies and self.options.ignores_body(subject):
             return None
         short = len(ours) <= _LONGEST_TEXT
         if ours == theirs:

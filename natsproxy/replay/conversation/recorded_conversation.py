@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from natsproxy.errors import CaptureError
@@ -16,7 +17,6 @@ from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.causes import Causes, Timing
 from natsproxy.replay.conversation.exchanges import (
-    OVERHEAD,
     Effect,
     Exchange,
     RecordedConnection,
@@ -48,6 +48,7 @@ class RecordedConversation:
 
     repeat: patterns of subjects whose messages are polls.  newly_ready: effects that were read after their
     causes had happened.  reached: the last recorded frame that happened live (seq), and its time (ns).
+    kind_of: returns the kind of a client frame, recorded or live.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class RecordedConversation:
         self.frames = self.played = 0
         self._source = source
         self._window = window
-        self._repeat = repeat
+        self.kind_of = partial(kind_of, repeat=repeat)
         self._size = 0
         self._causes = Causes()
         self._waiting: dict[int, Exchange] = {}
@@ -121,7 +122,7 @@ class RecordedConversation:
         if step.frame.op == Op.SUB and step.frame.sid.isdigit():
             recorded.top_sid = max(recorded.top_sid, int(step.frame.sid))
         self._waiting[step.seq] = exchange
-        self._size += step.frame.wire_size + OVERHEAD
+        self._size += exchange.size
         self.frames += 1
 
     def _effect(self, recorded: RecordedConnection, step: Step) -> None:
@@ -131,7 +132,7 @@ class RecordedConversation:
         effect = Effect(
             step.seq, step.conn, step.t, step.frame, cause.timing, stream=cause.stream, pulled=cause.pulled
         )
-        self._size += step.frame.wire_size + OVERHEAD
+        self._size += effect.size
         self.frames += 1
         self._attach(recorded, effect, cause.after)
         self._queue(recorded, effect)
@@ -166,10 +167,6 @@ class RecordedConversation:
         self._attach(recorded, effect, (recorded.last_seq,))
         self._queue(recorded, effect)
 
-    def kind_of(self, frame: Frame) -> Kind:
-        """Return the kind of a client frame, recorded or live."""
-        return kind_of(frame, self._repeat)
-
     def next_change(self, playing: Collection[int]) -> int | None:
         """Return the seq of the first CHANGE that the live clients `playing` still have to send."""
         left = [r.next_change() for r in self.connections.values() if r.client_id in playing]
@@ -198,7 +195,7 @@ class RecordedConversation:
             self._times[exchange.seq] = (exchange.t, now)
         self.used.append(exchange)
         self.played += 1
-        self._size -= exchange.frame.wire_size + OVERHEAD
+        self._size -= exchange.size
         ready = []
         for effect in exchange.effects:
             if effect.origin is exchange and exchange.live_frame is None:
@@ -222,12 +219,11 @@ class RecordedConversation:
         self._times.pop(exchange.seq, None)
         self.used.remove(exchange)
         self.played -= 1
-        self._size += exchange.frame.wire_size + OVERHEAD
+        self._size += exchange.size
 
     def sent(self, recorded: RecordedConnection, effect: Effect, now: int) -> None:
         """Count an effect as sent."""
         self.reach(effect.seq, now)
         recorded.unsent -= not effect.read
         self.played += 1
-        if effect.frame is not None:
-            self._size -= effect.frame.wire_size + OVERHEAD
+        self._size -= effect.size

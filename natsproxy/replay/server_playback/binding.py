@@ -34,15 +34,17 @@ HISTORY: Final = 64
 class Client:
     """A live client.
 
-    connect_frame: its CONNECT.  subs: the subjects of its subscriptions, by sid.  inboxes: those to inboxes
-    whose recorded ones are not known yet, with their times.  sids: live sid to recorded sid.  held: frames
-    that wait for it to be bound.  history: its first frames.  used, learned: the exchanges that they matched,
-    the identifiers that they taught.  committed: a frame was sent because of it, so it cannot become another
-    recorded connection.  passed: the real server has frames of it.
+    verbose: it expects a +OK for each frame.  connect_frame: its CONNECT.  subs: the subjects of its
+    subscriptions, by sid.  inboxes: those to inboxes whose recorded ones are not known yet, with their times.
+    sids: live sid to recorded sid.  held: frames that wait for it to be bound.  history: its first frames.
+    used, learned: the exchanges that they matched, the identifiers that they taught.  committed: a frame was
+    sent because of it, so it cannot become another recorded connection.  passed: the real server has frames
+    of it.
     """
 
     id: int
     connect: Connect = DEFAULTS
+    verbose: bool = False
     connect_frame: Frame | None = None
     recorded: RecordedConnection | None = None
     subs: dict[bytes, bytes] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from natsproxy.protocol import info
-from natsproxy.protocol.connect import DEFAULTS, parse_connect
+from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.exchanges import END, Exchange, RecordedConnection, is_optional, standalone
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
@@ -120,10 +120,14 @@ class ServerPlayback:
                     self._actions.append(EndConnection(client_id))
                     return self._take()
                 client.connect_frame = frame
-                self._ok(client)
+                # The server's default is verbose, but before its CONNECT no client expects a +OK.
+                client.verbose = client.connect.verbose
+                if client.verbose:
+                    self._actions.append(Send(client.id, encode.OK))
             elif frame.op in (Op.PUB, Op.HPUB, Op.SUB, Op.UNSUB):
                 self._now = now
-                self._ok(client)
+                if client.verbose:
+                    self._actions.append(Send(client.id, encode.OK))
                 if client.recorded is None:
                     client.held.append(frame)
                 else:
@@ -252,7 +256,7 @@ class ServerPlayback:
         if frame.reply and exchange.conn != recorded.conn:
             client.take_answers(exchange, frame)
         self._matched(client, recorded, exchange, frame, now)
-        if kind is Kind.CHANGE:
+        if kind is Kind.CHANGE and self._delivery.standing.pulls:
             self._repeats.fulfil(recorded, now)
 
     def _optional(self, client: Client, frame: Frame, now: int) -> None:
@@ -338,8 +342,3 @@ class ServerPlayback:
         # A PONG says that the frames before were handled, by the real server too where it has some of them.
         answer = Forward(client.id, encode.PING) if client.passed else Send(client.id, encode.PONG)
         self._actions.append(answer)
-
-    def _ok(self, client: Client) -> None:
-        # The server's default is verbose, but before its CONNECT no client expects a +OK.
-        if client.connect.verbose and client.connect is not DEFAULTS:
-            self._actions.append(Send(client.id, encode.OK))

@@ -73,11 +73,14 @@ class Standing:
 
 
 class StandingRequests:
-    """All of them; statuses go to `actions`."""
+    """All of them; statuses go to `actions`.
+
+    pulls: the pull requests, by recorded connection and consumer.
+    """
 
     def __init__(self, actions: list[Action]) -> None:
         self._actions = actions
-        self._by_consumer: dict[tuple[int, Consumer], list[Standing]] = {}
+        self.pulls: dict[tuple[int, Consumer], list[Standing]] = {}
         self._pushes: list[Standing] = []
         self._hasty: list[Standing] = []
         self._due: list[tuple[int, int, Standing]] = []
@@ -116,9 +119,9 @@ class StandingRequests:
             if request.heartbeat:
                 self._pushes.append(standing)
         else:
-            others = self._by_consumer.get((recorded.conn, known.consumer), [])
+            others = self.pulls.get((recorded.conn, known.consumer), [])
             still = [one for one in others if one.open]
-            self._by_consumer[recorded.conn, known.consumer] = [*still, standing]
+            self.pulls[recorded.conn, known.consumer] = [*still, standing]
             if request.no_wait:
                 self._hasty.append(standing)
         self._plan(standing)
@@ -131,7 +134,7 @@ class StandingRequests:
         return next(self._of(recorded, consumer), None)
 
     def _of(self, recorded: RecordedConnection, consumer: Consumer) -> Iterator[Standing]:
-        standing = self._by_consumer.get((recorded.conn, consumer), [])
+        standing = self.pulls.get((recorded.conn, consumer), [])
         yield from (one for one in standing if one.open and one.sid is not None)
 
     def took(self, standing: Standing, reply: bytes, now: int) -> None:
@@ -156,7 +159,7 @@ class StandingRequests:
 
     def ended(self, recorded: RecordedConnection, inbox: bytes) -> None:
         """Note that a recorded status ended the oldest pull request of an inbox."""
-        for (conn, _), standing in self._by_consumer.items():
+        for (conn, _), standing in self.pulls.items():
             for one in standing if conn == recorded.conn else ():
                 if one.open and one.inbox == inbox:
                     one.open = False
@@ -165,22 +168,20 @@ class StandingRequests:
     def left(self, client: Client) -> None:
         """Forget the requests of a client that has left."""
         self._pushes = [one for one in self._pushes if one.client is not client]
-        for key, standing in list(self._by_consumer.items()):
+        for key, standing in list(self.pulls.items()):
             kept = [one for one in standing if one.client is not client]
             for one in standing:
                 one.open = one.open and one.client is not client
             if kept:
-                self._by_consumer[key] = kept
+                self.pulls[key] = kept
             else:
-                del self._by_consumer[key]
+                del self.pulls[key]
 
     def unrecorded(self, recorded: RecordedConnection) -> list[Standing]:
         """Return the pull requests for which no recorded one stands (yet)."""
-        if not self._by_consumer:
-            return []
         return [
             one
-            for (conn, _), standing in self._by_consumer.items()
+            for (conn, _), standing in self.pulls.items()
             for one in (standing if conn == recorded.conn else ())
             if one.open and one.repeats
         ]

@@ -122,7 +122,7 @@ def test_requests_that_have_ended_are_forgotten() -> None:
     play.send(1, pull(b"inb"))
     recorded = play.machine.conversation.connections[1]
     standing = play.machine._delivery.standing
-    assert [one.open for one in standing._by_consumer[recorded.conn, (b"S", b"C")]] == [True]
+    assert [one.open for one in standing.pulls[recorded.conn, (b"S", b"C")]] == [True]
     assert standing.deadline is None
 
 
