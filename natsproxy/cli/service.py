@@ -16,7 +16,7 @@ from natsproxy.config.build import inline_rules, rules_file
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.log import EventLog, LogFile
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.net.rule_book import Loaded
 from natsproxy.rules.file.parser import NONE_NAMED
 from natsproxy.rules.model.rule import Rule
 from natsproxy.session.identity import Identity
@@ -68,26 +68,22 @@ class Service:
         self._log_rate = log_rate
         self.stopped_at_once = False
 
-    def load_rules(self) -> list[str]:
-        """Put the rules of the files in force and return the names of those that are gone.
+    def load_rules(self) -> Loaded:
+        """Let the rules of the files be the base of the proxy's rules; return what became of others.
 
         Raises ConfigError, and changes nothing, for a bad file and for a configuration file whose rules
         have disappeared (`rules = []` clears them).
         """
         self._rules_watch.reading()
-        before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
+        book = self._proxy.rules
         rules: tuple[Rule, ...] | None = None
         if self._rules is not None:
             rules = rules_file(self._rules)
         elif self._config is not None:
             rules = inline_rules(self._config)
-            if rules is None and before is not None and before.rules:
+            if rules is None and book.base:
                 raise ConfigError(f"{self._config}: {NONE_NAMED}")
-        if rules is None:
-            return []
-        self._proxy.swap(RuleChain(rules, seed=self._proxy.seed, previous=before))
-        kept = {rule.name for rule in rules}
-        return [rule.name for rule in before.rules if rule.name not in kept] if before is not None else []
+        return Loaded((), ()) if rules is None else book.load(rules)
 
     async def run(self, log: Any, signals: AsyncIterator[int]) -> None:
         """Serve until drained.  signals: the numbers of the process's signals, as they arrive."""
@@ -171,9 +167,9 @@ class Service:
 
     def _reload_rules(self, log: Any) -> None:
         try:
-            gone = self.load_rules()
+            gone, undone = self.load_rules()
         except NatsproxyError as error:
             log.error("the rules stay as they were", reason=str(error))
             return
-        write = log.warning if gone else log.info
-        write("reloaded", rules_gone=gone or None)
+        write = log.warning if gone or undone else log.info
+        write("reloaded", rules_gone=list(gone) or None, changes_undone=list(undone) or None)

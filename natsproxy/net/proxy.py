@@ -20,7 +20,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format import records
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
-from natsproxy.events import Event, Firing
+from natsproxy.events import Event, Firing, Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.connections import Connections
 from natsproxy.net.leg import Leg
@@ -30,8 +30,11 @@ from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
+from natsproxy.net.rule_book import RuleBook
 from natsproxy.net.tls_contexts import TlsContexts
+from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.interface import Chain, EmptyChain
+from natsproxy.rules.model.rule import Rule
 from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.session.identity import Identity
@@ -48,6 +51,7 @@ class Proxy:
     sockets: those that listen already on addresses of its listeners.
     listen: the addresses of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
+    rules: those in force and those that are not now, as a book.
     """
 
     def __init__(
@@ -75,6 +79,9 @@ class Proxy:
             self._contexts,
             self.emit,
         )
+        self.rules = RuleBook(
+            self._install, self._fault_ended, chain.rules if isinstance(chain, RuleChain) else ()
+        )
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         self._background: trio.Nursery | None = None
@@ -93,6 +100,7 @@ class Proxy:
             self._background = background
             background.start_soon(self._open_plane().run)
             background.start_soon(self._connections.watch)
+            background.start_soon(self.rules.run)
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             self._connections.upstreams.listening = self.listen
@@ -165,6 +173,11 @@ class Proxy:
         await self._connections.wait_closed()
         self._serving.cancel()
 
+    def start_drain(self, deadline: float | None = None) -> None:
+        """Begin `drain`, and return."""
+        assert self._background is not None
+        self._background.start_soon(self.drain, deadline)
+
     async def _answered(self, relays: list[Relay]) -> None:
         """Wait for the answers to the requests that are in flight now.
 
@@ -212,7 +225,7 @@ class Proxy:
         return self._connections.chain
 
     def swap(self, chain: Chain) -> None:
-        """Put another chain in force on all connections, between frames.
+        """Put another chain in force on all connections, between frames; `rules` does it for its changes.
 
         Raises ConfigError where the settings are a way around it; then nothing changes.
         """
@@ -222,6 +235,14 @@ class Proxy:
         if self._background is not None:  # else `serve` puts it in force
             chain.begin(now_ns())
         self._connections.swap(chain)
+
+    def _install(self, rules: tuple[Rule, ...]) -> None:
+        """Put the enabled rules of the book in force; those that were before keep their states."""
+        before = self.chain if isinstance(self.chain, RuleChain) else None
+        self.swap(RuleChain(rules, seed=self.seed, previous=before))
+
+    def _fault_ended(self, name: str) -> None:
+        self.emit(Notice(now_ns(), None, "info", "the time of a fault is over", {"rule": name}))
 
     async def barrier(self) -> None:
         """Wait until we have handled all bytes in our sockets, and the server has answered a fence.
@@ -250,6 +271,13 @@ class Proxy:
         on: False to let them pass again.  Raises KeyError where there is no such connection.
         """
         self.relays[conn].control(partial(Control.suspend, on=on))
+
+    def pause(self, conn: int, lasts: int | None) -> None:
+        """Read nothing from both sides of a connection, for so long (ns); None: until 0 is asked for.
+
+        Raises KeyError where there is no such connection.
+        """
+        self.relays[conn].control(partial(Control.pause, lasts=lasts))
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
         """Let new connections have another login at servers, and later logins of clients another table."""
@@ -293,3 +321,7 @@ class Proxy:
     def rotate(self) -> None:
         """Begin a new segment of the capture."""
         self._recording.rotate()
+
+    def mark(self, text: str) -> None:
+        """Write a note into the capture, where one is being made."""
+        self._recording.mark(text)

@@ -306,6 +306,11 @@ class Recorder:
         """The file of the current segment."""
         return self._writer.file
 
+    @property
+    def size(self) -> int:
+        """The bytes of the current segment, whole blocks all of them."""
+        return self._writer.size
+
     def rotate(self) -> None:
         """Begin a new segment."""
         self._rotate = True

@@ -101,6 +101,11 @@ class Recording:
             self.recorder.rules = text or None  # a segment that begins later has them in its header
             self.recorder.put(records.Note(now_ns(), {"rules": text}))
 
+    def mark(self, text: str) -> None:
+        """Record a note of an operator."""
+        if self.recorder is not None:
+            self.recorder.put(records.Note(now_ns(), {"mark": text}))
+
     def open(self, conn: int, session: Session) -> DeferredRecords:
         """Return the function that takes the records of a new connection."""
         deferred = self._deferred[conn] = DeferredRecords(session, self.record)

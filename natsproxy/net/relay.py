@@ -39,7 +39,8 @@ class Relay:
 
     conn: its number.  client, server: its legs, on the plane while it is there.  emit, record: take the
     events and the records of the session.  most_frames: returns the frames of one record at most.
-    check: tells why a client is not who it says it is.  opened: the facts of its Open record.
+    check: tells why a client is not who it says it is.  opened: the facts of its Open record.  since: the
+    time (ns) at which both legs stood.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Relay:
         self.session = session
         self.conn = conn
         self.end: End | None = None
+        self.since = now_ns()
         self.opened: dict[str, Any] = {"upstream_local": str(server.local)}
         self.client: PlaneLeg = client
         self.server: PlaneLeg = server
@@ -123,13 +125,13 @@ class Relay:
         """Take the legs back from the plane."""
         if self._place is not None:
             try:
-                self._catch_up()
+                self.catch_up()
             finally:  # a bug there must not keep the sockets
                 place, self._place = self._place, None
                 rests = place.leave()
             self.session.bypass.leave(rests)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Let the session count the frames that went past it: called before it does anything."""
         if self._place is not None:
             self.session.bypass.catch_up(self._place)
@@ -155,13 +157,13 @@ class Relay:
 
     def record(self, on: bool) -> None:
         """Make records from the next frame on, or stop making them."""
-        self._catch_up()
+        self.catch_up()
         self.session.record(on)
         self._settle()
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the connection for a preamble (see `ConnectionState.snapshot`)."""
-        self._catch_up()
+        self.catch_up()
         state = self.session.snapshot()
         state["open"] |= self.opened
         return state
@@ -172,18 +174,18 @@ class Relay:
 
     def swap(self, chain: Chain) -> None:
         """Put another chain in force."""
-        self._catch_up()
+        self.catch_up()
         self._perform(self.session.swap(chain, now_ns()))
 
     def control(self, act: Callable[[Control, int], None]) -> None:
         """Let an operator act on the connection.  act: is given the time (ns)."""
-        self._catch_up()
+        self.catch_up()
         act(self.session.control, now_ns())
         self._perform(self.session.take_actions())
 
     def received_from_client(self) -> int:
         """Return the number of bytes that came from the client."""
-        self._catch_up()
+        self.catch_up()
         return self.session.pipes[C2S].in_bytes
 
     async def barrier(self) -> None:
@@ -192,7 +194,7 @@ class Relay:
         while (self.client.readable or self.session.pipes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
         passed = trio.Event()
-        self._catch_up()
+        self.catch_up()
         self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_over, passed)
@@ -208,13 +210,13 @@ class Relay:
     def received(self, direction: Direction, data: bytes) -> bool:
         """Give bytes to the session, or let it go on with its work; return whether the slice is over."""
         timeslice, pipe = self.timeslices[direction], self.session.pipes[direction]
-        self._catch_up()
+        self.catch_up()
         self._perform(self.session.receive(direction, data, now_ns(), timeslice))
         return timeslice.end_step(pipe.handled)
 
     def ended(self, direction: Direction) -> None:
         """Take the end of a stream."""
-        self._catch_up()
+        self.catch_up()
         self._perform(self.session.eof(direction, now_ns()))
 
     def leg_lost(self, leg: PlaneLeg) -> None:
@@ -288,7 +290,7 @@ class Relay:
 
     async def _authenticate(self, asked: Authenticate) -> None:
         refusal = await self._check(asked.user, asked.password)
-        self._catch_up()
+        self.catch_up()
         self._perform(self.session.authenticated(refusal, now_ns()))
 
     async def _finish(self, leg: PlaneLeg) -> None:
@@ -335,7 +337,7 @@ class Relay:
             if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
                 continue
             timeslice.begin()  # after the wait: only work counts
-            self._catch_up()
+            self.catch_up()
             before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))
             timeslice.end_step(self.session.frames_sent - before)

@@ -32,6 +32,8 @@ STATE_OPS: Final = (
 _NEVER_SWALLOWED: Final = op_mask(Op.PING, Op.PONG, Op.OK)
 """Further ops that pass a link that loses messages: without them a peer gives the connection up."""
 _NOTHING: Final = Interest()
+NEVER: Final = 1 << 63
+"""A time (ns) that does not come."""
 
 
 class ConnectionState:
@@ -41,9 +43,10 @@ class ConnectionState:
     which rules and reports know it.  refusal: why no client can be served here, as a sentence.
     server_error: the text of an -ERR with which the server closes.  speak_by: the time (ns) by which the
     client must have sent something.  shut: nothing of the client may go to the server yet.  suspended:
-    messages are lost until an operator says otherwise.  our_oks: how many +OK of the server answer frames of
-    ours.  tallies: deliveries on sids that are counted and not watched.  answers: the answers that the client
-    waits for.  actions: the list that all parts append to.
+    messages are lost until an operator says otherwise.  paused_until: nothing is read until then (ns).
+    our_oks: how many +OK of the server answer frames of ours.  tallies: deliveries on sids that are counted
+    and not watched.  answers: the answers that the client waits for.  actions: the list that all parts
+    append to.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class ConnectionState:
         self.speak_by: int | None = None
         self.shut = settings.identity is not None and settings.identity.asks
         self.suspended = False
+        self.paused_until = 0
         self.our_oks = 0
         self.actions: list[Action] = []
         self.secrets = Secrets()

@@ -1,4 +1,4 @@
-"""The control of one connection by its operator: suspended, expelled, or drained because the proxy stops.
+"""The control of one connection by its operator: suspended, paused, expelled, drained as the proxy stops.
 
 In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the place where the
 server has answered all bytes of the client.  From there the connection lasts until no answer to a request is
@@ -7,8 +7,9 @@ due; the caller has the deadline.
 
 from __future__ import annotations
 
+from natsproxy.capture.filter.redact import redact_frames
 from natsproxy.session import close_reasons
-from natsproxy.session.connection import ConnectionState
+from natsproxy.session.connection import NEVER, ConnectionState
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.greeting import lame_duck, rewritten
 from natsproxy.session.phase import OVER, Phase
@@ -33,11 +34,31 @@ class Control:
         self._state.suspended = on
         self._runner.update_conditions(now)
 
+    def pause(self, now: int, *, lasts: int | None) -> None:
+        """Read nothing from either side for so long (ns), until 0 is asked for where it is None."""
+        self._state.paused_until = NEVER if lasts is None else now + lasts
+        self._runner.update_conditions(now)
+
     def expel(self, now: int, *, error: str, cause: str, detail: str) -> None:
         """End the connection with an -ERR for the client, behind the frame that it is getting."""
         if not self._state.over:
             self._state.pipes[S2C].inject(encode.err(error), Op.ERR.bit, now, "proxy")
             self._state.end(cause, detail)
+
+    def facts(self, now: int) -> dict[str, object]:
+        """Return what an operator may want to know beyond the counters: phase, key, what was asked for."""
+        state = self._state
+        return {
+            "key": state.key,
+            "phase": state.phase.name.lower(),
+            "suspended": state.suspended,
+            "paused": now < state.paused_until,
+        }
+
+    @property
+    def connect(self) -> bytes:
+        """The last CONNECT of the client without its secrets, b"" for none."""
+        return redact_frames(self._state.last_connect, C2S)
 
     def lame_duck(self, now: int) -> None:
         """Announce to the client that its connection ends soon, as a server does that is going to stop.

@@ -13,7 +13,7 @@ from natsproxy.protocol.errors import err_frame
 from natsproxy.rules.interface import Chain, ConnectionRules, Decision, LinkConditions
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
-from natsproxy.session.connection import STATE_OPS, ConnectionState
+from natsproxy.session.connection import NEVER, STATE_OPS, ConnectionState
 from natsproxy.session.deliveries import Deliveries
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.fences import PongQueue
@@ -76,6 +76,8 @@ class RuleRunner:
         times = []
         for pipe in self._state.pipes:
             conditions, again = self.rules.conditions(pipe.direction, now)
+            if now < self._state.paused_until:
+                conditions = (conditions or PLAIN)._replace(stop_reading=True)
             # `PLAIN` itself, not its equal: the outbox asks `is` on the hot path.
             pipe.outbox.conditions = (
                 PLAIN if conditions is None or conditions == LinkConditions() else conditions
@@ -87,6 +89,8 @@ class RuleRunner:
                 pipe.step(PipeEvent.FINISH)
                 pipe.finish(now)
             times.append(again)
+        if now < self._state.paused_until < NEVER:
+            times.append(self._state.paused_until)
         self._state.watch_ops()
         self.next_due = min((time for time in times if time is not None), default=None)
         self.emit_fired()

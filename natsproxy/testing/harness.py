@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,10 +19,10 @@ from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
-from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.model.rule import Rule
 from natsproxy.session import close_reasons
 from natsproxy.testing.faults import Fault
 from natsproxy.testing.frame_log import FrameFilter, FrameLog, SeenFrame, WaitTimeout
@@ -72,10 +71,8 @@ class ProxyHarness(ABC):
 
     def __init__(self, *, rules: list[dict[str, Any]] | None = None, seed: int = 0) -> None:
         self.seed = seed
-        parse_rules(rules or [], KINDS)  # raises here, where the traceback shows the test
-        self._tables: dict[str, dict[str, Any]] = {table["name"]: table for table in rules or []}
+        self._rules = parse_rules(rules or [], KINDS)  # raises here, where the traceback shows the test
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
         self._seen = FrameLog()
         self._firings: list[Firing] = []
         self._ends: list[str] = []  # descriptions of connections that ended unexpectedly
@@ -125,7 +122,7 @@ class ProxyHarness(ABC):
         self._proxy = proxy = Proxy(settings)
         proxy.subscribe(self._on_event)
         proxy.tap(self._seen.add)
-        self._install_rules()
+        proxy.rules.load(self._rules)
         async with trio.open_nursery() as nursery:
             await nursery.start(proxy.serve)
             yield proxy
@@ -147,31 +144,27 @@ class ProxyHarness(ABC):
         fault = fault if isinstance(fault, Fault) else Fault(fault, {})
         name = settings.pop("name", None) or fault.settings.get("name")
         name = str(name or f"{fault.kind}-{next(self._numbers)}")
-        if name in self._tables:
-            raise ConfigError(f"a fault named {name!r} is in force already")
-        table = fault.table(name, settings)
-        parse_rules([table], KINDS, place=_FaultPlace())
-        self._change(lambda tables: {**tables, name: table})
+        (rule,) = parse_rules([fault.table(name, settings)], KINDS, place=_FaultPlace())
+        self._thread.call(self._begin, rule)
         try:
             yield name
         finally:
             if self._thread.running:  # otherwise the rule has ended with the proxy
-                self._change(lambda tables: {key: one for key, one in tables.items() if key != name})
+                self._thread.call(self._end, name)
 
-    def _change(self, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        with self._lock:
-            before, self._tables = self._tables, changed(self._tables)
-            try:
-                self._thread.call(self._install_rules)
-            except BaseException:
-                self._tables = before
-                raise
-
-    def _install_rules(self) -> None:
+    def _begin(self, rule: Rule) -> None:
         assert self._proxy is not None
-        before = self._proxy.chain if isinstance(self._proxy.chain, RuleChain) else None
-        rules = parse_rules(list(self._tables.values()), KINDS)
-        self._proxy.swap(RuleChain(rules, seed=self._proxy.seed, previous=before))
+        if rule.name in self._proxy.rules.entries:
+            raise ConfigError(f"a fault named {rule.name!r} is in force already")
+        self._proxy.rules.put(rule)
+
+    def _end(self, name: str) -> None:
+        assert self._proxy is not None
+        self._proxy.rules.remove(name)
+
+    def _in_force(self) -> list[dict[str, Any]]:
+        rules = self._rules if self._proxy is None else [e.rule for e in self._proxy.rules.entries.values()]
+        return [dict(rule.table) for rule in rules]
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Firing) and len(self._firings) < _FIRINGS:
@@ -250,7 +243,7 @@ class ProxyHarness(ABC):
 
     def failure_report(self, count: int = 20) -> str:
         """Return the text beside a failed test: faults in force, firings, the last `count` frames."""
-        lines = [f"fault in force: {table}" for table in self._tables.values()]
+        lines = [f"fault in force: {table}" for table in self._in_force()]
         lines += [
             f"fired: {one.rule} ({one.action}) {one.direction} {one.subject} on connection {one.conn}"
             for one in self._firings[-count:]

@@ -1,0 +1,192 @@
+"""The rules of a proxy as they are now: those of its start, the changes made on top, faults for a time.
+
+1. The *base* is what a rules file (or the code that made the proxy) says.  `load` brings a new one.
+2. A rule that stands in the file as at the last `load` keeps what was made of it since: changed, disabled,
+   removed, put elsewhere.  A rule that the file brings, changes or drops is as the file says; what was made
+   of it on top is gone, and `load` names it.  Rules that were added on top stay, behind those of the file.
+3. A disabled rule keeps its count over all connections; counts of single connections begin anew.
+4. A fault for a time is a rule like any other until its time is over; then it is removed.
+5. Each change is whole or does not happen, and has a revision of its own: who edits a list that another one
+   has changed meanwhile is told (`StaleRules`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+import trio
+
+from natsproxy.errors import ConfigError
+from natsproxy.rules.model.rule import Rule
+
+
+class StaleRules(ConfigError):
+    """The rules have changed since they were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule in the book.  ends: the time at which it is removed, in seconds of trio's clock; None: never."""
+
+    rule: Rule
+    enabled: bool = True
+    ends: float | None = None
+
+
+class Loaded(NamedTuple):
+    """The outcome of a load: the names of rules that are gone, and of changes on top that the file undid."""
+
+    gone: tuple[str, ...]
+    undone: tuple[str, ...]
+
+
+class RuleBook:
+    """The rules of one proxy.  Its calls are those of one thread, the proxy's.
+
+    install: puts rules in force, or raises ConfigError and changes nothing.  ended: called with the name of a
+    fault whose time is over.
+    base: the rules of the file, and entries those of now, by their names, in order.
+    """
+
+    def __init__(
+        self,
+        install: Callable[[tuple[Rule, ...]], None],
+        ended: Callable[[str], None],
+        base: Iterable[Rule] = (),
+    ) -> None:
+        self.base: Mapping[str, Rule] = {rule.name: rule for rule in base}
+        self._install = install
+        self._ended = ended
+        self._entries = {name: Entry(rule) for name, rule in self.base.items()}
+        self._life = secrets.token_hex(4)  # a revision of another process is none of this one
+        self._revision = 0
+        self._changed = trio.Event()
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """The rules by their names, in the order in which they act."""
+        return MappingProxyType(self._entries)
+
+    @property
+    def revision(self) -> str:
+        """The revision: another one after each change."""
+        return f"{self._life}-{self._revision}"
+
+    def origin(self, entry: Entry) -> str:
+        """Return "file", "changed" (there is one of that name in the file) or "added"."""
+        known = self.base.get(entry.rule.name)
+        if known is None:
+            return "added"
+        return "file" if known is entry.rule or known.content == entry.rule.content else "changed"
+
+    @property
+    def removed(self) -> list[str]:
+        """The names of rules that stand in the file and were removed since."""
+        return [name for name in self.base if name not in self._entries]
+
+    # -- the file
+
+    def load(self, rules: Iterable[Rule]) -> Loaded:
+        """Take the rules of the file anew (see 2 above).  Raises ConfigError, and changes nothing."""
+        rules = tuple(rules)
+        before = {name: rule.content for name, rule in self.base.items()}
+        after = {rule.name: rule.content for rule in rules}
+        new = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        entries = dict(self._entries) if list(before) == list(after) else {}  # else in the file's order
+        for rule in rules:
+            if rule.name in new:
+                entries[rule.name] = Entry(rule)
+            elif rule.name in self._entries:
+                entries[rule.name] = self._entries[rule.name]
+        for name, entry in self._entries.items():
+            if name not in before and name not in after:
+                entries[name] = entry
+        undone = tuple(
+            name for name in [*before, *after] if name in new and self._undone(name, before, after)
+        )
+        gone = tuple(name for name in self._entries if name not in entries)
+        self._commit(entries)
+        self.base = {rule.name: rule for rule in rules}
+        return Loaded(gone, tuple(dict.fromkeys(undone)))
+
+    def _undone(self, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+        """Tell whether a change on top is lost where the file says something new about its rule."""
+        entry = self._entries.get(name)
+        now = entry.rule.content if entry is not None else None
+        on = entry is None or entry.enabled
+        return not (on and now in (before.get(name), after.get(name)))
+
+    def reset(self) -> None:
+        """Bring back the rules of the file, and nothing else."""
+        self._commit({name: Entry(rule) for name, rule in self.base.items()})
+
+    # -- changes on top
+
+    def replace(self, rules: Iterable[tuple[Rule, bool]], revision: str | None = None) -> None:
+        """Put a list of rules in place of all; each comes with whether it is enabled.
+
+        A fault for a time that is in the list under its name keeps its end.  revision: the one that the
+        list was made of, None for any.  Raises StaleRules for another one, ConfigError for bad rules.
+        """
+        self.check(revision)
+        self._commit({rule.name: Entry(rule, enabled, self._end_of(rule.name)) for rule, enabled in rules})
+
+    def put(self, rule: Rule, *, enabled: bool | None = None, lasts: float | None = None) -> None:
+        """Add a rule at the end, or put it in the place of the one of its name.
+
+        enabled: None for as it was.  lasts: seconds after which it is removed, None for as it was.
+        Raises ConfigError.
+        """
+        before = self._entries.get(rule.name, Entry(rule))
+        ends = before.ends if lasts is None else trio.current_time() + lasts
+        entry = Entry(rule, before.enabled if enabled is None else enabled, ends)
+        self._commit({**self._entries, rule.name: entry})
+
+    def remove(self, name: str) -> None:
+        """Remove a rule.  Raises KeyError."""
+        entries = dict(self._entries)
+        del entries[name]
+        self._commit(entries)
+
+    def enable(self, name: str, on: bool = True) -> None:
+        """Let a rule act, or not.  Raises KeyError and ConfigError."""
+        self._commit({**self._entries, name: replace(self._entries[name], enabled=on)})
+
+    def check(self, revision: str | None) -> None:
+        """Raise StaleRules where this is not the revision; None is any."""
+        if revision is not None and revision != self.revision:
+            raise StaleRules("somebody has changed the rules meanwhile: read them again")
+
+    def _end_of(self, name: str) -> float | None:
+        return self._entries[name].ends if name in self._entries else None
+
+    def _commit(self, entries: dict[str, Entry]) -> None:
+        # The old rule itself where it was written the same: it has the count over all connections.
+        for name, entry in entries.items():
+            known = self._entries.get(name)
+            if known is not None and known.rule.content == entry.rule.content:
+                entries[name] = replace(entry, rule=known.rule)
+        self._install(tuple(entry.rule for entry in entries.values() if entry.enabled))
+        self._entries = entries
+        self._revision += 1
+        self._changed.set()
+
+    # -- time
+
+    async def run(self) -> None:
+        """Remove the faults whose time is over, until cancelled."""
+        while True:
+            self._changed = trio.Event()
+            ends = [entry.ends for entry in self._entries.values() if entry.ends is not None]
+            with trio.move_on_at(min(ends, default=inf)):
+                await self._changed.wait()
+            now = trio.current_time()
+            over = [name for name, one in self._entries.items() if one.ends is not None and one.ends <= now]
+            for name in over:
+                self.remove(name)
+                self._ended(name)
