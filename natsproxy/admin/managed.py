@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from natsproxy.admin.firing_log import FiringLog
 from natsproxy.net.proxy import Proxy
 
 
@@ -13,3 +15,8 @@ class ManagedProxy:
 
     name: str
     proxy: Proxy
+
+    @cached_property
+    def firings(self) -> FiringLog:
+        """The latest firings, from the first time that somebody asks."""
+        return FiringLog(self.proxy)

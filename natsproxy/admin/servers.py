@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from natsproxy.admin.api.app import OPEN_PATHS, admin_app
 from natsproxy.admin.guard import Guard
@@ -14,9 +15,12 @@ from natsproxy.events import Notice
 from natsproxy.net.clock import now_ns
 
 
-def http_servers(settings: AdminSettings, managed: ManagedProxy) -> Iterator[tuple[str, HttpServer]]:
+def http_servers(
+    settings: AdminSettings, managed: ManagedProxy, config: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, HttpServer]]:
     """Yield the servers with their titles for the log.  Raises ConfigError for TLS that cannot be used.
 
+    config: the settings of the process, as `natsproxy config --json` shows them.
     A bug in an answer is an event of the proxy, which goes on.
     """
 
@@ -26,5 +30,6 @@ def http_servers(settings: AdminSettings, managed: ManagedProxy) -> Iterator[tup
     if settings.monitor is not None:
         yield "monitor", HttpServer(monitor_app(managed), settings.monitor, report)
     if settings.admin is not None:
-        app = Guard(admin_app(managed), settings.admin, settings.token, settings.hosts, OPEN_PATHS)
+        api = admin_app({managed.name: managed}, config, settings.captures)
+        app = Guard(api, settings.admin, settings.token, settings.hosts, OPEN_PATHS)
         yield "admin", HttpServer(app, settings.admin, report)

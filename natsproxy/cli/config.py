@@ -5,27 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from natsproxy.cli.run import run, unknown_variables
+from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.config.build import inline_rules
-from natsproxy.config.options import OPTIONS
 from natsproxy.rules.file.serialize import to_toml, value_to_toml
-from natsproxy.units import format_duration, format_size
-
-_SOURCES = {
-    ParameterSource.COMMANDLINE: "flag",
-    ParameterSource.ENVIRONMENT: "environment",
-    ParameterSource.DEFAULT_MAP: "file",
-    ParameterSource.DEFAULT: "default",
-}
-_FORMATS: dict[str, Callable[[int], str]] = {"DURATION": format_duration, "SIZE": format_size}
-_Rows = dict[str, dict[str, Any]]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -63,16 +52,10 @@ def config(context: click.Context, as_json: bool, as_toml: bool, options: tuple[
         click.echo(_table_line(name, row["value"], row["source"]))
 
 
-def _settings(title: str, options: list[str], as_json: bool) -> tuple[_Rows, Path | None]:
+def _settings(title: str, options: list[str], as_json: bool) -> tuple[Rows, Path | None]:
     """Return value and source of each setting, and the configuration file."""
-    rows: _Rows = {}
     with _run_with_nothing_required().make_context(title, options) as context:
-        for option in OPTIONS:
-            source = context.get_parameter_source(option.key)
-            form = None if as_json and option.metavar == "SIZE" else _FORMATS.get(option.metavar)
-            value = _plain(context.params[option.key], form)
-            rows[option.name] = {"value": value, "source": _SOURCES[source] if source else "default"}
-        return rows, context.params["config"]
+        return shown_settings(context, plain_sizes=as_json), context.params["config"]
 
 
 def _run_with_nothing_required() -> click.Command:
@@ -84,17 +67,6 @@ def _run_with_nothing_required() -> click.Command:
     return relaxed
 
 
-def _plain(value: Any, form: Callable[[int], str] | None) -> Any:
-    """Return a value as JSON and TOML can hold it.  form: writes its number as text."""
-    if isinstance(value, tuple):
-        return [_plain(one, form) for one in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if form is not None and value is not None:
-        return form(value)
-    return value if value is None or isinstance(value, bool | int) else str(value)
-
-
 def _table_line(name: str, value: Any, source: str) -> str:
     if isinstance(value, list):
         value = ", ".join(map(str, value))
@@ -104,7 +76,7 @@ def _table_line(name: str, value: Any, source: str) -> str:
     return f"{name:20} {'-' if value in (None, '') else value!s:32} {note}"
 
 
-def _toml_lines(rows: _Rows, file: Path | None) -> Iterator[str]:
+def _toml_lines(rows: Rows, file: Path | None) -> Iterator[str]:
     """Yield the lines of a configuration file, with the rules of the present one."""
     for name, row in rows.items():
         value = row["value"]

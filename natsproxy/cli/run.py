@@ -20,6 +20,7 @@ from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import Service
+from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.admin import admin_settings
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
@@ -118,7 +119,7 @@ def run(config: Path | None, **values: Any) -> None:
         proxy = Proxy(proxy_settings(values), sockets=passed_sockets(os.environ))
         supervision = Supervision(proxy, Notifier(os.environ), values["ready_file"], values["live_file"])
         supervision.prepare()
-        servers = _http_servers(admin_settings(values), proxy)
+        servers = _http_servers(admin_settings(values), proxy, _shown())
         service = Service(
             proxy,
             file,
@@ -137,7 +138,11 @@ def run(config: Path | None, **values: Any) -> None:
         raise SystemExit(Exit.STOPPED)
 
 
-def _http_servers(settings: AdminSettings, proxy: Proxy) -> dict[str, HttpServer]:
+def _shown() -> Rows:
+    return shown_settings(click.get_current_context(), plain_sizes=True)
+
+
+def _http_servers(settings: AdminSettings, proxy: Proxy, config: Rows) -> dict[str, HttpServer]:
     """Return the HTTP servers beside a proxy by their titles.  Raises ConfigError."""
     if settings.monitor is None and settings.admin is None:
         return {}
@@ -148,7 +153,7 @@ def _http_servers(settings: AdminSettings, proxy: Proxy) -> dict[str, HttpServer
         if error.name is not None and error.name.startswith("natsproxy"):
             raise
         raise ConfigError(f"monitor and admin need {error.name}: pip install 'natsproxy[admin]'") from None
-    return dict(http_servers(settings, ManagedProxy("main", proxy)))
+    return dict(http_servers(settings, ManagedProxy("main", proxy), config))
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

@@ -56,6 +56,13 @@ ADMIN_OPTIONS: Final = (
         many=True,
         metavar="HOST",
     ),
+    Option(
+        "admin-captures",
+        path,
+        None,
+        "The folder for captures that the admin API begins; without it, it begins none.",
+        metavar="DIR",
+    ),
 )
 
 
@@ -67,14 +74,14 @@ def admin_settings(o: Mapping[str, Any]) -> AdminSettings:
     admin: HttpListener | None = o["admin"]
     token = "" if o["admin_token"] is None else read_secret(o["admin_token"], "admin_token", _token)
     if admin is None:
-        for name in ("admin_token", "admin_tls_cert", "admin_tls_key", "admin_host"):
+        for name in ("admin_token", "admin_tls_cert", "admin_tls_key", "admin_host", "admin_captures"):
             if o[name]:
                 raise ConfigError(f"{name.replace('_', '-')} is for the admin API: it needs admin")
     elif not admin.local and not (token and o["admin_tls_cert"]):
         raise ConfigError("admin beyond loopback needs admin-token and admin-tls-cert")
     if admin is not None:
         admin = HttpListener(admin.address, o["admin_tls_cert"], o["admin_tls_key"])
-    return AdminSettings(o["monitor"], admin, token, tuple(o["admin_host"] or ()))
+    return AdminSettings(o["monitor"], admin, token, tuple(o["admin_host"] or ()), o["admin_captures"])
 
 
 def _token(text: str) -> str:

@@ -195,6 +195,29 @@ def _may_be_the_same(listen: Address, upstream: Address) -> bool:
     return listen.host == upstream.host or (listen.host in _LOCAL and upstream.host == "localhost")
 
 
+def capture_settings(path: Path, given: Mapping[str, Any]) -> RecordSettings:
+    """Return the settings of a capture.
+
+    given: values as users write them, by the names of their options without `record-`.  Raises ConfigError.
+    """
+    o: dict[str, Any] = {"record": path}
+    for option in OPTIONS:
+        name = option.name.removeprefix(_RECORD)
+        if not option.name.startswith(_RECORD):
+            continue
+        value = given.get(name, option.default)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        try:
+            read = [option.read(one) for one in values]
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(f"{name} {error}") from None
+        o[option.key] = read if option.many else read[0] if read else None
+    return _record_settings(o)
+
+
+_RECORD = "record-"
+
+
 def _record_settings(o: Mapping[str, Any]) -> RecordSettings:
     keep = _keep(o["record_keep"])
     return RecordSettings(

@@ -91,12 +91,14 @@ class AdminSettings:
     """The HTTP servers beside a proxy; None for none.
 
     token: that requests to the admin API must bring, "" for none.  hosts: further names of the admin API.
+    captures: the folder of the captures that it begins, None for none.
     """
 
     monitor: HttpListener | None = None
     admin: HttpListener | None = None
     token: str = field(default="", repr=False)
     hosts: tuple[str, ...] = ()
+    captures: Path | None = None
 
 
 AUTO_FALLBACK = 50 * SECOND // 1000

@@ -1,0 +1,258 @@
+"""Connections by HTTP: the list, one with its state, its end; lost messages and pauses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import aclosing
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from natsproxy.admin.api import times
+from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param, Reply
+from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
+from natsproxy.admin.api.turn import sliced
+from natsproxy.net.clock import now_ns
+from natsproxy.net.relay import Relay
+from natsproxy.session import close_reasons
+from natsproxy.session.control import Control
+from natsproxy.wire.ops import C2S, S2C
+
+_PATH: Final = "/v1/proxies/{proxy}/connections"
+_MOST: Final = 1000  # connections or subscriptions in one answer
+_TEXTS: Final = {
+    "client": "The client's address.",
+    "upstream": "The server's address.",
+    "name": "As the client's CONNECT says.",
+    "lang": "As the client's CONNECT says.",
+    "version": "As the client's CONNECT says.",
+    "user": "As the client's CONNECT says, or its public nkey.",
+    "account": "As the server says.",
+    "tls_subject": "Of the client's certificate.",
+    "key": "The name by which rules and captures know the connection.",
+    "phase": "How far the login has come: ready, or before.",
+}
+_COUNTS: Final = fields(
+    {
+        "c2s_bytes": whole("Bytes that came from the client."),
+        "c2s_frames": whole("Frames that came from the client."),
+        "c2s_frames_out": whole("Frames that went to the server."),
+        "s2c_bytes": whole("Bytes that came from the server."),
+        "s2c_frames": whole("Frames that came from the server."),
+        "s2c_frames_out": whole("Frames that went to the client."),
+        "to_client_waiting": whole("Bytes that the client has not taken yet."),
+        "to_server_waiting": whole("Bytes that the server has not taken yet."),
+    }
+)
+_FACTS: Final = {
+    "conn": whole("The connection's number, in events and captures.", least=1),
+    **{name: text(words) for name, words in _TEXTS.items()},
+    "since": text("When it came."),
+    "since_ns": whole("The same, as Unix time."),
+    "suspended": flag("Its messages are lost."),
+    "paused": flag("Nothing is read from it."),
+    "subscriptions": whole("The number of its subscriptions."),
+    "counts": _COUNTS,
+}
+_SUBSCRIPTION: Final = fields(
+    {
+        "sid": text("The number that the client gave it."),
+        "subject": text("Its subject, as the client wrote it."),
+        "queue": text("Its queue group."),
+        "max": whole("The deliveries after which it ends, 0 for none."),
+        "delivered": whole("The deliveries so far, as far as they were counted."),
+    }
+)
+SHAPES: Final = {
+    "Connection": fields(_FACTS),
+    "Connections": fields(
+        {
+            "total": whole("How many there are that the filters let through."),
+            "offset": whole("How many of them come before the first one here."),
+            "connections": items(shape("Connection")),
+        }
+    ),
+    "ConnectionDetails": fields(
+        {
+            **_FACTS,
+            "connect": {**any_object("The client's CONNECT without secrets."), "type": ["object", "null"]},
+            "subs": items(_SUBSCRIPTION),
+            "subs_offset": whole("How many subscriptions come before the first one here."),
+        }
+    ),
+}
+
+_LIMIT: Final = Param("limit", whole("The most that are listed.", least=0, most=_MOST), 100)
+_OFFSET: Final = Param("offset", whole("How many to pass over.", most=1 << 53), 0)
+_FILTERS: Final = tuple(
+    Param(name, text(f"Only those whose {name} is like this (* and ? stand for any letters).", most=256))
+    for name in ("name", "user", "account", "client", "upstream", "lang")
+)
+
+
+def _facts(relay: Relay) -> dict[str, Any]:
+    session, connect = relay.session, relay.session.connect
+    counts, (c2s, s2c) = session.counts(), session.pipes
+    return {
+        "conn": relay.conn,
+        "client": relay.opened["client"],
+        "upstream": relay.opened["upstream"],
+        **session.client(),
+        "lang": connect.lang,
+        "version": connect.version,
+        **session.control.facts(now_ns()),
+        "since": times.iso(relay.since),
+        "since_ns": times.wall(relay.since),
+        "subscriptions": len(session.subs),
+        "counts": {
+            **counts,
+            "c2s_frames_out": c2s.out_next,
+            "s2c_frames_out": s2c.out_next,
+            "to_client_waiting": relay.client.backlog + session.pipes[S2C].outbox.bytes,
+            "to_server_waiting": relay.server.backlog + session.pipes[C2S].outbox.bytes,
+        },
+    }
+
+
+def _wanted(relay: Relay, filters: Mapping[str, str]) -> bool:
+    if not filters:
+        return True
+    facts = {**relay.session.client(), "lang": relay.session.connect.lang, **relay.opened}
+    return all(fnmatchcase(str(facts[name]), pattern) for name, pattern in filters.items())
+
+
+def _relay(ask: Ask) -> Relay:
+    number = ask.path["conn"]
+    relay = ask.proxy.proxy.relays.get(int(number)) if re.fullmatch("[0-9]{1,18}", number) else None
+    if relay is None:
+        raise ApiError(404, f"there is no connection {number[:20]!r}")
+    relay.catch_up()
+    return relay
+
+
+async def _list(ask: Ask) -> dict[str, Any]:
+    limit, offset = ask.query["limit"], ask.query["offset"]
+    filters = {p.name: ask.query[p.name] for p in _FILTERS if ask.query[p.name] is not None}
+    total, shown = 0, []
+    async with aclosing(sliced(list(ask.proxy.proxy.relays.values()))) as each:
+        async for relay in each:
+            if not _wanted(relay, filters):
+                continue
+            if offset <= total < offset + limit:
+                relay.catch_up()
+                shown.append(_facts(relay))
+            total += 1
+    return {"total": total, "offset": offset, "connections": shown}
+
+
+async def _get(ask: Ask) -> dict[str, Any]:
+    relay = _relay(ask)
+    limit, offset = ask.query["limit"], ask.query["offset"]
+    subs = islice(relay.session.subs.values(), offset, offset + limit)
+    return {
+        **_facts(relay),
+        "connect": _connect(relay.session.control.connect),
+        "subs": [
+            {
+                "sid": _text(sub.sid),
+                "subject": _text(sub.subject),
+                "queue": _text(sub.queue),
+                "max": sub.max,
+                "delivered": relay.session.delivered(sub),
+            }
+            for sub in subs
+        ],
+        "subs_offset": offset,
+    }
+
+
+def _connect(frame: bytes) -> Any:
+    """Return the options of a redacted CONNECT; None where there is none, or it is withheld."""
+    try:
+        options = json.loads(frame.partition(b" ")[2])
+    except (ValueError, RecursionError):
+        return None
+    return options if isinstance(options, dict) else None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+async def _patch(ask: Ask) -> dict[str, Any]:
+    relay, body = _relay(ask), ask.body
+    if "suspended" in body:
+        relay.control(partial(Control.suspend, on=body["suspended"]))
+    if "paused" in body:
+        paused = body["paused"]
+        lasts = times.ns(paused, "paused") if isinstance(paused, str) else None if paused else 0
+        relay.control(partial(Control.pause, lasts=lasts))
+    return _facts(relay)
+
+
+async def _close(ask: Ask) -> Reply:
+    relay, query = _relay(ask), ask.query
+    detail = query["reason"] or "an operator closed it"
+    if query["error"] is not None:
+        error = query["error"]
+        relay.control(partial(Control.expel, error=error, cause=close_reasons.KILLED, detail=detail))
+    else:
+        relay.kill(close_reasons.KILLED, detail, reset=query["reset"])
+    return Reply(None, 204)
+
+
+_PAUSED: Final = {
+    "type": ["boolean", "string"],
+    "maxLength": 32,
+    "description": 'Read nothing from both sides: true until false is sent, or for a time: "10s".',
+}
+_ONE_LINE: Final = r"^[ -~]*$"
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        _PATH,
+        "listConnections",
+        "Open connections, oldest first.",
+        _list,
+        shape("Connections"),
+        params=(_LIMIT, _OFFSET, *_FILTERS),
+    ),
+    Operation(
+        "GET",
+        _PATH + "/{conn}",
+        "getConnection",
+        "One connection with its CONNECT and its subscriptions.",
+        _get,
+        shape("ConnectionDetails"),
+        params=(_LIMIT, _OFFSET),
+        more=(404,),
+    ),
+    Operation(
+        "PATCH",
+        _PATH + "/{conn}",
+        "changeConnection",
+        "Lose the messages of a connection, or read nothing from it; it stays open.",
+        _patch,
+        shape("Connection"),
+        body=fields({}, {"suspended": flag("Lose its messages, of both directions."), "paused": _PAUSED}),
+        more=(404,),
+    ),
+    Operation(
+        "DELETE",
+        _PATH + "/{conn}",
+        "closeConnection",
+        "Close a connection; its client comes back, unless the error tells it not to.",
+        _close,
+        None,
+        params=(
+            Param("error", text("Send this -ERR first.", most=200, pattern=_ONE_LINE)),
+            Param("reset", flag("Close with RST."), False),
+            Param("reason", text("The detail of its end, in the log and in captures.", most=200)),
+        ),
+        status=204,
+        more=(404,),
+    ),
+)

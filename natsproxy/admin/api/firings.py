@@ -1,0 +1,115 @@
+"""Firings of rules by HTTP: the latest ones, and all from now on as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from natsproxy.admin.api import times
+from natsproxy.admin.api.events import MEDIA, MOST, event, stream
+from natsproxy.admin.api.operation import Ask, Operation, Param
+from natsproxy.admin.api.schema import fields, items, shape, text, whole
+from natsproxy.admin.firing_log import KEPT, Fired
+from natsproxy.admin.streamed import Streamed
+
+_PATH: Final = "/v1/proxies/{proxy}/firings"
+SHAPES: Final = {
+    "Firing": fields(
+        {
+            "number": whole("Rises by one with each event.", least=1),
+            "time": text("When."),
+            "time_ns": whole("The same, as Unix time."),
+            "conn": whole("The number of the connection."),
+            "key": text("The connection's key."),
+            "rule": text("The rule's name."),
+            "kind": text("The rule's kind."),
+            "direction": text("The way of the frame.", enum=["c2s", "s2c"]),
+            "action": text("The deed."),
+            "subject": text("The frame's subject."),
+            "ordinal": whole("The frame's number as it arrived; null for an action on the link.", null=True),
+            "m": whole("The number of the match."),
+            "count": whole("The frames that the event stands for."),
+            "delay_ns": whole("The delay that it got."),
+            "detail": text("More about it."),
+        }
+    ),
+    "Firings": fields(
+        {"total": whole("Events so far."), "firings": items(shape("Firing"))},
+    ),
+}
+_RULE: Final = Param("rule", text("Only those of this rule."))
+_CONN: Final = Param("conn", whole("Only those on this connection.", most=1 << 53))
+
+
+def _shown(fired: Fired) -> dict[str, Any]:
+    one = fired.firing
+    return {
+        "number": fired.number,
+        "time": times.iso(one.t),
+        "time_ns": times.wall(one.t),
+        "conn": one.conn,
+        "key": one.key,
+        "rule": one.rule,
+        "kind": one.kind,
+        "direction": one.direction,
+        "action": one.action,
+        "subject": one.subject,
+        "ordinal": one.ordinal,
+        "m": one.m,
+        "count": one.count,
+        "delay_ns": one.delay,
+        "detail": one.detail,
+    }
+
+
+def _filter(ask: Ask) -> Callable[[Fired], bool]:
+    rule, conn = ask.query["rule"], ask.query["conn"]
+    return lambda one: (rule is None or one.firing.rule == rule) and (conn is None or one.firing.conn == conn)
+
+
+async def _list(ask: Ask) -> dict[str, Any]:
+    log, wanted = ask.proxy.firings, _filter(ask)
+    found = [one for one in log.after(0) if wanted(one)][-ask.query["limit"] :]
+    return {"total": log.total, "firings": [_shown(one) for one in found]}
+
+
+async def _stream(ask: Ask) -> Streamed:
+    log, wanted = ask.proxy.firings, _filter(ask)
+    seen = ask.headers.get("last-event-id", "")
+    # A number that is ahead of ours is one of another process.
+    at = min(int(seen), log.total) if seen.isascii() and seen.isdigit() and len(seen) < 18 else log.total
+
+    async def batch() -> list[str]:
+        nonlocal at
+        news = log.after(at)
+        lost = log.total - at - len(news)
+        at = log.total
+        found = [one for one in news if wanted(one)]
+        lost += max(0, len(found) - MOST)
+        events = [event("lost", {"events": lost})] if lost else []
+        return events + [event("firing", _shown(one), one.number) for one in found[-MOST:]]
+
+    return stream(batch, log.wait)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        _PATH,
+        "listFirings",
+        f"The latest firings of rules, oldest first; {KEPT} are kept from when somebody first asks.",
+        _list,
+        shape("Firings"),
+        params=(Param("limit", whole("The most that are listed.", least=1, most=MOST), 100), _RULE, _CONN),
+    ),
+    Operation(
+        "GET",
+        _PATH + "/stream",
+        "streamFirings",
+        'Firings as they happen, as server-sent events: "firing" with the shape Firing, "lost" with the '
+        "number of events that were too many to send.  Last-Event-ID goes on behind an event.",
+        _stream,
+        MEDIA,
+        params=(_RULE, _CONN),
+    ),
+)

@@ -1,0 +1,209 @@
+"""An operation of the admin API: one row with all that its route, its checks and the document need."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from natsproxy.admin.api.schema import Schema, check, unknown
+from natsproxy.admin.managed import ManagedProxy
+from natsproxy.errors import CaptureError, ConfigError
+from natsproxy.net.rule_book import StaleRules
+
+MOST_BODY: Final = 256 * 1024
+"""Bytes of a request's body: reading JSON holds the loop, a millisecond for so many."""
+
+
+class ApiError(Exception):
+    """An answer that is an error, with its status and a sentence."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer that is more than a value with status 200.  value: None for no content."""
+
+    value: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of the query (or a header).  schema: of its value; a whole number is read as one."""
+
+    name: str
+    schema: Schema
+    default: Any = None
+    header: bool = False
+
+    def read(self, request: Request) -> Any:
+        """Return its value in a request.  Raises ApiError."""
+        if self.header:
+            return request.headers.get(self.name, self.default)
+        given = request.query_params.getlist(self.name)
+        if not given:
+            return self.default
+        if len(given) > 1:
+            raise ApiError(400, f"{self.name} is given {len(given)} times")
+        value: Any = given[0]
+        kind = self.schema["type"]
+        if kind == "integer" and re.fullmatch(r"-?[0-9]{1,18}", value, re.ASCII):
+            value = int(value)
+        elif kind == "boolean" and value in ("true", "false"):
+            value = value == "true"
+        try:
+            check(value, self.schema, {}, self.name)
+        except ValueError as error:
+            raise ApiError(400, str(error)) from None
+        return value
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request that has been checked: its proxy, the parts of its path, its parameters and its body."""
+
+    proxy: ManagedProxy
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: Any
+    headers: Mapping[str, str]
+
+
+Run = Callable[[Ask], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A method of a path.
+
+    name: in the document, as a program calls it.  text: a sentence; what follows it is the description.
+    run: returns the value of the answer, a `Reply` or a response.  answer: the schema of the value, or a
+    media type for another kind of content; None for no content.  status: of success.  more: the further
+    statuses that it may have, beside those of every operation.  open: it needs no token.
+    """
+
+    method: str
+    path: str
+    name: str
+    text: str
+    run: Run
+    answer: Schema | str | None
+    params: tuple[Param, ...] = ()
+    body: Schema | None = None
+    body_needed: bool = True
+    status: int = 200
+    more: tuple[int, ...] = ()
+    open: bool = False
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the variable parts of the path."""
+        return re.findall(r"{(\w+)}", self.path)
+
+
+async def perform(
+    operation: Operation,
+    request: Request,
+    proxies: Mapping[str, ManagedProxy],
+    shapes: Mapping[str, Schema],
+) -> Response:
+    """Answer a request."""
+    try:
+        ask = await _ask(operation, request, proxies, shapes)
+        answer = await operation.run(ask)
+    except ApiError as error:
+        return failure(error.status, str(error))
+    except StaleRules as error:
+        return failure(412, str(error))
+    except ConfigError as error:
+        return failure(422, str(error))
+    except CaptureError as error:
+        return failure(409, str(error))
+    if isinstance(answer, Response):
+        return answer
+    reply = answer if isinstance(answer, Reply) else Reply(answer, operation.status)
+    if reply.value is None:
+        return Response(status_code=reply.status, headers=reply.headers)
+    return JSONResponse(reply.value, reply.status, reply.headers)
+
+
+def failure(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer that is an error."""
+    return JSONResponse({"error": text}, status, headers)
+
+
+async def refused(_: Request, error: Exception) -> Response:
+    """Answer a request that no route takes, as every error is answered."""
+    assert isinstance(error, HTTPException)
+    return failure(error.status_code, str(error.detail).lower(), error.headers)
+
+
+async def _ask(
+    operation: Operation,
+    request: Request,
+    proxies: Mapping[str, ManagedProxy],
+    shapes: Mapping[str, Schema],
+) -> Ask:
+    path: dict[str, str] = dict(request.path_params)
+    name = path.pop("proxy", None)
+    managed = proxies.get(name) if name is not None else next(iter(proxies.values()), None)
+    if managed is None:
+        raise ApiError(404, f"there is no proxy {name!r}" if name is not None else "there is no proxy")
+    known = [param.name for param in operation.params if not param.header]
+    for given in request.query_params:
+        if given not in known:
+            raise ApiError(400, f"there is no parameter {given[:80]!r}: {unknown(given, known)}")
+    query = {param.name: param.read(request) for param in operation.params}
+    body = await _body(operation, request, shapes)
+    return Ask(managed, path, query, body, request.headers)
+
+
+async def _body(operation: Operation, request: Request, shapes: Mapping[str, Schema]) -> Any:
+    """Return the body as JSON.  Raises ApiError for one that is none, or not as its schema says."""
+    if operation.body is None:
+        return None
+    raw, more = bytearray(), True
+    while more:  # not `request.stream()`: an error would leave that generator to the garbage collector
+        message = await request.receive()
+        raw += message.get("body", b"")
+        if len(raw) > MOST_BODY:
+            raise ApiError(413, f"the body has more than {MOST_BODY} bytes")
+        if message["type"] == "http.disconnect":
+            raise ApiError(400, "the body is not whole")
+        more = message["more_body"]
+    if not raw and not operation.body_needed:
+        return {}
+    try:
+        # Its own errors are ValueErrors too: wrong UTF-8, a number of too many digits.
+        body = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
+        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ApiError(400, f"the body is not JSON: {reason[:200]}") from None
+    try:
+        check(body, operation.body, shapes)
+    except ValueError as error:
+        raise ApiError(400, str(error)) from None
+    return body
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return made
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")

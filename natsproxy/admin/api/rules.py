@@ -1,0 +1,311 @@
+"""Rules by HTTP: the list, one rule, a fault for a time, the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import trio
+
+from natsproxy.admin.api import times
+from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param, Reply
+from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
+from natsproxy.admin.api.turn import sliced
+from natsproxy.admin.managed import ManagedProxy
+from natsproxy.events import Notice
+from natsproxy.net.clock import now_ns
+from natsproxy.net.rule_book import Entry
+from natsproxy.rules.file.parser import parse_rules
+from natsproxy.rules.file.reader import Place
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.model.rule import Rule
+
+MOST_RULES: Final = 1000
+_PATH: Final = "/v1/proxies/{proxy}/rules"
+_TABLE: Final = any_object("The rule as a table of a rules file: name, kind, settings, selector, gate.")
+_FOR: Final = text('The time after which it is removed: "30s", "5m".', most=32)
+
+SHAPES: Final = {
+    "Rule": fields(
+        {
+            "rule": _TABLE,
+            "enabled": flag("Whether it acts."),
+            "origin": text("Where it comes from.", enum=["file", "changed", "added"]),
+            "ends": text("When it is removed, for a fault for a time.", null=True),
+            "ends_in_ns": whole("The time until then.", null=True),
+            "firings": whole("How often it has acted since somebody first asked."),
+        }
+    ),
+    "Rules": fields(
+        {
+            "revision": text("The revision of the list, as in ETag."),
+            "rules": items(shape("Rule")),
+            "removed": items(text("The name of a rule of the file that was removed since.")),
+        }
+    ),
+    "RuleChange": fields(
+        {"rule": _TABLE},
+        {
+            "enabled": flag("Whether it acts; without it, as it was, or yes."),
+            # As they are in the list, so that a list that was read can be sent back; they change nothing.
+            "origin": {},
+            "ends": {},
+            "ends_in_ns": {},
+            "firings": {},
+        },
+    ),
+}
+
+_IF_MATCH: Final = Param(
+    "If-Match", text("The ETag of the list that the change was made of, or *."), header=True
+)
+
+
+class _Nth(Place):
+    """The place of a rule in a body."""
+
+    def __init__(self, number: int | None = None) -> None:
+        super().__init__()
+        self._number = number
+
+    def of(self, index: int, key: str | None = None) -> str:
+        """Return the first words of an error."""
+        return "the rule" if self._number is None else f"rule {self._number}"
+
+
+def parse(table: Any, number: int | None = None) -> Rule:
+    """Return the rule of a table.  Raises ConfigError."""
+    (rule,) = parse_rules([table], KINDS, place=_Nth(number))
+    return rule
+
+
+# -- answers
+
+
+def _shown(managed: ManagedProxy, entry: Entry) -> dict[str, Any]:
+    left = None if entry.ends is None else max(0, int((entry.ends - trio.current_time()) * 1e9))
+    return {
+        "rule": _plain(entry.rule.table),
+        "enabled": entry.enabled,
+        "origin": managed.proxy.rules.origin(entry),
+        "ends": None if left is None else times.iso(now_ns() + left),
+        "ends_in_ns": left,
+        "firings": managed.firings.count(entry.rule.name),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of TOML as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+async def _listed(managed: ManagedProxy) -> Reply:
+    book = managed.proxy.rules
+    entries, revision = list(book.entries.values()), book.revision
+    shown = []
+    async with aclosing(sliced(entries)) as each:
+        async for entry in each:
+            shown.append(_shown(managed, entry))
+    value = {"revision": revision, "rules": shown, "removed": book.removed}
+    return Reply(value, headers={"ETag": f'"{revision}"'})
+
+
+def _one(ask: Ask, name: str, status: int = 200) -> Reply:
+    book = ask.proxy.proxy.rules
+    return Reply(_shown(ask.proxy, _entry(ask, name)), status, {"ETag": f'"{book.revision}"'})
+
+
+def _entry(ask: Ask, name: str) -> Entry:
+    try:
+        return ask.proxy.proxy.rules.entries[name]
+    except KeyError:
+        raise ApiError(404, f"there is no rule {name[:80]!r}") from None
+
+
+def _revision(ask: Ask, *, needed: bool) -> str | None:
+    """Return the revision that a change was made of, None for any."""
+    given = ask.headers.get("if-match")
+    if given is None:
+        if needed:
+            raise ApiError(428, "say which list was changed: If-Match with the ETag of GET, or *")
+        return None
+    return None if given.strip() == "*" else given.strip().strip('"')
+
+
+def _tell(ask: Ask, text: str, **facts: object) -> None:
+    ask.proxy.proxy.emit(Notice(now_ns(), None, "info", text, {"by": "admin", **facts}))
+
+
+# -- operations
+
+
+async def _list(ask: Ask) -> Reply:
+    return await _listed(ask.proxy)
+
+
+async def _get(ask: Ask) -> Reply:
+    return _one(ask, ask.path["rule"])
+
+
+async def _replace(ask: Ask) -> Reply:
+    revision = _revision(ask, needed=True)
+    book = ask.proxy.proxy.rules
+    book.check(revision)
+    rules: list[tuple[Rule, bool]] = []
+    names: set[str] = set()
+    async with aclosing(sliced(ask.body["rules"])) as each:
+        async for change in each:
+            rule = parse(change["rule"], len(rules) + 1)
+            if rule.name in names:
+                raise ApiError(422, f"rule {len(rules) + 1}: there are two rules named {rule.name!r}")
+            names.add(rule.name)
+            rules.append((rule, change.get("enabled", True)))
+    book.replace(rules, revision)
+    _tell(ask, "the rules are replaced", rules=len(rules))
+    return await _listed(ask.proxy)
+
+
+async def _add(ask: Ask) -> Reply:
+    book = ask.proxy.proxy.rules
+    lasts = None if ask.body.get("for") is None else times.seconds(ask.body["for"], "for")
+    table = dict(ask.body["rule"])
+    table.setdefault("name", _free_name(table.get("kind"), book.entries))
+    rule = parse(table)
+    if rule.name in book.entries:
+        raise ApiError(409, f"there is a rule {rule.name!r} already")
+    _refuse_more(book.entries)
+    book.put(rule, enabled=ask.body.get("enabled", True), lasts=lasts)
+    _tell(ask, "a rule is added", rule=rule.name, lasts=ask.body.get("for"))
+    return _one(ask, rule.name, 201)
+
+
+def _free_name(kind: Any, taken: Mapping[str, Entry]) -> str:
+    first = kind if isinstance(kind, str) else "fault"
+    return next(f"{first}-{n}" for n in range(1, len(taken) + 2) if f"{first}-{n}" not in taken)
+
+
+def _refuse_more(entries: Mapping[str, Entry]) -> None:
+    if len(entries) >= MOST_RULES:
+        raise ApiError(409, f"there are {MOST_RULES} rules, as many as the API makes")
+
+
+async def _put(ask: Ask) -> Reply:
+    book, name = ask.proxy.proxy.rules, ask.path["rule"]
+    known = name in book.entries
+    revision = _revision(ask, needed=known)
+    rule = parse({"name": name, **ask.body["rule"]})
+    if rule.name != name:
+        raise ApiError(422, f"the rule is named {rule.name!r}, and the path names {name!r}")
+    if not known:
+        _refuse_more(book.entries)
+    book.check(revision)
+    book.put(rule, enabled=ask.body.get("enabled"))
+    _tell(ask, "a rule is changed" if known else "a rule is added", rule=name)
+    return _one(ask, name, 200 if known else 201)
+
+
+async def _patch(ask: Ask) -> Reply:
+    book, name, body = ask.proxy.proxy.rules, ask.path["rule"], ask.body
+    entry = _entry(ask, name)
+    book.check(_revision(ask, needed=False))
+    lasts = None if body.get("for") is None else times.seconds(body["for"], "for")
+    merged = {**entry.rule.table, **body.get("rule", {})}
+    rule = parse({key: value for key, value in merged.items() if value is not None})
+    if rule.name != name:
+        raise ApiError(422, "a rule keeps its name: remove it and add another one")
+    book.put(rule, enabled=body.get("enabled"), lasts=lasts)
+    _tell(ask, "a rule is changed", rule=name, enabled=body.get("enabled"))
+    return _one(ask, name)
+
+
+async def _delete(ask: Ask) -> None:
+    name = ask.path["rule"]
+    _entry(ask, name)
+    book = ask.proxy.proxy.rules
+    book.check(_revision(ask, needed=False))
+    book.remove(name)
+    _tell(ask, "a rule is removed", rule=name)
+
+
+async def _reset(ask: Ask) -> Reply:
+    ask.proxy.proxy.rules.reset()
+    _tell(ask, "the rules are those of the file again")
+    return await _listed(ask.proxy)
+
+
+OPERATIONS: Final = (
+    Operation("GET", _PATH, "listRules", "Rules in the order in which they act.", _list, shape("Rules")),
+    Operation(
+        "PUT",
+        _PATH,
+        "replaceRules",
+        "Replace all rules at once; a list that was read, changed and sent back with its ETag.",
+        _replace,
+        shape("Rules"),
+        params=(_IF_MATCH,),
+        body=fields({"rules": items(shape("RuleChange"), MOST_RULES)}, {"revision": {}, "removed": {}}),
+        more=(412, 422, 428),
+    ),
+    Operation(
+        "POST",
+        _PATH,
+        "addRule",
+        "Add a rule, or a fault for a time, which ends by itself; without a name it gets one.",
+        _add,
+        shape("Rule"),
+        body=fields(
+            {"rule": _TABLE},
+            {"for": {**_FOR, "type": ["string", "null"]}, "enabled": flag("Whether it acts.")},
+        ),
+        status=201,
+        more=(409, 422),
+    ),
+    Operation(
+        "POST",
+        "/v1/proxies/{proxy}/reset",
+        "resetRules",
+        "Bring back the rules of the file, and end all faults.",
+        _reset,
+        shape("Rules"),
+        more=(422,),
+    ),
+    Operation("GET", _PATH + "/{rule}", "getRule", "One rule.", _get, shape("Rule"), more=(404,)),
+    Operation(
+        "PUT",
+        _PATH + "/{rule}",
+        "putRule",
+        "Add a rule at the end (201), or replace the one of that name, which needs If-Match.",
+        _put,
+        shape("Rule"),
+        params=(_IF_MATCH,),
+        body=shape("RuleChange"),
+        more=(201, 409, 412, 422, 428),
+    ),
+    Operation(
+        "PATCH",
+        _PATH + "/{rule}",
+        "changeRule",
+        "Enable or disable a rule, change keys of its table (null takes one out), or give it an end.",
+        _patch,
+        shape("Rule"),
+        params=(_IF_MATCH,),
+        body=fields({}, {"enabled": flag("Whether it acts."), "rule": _TABLE, "for": _FOR}),
+        more=(404, 412, 422),
+    ),
+    Operation(
+        "DELETE",
+        _PATH + "/{rule}",
+        "removeRule",
+        "Remove a rule; one of the file comes back with a reset.",
+        _delete,
+        None,
+        params=(_IF_MATCH,),
+        status=204,
+        more=(404, 412),
+    ),
+)

@@ -1,0 +1,60 @@
+"""The latest firings of a proxy's rules, for those who look, and how often each rule has acted."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Final, NamedTuple
+
+import trio
+
+from natsproxy.events import Event, Firing
+from natsproxy.net.proxy import Proxy
+
+KEPT: Final = 1000
+"""The firings that are kept."""
+_MOST_NAMES: Final = 10_000
+
+
+class Fired(NamedTuple):
+    """A firing with its number, from 1."""
+
+    number: int
+    firing: Firing
+
+
+class FiringLog:
+    """A ring of firings.  total: the events so far, the number of the latest one."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.total = 0
+        self._ring: deque[Fired] = deque(maxlen=KEPT)
+        self._counts: Counter[str] = Counter()
+        self._news = trio.Event()
+        self._awaited = False
+        proxy.subscribe(self._take)
+
+    def _take(self, event: Event) -> None:
+        if not isinstance(event, Firing):
+            return
+        self.total += 1
+        self._ring.append(Fired(self.total, event))
+        if event.rule in self._counts or len(self._counts) < _MOST_NAMES:
+            self._counts[event.rule] += event.count
+        if self._awaited:
+            self._awaited = False
+            self._news.set()
+
+    def count(self, rule: str) -> int:
+        """Return how often a rule has acted, over all rules of that name."""
+        return self._counts[rule]
+
+    def after(self, number: int) -> list[Fired]:
+        """Return the firings behind a number, as far as they are kept, oldest first."""
+        wanted = min(self.total - number, len(self._ring))
+        return [self._ring[index] for index in range(len(self._ring) - wanted, len(self._ring))]
+
+    async def wait(self) -> None:
+        """Wait until there is another one."""
+        if not self._awaited:
+            self._awaited, self._news = True, trio.Event()
+        await self._news.wait()
