@@ -29,6 +29,7 @@ COMMANDS = {
     "cert": ("natsproxy.cli.cert:cert", "Make a CA and certificates for trying TLS out."),
     "capture": ("natsproxy.cli.capture:capture", "Show, check and mend captures."),
     "rules": ("natsproxy.cli.rules:rules", "Check and explain rules, list their kinds."),
+    "help": ("natsproxy.cli.help:help_", "Print the help of a topic or a command."),
     "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),
     "cassette": ("natsproxy.cli.cassette:cassette", "Run programs against captures in place of a server."),
     "analyze": ("natsproxy.cli.analyze:analyze", "Write the tables of captures as Parquet, with Spark."),
@@ -72,11 +73,7 @@ def main() -> None:
     natsproxy run --upstream nats://127.0.0.1:4223 --record traffic.ncap
     natsproxy capture cat traffic.ncap
     natsproxy rules list
+    natsproxy help
 
-    \b
-    Exit codes of every command:
-      0    success; also a service that a signal ended in good order
-      1    something checked is wrong: damage, a difference, a mistake in rules
-      2    the command could not run: usage, a missing file, no server
-      130  a signal interrupted the work
+    Exit codes are the same for all commands: natsproxy help exit-codes
     """

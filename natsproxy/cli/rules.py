@@ -12,6 +12,7 @@ from natsproxy.capture.format.records import Firing, Note
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.exits import CouldNotRun, FoundWrong
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.rules_cookbook import cookbook
 from natsproxy.cli.rules_explain import explain
 from natsproxy.cli.rules_file import rules_text
 from natsproxy.cli.rules_list import list_words
@@ -96,5 +97,6 @@ def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:
     return tuple({rule.name: rule for chain in chains for rule in chain}.values())
 
 
+rules.add_command(cookbook)
 rules.add_command(explain)
 rules.add_command(list_words)

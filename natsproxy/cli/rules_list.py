@@ -153,6 +153,11 @@ def list_words(word: str | None, short: bool, as_json: bool) -> None:
             _whole(found)
 
 
+def show_section(name: str) -> None:
+    """Print one sort of words, a line for each."""
+    _table(_TITLES[name], SECTIONS[name])
+
+
 def _named(word: str) -> Facts:
     if word in WORDS:
         return WORDS[word]

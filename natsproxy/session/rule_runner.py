@@ -78,10 +78,11 @@ class RuleRunner:
             conditions, again = self.rules.conditions(pipe.direction, now)
             if now < self._state.paused_until:
                 conditions = (conditions or PLAIN)._replace(stop_reading=True)
-            # `PLAIN` itself, not its equal: the outbox asks `is` on the hot path.
-            pipe.outbox.conditions = (
-                PLAIN if conditions is None or conditions == LinkConditions() else conditions
-            )
+            if conditions is None or conditions == LinkConditions():
+                conditions = PLAIN  # itself, not its equal: the outbox asks `is` on the hot path
+            if conditions is not pipe.outbox.conditions:
+                pipe.flush(now)  # the frames before this one go out under the conditions of their time
+                pipe.outbox.conditions = conditions
             pipe.swallowing = pipe.outbox.conditions.swallow or self._state.suspended
             if pipe.direction == S2C:
                 pipe.scanner.tallies = byte_table() if pipe.swallowing else self._state.tallies

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,8 +18,14 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import COMMANDS, main
+from natsproxy.cli.help import EXIT_CODES, TOPICS
 from natsproxy.cli.params import Seconds
 from natsproxy.cli.table import show_table
+from natsproxy.config.options import OPTIONS
+from natsproxy.config.tls_options import TLS_OPTIONS
+from natsproxy.errors import Exit
+from natsproxy.rules.cookbook import COOKBOOK
+from natsproxy.rules.file.keys import SELECTOR
 from tests.cli.test_bad_input import run, whole
 from tests.replay.scripted import hello, write
 
@@ -124,6 +132,8 @@ def completed(line: str) -> list[str]:
         ("natsproxy run --advertise s", ["strip", "self"]),
         ("natsproxy rules list la", ["lame_duck", "lasts", "latency"]),
         ("natsproxy capture cat x.ncap --op P", ["PUB", "PING", "PONG"]),
+        ("natsproxy rules cookbook lo", ["lost-publish-ack"]),
+        ("natsproxy help se", ["selectors", "settings"]),
     ],
 )
 def test_the_shell_completes(line: str, offered: list[str]) -> None:
@@ -273,3 +283,61 @@ def test_an_empty_name_is_not_the_folder_one_is_in(words: list[str]) -> None:
     done = run(*words)
     assert done.exit_code == 2
     assert "the name of a file" in done.output
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_is_printed(topic: str) -> None:
+    """It fits a terminal where it is prose, and is listed."""
+    done = run("help", *topic.split("-"))
+    assert (done.exit_code, done.output.count("\n") > 3) == (0, True)
+    assert f"  {topic} " in run("help").output
+    if topic not in ("selectors", "cookbook"):
+        assert all(len(line) <= 80 for line in done.output.splitlines())
+
+
+def test_topics_say_what_the_tables_say() -> None:
+    settings = run("help", "settings").output
+    assert all(f"--{option.name} " in settings or f"--{option.name}\n" in settings for option in OPTIONS)
+    assert all(f"--{option.name}" in run("help", "tls").output for option in TLS_OPTIONS)
+    assert all(f"  {setting.name} " in run("help", "selectors").output for setting in SELECTOR)
+    assert all(recipe.sees in run("help", "cookbook").output for recipe in COOKBOOK.values())
+    table = re.findall(r"^\| (\d+) \|", README, re.MULTILINE)
+    assert set(table) <= set(EXIT_CODES)
+    assert set(EXIT_CODES) == {str(int(code)) for code in Exit}
+
+
+def test_the_commands_in_the_topics_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [line.strip() for topic in TOPICS for line in run("help", topic).output.splitlines()]
+    commands = [
+        line.partition("   ")[0].partition("  ")[0] for line in lines if line.startswith("natsproxy ")
+    ]
+    assert len(commands) >= 10
+    for command in commands:
+        words = shlex.split(command)[1:]
+        path = next(path for path in LEAVES if tuple(words[: len(path)]) == path)
+        LEAVES[path].make_context(" ".join(path), words[len(path) :])
+
+
+def test_the_help_of_a_command() -> None:
+    assert (
+        run("help", "rules", "explain").output.splitlines()[1:]
+        == run("rules", "explain", "--help").output.splitlines()[1:]
+    )
+    assert "Usage: natsproxy capture" in run("help", "capture").output.replace("main", "natsproxy")
+    for words, hint in ((["setings"], "settings"), (["rules", "chek"], "check")):
+        done = run("help", *words)
+        assert (done.exit_code, f"did you mean {hint!r}?" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("name", COOKBOOK)
+def test_the_cookbook_is_printed(name: str) -> None:
+    assert run("rules", "cookbook", name).output == COOKBOOK[name].text
+    rows = list(map(json.loads, run("rules", "cookbook", "--json").output.splitlines()))
+    assert name in [row["name"] for row in rows]
+    assert f"{name}: {COOKBOOK[name].title}" in run("rules", "cookbook").output
+
+
+def test_a_recipe_that_is_nearly_right() -> None:
+    done = run("rules", "cookbook", "lost-pub-ack")
+    assert (done.exit_code, "did you mean 'lost-publish-ack'?" in done.output) == (2, True)

@@ -21,9 +21,15 @@ Program = Callable[[str], Coroutine[Any, Any, None]]
 
 
 async def through(
-    port: int, rules: str | RuleChain, program: Program, *, seed: int = 1, record: Path | None = None
+    port: int,
+    rules: str | RuleChain,
+    program: Program,
+    *,
+    seed: int = 1,
+    record: Path | None = None,
+    drain: float = 5,
 ) -> list[Event]:
-    """Run `program` (given the proxy's URL) to its end; return the outcome."""
+    """Run `program` (given the proxy's URL) to its end; return the events.  drain: at its end, in seconds."""
     settings = ProxySettings(
         listen=(Listener(),),
         upstream=(Server(Address("127.0.0.1", port)),),
@@ -37,7 +43,7 @@ async def through(
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
         await trio.to_thread.run_sync(lambda: asyncio.run(program(f"nats://{address}")))
-        await proxy.drain(5)
+        await proxy.drain(drain)
     return events
 
 

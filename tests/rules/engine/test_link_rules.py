@@ -85,6 +85,18 @@ def test_a_frame_begins_it_anew() -> None:
     assert wire.rules.conditions(C2S, S)[1] == 3 * S
 
 
+def test_frames_before_the_one_that_starts_a_rule_are_not_held_up() -> None:
+    """Nor is that one, though all came in one read."""
+    chain = RuleChain(load(PAUSE + 'op = "MSG"\nafter = 1\nlimit = 1\n', KINDS))
+    session = Session(SessionSettings(), chain, conn=1, ordinal=1, address="", record=False, now=0)
+    session.receive(S2C, b'INFO {"headers":true,"max_payload":99} \r\n', 0)
+    session.receive(C2S, b'CONNECT {"verbose":false}\r\nSUB a 1\r\n', 0)
+    messages = [b"MSG a 1 1\r\n%d\r\n" % number for number in range(3)]
+    actions = session.receive(S2C, b"".join(messages), 0)
+    sent = [bytes(action.data) for action in actions if isinstance(action, Send) and action.direction == S2C]
+    assert b"".join(sent) == b"".join(messages[:2])
+
+
 def test_a_late_link_sends_everything_in_order_at_its_time() -> None:
     chain = RuleChain(
         load('[[rules]]\nname = "l"\nkind = "latency"\ndelay = "100ms"\ndirection = "c2s"\n', KINDS)

@@ -1,0 +1,196 @@
+"""`natsproxy help`: short texts on topics, made of the tables that the program itself reads.
+
+A topic is a row of `TOPICS`: its name, a line on it, and a function that prints it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from inspect import cleandoc
+from typing import Final
+
+import click
+
+from natsproxy.cli.exits import CouldNotRun
+from natsproxy.cli.rules_cookbook import show_cookbook
+from natsproxy.cli.rules_list import show_section
+from natsproxy.config.options import OPTIONS
+from natsproxy.config.row import Option
+from natsproxy.config.tls_options import TLS_OPTIONS
+
+EXIT_CODES: Final = {
+    "0": "done; also a service that Ctrl-C or SIGTERM ended in good order",
+    "1": "the input is wrong: a damaged capture, a difference, a mistake in a rules file",
+    "2": "it could not run: usage, a file that is missing, nobody at the address",
+    "3": "capture recover only: recovered with losses",
+    "130": "Ctrl-C or SIGTERM interrupted the work; for a service: the second signal",
+    "141": "the reader of the output has gone (| head)",
+}
+"""The exit codes of all commands; `cassette run` ends with the code of its program."""
+
+
+def _say(text: str) -> None:
+    click.echo(cleandoc(text))
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> None:
+    formatter = click.HelpFormatter()
+    with formatter.indentation():
+        formatter.write_dl(list(rows))
+    click.echo(formatter.getvalue(), nl=False)
+
+
+def _options(options: Iterable[Option]) -> None:
+    rows = []
+    for option in options:
+        default = "" if option.default in (None, "") else f" [{option.default}]"
+        rows.append((f"--{option.name}", f"{option.help}{default}"))
+    _rows(rows)
+
+
+def _rules() -> None:
+    _say(
+        """
+        A rule selects frames, its gate chooses among them, and its kind says what
+        happens. Rules are TOML:
+
+            [[rules]]
+            name = "slow orders"
+            kind = "latency"
+            subject = "orders.>"
+            probability = 0.1
+            delay = "250ms"
+
+        Subjects are the client's, in both directions. A rule that names no property
+        of frames, such as subject or op, is about whole links. On the way to the
+        server faults come first, then permissions, then rewriting; on the way back
+        it is the other way round. One --seed gives the same verdicts for the same
+        traffic. SIGHUP loads the file again.
+
+            natsproxy rules list        kinds, selectors, gates, roles; or one word
+            natsproxy rules cookbook    faults that people ask for, ready to use
+            natsproxy rules check FILE  mistakes, with their line
+            natsproxy rules explain FILE --op PUB --subject orders.new
+            natsproxy run --rules FILE --upstream nats://127.0.0.1:4223
+        """
+    )
+
+
+def _selectors() -> None:
+    show_section("selectors")
+    click.echo()
+    show_section("gates")
+    click.echo()
+    show_section("roles")
+
+
+def _captures() -> None:
+    _say(
+        """
+        A capture holds the frames of both sides of each connection, their times, and
+        the rules that acted on them. It is a file (x.ncap) or a folder of segments,
+        survives a crash up to its last block, and holds no passwords, tokens or keys.
+
+            natsproxy run --record traffic.ncap --upstream nats://127.0.0.1:4223
+            natsproxy capture info traffic.ncap      what it holds (cat: its frames)
+            natsproxy capture export traffic.ncap --jsonl traffic.jsonl
+            natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4223
+            natsproxy cassette run traffic.ncap -- COMMAND
+            natsproxy analyze traffic.ncap --out tables   tables and a report
+
+        Settings of recordings:
+        """
+    )
+    _options(option for option in OPTIONS if option.name.startswith("record"))
+
+
+def _tls() -> None:
+    _say(
+        """
+        Each leg has TLS or not, whatever the other one has: --listen tls://HOST:PORT
+        for clients, --upstream tls://HOST:PORT for the server. natsproxy cert makes
+        certificates for trying it out, and says how to use them.
+
+            natsproxy cert certs
+
+        SIGHUP reads certificates and keys again. Settings:
+        """
+    )
+    _options(TLS_OPTIONS)
+
+
+def _settings() -> None:
+    _say(
+        """
+        A setting comes from a flag (--record-keep), else from a variable
+        (NATSPROXY_RECORD_KEEP), else from the file of --config (record-keep = "7d"),
+        else it has its default. natsproxy config shows each with its source.
+        """
+    )
+    click.echo()
+    _options(OPTIONS)
+
+
+def _exit_codes() -> None:
+    _rows(EXIT_CODES.items())
+
+
+TOPICS: Final[dict[str, tuple[str, Callable[[], None]]]] = {
+    "rules": ("what a rule is, and where to look further", _rules),
+    "selectors": ("the frames that a rule is about: selectors, gates, roles", _selectors),
+    "cookbook": ("faults that people ask for", show_cookbook),
+    "captures": ("recording, and what can be done with it", _captures),
+    "tls": ("TLS on both legs", _tls),
+    "settings": ("flags, variables and files, and their defaults", _settings),
+    "exit-codes": ("the exit codes of all commands", _exit_codes),
+}
+
+
+def _complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return [
+        name for name in (*TOPICS, *_group(context).list_commands(context)) if name.startswith(incomplete)
+    ]
+
+
+def _group(context: click.Context) -> click.Group:
+    command = context.find_root().command
+    assert isinstance(command, click.Group)
+    return command
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[TOPIC | COMMAND...]", shell_complete=_complete)
+@click.pass_context
+def help_(context: click.Context, words: tuple[str, ...]) -> None:
+    """Print the help of a topic or a command; without one, the topics.
+
+    \b
+    natsproxy help
+    natsproxy help selectors
+    natsproxy help rules explain
+    """
+    if not words:
+        click.echo("Topics:")
+        _rows((name, text) for name, (text, _) in TOPICS.items())
+        click.echo("\nnatsproxy help TOPIC prints one, natsproxy help COMMAND the help of a command.")
+        return
+    name = "-".join(words)
+    if name in TOPICS:
+        TOPICS[name][1]()
+        return
+    click.echo(_command_help(context.find_root(), words))
+
+
+def _command_help(context: click.Context, words: tuple[str, ...]) -> str:
+    """Return the help of the command that the words name.  Raises CouldNotRun where there is none."""
+    for word in words:
+        group = context.command
+        command = group.get_command(context, word) if isinstance(group, click.Group) else None
+        if command is None:
+            known = [*TOPICS, *(group.list_commands(context) if isinstance(group, click.Group) else [])]
+            near = difflib.get_close_matches(word, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise CouldNotRun(f"there is no help on {' '.join(words)!r}; {hint}")
+        context = click.Context(command, context, word)
+    return context.get_help()

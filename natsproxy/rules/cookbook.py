@@ -1,0 +1,221 @@
+"""The cookbook: the faults that people ask for, each as the text of a rules file.
+
+`natsproxy rules cookbook NAME` prints one.  Subjects, names and times in them are meant to be changed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Recipe(NamedTuple):
+    """One fault.  title: its name for people.  sees: a sentence on what the client sees.  rules: TOML."""
+
+    name: str
+    title: str
+    sees: str
+    rules: str
+
+    @property
+    def text(self) -> str:
+        """The recipe as a rules file: its description as comments above the rules."""
+        return f"# {self.title}\n# {self.sees}\n{self.rules}"
+
+
+_LISTED: Final = (
+    Recipe(
+        "lost-publish-ack",
+        "The third publish ack is lost.",
+        "The publish to JetStream times out, though the message is stored; sent again, it is stored twice.",
+        """
+[[rules]]
+name = "third publish ack"
+kind = "drop"
+role = "publish-ack"
+subject = "orders.>"
+after = 2
+limit = 1
+""",
+    ),
+    Recipe(
+        "duplicate-delivery",
+        "Messages are delivered twice.",
+        "Each message comes again right behind itself.",
+        """
+[[rules]]
+name = "twice"
+kind = "duplicate"
+direction = "s2c"
+subject = "orders.>"
+""",
+    ),
+    Recipe(
+        "redelivery-storm",
+        "Acks are lost.",
+        "JetStream delivers each message again after the consumer's ack_wait, up to its max_deliver.",
+        """
+[[rules]]
+name = "lost acks"
+kind = "drop"
+role = "ack"
+""",
+    ),
+    Recipe(
+        "corrupted-payload",
+        "The payload of each tenth message is damaged.",
+        "The message has its length and its headers, but some bytes of its body differ.",
+        """
+[[rules]]
+name = "damaged"
+kind = "corrupt"
+direction = "s2c"
+subject = "orders.>"
+every = 10
+""",
+    ),
+    Recipe(
+        "cut-in-mid-message",
+        "The connection ends in the middle of a message.",
+        "The fourth message breaks off after 40 bytes, with the fifth the connection ends; both are lost.",
+        """
+[[rules]]
+name = "forty bytes of the fourth"
+kind = "slice"
+op = ["MSG", "HMSG"]
+subject = "orders.>"
+direction = "s2c"
+after = 2
+limit = 1
+size = 40
+delay = "60s"
+per = "proxy"
+
+[[rules]]
+name = "end at the fifth"
+kind = "close"
+op = ["MSG", "HMSG"]
+subject = "orders.>"
+direction = "s2c"
+after = 4
+limit = 1
+per = "proxy"
+""",
+    ),
+    Recipe(
+        "reconnect-storm",
+        "All connections end at the same moment.",
+        "After ten seconds all clients are cut off; those that come back within a second are cut off again.",
+        """
+[[rules]]
+name = "all at once"
+kind = "reset"
+between = ["+10s", "+11s"]
+""",
+    ),
+    Recipe(
+        "refused-connects",
+        "The first three connections are refused.",
+        "Connecting fails three times, and then succeeds.",
+        """
+[[rules]]
+name = "three refusals"
+kind = "refuse"
+per = "proxy"
+first = 3
+""",
+    ),
+    Recipe(
+        "half-open",
+        "A connection goes dead without an end.",
+        "Nothing comes any more, PONGs included; the client notices when too many of its PINGs are open.",
+        """
+[[rules]]
+name = "dead after ten seconds"
+kind = "pause"
+between = ["10s"]
+""",
+    ),
+    Recipe(
+        "lame-duck",
+        "The server announces that it will stop.",
+        "The client is told of lame duck mode, and should move to another server; the connection stays.",
+        """
+[[rules]]
+name = "about to stop"
+kind = "announce"
+between = ["+10s"]
+lame_duck = true
+""",
+    ),
+    Recipe(
+        "denied-for-two-seconds",
+        "Publishing is denied for two seconds.",
+        "The client gets permissions violations, and its messages are lost; then all is as before.",
+        """
+[[rules]]
+name = "denied at first"
+kind = "deny"
+subject = "orders.>"
+between = ["+0s", "+2s"]
+""",
+    ),
+    Recipe(
+        "slow-consumer",
+        "A client does not keep up.",
+        "The server closes the connection of a slow consumer, in the middle of a message.",
+        """
+[[rules]]
+name = "takes nothing"
+kind = "stop_reading"
+client = { name = "dashboard" }
+between = ["1s", "20s"]
+""",
+    ),
+    Recipe(
+        "no-quorum",
+        "JetStream has no leader.",
+        "Publishes to JetStream and API calls fail with error 503 (10008), and nothing is stored.",
+        """
+[[rules]]
+name = "no leader"
+kind = "answer"
+subject = ["orders.>", "$JS.API.>"]
+error = { code = 503, err_code = 10008, description = "JetStream system temporarily unavailable" }
+""",
+    ),
+    Recipe(
+        "slow-api",
+        "The JetStream API takes two seconds.",
+        "API calls take two seconds; those with a shorter timeout fail, though the server has done them.",
+        """
+[[rules]]
+name = "slow calls"
+kind = "latency"
+role = "api"
+delay = "2s"
+""",
+    ),
+    Recipe(
+        "small-payloads",
+        "The server takes 64 KiB at most.",
+        "The client refuses to publish a larger payload.",
+        """
+[[rules]]
+name = "small payloads"
+kind = "info"
+max_payload = "64KiB"
+""",
+    ),
+    Recipe(
+        "thin-line",
+        "The line has 56 kbit/s.",
+        "All arrives late, and large messages hold up those behind them, PONGs included.",
+        """
+[[rules]]
+name = "modem"
+kind = "bandwidth"
+rate = "7kB"
+""",
+    ),
+)
+COOKBOOK: Final[dict[str, Recipe]] = {recipe.name: recipe for recipe in _LISTED}

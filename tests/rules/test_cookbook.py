@@ -1,0 +1,294 @@
+"""The cookbook: each recipe, as it is printed, does to nats-py what its sentence says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import nats
+import pytest
+import trio
+from nats.js.api import ConsumerConfig
+from nats.js.errors import ServiceUnavailableError
+from trio.testing import MockClock
+
+from natsproxy.events import Firing
+from natsproxy.rules.cookbook import COOKBOOK
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
+from tests.kit.servers import NatsServer
+from tests.rules.through import settle, through
+
+pytestmark = pytest.mark.server
+
+Jump = Callable[[float], None]
+Program = Callable[[str, NatsServer, Jump], Awaitable[None]]
+"""A program gets the proxy's URL, the server, and a function that moves the proxy's clock on (seconds)."""
+PROGRAMS: dict[str, Program] = {}
+QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": 100}
+
+
+def recipe(program: Program) -> Program:
+    """Note the program of a recipe; its name is the recipe's."""
+    PROGRAMS[program.__name__.replace("_", "-")] = program
+    return program
+
+
+class Called(asyncio.Event):
+    """An event with a callback for nats-py."""
+
+    async def note(self, *about: Any) -> None:
+        self.about = about
+        self.set()
+
+    async def within(self, seconds: float = 5) -> tuple[Any, ...]:
+        await asyncio.wait_for(self.wait(), seconds)
+        return self.about
+
+
+async def stream(nc: Any) -> Any:
+    js = nc.jetstream(timeout=0.3)
+    await js.add_stream(name="ORDERS", subjects=["orders.>"])
+    return js
+
+
+@recipe
+async def lost_publish_ack(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    js = await stream(nc)
+    for _ in range(2):
+        await js.publish("orders.a", b"")
+    with pytest.raises(asyncio.TimeoutError):
+        await js.publish("orders.a", b"third")
+    assert (await js.publish("orders.a", b"third")).seq == 4  # the first one was stored too
+    await js.delete_stream("ORDERS")
+    await nc.close()
+
+
+@recipe
+async def duplicate_delivery(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    sub = await nc.subscribe("orders.>")
+    for body in (b"1", b"2"):
+        await nc.publish("orders.a", body)
+    assert [(await sub.next_msg(5)).data for _ in range(4)] == [b"1", b"1", b"2", b"2"]
+    await nc.close()
+
+
+@recipe
+async def redelivery_storm(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    js = await stream(nc)
+    await js.publish("orders.a", b"")
+    sub = await js.subscribe("orders.a", manual_ack=True, config=ConsumerConfig(ack_wait=0.1, max_deliver=3))
+    for delivered in (1, 2, 3):
+        message = await sub.next_msg(5)
+        assert message.metadata.num_delivered == delivered
+        await message.ack()
+    await js.delete_stream("ORDERS")
+    await nc.close()
+
+
+@recipe
+async def corrupted_payload(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    sub = await nc.subscribe("orders.>")
+    for _ in range(10):
+        await nc.publish("orders.a", b"hello world")
+    bodies = [(await sub.next_msg(5)).data for _ in range(10)]
+    assert bodies[:9] == [b"hello world"] * 9
+    assert bodies[9] != b"hello world"
+    assert len(bodies[9]) == 11
+    await nc.close()
+
+
+@recipe
+async def cut_in_mid_message(url: str, server: NatsServer, jump: Jump) -> None:
+    lost, back = Called(), Called()
+    nc = await nats.connect(url, disconnected_cb=lost.note, reconnected_cb=back.note, **QUICK)
+    sub = await nc.subscribe("orders.>")
+    await settle(nc)
+    source = await nats.connect(server.url)
+    for number in range(4):
+        await source.publish("orders.a", b"%d" % number * 100)
+    assert [(await sub.next_msg(5)).data[:1] for _ in range(3)] == [b"0", b"1", b"2"]
+    while not nc._ps.buf:  # noqa: ASYNC110 (nats-py has no event for the beginning of a message)
+        await asyncio.sleep(0.001)
+    assert bytes(nc._ps.buf) == b"3" * 20
+    await source.publish("orders.a", b"")
+    await lost.within()
+    await back.within()
+    await settle(nc)
+    await source.publish("orders.a", b"after")
+    assert (await sub.next_msg(5)).data == b"after"
+    await source.close()
+    await nc.close()
+
+
+@recipe
+async def reconnect_storm(url: str, server: NatsServer, jump: Jump) -> None:
+    lost, back = [Called() for _ in range(3)], [Called() for _ in range(3)]
+    clients = [
+        await nats.connect(url, disconnected_cb=gone.note, reconnected_cb=again.note, **QUICK)
+        for gone, again in zip(lost, back, strict=True)
+    ]
+    jump(10)
+    for gone in lost:
+        await gone.within()
+    jump(1)
+    for again in back:
+        await again.within()
+    for nc in clients:
+        await nc.close()
+
+
+@recipe
+async def refused_connects(url: str, server: NatsServer, jump: Jump) -> None:
+    failed = Called()
+    nc = await nats.connect(url, error_cb=failed.note, **QUICK)
+    assert failed.is_set()
+    await nc.flush()
+    await nc.close()
+
+
+@recipe
+async def half_open(url: str, server: NatsServer, jump: Jump) -> None:
+    lost, back = Called(), Called()
+    nc = await nats.connect(
+        url,
+        ping_interval=0.05,
+        max_outstanding_pings=2,
+        disconnected_cb=lost.note,
+        reconnected_cb=back.note,
+        **QUICK,
+    )
+    await nc.flush()
+    jump(10)
+    await lost.within()
+    await back.within()
+    await nc.flush()
+    await nc.close()
+
+
+@recipe
+async def lame_duck(url: str, server: NatsServer, jump: Jump) -> None:
+    told = Called()
+    nc = await nats.connect(url, lame_duck_mode_cb=told.note)
+    await settle(nc)
+    assert not told.is_set()
+    jump(10)
+    await told.within()
+    await nc.flush()
+    await nc.close()
+
+
+@recipe
+async def denied_for_two_seconds(url: str, server: NatsServer, jump: Jump) -> None:
+    denied = Called()
+    nc = await nats.connect(url, error_cb=denied.note)
+    source = await nats.connect(server.url)
+    sub = await source.subscribe("orders.>")
+    await source.flush()
+    await nc.publish("orders.a", b"denied")
+    (error,) = await denied.within()
+    assert 'permissions violation for publish to "orders.a"' in str(error).lower()
+    jump(2)
+    await nc.publish("orders.a", b"passes")
+    assert (await sub.next_msg(5)).data == b"passes"
+    await source.close()
+    await nc.close()
+
+
+@recipe
+async def slow_consumer(url: str, server: NatsServer, jump: Jump) -> None:
+    lost = Called()
+    nc = await nats.connect(url, name="dashboard", disconnected_cb=lost.note, allow_reconnect=False)
+    await nc.subscribe("orders.>")
+    await settle(nc)
+    jump(1)
+    source = await nats.connect(server.url)
+    while "Slow Consumer Detected" not in server.log():
+        await source.publish("orders.a", bytes(1 << 20))
+        await source.flush()
+    assert not lost.is_set()
+    jump(19)
+    await lost.within()
+    await source.close()
+    await nc.close()
+
+
+@recipe
+async def no_quorum(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    js = nc.jetstream()
+    for call in (js.publish("orders.a", b""), js.account_info()):
+        with pytest.raises(ServiceUnavailableError) as raised:
+            await call
+        assert (raised.value.code, raised.value.err_code) == (503, 10008)
+    await nc.close()
+
+
+@recipe
+async def slow_api(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    with pytest.raises(asyncio.TimeoutError):
+        await nc.jetstream(timeout=0.1).account_info()
+    slow = asyncio.create_task(nc.jetstream(timeout=5).account_info())
+    while not slow.done():
+        jump(1)
+        await asyncio.sleep(0.01)
+    assert (await slow).memory == 0
+    await nc.close()
+
+
+@recipe
+async def small_payloads(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    await nc.publish("orders.a", bytes(64 << 10))
+    with pytest.raises(nats.errors.MaxPayloadError):
+        await nc.publish("orders.a", bytes((64 << 10) + 1))
+    await nc.close()
+
+
+@recipe
+async def thin_line(url: str, server: NatsServer, jump: Jump) -> None:
+    nc = await nats.connect(url)
+    sub = await nc.subscribe("orders.>")
+    await nc.publish("orders.a", bytes(14_000))  # two seconds up, two seconds down
+    begun, jumped, got = time.monotonic(), 0.0, asyncio.create_task(sub.next_msg(5))
+    while not got.done():
+        jump(0.1)
+        jumped += 0.1
+        await asyncio.sleep(0.001)
+    assert len((await got).data) == 14_000
+    assert jumped + time.monotonic() - begun > 3.5
+    await nc.close()
+
+
+@pytest.mark.parametrize("name", COOKBOOK)
+async def test_a_client_sees_what_the_recipe_says(name: str, mock_clock: MockClock) -> None:
+    mock_clock.rate = 1.0  # it goes as a real one, and can be moved on
+
+    def jump(seconds: float) -> None:
+        trio.from_thread.run_sync(mock_clock.jump, seconds)
+
+    with NatsServer('write_deadline: "200ms"\nmax_pending: 4MB', jetstream=True) as server:
+
+        async def program(url: str) -> None:
+            await PROGRAMS[name](url, server, jump)
+
+        events = await through(server.port, COOKBOOK[name].text, program, drain=0)
+    fired = [event.rule for event in events if isinstance(event, Firing)]
+    assert set(fired) == {rule.name for rule in load(COOKBOOK[name].text, KINDS)}
+    assert name != "refused-connects" or len(fired) == 3
+
+
+def test_a_recipe_is_a_rules_file() -> None:
+    for name, one in COOKBOOK.items():
+        assert load(one.text, KINDS), name
+        assert one.text.startswith(f"# {one.title}\n# {one.sees}\n\n[[rules]]\n")
+        assert all(len(line) <= 110 for line in one.text.splitlines())
+    assert len(COOKBOOK) == 15
+    assert set(PROGRAMS) == set(COOKBOOK)
