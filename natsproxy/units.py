@@ -77,6 +77,19 @@ def format_duration(ns: int) -> str:
     return f"{ns // _TIMES[unit]}{unit}"
 
 
+def short_duration(ns: int) -> str:
+    """Return a duration in three digits or so, for people: `1.23ms`, `45µs`, `3m20s`."""
+    if ns < 0:
+        return f"-{short_duration(-ns)}"
+    if ns >= 100 * SECOND:
+        minutes, seconds = divmod(round(ns / SECOND), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
+    # The unit in which the rounded number is below 1,000.
+    unit = next((unit for unit in ("s", "ms", "µs") if ns >= 0.9995 * _TIMES[unit]), "ns")
+    return f"{ns / _TIMES[unit]:.3g}{unit}"
+
+
 def parse_size(text: str) -> int:
     """Return the bytes of a size such as `512`, `64KiB` or `2 MB`.  Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
@@ -89,6 +102,13 @@ def format_size(size: int) -> str:
     """Return a size in the largest binary unit that it is a whole number of; bytes have no unit."""
     unit = next((unit for unit in _WRITTEN_SIZES if size and size % _BYTES[unit] == 0), None)
     return f"{size // _BYTES[unit]}{unit or ''}"
+
+
+def short_size(size: int) -> str:
+    """Return a size in three digits or so, for people: `12B`, `1.5KiB`."""
+    unit = next((unit for unit in _WRITTEN_SIZES if size >= _BYTES[unit]), "B")
+    number = size / _BYTES[unit]
+    return f"{number:.3g}{unit}" if number < 1000 else f"{number:.0f}{unit}"
 
 
 def parse_version(text: str) -> tuple[int, int, int]:

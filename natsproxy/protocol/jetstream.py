@@ -251,10 +251,11 @@ class ApiError(NamedTuple):
 
 def api_error(body: bytes) -> ApiError | None:
     """Return the error in a JSON body, None without one and for a body that is no JSON object."""
-    return _error(_object(body)) if b'"error"' in body else None  # most bodies need no parser
+    return _error(members(body)) if b'"error"' in body else None  # most bodies need no parser
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def members(body: bytes) -> dict[str, Any]:
+    """Return the members of a JSON object; none for a body that is no such object."""
     try:
         read = gojson.loads(body)
     except ValueError:
@@ -270,3 +271,70 @@ def _error(read: dict[str, Any]) -> ApiError | None:
     if type(code) is not int or type(err_code) is not int:
         return None
     return ApiError(code, err_code, str(text))
+
+
+class PublishAck(NamedTuple):
+    """JetStream's answer to a publish.  seq: 0 where it was not stored, and `error` says why.
+
+    batch, messages: the name of an atomic batch and its size, `""` and 0 for a single message.
+    """
+
+    stream: str
+    seq: int
+    duplicate: bool = False
+    domain: str = ""
+    batch: str = ""
+    messages: int = 0
+    error: ApiError | None = None
+
+
+def publish_ack(body: bytes) -> PublishAck | None:
+    """Return the publish ack in a body, an object with `stream` and `seq` or an error; None for others."""
+    if not body.startswith(b"{"):
+        return None
+    read = members(body)
+    error = _error(read)
+    if error is None and not {"stream", "seq"} <= read.keys():
+        return None
+    return PublishAck(
+        _text(read, "stream"),
+        number(read, "seq"),
+        read.get("duplicate") is True,
+        _text(read, "domain"),
+        _text(read, "batch"),
+        number(read, "count"),
+        error,
+    )
+
+
+class PullRequest(NamedTuple):
+    """The body of a CONSUMER.MSG.NEXT, or of `+NXT`.  expires, heartbeat: in ns, 0 for none."""
+
+    batch: int = 1
+    expires: int = 0
+    heartbeat: int = 0
+    no_wait: bool = False
+
+
+def pull_request(body: bytes) -> PullRequest:
+    """Return the request in the body of a pull: JSON, or a number of messages; anything else is for one."""
+    given = members(body)
+    if not given:
+        return PullRequest(int(body) if body.isdigit() and len(body) < 10 else 1)
+    return PullRequest(
+        number(given, "batch") or 1,
+        number(given, "expires"),
+        number(given, "idle_heartbeat"),
+        given.get("no_wait") is True,
+    )
+
+
+def number(given: dict[str, Any], name: str) -> int:
+    """Return a member that is a natural number; 0 for none, and for anything else."""
+    value = given.get(name)
+    return max(0, value) if type(value) is int else 0
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    value = given.get(name)
+    return value if isinstance(value, str) else ""

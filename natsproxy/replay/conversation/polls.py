@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from natsproxy.protocol import gojson
-from natsproxy.protocol.jetstream import ApiCall, parse_ack, parse_api
+from natsproxy.protocol.jetstream import ApiCall, members, number, parse_ack, parse_api, pull_request
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.identifier_map import INBOX
 from natsproxy.wire.frames import Frame
@@ -102,25 +101,17 @@ def standing_request(frame: Frame) -> StandingRequest | None:
 
 
 def _pull(consumer: Consumer, body: bytes) -> StandingRequest:
-    given = _members(body)
-    if not given:  # a bare number, or nothing: one message
-        return StandingRequest(consumer, int(body) if body.isdigit() and len(body) < 10 else 1)
-    return StandingRequest(
-        consumer,
-        _number(given, "batch") or 1,
-        _number(given, "expires"),
-        _number(given, "idle_heartbeat"),
-        given.get("no_wait") is True,
-    )
+    pull = pull_request(body)
+    return StandingRequest(consumer, pull.batch, pull.expires, pull.heartbeat, pull.no_wait)
 
 
 def _push(call: ApiCall, body: bytes) -> StandingRequest | None:
-    config = _members(body).get("config")
+    config = members(body).get("config")
     if not isinstance(config, dict) or not config.get("deliver_subject"):
         return None
     deliver = str(config["deliver_subject"]).encode()
     consumer = (call.stream, call.consumer)
-    return StandingRequest(consumer, None, heartbeat=_number(config, "idle_heartbeat"), deliver=deliver)
+    return StandingRequest(consumer, None, heartbeat=number(config, "idle_heartbeat"), deliver=deliver)
 
 
 def starts_again(frame: Frame, stream: bytes) -> bool:
@@ -135,16 +126,3 @@ def starts_again(frame: Frame, stream: bytes) -> bool:
         and call.stream == stream
         and b"opt_start_seq" in frame.body
     )
-
-
-def _members(body: bytes) -> dict[str, Any]:
-    try:
-        read = gojson.loads(body)
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}
-
-
-def _number(given: dict[str, Any], name: str) -> int:
-    value = given.get(name)
-    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else 0

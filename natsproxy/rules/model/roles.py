@@ -11,7 +11,6 @@ Theory
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Final
 
 from natsproxy.protocol.headers import build
 from natsproxy.protocol.headers import parse as parse_headers
-from natsproxy.protocol.jetstream import AckKind, ack_kind, parse_ack
+from natsproxy.protocol.jetstream import AckKind, ack_kind, parse_ack, publish_ack
 from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
 from natsproxy.wire import encode
@@ -91,15 +90,8 @@ def _is_redelivery(frame: Frame) -> bool:
     return ack is not None and ack.delivered > 1
 
 
-def is_publish_ack(frame: Frame) -> bool:
-    """Tell whether the body is a JetStream PubAck: an object with `stream` and `seq`, or an API error."""
-    if not frame.body.startswith(b"{"):
-        return False
-    try:
-        found = json.loads(frame.body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and ({"stream", "seq"} <= found.keys() or "error" in found)
+def _is_publish_ack(frame: Frame) -> bool:
+    return publish_ack(frame.body) is not None
 
 
 _ACK: Final = b"$JS.ACK.ORDERS.worker.1.7.7.1700000000000000000.0"
@@ -229,7 +221,7 @@ _ROWS: Final = (
         MSGS,
         None,
         Need.PAYLOAD,
-        is_publish_ack,
+        _is_publish_ack,
         encode.msg(_INBOX, b"1", b'{"stream":"ORDERS","seq":7}'),
         requests=(b">",),
         unless=(b"$JS.>",),
