@@ -21,6 +21,7 @@ FLOORS = {
     "printable": -1,
     "addresses": -1,
     "units": -1,
+    "bounded": -1,
     "errors": 0,
     "events": 0,
     "wire": 1,
@@ -54,6 +55,7 @@ PURE = {
     "printable",
     "addresses",
     "units",
+    "bounded",
 }
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
 ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "pytest_settings", "testing"}}

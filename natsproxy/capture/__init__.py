@@ -4,6 +4,6 @@ In flow the items of a recorder (frames, openings, firings, gaps, …); out flow
 items, frames, columns and exports.  `recordings/FORMAT.md` is the specification.
 
 Read `format/records.py` first, then `format/blocks.py`.  `filter/` chooses and redacts items, `write/` makes
-segment files of them, `text/` texts and back, `read/` opens both, `columns/` makes Arrow batches of blocks,
-`export/` other formats.
+segment files of them, `text/` texts and back, `read/` opens both, `listing/` says what frames mean,
+`columns/` makes Arrow batches of blocks, `export/` other formats.
 """

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from natsproxy.capture.columns.counts import BlockCounts, count
-from natsproxy.capture.export.json_lines import iso
 from natsproxy.capture.format.records import Close, Open
+from natsproxy.capture.listing.row import iso
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import BlockRef, Segment
 from natsproxy.cli.paths import FilePath, tell_lost

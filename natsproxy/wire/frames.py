@@ -88,6 +88,12 @@ class Frame(NamedTuple):
         return self.buffer[self.line_end + self.header_size : last if last < self.end else self.end]
 
     @property
+    def alone(self) -> Frame:
+        """The frame with its own bytes: it does not keep the read or record around it alive."""
+        length = self.end - self.start
+        return Frame(self.raw, 0, length, self.line_end - self.start, *self[4:])
+
+    @property
     def no_responders(self) -> bool:
         """True for the server's 503 without a reply (nobody listens), which no limit of a SUB counts."""
         return not self.reply and self.headers[8:12] == b" 503"

@@ -16,6 +16,7 @@ from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.protocol.subjects import matches, tokens
+from natsproxy.units import short_duration
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import ALL_OPS, Direction
 from natsproxy.wire.parse import frames as parse_frames
@@ -163,15 +164,17 @@ _NOT_WHOLE: Final = {
 
 
 def remarks(one: CapturedFrame) -> list[str]:
-    """Return the proxy's treatment of a frame as short texts; none for a frame that passed unchanged."""
-    found = []
-    if one.cause:
-        found.append(one.cause if one.out_ordinal is None or one.in_ordinal is None else f"by {one.cause}")
+    """Return the proxy's treatment of a frame as short texts; none for a frame that passed unchanged.
+
+    That of a rule begins with its name.
+    """
+    done = []
     if one.in_ordinal is None:
-        found.append("made here")
+        done.append("made here")
     elif one.out_ordinal is None:
-        found.append("not passed")
+        done.append("not passed")
     if one.delay:
-        found.append(f"+{one.delay / 1e6:.1f} ms")
-    found += [text for flag, text in _NOT_WHOLE.items() if one.flags & flag]
-    return found
+        done.append(f"held {short_duration(one.delay)}")
+    text = ", ".join(done) or ("" if one.cause is None else "changed")
+    found = [f"{one.cause}: {text}" if one.cause else text] if text else []
+    return found + [text for flag, text in _NOT_WHOLE.items() if one.flags & flag]

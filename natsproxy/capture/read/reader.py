@@ -121,6 +121,27 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
     return CaptureReader(paths, lost)
 
 
+def last_moment(reader: CaptureReader) -> int | None:
+    """Return the wall clock (Unix ns) of the last item of a capture, None for an empty one.
+
+    Only the last segment of each recorder is looked at.
+    """
+    last = {_recorder(path): path for path in reader.paths}
+    moments = [
+        ref.summary.wall0 + ref.summary.t_last
+        for file in CaptureReader(list(last.values()), lambda _: None).files()
+        for ref in file.indexed() or file.blocks()
+        if ref.summary.items
+    ]
+    return max(moments, default=None)
+
+
+def _recorder(path: Path) -> str:
+    """Return the part of the name of a segment that is its recorder's."""
+    name, _, number = path.stem.rpartition("-")
+    return name if number.isdigit() else path.stem
+
+
 def segment_order(paths: Iterator[Path]) -> list[Path]:
     """Return paths by recorder and segment number."""
 

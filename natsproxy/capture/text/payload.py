@@ -132,6 +132,11 @@ def _decoded(text: str) -> bytes:
 # -- JSON
 
 
+def pretty_json(text: str) -> list[str]:
+    """Return JSON of any white space with a line for each member; no lines for other text, and deep JSON."""
+    return _pretty(_TOKEN.findall(text)) if _is_json(text) else []
+
+
 def _json_lines(text: str) -> list[str]:
     """Return JSON with a line for each member; no lines where its bytes would not come back."""
     if not text.isprintable() or not _is_json(text):

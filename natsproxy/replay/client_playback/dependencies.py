@@ -24,9 +24,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api, parse_ack
-from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op

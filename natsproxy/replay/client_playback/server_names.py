@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.protocol.jetstream import parse_ack, parse_api
-from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.wire.frames import Frame
 
 _CREATES = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")

@@ -6,11 +6,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.replay.client_playback.batches import PlainBatch, subjects_of
 from natsproxy.replay.client_playback.bulk_scan import BulkScanner, BulkSearch
 from natsproxy.replay.client_playback.dependencies import Count, Planned, PlannedEnd
 from natsproxy.replay.client_playback.server_names import ServerNames
-from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.steps import Began
 
 PART_OVERHEAD: Final = 64

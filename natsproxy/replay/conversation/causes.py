@@ -22,13 +22,13 @@ Every table is bounded, and keyed by hashes where keys are many; a forgotten ent
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
 
+from natsproxy.bounded import BoundedDict
+from natsproxy.capture.listing.copies import Copies
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import AckSubject, StatusKind, parse_ack, status_kind
-from natsproxy.replay.conversation.bounded import LIMIT, BoundedDict
 from natsproxy.replay.conversation.polls import Consumer, Kind, standing_request
 from natsproxy.replay.conversation.steps import PUBLISHES, Step
 from natsproxy.wire.frames import Frame
@@ -36,9 +36,6 @@ from natsproxy.wire.ops import Op
 
 _ENDS_OF_PULLS: Final = {StatusKind.TIMEOUT, StatusKind.NOT_FOUND}
 _LIVE_STATUSES: Final = {StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL}
-
-_Seqs = int | deque[int]
-"""One publish, as nearly always, or several: an int takes far less memory than a deque."""
 
 
 class Timing(Enum):
@@ -67,9 +64,8 @@ class Causes:
     """Finds causes; it takes every step of a capture, in order."""
 
     def __init__(self) -> None:
-        self._published: BoundedDict[int, _Seqs] = BoundedDict()
-        self._stored: BoundedDict[int, _Seqs] = BoundedDict()
-        self._copies: BoundedDict[int, int] = BoundedDict()
+        self._published = Copies()
+        self._stored = Copies()
         self._requests: BoundedDict[bytes, int] = BoundedDict()
         self._consumers: BoundedDict[tuple[int, Consumer], int] = BoundedDict()
         self._pulls: BoundedDict[bytes, None] = BoundedDict()
@@ -92,8 +88,8 @@ class Causes:
 
     def _note_publish(self, step: Step, frame: Frame) -> None:
         seq, body = step.seq, frame.body
-        self._append(self._published, hash((frame.subject, frame.reply, body)), seq)
-        self._append(self._stored, hash((frame.subject, body)), seq)
+        self._published.add(hash((frame.subject, frame.reply, body)), seq)
+        self._stored.add(hash((frame.subject, body)), seq)
         if frame.reply:
             self._requests[frame.reply] = seq
         if not frame.subject.startswith(b"$JS."):
@@ -111,16 +107,6 @@ class Causes:
             self._consumers[step.conn, standing.consumer] = seq
             self._pulls[frame.reply] = None
 
-    @staticmethod
-    def _append(table: BoundedDict[int, _Seqs], key: int, seq: int) -> None:
-        known = table.get(key)
-        if known is None:
-            table[key] = seq
-        elif isinstance(known, int):
-            table[key] = deque((known, seq), maxlen=LIMIT)
-        else:
-            known.append(seq)
-
     # -- server frames
 
     def of(self, step: Step) -> Cause:
@@ -135,7 +121,7 @@ class Causes:
             return self._delivery(step, ack, fallback)
         # Hashes instead of tuples, which would keep each body alive; a collision only shifts one cause.
         key = hash((frame.subject, frame.reply, frame.body))
-        seq = self._copy(step, self._published.get(key), key)
+        seq = self._published.copy(key, (step.conn, frame.sid))
         if seq is not None:
             return Cause((seq,))
         status = _status(frame)
@@ -148,17 +134,6 @@ class Causes:
         if status is StatusKind.CONFLICT:
             return Cause((request, *fallback), Timing.TIMED, True)
         return Cause((request,))
-
-    def _copy(self, step: Step, publishes: _Seqs | None, key: int) -> int | None:
-        """Return the publish that this delivery is a copy of: the n-th for the n-th on this subscription."""
-        if publishes is None:
-            return None
-        count = hash((step.conn, step.frame.sid, key))
-        n = self._copies.get(count, 0)
-        self._copies[count] = n + 1
-        if isinstance(publishes, int):
-            return publishes if not n else None
-        return publishes[n] if n < len(publishes) else None
 
     def _delivery(self, step: Step, ack: AckSubject, fallback: tuple[int, ...]) -> Cause:
         frame = step.frame
@@ -174,7 +149,7 @@ class Causes:
             timing = Timing.TIMED if delayed else Timing.ANSWER
             return Cause(after if nak is None else (nak, *after), timing, True, pulled)
         key = hash((frame.subject, frame.body))
-        seq = self._copy(step, self._stored.get(key), key)
+        seq = self._stored.copy(key, (step.conn, frame.sid))
         return Cause(after if seq is None else (seq, *after), Timing.ANSWER, True, pulled)
 
 

@@ -256,7 +256,6 @@ def queue_key(effect: Effect) -> QueueKey:
 
 def standalone(frame: Frame) -> Frame:
     """Return a frame that keeps only its own bytes alive, not the whole read or record around it."""
-    start, end = frame.start, frame.end
-    if len(frame.buffer) < 2 * (end - start) + OVERHEAD:  # a copy would save nothing
+    if len(frame.buffer) < 2 * (frame.end - frame.start) + OVERHEAD:  # a copy would save nothing
         return frame
-    return Frame(frame.raw, 0, end - start, frame.line_end - start, *frame[4:])
+    return frame.alone

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import parse_connect
-from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.causes import Causes, Timing
 from natsproxy.replay.conversation.exchanges import (
     Effect,

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.capture.format.records import Gap
 from natsproxy.protocol.jetstream import parse_ack
-from natsproxy.replay.conversation.bounded import BoundedDict
 from natsproxy.replay.conversation.steps import PUBLISHES, Step, walk
 from natsproxy.replay.diff.normalize import Ignore, NormalizedFrame, normalize, server_chosen_name
 from natsproxy.wire.frames import Frame

@@ -204,7 +204,7 @@ def test_frames_are_where_the_leg_saw_them(tmp_path: Path, seed: int, leg: Leg) 
     found = packets(path, leg=leg)
     assert streams(found) == [tuple(legs(open_capture(path), 1)[tap] for tap in LEGS[leg])]
     assert [one.wall for one in found] == sorted(one.wall for one in found)
-    assert {one.comment for one in found} >= {"r, not passed" if leg == "client" else "r, made here"}
+    assert {one.comment for one in found} >= {"r: not passed" if leg == "client" else "r: made here"}
 
 
 def test_waiting_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.conversation.bounded import LIMIT, BoundedDict
+from natsproxy.bounded import LIMIT, BoundedDict
 
 
 def test_tables_forget_the_oldest() -> None:

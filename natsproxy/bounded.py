@@ -1,4 +1,4 @@
-"""A dict of bounded size: the tables of a replay must not grow with the capture."""
+"""A dict of bounded size: tables of readers and replays must not grow with the capture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Final, Generic, TypeVar
 
 LIMIT: Final = 100_000
-"""Entries of one table.  Replays look back over requests and deliveries that are still open, far fewer."""
+"""Entries of one table.  Readers look back over requests and deliveries that are still open, far fewer."""
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -1,0 +1,137 @@
+"""Items to listed frames: a `Listing` takes the items in order, and remembers clients and open requests.
+
+Frames come out as they went in, none is left out; `routine` marks those that a reader of a conversation does
+not miss: keep-alives, the proxy's own, and an INFO that repeats the greeting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.records import Close, Frames, Item, Preamble
+from natsproxy.capture.read.frames import CapturedFrame, frames_of
+from natsproxy.capture.read.segment import BlockRef
+from natsproxy.errors import ProtocolError
+from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.meaning import Meaning, meaning
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
+from natsproxy.wire.parse import frames as parse_frames
+
+_KEEP_ALIVE: Final = (Op.PING, Op.PONG, Op.OK)
+_SERVERS: Final = (b"$JS.ACK.", b"$JS.FC.")
+"""The reply subjects of the server, which wants no answer in the sense of a request."""
+_LONGEST: Final = 1024
+"""Bytes of the two subjects of a request that is remembered."""
+Connection = tuple[bytes, int]
+"""A recorder's id and its number of the connection."""
+
+
+class Request(NamedTuple):
+    """A request that is open: its subject, and the time (wall clock, ns) when it came."""
+
+    subject: bytes
+    wall: int
+
+
+class Listed(NamedTuple):
+    """A frame with what is known around it.
+
+    client: the name in its connection's CONNECT.  request: the one that it answers.  routine: see above.
+    exchange: the number of the exchange that it belongs to, where exchanges were asked for.
+    """
+
+    one: CapturedFrame
+    client: str
+    request: Request | None
+    routine: bool
+    exchange: int | None = None
+
+    @property
+    def meaning(self) -> Meaning | None:
+        """The meaning of the frame; None for a plain one, and for one without a whole control line."""
+        frame = self.one.head
+        return None if frame is None else meaning(frame, answer=self.request is not None)
+
+
+class Event(NamedTuple):
+    """An item that is no frame, with its time (wall clock, ns) and the client's name."""
+
+    item: Item
+    wall: int
+    client: str
+
+
+class Listing:
+    """The memory of a reader of items."""
+
+    def __init__(self) -> None:
+        self._clients: BoundedDict[Connection, str] = BoundedDict()
+        self._greeted: BoundedDict[Connection, None] = BoundedDict()
+        self._requests: BoundedDict[tuple[bytes, bytes], Request] = BoundedDict()
+
+    def see(self, ref: BlockRef, item: Item) -> Iterator[Listed | Event]:
+        """Yield the frames of an item, or the event that it is.  Raises CaptureError for a damaged one."""
+        if isinstance(item, Frames):
+            for one in frames_of(ref, item):
+                yield self._listed(one)
+            return
+        conn = getattr(item, "conn", None)
+        key = None if conn is None else (ref.segment.recorder, conn)
+        if isinstance(item, Preamble) and key is not None:
+            self._begin_late(key, item)
+        yield Event(item, ref.wall(item.t), self._clients.get(key, "") if key is not None else "")
+        if isinstance(item, Close) and key is not None:
+            self._clients.pop(key, None)
+            self._greeted.pop(key, None)
+
+    def _begin_late(self, key: Connection, item: Preamble) -> None:
+        """Note the client of a connection that was open before."""
+        self._greeted[key] = None
+        raw = item.info.get("connect")
+        if isinstance(raw, bytes):
+            try:
+                for frame in parse_frames(raw, C2S):
+                    self._name(key, frame)
+            except ProtocolError:  # a hostile capture: it has no name
+                return
+
+    def _listed(self, one: CapturedFrame) -> Listed:
+        frame = one.head
+        key = (one.recorder, one.conn)
+        if frame is None:
+            return Listed(one, self._clients.get(key, ""), None, False)
+        if frame.op == Op.CONNECT:
+            self._name(key, frame)
+        return Listed(
+            one, self._clients.get(key, ""), self._request(one, frame), self._is_routine(key, one, frame)
+        )
+
+    def _request(self, one: CapturedFrame, frame: Frame) -> Request | None:
+        """Return the request that a message answers, and note the one that it is."""
+        if frame.op not in MESSAGE_OPS:
+            return None
+        answered = self._requests.get((one.recorder, frame.subject))
+        reply = frame.reply
+        if reply and len(frame.subject) + len(reply) < _LONGEST and not reply.startswith(_SERVERS):
+            key = (one.recorder, reply)
+            if one.direction == C2S or key not in self._requests:  # else the delivery of that very request
+                self._requests[key] = Request(frame.subject, one.wall)
+        return answered
+
+    def _name(self, key: Connection, frame: Frame) -> None:
+        try:
+            self._clients[key] = parse_connect(frame.args).name
+        except ValueError:
+            self._clients[key] = ""
+
+    def _is_routine(self, key: Connection, one: CapturedFrame, frame: Frame) -> bool:
+        if frame.op != Op.INFO:
+            return frame.op in _KEEP_ALIVE
+        if one.of is not None:  # the client's copy
+            return True
+        news = key not in self._greeted or b'"ldm":true' in frame.args.replace(b" ", b"")
+        self._greeted[key] = None
+        return not news

@@ -1,0 +1,107 @@
+"""A listed frame as an object of JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any, Final
+
+from natsproxy.capture.listing.listing import Listed
+from natsproxy.protocol.headers import parse as parse_headers
+from natsproxy.protocol.meaning import shown
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+_MESSAGES: Final = (Op.PUB, Op.MSG)
+"""The ops whose payload may be empty, and is there all the same."""
+_LAST: Final = 253_000_000_000_000_000_000
+"""Unix ns in the year 9987."""
+
+
+def json_line(listed: Listed) -> str:
+    """Return a frame as a line of JSON."""
+    return json.dumps(row(listed))
+
+
+def row(listed: Listed) -> dict[str, Any]:
+    """Return a frame as an object of JSON.
+
+    A payload that is not UTF-8 is given as hex; a payload that was not recorded whole is left out.
+    `recorder`, `t_ns`, `conn`, `direction`, `in` and `out` are as the columns of `capture/columns/table.py`,
+    so that lines join with rows of tables; `time` is `t_ns` for people.
+    """
+    one = listed.one
+    found: dict[str, Any] = {
+        "recorder": one.recorder.hex(),
+        "time": iso(one.wall),
+        "t_ns": one.wall,
+        "conn": one.conn,
+        "direction": one.direction.label,
+        "in": one.in_ordinal,
+        "out": one.out_ordinal,
+        "delay_ns": one.delay,
+        "cause": one.cause,
+        "flags": one.flags,
+    }
+    if listed.client:
+        found["client"] = listed.client
+    if listed.exchange is not None:
+        found["exchange"] = listed.exchange
+    frame = one.head
+    if frame is None:
+        return found
+    found |= _fields(frame)
+    if one.frame is not None and (frame.size or frame.op in _MESSAGES):
+        found |= _payload(frame.body)
+    if listed.request is not None:
+        asked = listed.request
+        found["request"] = {"subject": shown(asked.subject), "after_ns": one.wall - asked.wall}
+    said = listed.meaning
+    if said is not None:
+        found["meaning"] = said.row
+    return found
+
+
+def _fields(frame: Frame) -> dict[str, Any]:
+    found: dict[str, Any] = {"op": frame.op.label}
+    for name in ("subject", "reply", "sid", "queue", "args"):
+        value = getattr(frame, name)
+        if value:
+            found[name] = shown(value)
+    if frame.headers and len(frame.headers) == frame.header_size:
+        found |= _headers(frame.headers)
+    if frame.size or frame.op in _MESSAGES:
+        found["size"] = frame.size
+    return found
+
+
+def _headers(block: bytes) -> dict[str, Any]:
+    """Return headers as a map; a name that is there several times has a list of values.
+
+    A block that breaks the grammar is there as text too, since readers of it differ.
+    """
+    read = parse_headers(block)
+    values: dict[str, list[str]] = {}
+    for name, value in read.pairs:
+        values.setdefault(shown(name), []).append(shown(value))
+    found: dict[str, Any] = {
+        "headers": {name: given[0] if len(given) == 1 else given for name, given in values.items()}
+    }
+    return {**found, "headers_raw": shown(block)} if read.odd else found
+
+
+def _payload(body: bytes) -> dict[str, str]:
+    try:
+        return {"payload": body.decode()}
+    except UnicodeDecodeError:
+        return {"payload_hex": body.hex()}
+
+
+def iso(wall: int) -> str:
+    """Return a time (Unix ns) as text, in UTC to the microsecond."""
+    return moment(wall).isoformat()
+
+
+def moment(wall: int) -> datetime.datetime:
+    """Return a time (Unix ns) to the microsecond; beyond the years that have a date, the nearest that has."""
+    return datetime.datetime.fromtimestamp(min(max(wall, 0), _LAST) / 1e9, datetime.UTC)
