@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
+from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.read.frames import Query
+from natsproxy.capture.read.reader import last_moment, open_capture
 from natsproxy.protocol.subjects import is_valid_subscribe
+from natsproxy.rules.model.roles import ROLES
+from natsproxy.units import parse_duration
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 
 _DIRECTIONS = {"c2s": C2S, "s2c": S2C}
 
 
+class _BeforeEnd(int):
+    """A duration (ns) before the end of the capture."""
+
+
 def _time(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
+    with suppress(ValueError):
+        return _BeforeEnd(parse_duration(value))
     try:
         moment = datetime.datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter("give a time as 2026-01-31T12:00:00 or with an offset") from None
+        text = "give a time as 2026-01-31T12:00:00 or with an offset, or a duration before the end as 5m"
+        raise click.BadParameter(text) from None
     return int(moment.timestamp() * 1e9)
+
+
+def _absolute(moment: int | None, path: Path) -> int | None:
+    if not isinstance(moment, _BeforeEnd):
+        return moment
+    end = last_moment(open_capture(path))
+    return None if end is None else end - moment
 
 
 def _ops(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> int:
@@ -55,9 +75,9 @@ _OPTIONS = (
         "start",
         callback=_time,
         metavar="TIME",
-        help="Only from this time on: 2026-01-31T12:00:00, or with an offset.",
+        help="Only from this time on: 2026-01-31T12:00:00, or with an offset; 5m is so long before the end.",
     ),
-    click.option("--to", "end", callback=_time, metavar="TIME", help="Only up to this time."),
+    click.option("--to", "end", callback=_time, metavar="TIME", help="Only up to this time, given alike."),
     click.option(
         "--conn", multiple=True, type=int, metavar="NUMBER", help="Only this connection (repeatable)."
     ),
@@ -83,7 +103,7 @@ _OPTIONS = (
 
 
 def filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, which gets their values as one argument `query`."""
+    """Add the options to a command that reads `path`; it gets their values as one argument `query`."""
 
     @functools.wraps(command)
     def with_query(
@@ -97,9 +117,74 @@ def filters(command: Callable[..., None]) -> Callable[..., None]:
         **rest: Any,
     ) -> None:
         chosen = _DIRECTIONS[direction] if direction else None
-        command(*args, query=Query(start, end, frozenset(conn), chosen, ops, subjects), **rest)
+        first, last = (_absolute(moment, rest["path"]) for moment in (start, end))
+        command(*args, query=Query(first, last, frozenset(conn), chosen, ops, subjects), **rest)
 
-    decorated: Callable[..., None] = with_query
-    for option in reversed(_OPTIONS):  # `--help` lists options in reverse order of decoration
-        decorated = option(decorated)
-    return decorated
+    return _with(_OPTIONS, with_query)
+
+
+def _with(options: Sequence[Callable[..., Any]], command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(options):  # `--help` lists options in reverse order of decoration
+        command = option(command)
+    return command
+
+
+def _headers(
+    _: click.Context, __: click.Parameter, value: tuple[str, ...]
+) -> tuple[tuple[bytes, str | None], ...]:
+    split = [text.partition(":") for text in value]
+    return tuple(
+        (name.strip().encode("utf-8", "surrogateescape"), glob.strip() if colon else None)
+        for name, colon, glob in split
+    )
+
+
+_CHOICES = (
+    click.option(
+        "--role",
+        "roles",
+        multiple=True,
+        type=click.Choice(list(ROLES)),
+        metavar="ROLE",
+        help="Only frames in this role, as in rules: ack, nak, pull, redelivery, ... (repeatable).",
+    ),
+    click.option(
+        "--client",
+        "clients",
+        multiple=True,
+        metavar="NAME",
+        help="Only clients of this name in CONNECT, a shell pattern (repeatable).",
+    ),
+    click.option(
+        "--header",
+        "headers",
+        multiple=True,
+        callback=_headers,
+        metavar="NAME[: VALUE]",
+        help="Only with this header, in any letter case; VALUE is a shell pattern (repeatable: all of them).",
+    ),
+    click.option(
+        "--exchange",
+        is_flag=True,
+        help="With each chosen frame those that belong to it: request, deliveries, answers, acks.",
+    ),
+)
+
+
+def choices(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `filters`, and those about what is around a frame; the command gets `choice`."""
+
+    @functools.wraps(command)
+    def with_choice(
+        *args: Any,
+        query: Query,
+        roles: tuple[str, ...],
+        clients: tuple[str, ...],
+        headers: tuple[tuple[bytes, str | None], ...],
+        exchange: bool,
+        **rest: Any,
+    ) -> None:
+        choice = Choice(query, tuple(ROLES[name] for name in roles), clients, headers, exchange)
+        command(*args, choice=choice, **rest)
+
+    return filters(_with(_CHOICES, with_choice))
