@@ -178,7 +178,7 @@ class RecordedConnection:
     def _equal(self, frame: Frame, identifiers: IdentifierMap) -> Collection[Exchange]:
         op, subject, body = _kind(frame.op), frame.subject, frame.body
         found = self.exact.get(exact_key(op, subject, body))
-        if found is None and len(body) <= _TRANSLATED:
+        if found is None and len(body) <= _TRANSLATED and any(map(identifiers.knows, (subject, body))):
             subject, body = identifiers.to_recorded(subject), identifiers.to_recorded(body)
             found = self.exact.get(exact_key(op, subject, body))
         return found or ()

@@ -34,7 +34,8 @@ _UUID: Final = rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0
 _PIECE: Final = re.compile(
     rb"(?<![0-9A-Za-z])(" + _TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]{16,64})(?![0-9A-Za-z])"
 )
-_SHORTEST: Final = 16  # letters of an identifier
+SHORTEST_WORD: Final = 16
+"""Letters of the shortest identifier."""
 _RUN: Final = re.compile(rb"[0-9A-Za-z-]{16,}")
 _IS_TIME: Final = re.compile(_TIME)
 _ANY: Final = re.compile(_TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]+")
@@ -115,7 +116,7 @@ def _is_random(word: bytes) -> bool:
 
 def decoded(word: bytes) -> bytes | None:
     """Return the text of which a word is the base64; None if it is none."""
-    if len(word) % 4 or len(word) < _SHORTEST:
+    if len(word) % 4 or len(word) < SHORTEST_WORD:
         return None
     try:
         text = base64.b64decode(word, altchars=b"-_", validate=True)
@@ -160,7 +161,7 @@ def _name_of(found: re.Match[bytes]) -> bytes:
 
 def words(text: bytes) -> list[bytes]:
     """Return the words of a text that may be generated identifiers."""
-    if len(text) < _SHORTEST:
+    if len(text) < SHORTEST_WORD:
         return []
     runs = _RUN.findall(text)  # much cheaper than a search for pieces
     return [word for run in runs for word in _PIECE.findall(run) if not _IS_TIME.fullmatch(word)]

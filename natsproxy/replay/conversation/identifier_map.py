@@ -43,6 +43,7 @@ _CONSUMERS: Final = b".API.CONSUMER."
 _LONG: Final = 16
 """Letters from which on a token is no other identifier's by chance."""
 _PLACES: Final = 1000
+_KNOWN: Final = Form.IDENTIFIER  # of pieces that are equal or known: they are not learned
 _ENTRY: Final = re.compile(r"/[0-9]+(?=/|$)")
 INBOX: Final = b"_INBOX."
 LIMIT: Final = 200_000
@@ -176,15 +177,19 @@ class IdentifierMap:
         ours, theirs = split(recorded), split(live)
         if len(ours) > 1 and ours[::2] == theirs[::2]:
             pieces = list(zip(ours[1::2], theirs[1::2], strict=True))
-            if all(a == b or self.known(a) or common_form(a, b) for a, b in pieces):
-                return all(self._piece(a, b, new, place, learn) for a, b in pieces)
+            forms = [_KNOWN if a == b or self.known(a) else common_form(a, b) for a, b in pieces]
+            if None not in forms:
+                return all(
+                    self._piece(a, b, new, place, form if learn else None)
+                    for (a, b), form in zip(pieces, forms, strict=True)
+                )
         inside, other = decoded(recorded), decoded(live)
         if inside and other:  # the name of an object, which subjects have as base64
             agree = self.unify(inside, other, new, place, learn=learn)
             return agree and self._pair(recorded.rstrip(b"="), live.rstrip(b"="), new)
         # Words with `-`, `_`, `+` and `/` inside are generated as a whole, or not at all.
         recorded, live = (text.removeprefix(_DIGEST).rstrip(b"=") for text in (recorded, live))
-        return self._piece(recorded, live, new, place, learn)
+        return self._piece(recorded, live, new, place, common_form(recorded, live) if learn else None)
 
     def try_unify(
         self, recorded: bytes, live: bytes, new: Lesson, place: str, *, learn: bool, whole: bool = False
@@ -213,13 +218,12 @@ class IdentifierMap:
             return True  # as itself, or the client got the recorded one in an answer
         return self._pair(word, word, new)
 
-    def _piece(self, recorded: bytes, live: bytes, new: Lesson, place: str, learn: bool) -> bool:
+    def _piece(self, recorded: bytes, live: bytes, new: Lesson, place: str, form: Form | None) -> bool:
         if recorded == live:
             return is_time(recorded) or self._same(recorded, new)
         known = self.known(recorded) or new.live.get(recorded)
         if known is not None:
             return known == live
-        form = common_form(recorded, live) if learn else None
         if form is Form.TIME:
             new.learn_time(recorded, live, place)
             return True
@@ -257,6 +261,8 @@ class IdentifierMap:
                 agree = self._pair(*_keys(ours, theirs, at), new)
             elif consumers and a != b and _EIGHT.fullmatch(a) and _EIGHT.fullmatch(b):
                 agree = (is_generated_consumer(a) or is_generated_consumer(b)) and self._pair(a, b, new)
+            elif a == b and len(a) < _LONG:
+                agree = True
             else:
                 agree = self.unify(a, b, new, place and place % (at + 1), learn=learn)
             if not agree:
@@ -280,6 +286,10 @@ class IdentifierMap:
         if found is not None or not (self._live or self._times):
             return found or text
         return _RUN.sub(lambda run: _translated(run[0], self._live, self._times), text)
+
+    def knows(self, live: bytes) -> bool:
+        """Tell whether a live text is or has in it an identifier that is known, and long enough to show."""
+        return live in self._recorded or any(word in self._recorded for word in words(live))
 
     def to_recorded(self, text: bytes) -> bytes:
         """Return a live subject or text with the recorded values in it; unknown ones are kept."""
@@ -318,6 +328,9 @@ def _translated(run: bytes, table: dict[bytes, bytes], times: dict[bytes, bytes]
     found = table.get(run) or times.get(run)
     if found is not None:
         return found
+    if b"." not in run and b"/" not in run:
+        text = replace(run, table)
+        return replace(text, times) if times else text
     made: list[bytes] = []
     before = b""
     for token in run.split(b"."):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.difference import ABSENT, Difference
-from natsproxy.replay.conversation.generated_values import are_alike, are_times, form_of
+from natsproxy.replay.conversation.generated_values import SHORTEST_WORD, are_alike, are_times, form_of
 from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap, Lesson
 from natsproxy.replay.conversation.match_options import MatchOptions, Treatment
 
@@ -29,6 +29,13 @@ def parse(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return ABSENT
+
+
+def _is_data(value: Any) -> bool:
+    """Tell whether a value is a plain one, and too short for an identifier."""
+    if isinstance(value, str):
+        return len(value) < SHORTEST_WORD
+    return value is None or isinstance(value, int | float)
 
 
 def counted(
@@ -91,6 +98,8 @@ class JsonComparison:
             if treatment is Treatment.LIKE and are_alike(ours, theirs):
                 self._learn(ours, theirs, path)
                 return None
+        if _is_data(ours) and type(ours) is type(theirs) and ours == theirs:
+            return None
         if isinstance(ours, dict) and isinstance(theirs, dict):
             return self._object(ours, theirs, path)
         if isinstance(ours, list) and isinstance(theirs, list):
@@ -138,11 +147,11 @@ class JsonComparison:
             self._identifiers.try_unify(a, b, self._new, place, learn=learn, whole=True)
 
     def _texts(self, ours: str, theirs: str, path: Path) -> bool:
-        if ours == theirs and len(ours) < 16:
-            return True
         a, b = ours.encode("utf-8", "surrogatepass"), theirs.encode("utf-8", "surrogatepass")
         if self._defined or (ours.startswith("_INBOX.") and b.startswith(INBOX)):
             return not self._identifiers.unify_subject(a, b, self._new, reply=True)
+        if a == b:
+            return self._identifiers.same(a, self._new)
         return self._identifiers.unify(a, b, self._new, pointer_text(path), learn=self._learns(path))
 
     def _numbers(self, ours: float, theirs: float, path: Path) -> bool:
