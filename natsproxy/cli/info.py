@@ -1,124 +1,190 @@
-"""`natsproxy capture info`: statistics, connections and top subjects of a capture, in one pass."""
+"""`natsproxy capture info`: statistics, connections and top subjects of a capture, in one pass.
+
+The index of a segment tells frames and times.  The rest is in the blocks, and of a large capture only every
+n-th block is read: what was counted so is said to be.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from natsproxy.capture.columns.counts import BlockCounts, count
-from natsproxy.capture.format.records import Close, Open
+from natsproxy.capture.format.records import Close, Open, Preamble
 from natsproxy.capture.listing.row import iso
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.capture.read.segment import BlockRef, Segment
+from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.cli.table import show_table
+from natsproxy.errors import ProtocolError
 from natsproxy.printable import printable
 from natsproxy.protocol.connect import parse_connect
-from natsproxy.wire.ops import MESSAGE_OPS
+from natsproxy.units import MIB, short_size
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
+from natsproxy.wire.parse import frames as parse_frames
 
-_MESSAGES = {op.label for op in MESSAGE_OPS}
-_MOST_SUBJECTS = 100_000  # templates that are counted: bounds the memory, whatever the traffic
+_MESSAGES: Final = {op.label for op in MESSAGE_OPS}
+_MOST: Final = 100_000  # subjects and connections that are counted: bounds the memory, whatever the traffic
+_READ: Final = 256 * MIB  # of a capture: some seconds
 
 
 @click.command()
 @click.argument("path", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option(
-    "--top", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="Number of subjects."
+    "--top",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Number of subjects and of connections.",
 )
-def info(path: Path, as_json: bool, top: int) -> None:
-    """Show statistics, connections and top subjects of a capture.
+@click.option("--exact", is_flag=True, help="Count all of a capture of more than 256 MiB too.")
+def info(path: Path, as_json: bool, top: int, exact: bool) -> None:
+    """Show statistics, top connections and top subjects of a capture.
+
+    Of a capture of more than 256 MiB every n-th block is counted, and the output says so; frames and times
+    are exact all the same.
 
     \b
     natsproxy capture info traffic.ncap
-    natsproxy capture info traffic/ --json
+    natsproxy capture info traffic/ --top 50 --json
     """
-    facts = _read_facts(path, top)
+    facts = _read_facts(path, top, exact)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
     _print_facts(facts)
 
 
-def _read_facts(path: Path, top: int) -> dict[str, Any]:
-    facts, segments = _Facts(), 0
+def _read_facts(path: Path, top: int, exact: bool) -> dict[str, Any]:
     reader = open_capture(path, tell_lost)
+    size = 0
+    for file_path in reader.paths:
+        with suppress(OSError):  # the reader tells of it
+            size += file_path.stat().st_size
+    stride = 1 if exact else -(-size // _READ) or 1
+    facts = _Facts()
     for file in reader.files():
-        segments += 1
-        facts.closed &= file.indexed() is not None
+        facts.segments += 1
         facts.options |= _options(file.segment)
-        for ref in file.blocks():
-            facts.add(ref, count(file, ref))
+        for ref, counted in _blocks(file, facts, stride):
+            facts.note(ref)
+            if counted:
+                facts.add(file.segment.recorder, count(file, ref))
+    connections = facts.connections.items()
+    most = sorted(connections, key=lambda one: -one[1].get("frames", 0))[:top]
     first, last = facts.first or 0, facts.last or 0
     return {
         "path": str(path),
-        "segments": segments,
+        "segments": facts.segments,
         "from": None if facts.first is None else iso(first),
         "seconds": (last - first) / 1e9,
-        "frames": sum(facts.ops.values()),
+        "frames": facts.frames,
+        "file_bytes": size,
+        "closed": facts.closed and not reader.unbegun,
+        "options": facts.options,
+        "counted": f"1/{stride}",
         "bytes": facts.size,
         "gaps": facts.items["Gap"],
         "firings": facts.items["Firing"],
-        "closed": facts.closed and not reader.unbegun,
         "ops": dict(facts.ops.most_common()),
         "subjects": [[subject, n] for subject, n in facts.subjects.most_common(top)],
-        "options": facts.options,
-        "causes": dict(facts.causes.most_common()),
-        "connections": [{"conn": conn, **row} for conn, row in sorted(facts.connections.items())],
+        "causes": dict(facts.causes.most_common(top)),
+        "connection_count": len(connections),
+        "connections": [{"recorder": key[0].hex(), "conn": key[1], **row} for key, row in most],
     }
 
 
+def _blocks(file: CaptureFile, facts: _Facts, stride: int) -> Iterator[tuple[BlockRef, bool]]:
+    """Yield the blocks of a segment, and whether each is to be counted."""
+    indexed = file.indexed()
+    facts.closed &= indexed is not None
+    for ref in file.blocks() if indexed is None or stride == 1 else indexed:
+        facts.blocks += 1
+        if facts.blocks % stride:
+            yield ref, False
+        else:  # the index does not know flags and checksum: its own header does
+            block = file.block_at(ref.block.offset)
+            yield (file.ref(block) if block is not None else None) or ref, True
+
+
 class _Facts:
-    """Sums over the blocks of a capture."""
+    """Sums over the blocks of a capture; `connections` are by recorder and number."""
 
     def __init__(self) -> None:
+        self.segments = self.blocks = self.frames = self.size = 0
         self.first: int | None = None
         self.last: int | None = None
         self.closed = True
         self.options: dict[str, Any] = {}
-        self.size = 0
         self.ops: Counter[str] = Counter()
         self.subjects: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.items: Counter[str] = Counter()
-        self.connections: dict[int, dict[str, Any]] = {}
+        self.connections: dict[tuple[bytes, int], dict[str, Any]] = {}
 
-    def add(self, ref: BlockRef, counts: BlockCounts) -> None:
-        if not ref.summary.items:
+    def note(self, ref: BlockRef) -> None:
+        """Add what the summary of a block tells."""
+        summary = ref.summary
+        if not summary.items:
             return
-        times = [ref.summary.wall0 + t for t in (ref.summary.t_first, ref.summary.t_last)]
+        times = [summary.wall0 + t for t in (summary.t_first, summary.t_last)]
         self.first = min(times[0], times[0] if self.first is None else self.first)
         self.last = max(times[1], times[1] if self.last is None else self.last)
+        self.frames += summary.frames
+
+    def add(self, recorder: bytes, counts: BlockCounts) -> None:
+        """Add what a block holds."""
         self.size += counts.size
         for item in counts.others:
             self.items[type(item).__name__] += 1
             if isinstance(item, Open):
-                self._connection(item.conn)["client"] = item.info.get("client")
+                self._connection(recorder, item.conn)["client"] = item.info.get("client")
             elif isinstance(item, Close):
-                self._connection(item.conn)["end"] = item.cause
+                self._connection(recorder, item.conn)["end"] = item.cause
+            elif isinstance(item, Preamble):
+                self._connection(recorder, item.conn).update(_opened_before(item))
         for key, n in counts.frames.items():
-            self._add_frames(*key, n)
+            self._add_frames(recorder, *key, n)
         for conn, args in counts.connects:
-            self._connection(conn)["name"] = _connect_name(args.encode())
+            self._connection(recorder, conn)["name"] = _connect_name(args.encode())
 
-    def _add_frames(self, conn: int, op: str | None, subject: str | None, cause: str | None, n: int) -> None:
+    def _add_frames(
+        self, recorder: bytes, conn: int, op: str | None, subject: str | None, cause: str | None, n: int
+    ) -> None:
         if cause:
             self.causes[cause] += n
         self.ops[op or "(not whole)"] += n
         if op is None:
             return
-        facts = self._connection(conn)
+        facts = self._connection(recorder, conn)
         facts["frames"] = facts.get("frames", 0) + n
         # Known subjects are still counted when the table is full: the top ones come early.
-        if op in _MESSAGES and (len(self.subjects) < _MOST_SUBJECTS or subject in self.subjects):
+        if op in _MESSAGES and (len(self.subjects) < _MOST or subject in self.subjects):
             self.subjects[subject or ""] += n
 
-    def _connection(self, conn: int) -> dict[str, Any]:
-        return self.connections.setdefault(conn, {})
+    def _connection(self, recorder: bytes, conn: int) -> dict[str, Any]:
+        if len(self.connections) >= _MOST and (recorder, conn) not in self.connections:
+            return {}  # as with subjects
+        return self.connections.setdefault((recorder, conn), {})
+
+
+def _opened_before(item: Preamble) -> dict[str, Any]:
+    """Return what a preamble says of a connection."""
+    opened, connect = item.info.get("open"), item.info.get("connect")
+    found = {"client": opened.get("client")} if isinstance(opened, dict) else {}
+    with suppress(ProtocolError):  # a hostile capture: it has no name
+        for frame in parse_frames(connect, C2S) if isinstance(connect, bytes) else ():
+            if frame.op == Op.CONNECT:
+                found["name"] = _connect_name(frame.args)
+    return found
 
 
 def _options(segment: Segment) -> dict[str, Any]:
@@ -138,22 +204,26 @@ def _connect_name(args: bytes) -> str:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     state = "closed" if facts["closed"] else "not closed: readable to its last whole block"
-    segments = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
-    click.echo(f"{click.style(printable(facts['path']), bold=True)}  {segments}, {state}")
+    segments = "1 segment" if facts["segments"] == 1 else f"{facts['segments']:,} segments"
+    size = short_size(facts["file_bytes"])
+    click.echo(f"{click.style(printable(facts['path']), bold=True)}  {segments}, {size}, {state}")
     if facts["from"] is None:
         click.echo("the capture is empty")
         return
-    click.echo(
-        f"{facts['frames']:,} frames, {facts['bytes']:,} bytes in {facts['seconds']:.3f} s "
-        f"from {facts['from']}, {facts['firings']} firings, {facts['gaps']} gaps"
-    )
-    if facts["ops"]:
-        click.echo("  ".join(f"{op} {n:,}" for op, n in facts["ops"].items()))
+    click.echo(f"{facts['frames']:,} frames in {facts['seconds']:.3f} s from {facts['from']}")
     if facts["options"]:
         options = "  ".join(f"{name} {json.dumps(value)}" for name, value in facts["options"].items())
         click.echo(printable(f"options  {options}"))
+    if facts["counted"] != "1/1":
+        told = f"counted in {facts['counted'].replace('/', ' of ')} blocks (--exact counts all):"
+        click.echo(click.style(told, fg="yellow"))
+    click.echo(f"{facts['bytes']:,} bytes, {facts['firings']:,} firings, {facts['gaps']:,} gaps")
+    for counts in (facts["ops"], facts["causes"]):
+        if counts:
+            click.echo(printable("  ".join(f"{name} {n:,}" for name, n in counts.items())))
     if facts["connections"]:
         fields = ("conn", "client", "name", "frames", "end")
-        show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), "connections")
+        title = f"connections: {len(facts['connections']):,} of {facts['connection_count']:,}"
+        show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), title)
     if facts["subjects"]:
         show_table(("frames", "subject"), ((n, subject) for subject, n in facts["subjects"]), "top subjects")
