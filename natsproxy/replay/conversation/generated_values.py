@@ -67,6 +67,11 @@ def split(text: bytes) -> list[bytes]:
     return _PIECE.split(text)
 
 
+def is_word(text: bytes) -> bool:
+    """Tell whether a whole text is one word that may be generated."""
+    return _PIECE.fullmatch(text) is not None
+
+
 def common_form(recorded: bytes, live: bytes) -> Form | None:
     """Return the form that two different words share as generated values; None if they are data."""
     if _IS_TIME.fullmatch(recorded) and _IS_TIME.fullmatch(live):

@@ -27,6 +27,7 @@ from natsproxy.replay.conversation.generated_values import (
     common_form,
     decoded,
     is_time,
+    is_word,
     replace,
     split,
     words,
@@ -40,8 +41,7 @@ _DIGEST: Final = b"SHA-256="
 """The first letters of the digest of an object."""
 _WILD: Final = (b"*", b">")
 _CONSUMERS: Final = b".API.CONSUMER."
-_LONG: Final = 16
-"""Letters from which on a token is no other identifier's by chance."""
+_LONG: Final = 16  # letters from which on a token is no other identifier's by chance
 _PLACES: Final = 1000
 _KNOWN: Final = Form.IDENTIFIER  # of pieces that are equal or known: they are not learned
 _ENTRY: Final = re.compile(r"/[0-9]+(?=/|$)")
@@ -174,15 +174,17 @@ class IdentifierMap:
         """
         if recorded == live:
             return self.same(recorded, new)
+        if is_word(recorded) and is_word(live):  # as nearly all identifiers and times in JSON and in headers
+            form = _KNOWN if self.known(recorded) else common_form(recorded, live)
+            if form is not None:
+                return self._piece(recorded, live, new, place, form if learn else None)
         ours, theirs = split(recorded), split(live)
         if len(ours) > 1 and ours[::2] == theirs[::2]:
             pieces = list(zip(ours[1::2], theirs[1::2], strict=True))
             forms = [_KNOWN if a == b or self.known(a) else common_form(a, b) for a, b in pieces]
             if None not in forms:
-                return all(
-                    self._piece(a, b, new, place, form if learn else None)
-                    for (a, b), form in zip(pieces, forms, strict=True)
-                )
+                found = zip(pieces, forms, strict=True)
+                return all(self._piece(a, b, new, place, form if learn else None) for (a, b), form in found)
         inside, other = decoded(recorded), decoded(live)
         if inside and other:  # the name of an object, which subjects have as base64
             agree = self.unify(inside, other, new, place, learn=learn)
@@ -261,10 +263,9 @@ class IdentifierMap:
                 agree = self._pair(*_keys(ours, theirs, at), new)
             elif consumers and a != b and _EIGHT.fullmatch(a) and _EIGHT.fullmatch(b):
                 agree = (is_generated_consumer(a) or is_generated_consumer(b)) and self._pair(a, b, new)
-            elif a == b and len(a) < _LONG:
-                agree = True
             else:
-                agree = self.unify(a, b, new, place and place % (at + 1), learn=learn)
+                data = a == b and len(a) < _LONG
+                agree = data or self.unify(a, b, new, place and place % (at + 1), learn=learn)
             if not agree:
                 return at + 1
         if len(ours) != len(theirs):
