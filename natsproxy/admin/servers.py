@@ -10,6 +10,8 @@ from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.monitor.app import monitor_app
+from natsproxy.admin.monitor.server import MonitoredServer
+from natsproxy.admin.statistics import Statistics
 from natsproxy.config.settings import AdminSettings
 from natsproxy.events import Notice
 from natsproxy.net.clock import now_ns
@@ -28,7 +30,9 @@ def http_servers(
         managed.proxy.emit(Notice(now_ns(), None, "error", text))
 
     if settings.monitor is not None:
-        yield "monitor", HttpServer(monitor_app(managed), settings.monitor, report)
+        monitored = MonitoredServer(managed, Statistics(managed.proxy))
+        monitored.http = HttpServer(monitor_app(monitored), settings.monitor, report)
+        yield "monitor", monitored.http
     if settings.admin is not None:
         api = admin_app({managed.name: managed}, config, settings.captures)
         app = Guard(api, settings.admin, settings.token, settings.hosts, OPEN_PATHS)

@@ -58,7 +58,10 @@ cdef struct Flow:
     uint64_t passed_frames
     uint64_t passed_sent        # without those that a rule drops
     uint64_t passed_bytes
+    uint64_t passed_out         # bytes that went on, with what rules change in them
     Py_ssize_t[OPS_ROOM] passed_ops
+    Py_ssize_t[OPS_ROOM] dropped_ops    # those of them that a rule drops
+    bint dropped                # there are any
     bint odd
     bint fired                  # rules have acted, and the session does not know it yet
     bint reports                # in the list of flows whose sessions are called for that

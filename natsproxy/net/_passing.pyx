@@ -116,6 +116,7 @@ cdef void count(Passing passing, Flow *flow, const Passed *passed, Py_ssize_t si
     flow.passed_frames += passed.frames
     flow.passed_sent += passed.frames
     flow.passed_bytes += size
+    flow.passed_out += size
     flow.next_in += passed.frames
     flow.next_out += passed.frames
     flow.odd |= passed.odd
@@ -140,6 +141,7 @@ cdef void apply(
         if not flow.reports:
             flow.reports, flow.next_report, passing.reports = True, passing.reports, flow
     if decision.verdict == PASS:
+        flow.passed_out += size
         if flow.recording:
             record(passing, flow, p + at, size, 1, 1 << message.op, flow.next_in, now, flow.next_out)
     else:
@@ -150,7 +152,10 @@ cdef void apply(
             record_change(passing, flow, p + at, size, &rest, message.op, decision, now)
         if decision.verdict == DROP:
             account_drop(p, &flow.watch, message)
+            flow.dropped_ops[message.op] += 1
+            flow.dropped = True
         else:
+            flow.passed_out += decision.head.size + rest.size
             put_out(passing, flow.target, decision.head.p, decision.head.size)
             put_out(passing, flow.target, rest.p, rest.size)
     flow.passed_ops[message.op] += 1
@@ -227,6 +232,7 @@ cdef bint begin_open(
     flow.passed_sent += 1
     flow.passed_ops[message.op] += 1
     flow.passed_bytes += size - at
+    flow.passed_out += size - at
     flow.odd |= is_system(p, message)
     passing.frames += 1
     return True
@@ -242,6 +248,7 @@ cdef Py_ssize_t pass_open(Passing passing, Flow *flow, const unsigned char *p, P
         at += 1
         flow.missing -= 1
     flow.passed_bytes += at
+    flow.passed_out += at
     if flow.record != NULL:
         memcpy(flow.record + flow.record_size, p, at)
         flow.record_size += at

@@ -206,10 +206,13 @@ cdef class Connection:
         taken = (
             flow.passed_frames, flow.passed_sent, flow.passed_bytes,
             [(op, flow.passed_ops[op]) for op in range(OPS_ROOM) if flow.passed_ops[op]], bool(flow.odd), opened,
+            flow.passed_out,
+            [(op, flow.dropped_ops[op]) for op in range(OPS_ROOM) if flow.dropped_ops[op]] if flow.dropped else (),
         )
-        flow.passed_frames = flow.passed_sent = flow.passed_bytes = 0
-        flow.odd = flow.fired = False
+        flow.passed_frames = flow.passed_sent = flow.passed_bytes = flow.passed_out = 0
+        flow.odd = flow.fired = flow.dropped = False
         memset(flow.passed_ops, 0, sizeof(flow.passed_ops))
+        memset(flow.dropped_ops, 0, sizeof(flow.dropped_ops))
         return taken
 
     def rest(self, int direction):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import trio
 
@@ -27,7 +27,7 @@ from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.limits import Limits
 from natsproxy.net.lingering import linger
-from natsproxy.net.opening import ClientFacts, Opening, OpeningFailed
+from natsproxy.net.opening import Accepted, Opening, OpeningFailed
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
@@ -52,26 +52,13 @@ _DRAINED: Final = End(close_reasons.DRAINED, "natsproxy is shutting down")
 _MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them, so they are hostile
 
 
-class _Accepted(NamedTuple):
-    """A client leg with its facts, the connection's number, the time of the accept (ns), and the listener.
-
-    plain: the leg on the socket, which `leg` may be layers over.
-    """
-
-    leg: AnyLeg
-    plain: Leg
-    facts: ClientFacts
-    conn: int
-    opened: int
-    listener: Listener
-
-
 class Connections:
     """Serves the accepted connections of one proxy.
 
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
     upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes; the proxy sets it.
     draining: those that have no server yet get none, because nobody would end them any more.
+    open: the number of those that have not ended; whoever accepts one counts it.
     """
 
     def __init__(
@@ -88,6 +75,7 @@ class Connections:
         self.chain = chain
         self.plane: Plane | None = None
         self.draining = False
+        self.open = 0
         self._settings = settings
         self._session_settings = {
             scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES
@@ -138,7 +126,7 @@ class Connections:
                 client, facts = await self._opening.open(leg, listener)
             end, peer = self._recording.refusal(), facts.peer
             if end is None:
-                await self._serve(_Accepted(client, leg, facts, conn, opened, listener))
+                await self._serve(Accepted(client, leg, facts, conn, opened, listener))
         except OpeningFailed as error:
             end = End(error.cause, str(error))
         except Exception as error:  # as in `_serve`
@@ -148,8 +136,9 @@ class Connections:
             if end is not None:
                 now, end = now_ns(), self._end_of(end)
                 self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
+            self.open -= 1
 
-    async def _serve(self, accepted: _Accepted) -> None:
+    async def _serve(self, accepted: Accepted) -> None:
         client, conn = accepted.leg, accepted.conn
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
@@ -206,7 +195,7 @@ class Connections:
         return End(close_reasons.LIMIT, why)
 
     async def _relay(
-        self, session: Session, accepted: _Accepted, record: Callable[[records.Item], None]
+        self, session: Session, accepted: Accepted, record: Callable[[records.Item], None]
     ) -> End:
         """Connect to the server and relay.  Raises NoServer."""
         chain = self.chain
@@ -217,7 +206,7 @@ class Connections:
         if refusal is not None:
             server.close()
             return refusal
-        client, _, facts, conn, opened, listener = accepted
+        _, _, facts, conn, opened, listener = accepted
         if secured and not (listener.tls or self._warned_of_plain):
             self._warned_of_plain = True
             self._emit(Notice(now_ns(), conn, "warning", _PLAIN_CLIENTS))
@@ -229,8 +218,7 @@ class Connections:
         assert self.plane is not None
         relay = Relay(
             session,
-            conn,
-            client,
+            accepted,
             server,
             self.plane,
             self._emit,
@@ -249,7 +237,7 @@ class Connections:
             relay.swap(self.chain)
         return await relay.run(greeting)
 
-    def _session(self, accepted: _Accepted) -> Session:
+    def _session(self, accepted: Accepted) -> Session:
         local = accepted.facts.local
         settings = self._session_settings[accepted.listener.scheme]
         return Session(
@@ -291,9 +279,8 @@ class Connections:
         self._names[name] += 1
         return f"{name}/{self._names[name]}"
 
-    def _close(self, session: Session, end: End, accepted: _Accepted) -> None:
+    def _close(self, session: Session, end: End, accepted: Accepted) -> None:
         now, conn = now_ns(), accepted.conn
-        self.relays.pop(conn, None)
         endpoint = self._endpoints.pop(conn, None)
         counts = session.counts()
         item = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
@@ -312,6 +299,7 @@ class Connections:
                 **facts,
             )
         )
+        self.relays.pop(conn, None)  # last: whoever hears of the end may still look at it
         self._closed.set()
 
 

@@ -4,7 +4,6 @@ trio charges for every wake-up, so each operation is first tried on the socket i
 trio only where it would block: `try_receive`, then `wait_readable`; `write`, then `flush`.
 
 `AnyLeg` is the interface, `Leg` the plain leg on a socket.  The others are layers (`layered_leg.py`).
-
 Errors of sockets are translated here, once: a leg raises LegLost and nothing else.
 """
 
@@ -21,14 +20,13 @@ from typing import Final, Protocol
 import trio
 
 from natsproxy.addresses import Address, address_of
+from natsproxy.net.tcp_info import TcpInfo, tcp_info
 
 SMALLEST_READ = 65_536
 LARGEST_READ = 262_144
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 9}
 """Seconds of silence, seconds between probes, and their number: nats-server's own, as of all Go programs."""
 _MOST_PARTS = 64  # pieces of one system call; joining more of them is cheaper than passing them
-
-
 _NO_BACKLOG: Final[deque[memoryview]] = deque()
 """Shared by legs that keep up: an empty deque takes 760 bytes."""
 
@@ -167,6 +165,10 @@ class Leg:
     def fileno(self) -> int:
         """Return the descriptor of the socket."""
         return self._sock.fileno()
+
+    def tcp_info(self) -> TcpInfo | None:
+        """Return what the kernel knows of the connection."""
+        return tcp_info(self._sock)
 
     def take_backlog(self) -> list[bytes | memoryview]:
         """Take out the bytes that the kernel has not taken yet."""

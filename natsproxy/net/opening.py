@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import trio
 
@@ -33,6 +34,20 @@ class ClientFacts:
     proxied_by: str = ""
     tls: TlsLeg | None = None
     upgrade: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class Accepted(NamedTuple):
+    """A client leg with its facts, the connection's number, the time of the accept (ns), and the listener.
+
+    plain: the leg on the socket, which `leg` may be layers over.
+    """
+
+    leg: AnyLeg
+    plain: Leg
+    facts: ClientFacts
+    conn: int
+    opened: int
+    listener: Listener
 
 
 class OpeningFailed(Exception):

@@ -32,6 +32,7 @@ from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.rule_book import RuleBook
 from natsproxy.net.tls_contexts import TlsContexts
+from natsproxy.net.upstreams import Upstreams
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.rules.model.rule import Rule
@@ -139,6 +140,7 @@ class Proxy:
     def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[Leg], None]:
         def take(client: Leg) -> None:
             self.accepted += 1
+            self._connections.open += 1
             nursery.start_soon(self._connections.serve, client, listener, self.accepted)
 
         return take
@@ -198,6 +200,11 @@ class Proxy:
         if not self.listen or self._accepting.cancel_called:
             return "no connections are accepted"
         return self._connections.upstreams.unready
+
+    @property
+    def upstreams(self) -> Upstreams:
+        """The servers, with the last INFO of one of them."""
+        return self._connections.upstreams
 
     async def try_upstream(self) -> None:
         """Dial the upstream as for a client, and let go of it at once; `unready` has the outcome."""
@@ -264,6 +271,11 @@ class Proxy:
         return self._contexts.configured
 
     # -- connections
+
+    @property
+    def open(self) -> int:
+        """The number of connections that have not ended, those included that have no server yet."""
+        return self._connections.open
 
     def suspend(self, conn: int, on: bool = True) -> None:
         """Lose the messages of a connection, and keep it alive: its client does not reconnect.

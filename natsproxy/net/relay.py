@@ -21,7 +21,9 @@ from natsproxy.events import Event
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
 from natsproxy.net.lingering import LINGER, linger
+from natsproxy.net.opening import Accepted
 from natsproxy.net.plane_interface import Place, Plane
+from natsproxy.net.tcp_info import TcpInfo
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
@@ -37,17 +39,16 @@ Check = Callable[[str, str], Awaitable[str | None]]
 class Relay:
     """Runs one session between two legs.
 
-    conn: its number.  client, server: its legs, on the plane while it is there.  emit, record: take the
-    events and the records of the session.  most_frames: returns the frames of one record at most.
-    check: tells why a client is not who it says it is.  opened: the facts of its Open record.  since: the
-    time (ns) at which both legs stood.
+    accepted: its client.  conn: its number.  client, server: its legs, on the plane while it is there.  emit,
+    record: take the events and the records of the session.  most_frames: returns the frames of one record at
+    most.  check: tells why a client is not who it says it is.  opened: the facts of its Open record.
+    kernel: what the kernel knew of the client's leg at its end.
     """
 
     def __init__(
         self,
         session: Session,
-        conn: int,
-        client: AnyLeg,
+        accepted: Accepted,
         server: AnyLeg,
         plane: Plane,
         emit: Callable[[Event], None],
@@ -56,14 +57,14 @@ class Relay:
         check: Check,
     ) -> None:
         self.session = session
-        self.conn = conn
+        self.accepted = accepted
+        self.conn = accepted.conn
         self.end: End | None = None
-        self.since = now_ns()
         self.opened: dict[str, Any] = {"upstream_local": str(server.local)}
-        self.client: PlaneLeg = client
+        self.client: PlaneLeg = accepted.leg
         self.server: PlaneLeg = server
         self.timeslices = (Timeslice(most_frames), Timeslice(most_frames))
-        self._legs = (client, server)
+        self._legs = (accepted.leg, server)
         self._plane = plane
         self._place: Place | None = None
         self._emit = emit
@@ -75,6 +76,7 @@ class Relay:
         self._ticking = False
         self._retick = trio.Event()
         self._over = trio.Event()
+        self.kernel: TcpInfo | None = None
 
     @property
     def _from(self) -> tuple[PlaneLeg, PlaneLeg]:
@@ -113,6 +115,7 @@ class Relay:
                 else:
                     await linger(self._legs)
         finally:
+            self.kernel = self.accepted.plain.tcp_info()
             for leg in self._legs:
                 leg.close()
             self._over.set()

@@ -252,6 +252,12 @@ class TlsLeg(LayeredLeg):
         return bool(self._first) or super().readable
 
     @property
+    def agreed(self) -> tuple[str, str]:
+        """The version of TLS (`1.3`) and the name of the cipher suite; empty before the handshake."""
+        cipher = self._ssl.cipher() if self.secured else None
+        return ("", "") if cipher is None else ((self._ssl.version() or "").removeprefix("TLSv"), cipher[0])
+
+    @property
     def certificate(self) -> Certificate:
         """The peer's certificate, once it is verified."""
         return certificate_of(self._ssl.getpeercert()) if self.secured else Certificate()

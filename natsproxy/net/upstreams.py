@@ -29,6 +29,7 @@ from natsproxy.net.race import SLOW, Race
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
 from natsproxy.protocol.info import Info
+from natsproxy.session.greeting import info_of
 
 _RETRY: Final = 0.05  # seconds between attempts while a client is kept waiting
 _AT_THAT_PACE: Final = 10  # clients that are held; with more of them each waits longer
@@ -47,6 +48,7 @@ class Upstreams:
 
     listening: the addresses of our own listeners.
     unready: the reason why there was no server at the last attempt; None after one that had an INFO.
+    info: the last INFO.  dials: attempts by their outcome, "connected" or "failed".
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Upstreams:
     ) -> None:
         self.listening: tuple[Address, ...] = ()
         self.unready: str | None = "no server has answered yet"
+        self.info = Info()
+        self.dials = Counter(connected=0, failed=0)
         self._settings = settings
         self._learned: tuple[Server, ...] = ()
         self._held = 0  # clients
@@ -118,6 +122,7 @@ class Upstreams:
         dialled = await race.run(self._health.in_order(endpoints))
         for endpoint in (*race.failures, *race.slow):
             self._health.failed(endpoint)
+        self.dials["failed"] += len(race.failures)
         for endpoint in race.lame:
             self._health.takes_no_more(endpoint, _LAME)
         if dialled is None or race.refused:
@@ -125,6 +130,8 @@ class Upstreams:
             self.unready = "; ".join(reasons)
             return dialled, reasons
         self.unready = None
+        self.dials["connected"] += 1
+        self.info = info_of(dialled.greeting) or self.info
         self._found.set()
         self._found = trio.Event()
         self._health.up()

@@ -48,15 +48,18 @@ class Bypass:
             taken = passed.take(pipe.direction)
             if taken is None:
                 continue
-            frames, sent, size, ops, odd, opened = taken
+            frames, sent, size, ops, odd, opened, out, dropped = taken
             if pipe.direction == C2S and sent:
                 self._pongs.last = None  # the fence there no longer stands at the end of the stream
             pipe.in_bytes += size
             pipe.sender.out_next += sent
+            pipe.sender.out_bytes += out
+            for op, count in dropped:
+                pipe.sender.surplus[op] -= count
             pipe.scanner.skip(frames, size, ops, odd)
             if opened is not None:
-                op, ordinal, out, whole, missing, data = OpenPassed(*opened)
-                pipe.open = OpenFrame(Op(op), ordinal, data, data, None, whole, out)
+                op, ordinal, went, whole, missing, data = OpenPassed(*opened)
+                pipe.open = OpenFrame(Op(op), ordinal, data, data, None, whole, went)
                 pipe.scanner.skip_into(missing)
             self._runner.emit_fired()
 

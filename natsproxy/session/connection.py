@@ -5,6 +5,7 @@ The parts of a session share one `ConnectionState`; rules see it as their `View`
 
 from __future__ import annotations
 
+from operator import add
 from typing import Any, Final
 
 from natsproxy.capture.filter.redact import Secrets, redact_frames
@@ -20,6 +21,7 @@ from natsproxy.session.identity import Certificate
 from natsproxy.session.phase import TRANSITIONS, Phase, PhaseEvent
 from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.subscriptions import Subscriptions
+from natsproxy.session.traffic import Traffic
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import Interest, Scanner, byte_table
@@ -197,6 +199,17 @@ class ConnectionState:
             "s2c_bytes": s2c.in_bytes,
             "s2c_frames": s2c.scanner.ordinal,
         }
+
+    def traffic(self) -> Traffic:
+        """Return the frames and bytes at the four points."""
+        numbers: list[int] = []
+        for pipe in self.pipes:
+            came, sender = pipe.scanner.counts, pipe.sender
+            numbers += came
+            numbers.append(pipe.in_bytes + pipe.unread)
+            numbers += map(add, came, sender.surplus)
+            numbers.append(sender.out_bytes)
+        return Traffic(numbers)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the connection, without secrets, as a preamble of a capture holds it.

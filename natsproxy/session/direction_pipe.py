@@ -20,7 +20,7 @@ from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.sender import Sender
 from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire.frames import Body, Frame, Run
-from natsproxy.wire.ops import Direction, Op
+from natsproxy.wire.ops import Direction, Op, op_of
 from natsproxy.wire.scanner import Scanner
 
 
@@ -32,7 +32,8 @@ class DirectionPipe:
     those behind it wait.  handled: the frames that the last call dealt with.  boundary_by: the time (ns) by
     which a frame that keeps injections back must have ended.  unsent: held frames of a connection that is
     gone, not yet recorded.  open: the frame whose payload is still coming.  later: frames of ours that wait
-    for its end.  owed: bytes of answers to the sender that wait for their fences.
+    for its end.  owed: bytes of answers to the sender that wait for their fences.  unread: bytes of a
+    connection that is gone that came, and that no call has come to.
     """
 
     def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
@@ -42,7 +43,7 @@ class DirectionPipe:
         self.records = DirectionRecords(direction, scanner, context)
         self.sender = Sender(direction, self.records, context)
         self.outbox = self.sender.outbox
-        self.in_bytes = self.handled = self.owed = 0
+        self.in_bytes = self.handled = self.owed = self.unread = 0
         self.swallowing = self.pending = self.waiting = False
         self.boundary_by: int | None = None
         self.unsent: deque[Item] | None = None
@@ -125,7 +126,7 @@ class DirectionPipe:
         self.flush(now)
         # A copy: a view would keep the whole read in memory as long as the delay lasts.
         data = run.buffer[run.start : run.end]
-        self.outbox.put(Item([data], until, run.frames, run.ops, first, now, cause))
+        self.sender.hold(Item([data], until, run.frames, run.ops, first, now, cause))
 
     def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
         """Send other frames in the place of neighbouring ones, one for each."""
@@ -141,11 +142,13 @@ class DirectionPipe:
         """Let a run go no further."""
         self.flush(now)
         data = memoryview(run.buffer)[run.start : run.end]
+        self.sender.kept(data, run.frames, run.ops)
         self.records.stayed(data, run, first, now, cause)
 
     def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
         """Let a frame go no further, its missing part included."""
         self.flush(now)
+        self.sender.surplus[frame.op] -= 1
         if frame.missing:
             self.open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
         else:
@@ -175,6 +178,7 @@ class DirectionPipe:
             if self._frames:
                 self.flush(now)
             self._changed += out
+            self.sender.changed(frame.op, out)
             return
         self.flush(now)
         untouched = out == (frame.raw,)
@@ -187,8 +191,9 @@ class DirectionPipe:
         if not untouched:
             self.records.stayed(frame.raw, frame, ordinal, now, cause or "")
         in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
+        self.sender.surplus[frame.op] -= 1
         for raw in out:
-            item = Item([raw], due, 1, 1 << frame.op, in_first, in_t, cause, of, overtake, defer)
+            item = Item([raw], due, 1, 1 << op_of(raw, frame.op), in_first, in_t, cause, of, overtake, defer)
             if held:
                 self.outbox.put(item)
             else:
@@ -211,13 +216,16 @@ class DirectionPipe:
         if due is not None:
             untouched = head == frame.raw
             in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
-            self.open.item = Item([head], due, 1, 1 << frame.op, in_first, in_t, cause, of, open=True)
+            op = op_of(head, frame.op)
+            self.open.item = Item([head], due, 1, 1 << op, in_first, in_t, cause, of, open=True)
+            self.sender.surplus[frame.op] -= 1
             self.outbox.put(self.open.item)
         else:
             # Its head goes out now, so it has its place among the frames sent, however its body ends.
             self.open.out_first = self.out_next
             self.sender.write(head)
             self.sender.out_next += 1
+            self.sender.changed(frame.op, (head,))
 
     def body(self, segment: Body, now: int) -> None:
         """Take more bytes of the open frame."""
@@ -294,7 +302,8 @@ class DirectionPipe:
         """
         self._cut_open(now)
         if self.pending:
-            self.in_bytes -= len(self.scanner.rest())
+            self.unread = len(self.scanner.rest())
+            self.in_bytes -= self.unread
             self.pending = False
         self.unsent = deque(self.outbox.left()) if self.unsent is None else self.unsent
         while self.unsent and not limit.reached():
@@ -311,15 +320,6 @@ class DirectionPipe:
     def mid_frame(self) -> bool:
         """True if a frame is half sent, or may be: no frame of ours may go out now."""
         return self.unframed or (self.open is not None and self.open.head_out is not None)
-
-    def finish(self, now: int) -> None:
-        """Half-close this direction after everything before it."""
-        self.flush(now)
-        self.sender.finish(now)
-
-    def tick(self, now: int, limit: WorkLimit) -> None:
-        """Send the items that are due, up to the limit."""
-        self.sender.release(now, limit)
 
     @property
     def full(self) -> bool:

@@ -78,8 +78,8 @@ class DirectionRecords:
             self._actions.append(Record(record))
 
     def split(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
-        """Return frames of ours one by one, with their ops, because a record says how many it holds."""
-        if not self.on:
+        """Return frames of ours one by one, with their ops, because records and counters say how many."""
+        if raw.count(b"\n") == 1 and ops:
             return [(raw, ops)]
         return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self._direction)]
 

@@ -209,6 +209,7 @@ class Handlers:
         pipe.flush(now)
         held, self._held_infos = self._held_infos, []
         for info, ordinal in held:
+            pipe.sender.surplus[info.op] += 1
             self._send_info(pipe, info, ordinal, now)
 
     def on_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
@@ -236,6 +237,7 @@ class Handlers:
             if state.phase is Phase.CONNECTED:
                 # A fence of ours provoked it: clients expect PONG first.
                 self._held_infos.append((frame, ordinal))
+                pipe.sender.surplus[frame.op] -= 1
                 return False
         self._send_info(pipe, frame, ordinal, now)
         return False

@@ -73,6 +73,7 @@ class Login:
             return True
         self._given |= gojson.fill(frame.args, _GIVEN)
         self.asked = Asked(frame, ordinal, connect)
+        pipe.sender.surplus[frame.op] -= 1
         pipe.waiting = True
         user, password = (self._given.get(name, "") for name in _GIVEN)
         self._state.actions.append(Authenticate(user, password))
@@ -87,10 +88,9 @@ class Login:
 
     def answered(self, refusal: str | None, now: int) -> Asked | None:
         """Return the CONNECT that may go on; None where it was refused.  refusal: the reason, as a clause."""
-        asked, self.asked = self.asked, None
-        if asked is None or self._state.over:
+        if self.asked is None or self._state.over:
             return None
-        pipe = self._state.pipes[C2S]
+        asked, pipe = self._let_go(self.asked), self._state.pipes[C2S]
         pipe.waiting = False
         if refusal is not None:
             self._state.connect = asked.connect  # for the log; the rules see nothing of it any more
@@ -119,6 +119,11 @@ class Login:
     def abandon(self, now: int, cause: str) -> None:
         """Record a CONNECT that was being checked when the connection ended."""
         if self.asked is not None:
-            frame, ordinal, _ = self.asked
-            self.asked = None
+            frame, ordinal, _ = self._let_go(self.asked)
             self._state.pipes[C2S].drop(frame, ordinal, now, cause)
+
+    def _let_go(self, asked: Asked) -> Asked:
+        """Return the CONNECT that was kept; the counters have it again."""
+        self.asked = None
+        self._state.pipes[C2S].sender.surplus[asked.frame.op] += 1
+        return asked

@@ -88,7 +88,8 @@ class RuleRunner:
                 pipe.scanner.tallies = byte_table() if pipe.swallowing else self._state.tallies
             if pipe.outbox.conditions.finish and pipe.phase < PipePhase.FINISHED:
                 pipe.step(PipeEvent.FINISH)
-                pipe.finish(now)
+                pipe.flush(now)
+                pipe.sender.finish(now)
             times.append(again)
         if now < self._state.paused_until < NEVER:
             times.append(self._state.paused_until)

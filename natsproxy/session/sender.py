@@ -11,18 +11,22 @@ from natsproxy.session.direction_records import DirectionRecords
 from natsproxy.session.outbox import Item, Outbox
 from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.work_limit import WorkLimit
-from natsproxy.wire.ops import Direction
+from natsproxy.wire.ops import OPS, Direction, Op, op_of
+from natsproxy.wire.parse import frames as parse_frames
 
 
 class Sender:
     """Sends the frames of one direction.
 
-    out_next: the ordinal of the next frame that goes out.
+    out_next: the ordinal of the next frame that goes out.  out_bytes: those that went.
+    surplus: by op, how many more frames went out than came in: less than none where some stayed.  Frames that
+    pass as they are cost it nothing.
     """
 
     def __init__(self, direction: Direction, records: DirectionRecords, context: PipeContext) -> None:
         self.outbox = Outbox()
-        self.out_next = 0
+        self.out_next = self.out_bytes = 0
+        self.surplus = [0] * len(OPS)
         self._direction = direction
         self._conn = context.conn
         self._records = records
@@ -33,12 +37,30 @@ class Sender:
         if self.outbox.limited:
             self.outbox.carry(data)
         else:
+            self.out_bytes += len(data)
             self._actions.append(Send(self._direction, data))
+
+    def kept(self, data: bytes | memoryview, frames: int, ops: int) -> None:
+        """Note that frames that came do not go on, or not now."""
+        self._count(data, frames, ops, -1)
+
+    def changed(self, op: Op, out: tuple[bytes, ...]) -> None:
+        """Note that others go at once in the place of a frame."""
+        self.surplus[op] -= 1
+        for raw in out:
+            self.surplus[op_of(raw, op)] += 1
+
+    def _count(self, data: bytes | memoryview, frames: int, ops: int, sign: int) -> None:
+        if ops & (ops - 1):  # of several ops: which of them how often is to be seen
+            for frame in parse_frames(bytes(data), self._direction):
+                self.surplus[frame.op] += sign
+        elif ops:
+            self.surplus[ops.bit_length() - 1] += sign * frames
 
     def pass_(self, data: bytes | memoryview, frames: int, ops: int, first: int, now: int) -> None:
         """Send whole frames as they came, now or behind those that wait; first: the ordinal of the first."""
         if self.outbox.active:
-            self.outbox.put(Item([bytes(data)], now, frames, ops, first, now))
+            self.hold(Item([bytes(data)], now, frames, ops, first, now))
             return
         # No item here: this is the path of frames that no rule wants.
         self.write(data)
@@ -46,6 +68,11 @@ class Sender:
             conn, direction, out_first = self._conn, self._direction, self.out_next
             self._records.put(Frames(conn, direction, data, frames, ops, first, now, out_first, now))
         self.out_next += frames
+
+    def hold(self, item: Item) -> None:
+        """Let frames that came wait for their time."""
+        self.kept(item.parts[0], item.frames, item.ops)
+        self.outbox.put(item)
 
     def put(self, item: Item, data: bytes, now: int) -> None:
         """Send an item, whose bytes are `data`, behind those that wait."""
@@ -57,6 +84,8 @@ class Sender:
     def send(self, item: Item, data: bytes, now: int) -> None:
         """Send an item, whose bytes are `data`, and record it."""
         self.write(data)
+        if item.frames:
+            self._count(data, item.frames, item.ops, 1)
         if self._records.on and item.frames:
             record = Frames(
                 conn=self._conn,
@@ -91,4 +120,5 @@ class Sender:
             elif data:
                 self.send(item, data, now)
         for piece in self.outbox.slices(now, limit.reached):
+            self.out_bytes += len(piece)
             self._actions.append(Send(self._direction, piece))

@@ -38,6 +38,7 @@ from natsproxy.session.parts import Parts
 from natsproxy.session.phase import FIRST_STOPPED, OVER, UNFRAMED, Phase, PhaseEvent
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.stream_ends import StreamEnds
+from natsproxy.session.traffic import Traffic
 from natsproxy.session.unframed import UnframedStreams
 from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire.frames import Body, Frame, Malformed, Run
@@ -102,6 +103,11 @@ class Session:
         return self._runner.rules.opening
 
     @property
+    def key(self) -> str:
+        """The name by which rules and reports know the connection."""
+        return self._state.key
+
+    @property
     def connect(self) -> Connect:
         """The last CONNECT of the client, or the defaults before it."""
         return self._state.connect
@@ -138,6 +144,10 @@ class Session:
     def counts(self) -> dict[str, int]:
         """Return the bytes and frames that came (see `ConnectionState.counts`)."""
         return self._state.counts()
+
+    def traffic(self) -> Traffic:
+        """Return the frames and bytes at the four points."""
+        return self._state.traffic()
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the connection for a preamble (see `ConnectionState.snapshot`)."""
@@ -269,7 +279,7 @@ class Session:
             self._runner.close(self.pipes[S2C], close.cause, close.raw, close.reset, now)
         # Held frames leave in the order of their times on both legs, as far as one call can do that.
         for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
-            pipe.tick(now, limit)
+            pipe.sender.release(now, limit)
             pipe.charge()
         for fence in self._pongs.ends():
             if fence.deadline <= now:

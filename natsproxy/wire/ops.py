@@ -116,6 +116,15 @@ OPS: Final[tuple[OpSpec, ...]] = (
 Any text may follow PING, PONG and +OK up to the LF, without a limit, and the server ignores it.
 """
 
+_HEADED: Final = {Op.PUB: Op.HPUB, Op.MSG: Op.HMSG}
+_BARE: Final = {headed: bare for bare, headed in _HEADED.items()}
+
+
+def op_of(raw: bytes, op: Op) -> Op:
+    """Return the op of a frame that was made of one of `op`: a message may have got headers, or lost them."""
+    return _HEADED.get(op, op) if raw[:1] in (b"H", b"h") else _BARE.get(op, op)
+
+
 BY_TOKEN: Final[dict[bytes, Op]] = {spec.token: spec.op for spec in OPS}
 MESSAGE_OPS: Final = frozenset(spec.op for spec in OPS if spec.payload)
 

@@ -104,8 +104,8 @@ def _facts(relay: Relay) -> dict[str, Any]:
         "lang": connect.lang,
         "version": connect.version,
         **session.control.facts(now_ns()),
-        "since": times.iso(relay.since),
-        "since_ns": times.wall(relay.since),
+        "since": times.iso(relay.accepted.opened),
+        "since_ns": times.wall(relay.accepted.opened),
         "subscriptions": len(session.subs),
         "counts": {
             **counts,

@@ -6,25 +6,100 @@ may there.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from natsproxy.admin.http_server import App
-from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.monitor import empty
+from natsproxy.admin.monitor.connz import asked, connz
+from natsproxy.admin.monitor.go_values import BadParameter
+from natsproxy.admin.monitor.healthz import healthz
+from natsproxy.admin.monitor.server import MonitoredServer
+from natsproxy.admin.monitor.subsz import subsz
+from natsproxy.admin.monitor.varz import varz
+from natsproxy.admin.streamed import Streamed
 
-_ANY_PAGE = {"Access-Control-Allow-Origin": "*"}
+_ANY_PAGE: Final = {"Access-Control-Allow-Origin": "*"}
+_NOSNIFF: Final = {"X-Content-Type-Options": "nosniff"}
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")  # the server asks for none
+
+Query = Mapping[str, str]
+Answer = Callable[[MonitoredServer, Query], Awaitable[Response]]
 
 
-def monitor_app(managed: ManagedProxy) -> App:
+def monitor_app(server: MonitoredServer) -> App:
     """Return the application of the monitoring port."""
 
-    async def healthz(_: Request) -> Response:
-        unready = managed.proxy.unready
-        if unready is None:
-            return JSONResponse({"status": "ok"}, headers=_ANY_PAGE)
-        answer = {"status": "unavailable", "status_code": 503, "error": unready}
-        return JSONResponse(answer, 503, _ANY_PAGE)
+    async def answered(path: str, answer: Answer, request: Request) -> Response:
+        server.requests[path] += 1
+        # The first of several values counts, as in Go.
+        query = {name: request.query_params.getlist(name)[0] for name in request.query_params}
+        try:
+            return await answer(server, query)
+        except BadParameter as error:
+            return PlainTextResponse(str(error), 400)
 
-    return Starlette(routes=[Route("/healthz", healthz)])
+    app = Starlette(
+        routes=[
+            Route(path, partial(answered, path, answer), methods=_METHODS) for path, answer in ANSWERS.items()
+        ],
+        exception_handlers={404: _not_found},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _json(answer: Mapping[str, Any], status: int = 200) -> Response:
+    text = json.dumps(answer, indent=2)
+    return Response(text, status, _ANY_PAGE, "application/json")
+
+
+async def _varz(server: MonitoredServer, _: Query) -> Response:
+    return _json(await varz(server))
+
+
+async def _connz(server: MonitoredServer, query: Query) -> Response:
+    return Streamed(connz(server, asked(query)), "application/json", _ANY_PAGE)
+
+
+async def _subsz(server: MonitoredServer, query: Query) -> Response:
+    return _json(await subsz(server, query))
+
+
+async def _healthz(server: MonitoredServer, query: Query) -> Response:
+    answer, status = healthz(server, query)
+    return Response(json.dumps(answer), status, _ANY_PAGE, "application/json")
+
+
+def _of(made: Callable[[MonitoredServer, Query], Mapping[str, Any]]) -> Answer:
+    """Return what answers with an object that is made at once."""
+
+    async def answer(server: MonitoredServer, query: Query) -> Response:
+        return _json(made(server, query))
+
+    return answer
+
+
+ANSWERS: Final[dict[str, Answer]] = {
+    "/varz": _varz,
+    "/connz": _connz,
+    "/subsz": _subsz,
+    "/subscriptionsz": _subsz,
+    "/healthz": _healthz,
+    "/routez": _of(empty.routez),
+    "/gatewayz": _of(empty.gatewayz),
+    "/leafz": _of(empty.leafz),
+    "/jsz": _of(empty.jsz),
+}
+"""The routes."""
+
+
+async def _not_found(_: Request, __: Exception) -> Response:
+    return PlainTextResponse("404 page not found\n", 404, _NOSNIFF)

@@ -1,0 +1,90 @@
+"""The statistics of a proxy: its events, counted, and the traffic of its connections, summed.
+
+A connection counts its own traffic; here the numbers of those that have ended are added up.  The sum over the
+open ones is made when somebody asks, a slice at a time, so that thousands of them do not keep the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, TypeVar
+
+import trio
+
+from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
+from natsproxy.admin.durations import Durations
+from natsproxy.events import Closed, Event, Firing, Gap
+from natsproxy.net.clock import now_ns
+from natsproxy.net.proxy import Proxy
+from natsproxy.session.traffic import Traffic
+from natsproxy.units import MILLISECOND
+
+_KEPT: Final = 10_000  # connections that have ended: nats-server's default
+_MOST_FIRINGS: Final = 1_000  # pairs of a rule and an action, for rules may come and go
+_OTHERS: Final = ("(others)", "")
+_SLICE: Final = MILLISECOND // 2
+
+Part = TypeVar("Part")
+
+
+class Statistics:
+    """The statistics of one proxy, from now on.
+
+    started: the time of the start on the wall clock (ns).  causes: ended connections by the cause.  firings:
+    by rule and action.  delays: that rules added to frames.  gaps: of captures.  gap_frames: missing in them.
+    closed: the last connections that have ended, oldest first.
+    """
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.started = time.time_ns()
+        self.causes: Counter[str] = Counter()
+        self.firings: Counter[tuple[str, str]] = Counter()
+        self.delays = Durations()
+        self.gaps = self.gap_frames = 0
+        self.closed: deque[ConnectionFacts] = deque(maxlen=_KEPT)
+        self._ended = Traffic()
+        proxy.subscribe(self._take)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Closed):
+            self.causes[event.cause] += 1
+            relay = self.proxy.relays.get(event.conn)
+            if relay is not None:
+                self._ended.add(relay.traffic())
+                self.closed.append(facts_at_end(relay, event, self.epoch()))
+        elif isinstance(event, Firing):
+            pair = (event.rule, event.action)
+            known = pair in self.firings or len(self.firings) < _MOST_FIRINGS
+            self.firings[pair if known else _OTHERS] += event.count
+            if event.delay:
+                self.delays.observe(event.delay, event.count)
+        elif isinstance(event, Gap):
+            self.gaps += 1
+            self.gap_frames += event.frames
+
+    @staticmethod
+    def epoch() -> int:
+        """Return the time on the wall clock (ns since 1970) at which the proxy's clock began."""
+        return time.time_ns() - now_ns()
+
+    async def traffic(self) -> tuple[Traffic, int]:
+        """Return the traffic of all connections, ended or not, and the number of live subscriptions."""
+        total, subscriptions = self._ended.copy(), 0
+        # One moment for both: a connection that ends meanwhile is in the list, and not in what has ended.
+        async for relay in in_slices(list(self.proxy.relays.values())):
+            total.add(relay.traffic())
+            subscriptions += len(relay.session.subs)
+        return total, subscriptions
+
+
+async def in_slices(parts: Sequence[Part]) -> AsyncIterator[Part]:
+    """Yield the parts, and let the loop go on whenever half a millisecond was spent on them."""
+    until = time.monotonic_ns() + _SLICE
+    for part in parts:
+        yield part
+        if time.monotonic_ns() >= until:
+            await trio.lowlevel.checkpoint()
+            until = time.monotonic_ns() + _SLICE
