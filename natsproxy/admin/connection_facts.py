@@ -92,7 +92,8 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
     accepted, session = relay.accepted, relay.session
     kernel = accepted.plain.tcp_info() or relay.kernel
     start = accepted.opened + epoch
-    traffic, connect, client = relay.traffic(), session.connect, session.client()
+    relay.catch_up()
+    traffic, connect, client = session.traffic(), session.connect, session.client()
     ip, port = split_host_port(accepted.facts.peer)
     return ConnectionFacts(
         conn=relay.conn,

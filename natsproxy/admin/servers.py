@@ -30,7 +30,7 @@ def http_servers(
         managed.proxy.emit(Notice(now_ns(), None, "error", text))
 
     if settings.monitor is not None:
-        monitored = MonitoredServer(managed, Statistics(managed.proxy))
+        monitored = MonitoredServer(managed, Statistics(managed.proxy, report))
         monitored.http = HttpServer(monitor_app(monitored), settings.monitor, report)
         yield "monitor", monitored.http
     if settings.admin is not None:

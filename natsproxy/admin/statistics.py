@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
-from typing import Final, TypeVar
-
-import trio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Final
 
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.durations import Durations
-from natsproxy.events import Closed, Event, Firing, Gap
+from natsproxy.admin.turn import sliced
+from natsproxy.errors import place_of
+from natsproxy.events import Closed, Event, Firing, Gap, Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session.traffic import Traffic
-from natsproxy.units import MILLISECOND
 
 _KEPT: Final = 10_000  # connections that have ended: nats-server's default
 _MOST_FIRINGS: Final = 1_000  # pairs of a rule and an action, for rules may come and go
 _OTHERS: Final = ("(others)", "")
-_SLICE: Final = MILLISECOND // 2
-
-Part = TypeVar("Part")
 
 
 class Statistics:
@@ -34,11 +31,12 @@ class Statistics:
 
     started: the time of the start on the wall clock (ns).  causes: ended connections by the cause.  firings:
     by rule and action.  delays: that rules added to frames.  gaps: of captures.  gap_frames: missing in them.
-    closed: the last connections that have ended, oldest first.
+    closed: the last connections that have ended, oldest first.  report: takes a sentence about a bug here.
     """
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: Proxy, report: Callable[[str], None]) -> None:
         self.proxy = proxy
+        self._report = report
         self.started = time.time_ns()
         self.causes: Counter[str] = Counter()
         self.firings: Counter[tuple[str, str]] = Counter()
@@ -49,11 +47,18 @@ class Statistics:
         proxy.subscribe(self._take)
 
     def _take(self, event: Event) -> None:
+        try:
+            self._count(event)
+        except Exception as error:  # a bug here must not end what emitted the event
+            if not isinstance(event, Notice):
+                self._report(f"an event was not counted, please report it: {place_of(error)}")
+
+    def _count(self, event: Event) -> None:
         if isinstance(event, Closed):
             self.causes[event.cause] += 1
             relay = self.proxy.relays.get(event.conn)
             if relay is not None:
-                self._ended.add(relay.traffic())
+                self._ended.add(relay.session.traffic())  # it has caught up
                 self.closed.append(facts_at_end(relay, event, self.epoch()))
         elif isinstance(event, Firing):
             pair = (event.rule, event.action)
@@ -74,17 +79,9 @@ class Statistics:
         """Return the traffic of all connections, ended or not, and the number of live subscriptions."""
         total, subscriptions = self._ended.copy(), 0
         # One moment for both: a connection that ends meanwhile is in the list, and not in what has ended.
-        async for relay in in_slices(list(self.proxy.relays.values())):
-            total.add(relay.traffic())
-            subscriptions += len(relay.session.subs)
+        async with aclosing(sliced(list(self.proxy.relays.values()))) as relays:
+            async for relay in relays:
+                relay.catch_up()
+                total.add(relay.session.traffic())
+                subscriptions += len(relay.session.subs)
         return total, subscriptions
-
-
-async def in_slices(parts: Sequence[Part]) -> AsyncIterator[Part]:
-    """Yield the parts, and let the loop go on whenever half a millisecond was spent on them."""
-    until = time.monotonic_ns() + _SLICE
-    for part in parts:
-        yield part
-        if time.monotonic_ns() >= until:
-            await trio.lowlevel.checkpoint()
-            until = time.monotonic_ns() + _SLICE

@@ -131,6 +131,8 @@ def compare(server: Any, proxy: Any, place: str = "") -> list[str]:
             found += compare(server[key], proxy[key], f"{place}.{key}")
         return found
     if isinstance(server, list) and isinstance(proxy, list):
+        if place.endswith("_detail"):  # the server's order is by chance
+            server, proxy = (sorted(one, key=lambda sub: str(sub["subject"])) for one in (server, proxy))
         pairs = list(zip(server, proxy, strict=False))
         return [
             said for at, (one, other) in enumerate(pairs) for said in compare(one, other, f"{place}[{at}]")

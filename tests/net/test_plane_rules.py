@@ -163,7 +163,7 @@ def test_known_decisions_need_no_python(rig: Rig) -> None:
     assert relay.told == [(C2S, b"")]  # the session reports what the rules did
     frames, sent, size, ops, odd, opened, went, dropped = relay.connection.take(C2S)
     assert (frames, sent, size, ops, odd, opened) == (6, 4, 70, [(Op.PUB, 6)], False, None)
-    assert (went, dropped) == (63, [(Op.PUB, 2)])
+    assert (went, dropped) == (62, [(Op.PUB, 2)])
     for _ in range(2):
         rules.decisions[C2S].tell()
     assert rules.rewrites.told == [(0, 3, "a")]

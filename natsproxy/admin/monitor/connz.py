@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from natsproxy.admin.monitor.go_values import (
     uptime,
 )
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.statistics import in_slices
+from natsproxy.admin.turn import sliced
 from natsproxy.rules.interface import Subscription
 from natsproxy.session.session import Session
 
@@ -128,9 +129,10 @@ async def _facts(server: MonitoredServer, state: str, now: int) -> list[Found]:
         found += [(one, None) for one in statistics.closed]
     if state != _CLOSED:
         epoch = statistics.epoch()
-        async for relay in in_slices(list(server.proxy.relays.values())):
-            if relay.end is None:
-                found.append((facts_of(relay, epoch, now), relay.session))
+        async with aclosing(sliced(list(server.proxy.relays.values()))) as relays:
+            found += [
+                (facts_of(relay, epoch, now), relay.session) async for relay in relays if relay.end is None
+            ]
     return found
 
 

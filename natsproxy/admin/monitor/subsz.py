@@ -5,14 +5,19 @@ They are the proxy's own count: those of the server itself, and of its other cli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
 
 from natsproxy.admin.monitor.connz import DEFAULT_LIMIT, described
 from natsproxy.admin.monitor.go_values import BadParameter, boolean, integer
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.statistics import in_slices
+from natsproxy.admin.turn import sliced
+from natsproxy.net.relay import Relay
 from natsproxy.protocol.subjects import has_wildcard, is_valid_strict, matches
+from natsproxy.rules.interface import Subscription
+
+_AT_ONCE: Final = 200  # subscriptions of one slice of time
 
 
 async def subsz(server: MonitoredServer, query: Mapping[str, str]) -> dict[str, Any]:
@@ -25,21 +30,16 @@ async def subsz(server: MonitoredServer, query: Mapping[str, str]) -> dict[str, 
     if tested and (not is_valid_strict(subject) or has_wildcard(subject)):
         raise BadParameter(f"invalid test subject, must be valid publish subject: {tested}")
     number, total, page = 0, 0, list[dict[str, Any]]()
-    async for relay in in_slices(list(server.proxy.relays.values())):
-        session = relay.session
-        theirs = session.client()["account"]
-        if account and theirs != account:
-            continue
-        number += len(session.subs)
-        if not listed:
-            continue
-        for sub in list(session.subs.values()):
-            if tested and not matches(sub.subject, subject):
-                continue
-            total += 1
-            if offset < total <= offset + limit:
-                shown = described(sub, session, relay.conn)
-                page.append({"account": theirs, "account_tag": theirs, **shown} if theirs else shown)
+    async with aclosing(sliced(_all(server, account, listed=listed))) as found:
+        async for relay, theirs, subs, counted in found:
+            number += counted
+            for sub in subs:
+                if tested and not matches(sub.subject, subject):
+                    continue
+                total += 1
+                if offset < total <= offset + limit:
+                    shown = described(sub, relay.session, relay.conn)
+                    page.append({"account": theirs, "account_tag": theirs, **shown} if theirs else shown)
     answer: dict[str, Any] = {
         "server_id": server.id,
         "now": server.now(),
@@ -56,3 +56,20 @@ async def subsz(server: MonitoredServer, query: Mapping[str, str]) -> dict[str, 
         "limit": limit,
     }
     return answer | ({"subscriptions_list": page} if page else {})
+
+
+def _all(
+    server: MonitoredServer, account: str, *, listed: bool
+) -> Iterator[tuple[Relay, str, list[Subscription], int]]:
+    """Yield connections of an account ("" for all) with their subscriptions, some of them, and their number.
+
+    A connection may have very many: each part is for one slice of time.
+    """
+    for relay in list(server.proxy.relays.values()):
+        theirs = relay.session.client()["account"]
+        if account and theirs != account:
+            continue
+        subs = list(relay.session.subs.values()) if listed else []
+        yield relay, theirs, subs[:_AT_ONCE], len(relay.session.subs)
+        for first in range(_AT_ONCE, len(subs), _AT_ONCE):
+            yield relay, theirs, subs[first : first + _AT_ONCE], 0
