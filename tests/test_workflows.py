@@ -1,0 +1,177 @@
+"""The workflow of releases and the recipe for CI: pinned, least rights, and steps that work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from natsproxy.rules.cookbook import COOKBOOK
+
+ROOT = Path(__file__).parent.parent
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
+RECIPE = ROOT / "deploy" / "github-actions.yml"
+BIN = Path(sys.executable).parent
+
+
+def workflow(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
+def steps(path: Path) -> Iterator[dict[str, Any]]:
+    for job in workflow(path)["jobs"].values():
+        yield from job["steps"]
+
+
+def test_actions_are_pinned_and_named() -> None:
+    """To a commit, with the release in a comment; the same one everywhere."""
+    texts = RELEASE.read_text() + RECIPE.read_text()
+    used = re.findall(r"uses: (\S+)@(\S+)(?: # (v[\d.]+))?$", texts, re.MULTILINE)
+    assert len(used) == sum("uses" in step for path in (RELEASE, RECIPE) for step in steps(path))
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) and release for _, commit, release in used)
+    assert len(set(used)) == len({name for name, *_ in used})
+
+
+def test_jobs_have_the_rights_that_they_need() -> None:
+    found = workflow(RELEASE)
+    assert found["permissions"] == {}
+    writing = {
+        name: {right for right, level in job["permissions"].items() if level == "write"}
+        for name, job in found["jobs"].items()
+    }
+    assert {name: rights for name, rights in writing.items() if rights} == {
+        "pypi": {"id-token"},
+        "github": {"contents"},
+        "image": {"packages"},
+    }
+    assert found["jobs"]["pypi"]["environment"] == "pypi"
+    for name in ("pypi", "image"):
+        assert found["jobs"][name]["if"] == "github.event_name == 'push' && github.ref_type == 'tag'"
+    assert found["jobs"]["github"]["needs"] == ["pypi"]
+
+
+def test_the_tag_is_held_against_the_version(tmp_path: Path) -> None:
+    (script,) = (step["run"] for step in steps(RELEASE) if step.get("name") == "The tag is the version")
+    (version,) = re.findall(r'__version__ = "(.*)"', (ROOT / "natsproxy" / "__init__.py").read_text())
+    for tag, code in ((f"v{version}", 0), ("v99.0.0", 1)):
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": tag}, check=False
+        )
+        assert done.returncode == code
+
+
+def test_the_test_of_a_wheel_passes_here() -> None:
+    """The command that cibuildwheel runs in each wheel's environment."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    done = subprocess.run(
+        ["bash", "-e", "-c", settings["test-command"]],
+        env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zizmor") is None, reason="zizmor is not installed: pip install zizmor")
+@pytest.mark.parametrize("path", [RELEASE, RECIPE], ids=lambda path: path.name)
+def test_zizmor_finds_nothing(path: Path) -> None:
+    done = subprocess.run(
+        ["zizmor", "--offline", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_matrix_is_of_the_cookbook() -> None:
+    faults = workflow(RECIPE)["jobs"]["faults"]["strategy"]["matrix"]["fault"]
+    assert faults[0] == "none"
+    assert set(faults[1:]) <= set(COOKBOOK)
+
+
+SUITE = """
+import os
+import nats
+import pytest
+
+@pytest.mark.asyncio
+async def test_publishing():
+    nc = await nats.connect(os.environ["NATS_URL"])
+    js = nc.jetstream(timeout=1)
+    await js.add_stream(name="ORDERS", subjects=["orders.>"])
+    assert (await js.publish("orders.new", b"x")).seq == 1
+    await nc.close()
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("fault", "passes"), [("none", True), ("no-quorum", False)])
+def test_the_steps_of_the_recipe(fault: str, passes: bool, tmp_path: Path) -> None:
+    """Its shell steps, as they are printed, with other ports; nothing is installed."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    server, proxy = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    job = workflow(RECIPE)["jobs"]["faults"]
+    assert set(job["env"]) == {"FAULT", "SERVER", "PROXY", "SEED"}
+    environment = {
+        **os.environ,
+        "FAULT": fault,
+        "SERVER": server,
+        "PROXY": proxy,
+        "SEED": "7",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+    scripts = {step["name"]: step for step in job["steps"] if "run" in step}
+    assert list(scripts) == ["Install", "Start the server and the proxy", "Test", "Show what happened"]
+    del scripts["Install"]
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        step = scripts[name]
+        own = {key: value.replace(job["env"]["PROXY"], proxy) for key, value in step.get("env", {}).items()}
+        with (tmp_path / "output").open("w+") as output:  # a pipe would stay open in what runs on
+            done = subprocess.run(
+                ["bash", "-e", "-c", step["run"]],
+                cwd=tmp_path,
+                env={**environment, **own},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                process_group=group,
+            )
+            output.seek(0)
+            return subprocess.CompletedProcess(done.args, done.returncode, output.read())
+
+    holder = subprocess.Popen(["sleep", "300"], process_group=0)  # its group is that of all steps
+    group = holder.pid
+    try:
+        started = run("Start the server and the proxy")
+        assert started.returncode == 0, started.stdout
+        tested = run("Test")
+        assert (tested.returncode == 0) is passes, tested.stdout
+        if not passes:
+            assert "10008" in tested.stdout
+            shown = run("Show what happened")
+            assert shown.returncode == 0, shown.stdout
+            assert '"rule": "no leader"' in shown.stdout
+            assert "$JS.API.STREAM.CREATE.ORDERS" in shown.stdout
+    finally:
+        os.killpg(group, signal.SIGKILL)
+        holder.wait()
