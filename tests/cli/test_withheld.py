@@ -22,7 +22,8 @@ def test_op_subject_and_size_are_there(action: str, tmp_path: Path) -> None:
     whole = Frames(1, C2S, raw, 1, Op.HPUB.bit, 0, 1, 0, 1)
     path = write(tmp_path / "x.ncap", recording_filter.apply(whole))
 
-    line = CliRunner().invoke(main, ["capture", "cat", str(path)], color=False).output
+    command = ["capture", "cat", str(path)]
+    line = CliRunner().invoke(main, command, env={"COLUMNS": None}, color=False).output
     row = json.loads(CliRunner().invoke(main, ["capture", "cat", str(path), "--json"]).output)
     info = json.loads(CliRunner().invoke(main, ["capture", "info", str(path), "--json"]).output)
 
