@@ -110,6 +110,18 @@ class Chooser:
         self.choice = choice
         self._listing = Listing()
         self._exchanges = Exchanges() if choice.exchange else None
+        self._begun: set[tuple[bytes, int]] = set()
+
+    def read(self, file: CaptureFile, ref: BlockRef) -> Iterator[Listed | Event]:
+        """Yield what `see` does of each item of a block, which comes as a capture grows."""
+        segment = (ref.segment.recorder, ref.segment.number)
+        if self.choice.blocks.wants_block(ref):
+            for item in file.items(ref):
+                yield from self.see(ref, item)
+        elif segment not in self._begun or ref.summary.ops & Op.CONNECT.bit:
+            for item in file.items(ref):
+                self.note(ref, item)
+        self._begun.add(segment)
 
     def note(self, ref: BlockRef, item: Item) -> None:
         """Remember the client that an item names; none of its frames is chosen."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from natsproxy.capture.format import records
 from natsproxy.capture.format.blocks import MAGIC, Kind
 from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
-from natsproxy.errors import MissingCapture, TruncatedCapture, UnreadableCapture
+from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
 
 Keep = Callable[[BlockRef], bool]
 """A predicate: True for a block that is worth decoding."""
@@ -155,7 +156,8 @@ def segment_order(paths: Iterator[Path]) -> list[Path]:
 class Follower:
     """A growing capture: each `poll` yields the new items, across rotation.  The caller does the waiting.
 
-    lost: told of segments that were deleted before they were read.
+    A file goes on in the next of its recorder, `x-1.ncap` behind `x.ncap`.  lost: told of segments that were
+    deleted before they were read.
     """
 
     def __init__(self, path: Path | str, lost: Tell) -> None:
@@ -165,18 +167,53 @@ class Follower:
         self._over: set[Path] = set()
         self._next: dict[bytes, int] = {}  # the number of the next segment of each recorder
 
+    def pass_over(self, before: int) -> None:
+        """Leave out the segments that nobody has written since a time (Unix ns).
+
+        Not the last one of each recorder: it may grow, whatever the clocks say.
+        """
+        paths = self._paths()
+        last = {_recorder(path): path for path in paths}
+        for path in paths:
+            with suppress(OSError):  # it is gone
+                if path != last[_recorder(path)] and path.stat().st_mtime_ns < before:
+                    self._over.add(path)
+
     def poll(self) -> Iterator[tuple[BlockRef, records.Item]]:
         """Yield the items of the blocks that became whole since the last poll."""
-        paths = segment_order(self._path.glob("*.ncap")) if self._path.is_dir() else [self._path]
+        for file, ref in self.blocks():
+            yield from ((ref, item) for item in file.items(ref))
+
+    def blocks(self) -> Iterator[tuple[CaptureFile, BlockRef]]:
+        """Yield the blocks that became whole since the last poll, each with its segment, which is open."""
+        paths = self._paths()
         for path in self._offsets.keys() - set(paths):
             self._lost(f"{path}: it was deleted before its end was read")
             del self._offsets[path]
         self._over.intersection_update(paths)
         for path in paths:
             if path not in self._over:
-                yield from self._new_items(path)
+                yield from self._new_blocks(path)
 
-    def _new_items(self, path: Path) -> Iterator[tuple[BlockRef, records.Item]]:
+    def _paths(self) -> list[Path]:
+        if self._path.is_dir():
+            return segment_order(self._path.glob("*.ncap"))
+        if self._path not in self._over:
+            return [self._path]
+        others = self._path.parent.glob(f"{glob.escape(self._path.stem)}-*.ncap")
+        return [self._path, *(path for path in segment_order(others) if self._continues(path))]
+
+    def _continues(self, path: Path) -> bool:
+        """Tell whether a file is of a recorder that is followed."""
+        if path in self._over or path in self._offsets:
+            return True
+        try:
+            with CaptureFile(path) as file:
+                return file.segment.recorder in self._next
+        except CaptureError:
+            return False
+
+    def _new_blocks(self, path: Path) -> Iterator[tuple[CaptureFile, BlockRef]]:
         try:
             file = CaptureFile(path)
         except TruncatedCapture:
@@ -190,7 +227,7 @@ class Follower:
                 self._tell_of_missing(file.segment)
             offset = self._offsets.setdefault(path, len(MAGIC))
             for ref in file.blocks(offset):
-                yield from ((ref, item) for item in file.items(ref))
+                yield file, ref
                 self._offsets[path] = ref.block.end  # after its items: an error lets them come again
             following = file.block_at(self._offsets[path])
             if following is not None and following.kind == Kind.INDEX:
