@@ -15,7 +15,6 @@ import re
 import socket
 import struct
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import trio
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.addresses import Address
@@ -46,6 +45,10 @@ if not COMPILED:
     pytest.skip("there is one plane only", allow_module_level=True)
 
 OWN = re.compile(rb"PING\r\n|UNSUB [0-9]+(?: [0-9]+)?\r\n")
+LEFT_OUT = (b"INFO", b"CONN", b"-ERR")
+# Where a rule may drop deliveries, the proxy ends a subscription at its limit by frames of its own.  These
+# wait behind a frame that the native plane has begun to pass, and this server sends on meanwhile.
+LIMITS = re.compile(rb"UNSUB[ \t]+\S+[ \t]+\S", re.IGNORECASE)
 PLANES = ("python", "native")
 DEADLINE = 30.0  # seconds
 INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
@@ -97,7 +100,7 @@ def frame(direction: Direction, rng: random.Random) -> bytes:
     """Return a frame that may pass: from the table, or a message of any size."""
     if rng.random() < 0.5:
         cases = [case.raw for case in GOOD if case.direction == direction]
-        return rng.choice([raw for raw in cases if raw[:4].upper() not in (b"INFO", b"CONN", b"-ERR")])
+        return rng.choice([raw for raw in cases if raw[:4].upper() not in LEFT_OUT and not LIMITS.match(raw)])
     subject = rng.choice([b"a", b"no.thing", b"late.one", b"$SYS.x", b"_INBOX.a.b"])
     size = rng.choice(SIZES)
     reply = rng.choice([b"", b" _INBOX.r"])
@@ -395,10 +398,7 @@ def compare(seed: int, rules: str, record: bool) -> None:
         if rules and direction == C2S:
             # The session has frames of its own, which stand between whole frames: the twin holds a small
             # frame that is not whole, the native plane has passed its beginning on.
-            own, of_twin = Counter(OWN.findall(ours)), Counter(OWN.findall(theirs))
-            if own < of_twin and script.partial[C2S]:
-                return  # they wait for ever behind that beginning: the server did not answer them
-            assert own == of_twin
+            assert sorted(OWN.findall(ours)) == sorted(OWN.findall(theirs))
             ours, theirs = OWN.sub(b"", ours), OWN.sub(b"", theirs)
         more = ours.removeprefix(theirs)
         assert ours == theirs + more
@@ -410,7 +410,6 @@ def compare(seed: int, rules: str, record: bool) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(RULES)), st.booleans())
-@example(417816, "a rule that wants nothing", False)  # a frame of ours behind one that never ends
 @settings(max_examples=30)
 def test_a_conversation_is_the_same_on_both_planes(seed: int, rules: str, record: bool) -> None:
     compare(seed, rules, record)
