@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from natsproxy.admin.firing_log import FiringLog
+from natsproxy.admin.live_frames import LiveFrames
 from natsproxy.net.proxy import Proxy
 
 
@@ -20,3 +21,8 @@ class ManagedProxy:
     def firings(self) -> FiringLog:
         """The latest firings, from the first time that somebody asks."""
         return FiringLog(self.proxy)
+
+    @cached_property
+    def live_frames(self) -> LiveFrames:
+        """Frames as they go, for those who look on."""
+        return LiveFrames(self.proxy)

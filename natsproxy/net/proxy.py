@@ -25,6 +25,7 @@ from natsproxy.net.clock import now_ns
 from natsproxy.net.connections import Connections
 from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept, local_address, open_listeners
+from natsproxy.net.live_blocks import LiveBlocks, Look
 from natsproxy.net.plane import open_plane
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
@@ -310,6 +311,14 @@ class Proxy:
     def tap(self, tap: Callable[[records.Item], None]) -> Callable[[], None]:
         """Call `tap` for each record of later connections, capture or not; return a function that ends it."""
         return self._recording.tap(tap)
+
+    async def look_on(self, live: LiveBlocks | None) -> None:
+        """Let these blocks take a sample of the traffic, in place of others; None for none."""
+        await self._recording.look_on(live)
+
+    def look(self) -> Look:
+        """Return the traffic since the last look, while somebody looks on."""
+        return self._recording.look()
 
     def start_recording(self, settings: RecordSettings, rules: str | None = None) -> None:
         """Begin a capture; connections that are open get a preamble.

@@ -37,6 +37,7 @@ from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import BlockClocks, now_ns
+from natsproxy.net.live_blocks import LiveBlocks
 from natsproxy.net.retention import Expired, Retention
 from natsproxy.net.writer_thread import WriterThread
 from natsproxy.wire.frames import NO_LIMIT
@@ -57,6 +58,7 @@ class Recorder:
     owner: the recordings whose old segments may be deleted (`retention.py`).  rules: those in force, for the
     header of the next segment.  expired: the number of segments that were deleted, and their bytes.
     failure: the reason why an ended capture is not whole, as a sentence; None where it is.
+    live: is shown each sealed block.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Recorder:
         chosen = RecordingFilter(settings.selection)
         self.builder = BlockBuilder(chosen)
         self.most_frames = FILTERED_FRAMES if chosen.in_python else NO_LIMIT
+        self.live: LiveBlocks | None = None
         self._timed = False  # the task will look no later than the block that is being built is due
         self._segment_began = now_ns()
         self._wake = trio.Event()
@@ -147,8 +150,16 @@ class Recorder:
         """The number of bytes that are not written yet."""
         return self._thread.waiting + self.builder.size
 
+    def seal(self) -> None:
+        """Let the writer have the records so far, for those who look on."""
+        if self.builder.begun:
+            self._seal()
+
     def _seal(self) -> None:
-        self._thread.write(self.builder.seal())
+        mono0, block = self.builder.mono0, self.builder.seal()
+        if self.live is not None:
+            self.live.sealed(block, mono0)
+        self._thread.write(block)
         if self._due_to_rotate():
             self._wake.set()
 

@@ -1,8 +1,8 @@
-"""The recording of a proxy: the recorder of its capture, where there is one, and its taps.
+"""The recording of a proxy: the recorder of its capture, where there is one, its taps, and those who look on.
 
 A record goes from a connection through `DeferredRecords`, which drops those of probes, to the recorder and
-the taps.  A capture may begin and end while connections are open: it begins with a preamble for each, so that
-it stands alone.
+the taps; live blocks take it where there is no recorder.  A capture may begin and end while connections are
+open: it begins with a preamble for each, so that it stands alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from natsproxy.events import Event, Firing
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
 from natsproxy.net.deferred_records import DeferredRecords
+from natsproxy.net.live_blocks import LiveBlocks, Look
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.relay import Relay
@@ -27,6 +28,7 @@ from natsproxy.session.actions import End
 from natsproxy.session.session import Session
 from natsproxy.wire.frames import NO_LIMIT
 
+_AT_ONCE: Final = 64  # connections that begin to be recorded in one go
 _FIRING_FIELDS: Final = tuple(name for name in Firing.__slots__ if name != "also")
 
 
@@ -36,11 +38,13 @@ class Recording:
     relays: the open connections by their numbers; the proxy changes it.  seed: written into captures.
     admission: holds or refuses traffic that cannot be recorded.  plane: records what passes without Python.
     unwritten: the reason why the last capture that ended is not whole; None where it is.
+    live: the sample for those who look on, None where nobody does.
     """
 
     def __init__(self, relays: Mapping[int, Relay], seed: int, emit: Callable[[Event], None]) -> None:
         self.recorder: Recorder | None = None
         self.unwritten: str | None = None
+        self.live: LiveBlocks | None = None
         self.admission = Admission()
         self.plane: Plane | None = None
         self._relays = relays
@@ -52,12 +56,13 @@ class Recording:
 
     @property
     def active(self) -> bool:
-        """True if a recorder or a tap takes records."""
-        return self.recorder is not None or bool(self._taps)
+        """True if anybody takes records."""
+        return self.recorder is not None or bool(self._taps) or self.live is not None
 
     def most_frames(self) -> int:
         """Return the number of frames that one record may have."""
-        return NO_LIMIT if self.recorder is None else self.recorder.most_frames
+        takes = self.recorder or self.live
+        return NO_LIMIT if takes is None else takes.most_frames
 
     # -- records
 
@@ -75,16 +80,18 @@ class Recording:
     def _choose_builder(self) -> None:
         """Let the plane record by itself, unless a tap wants to see each record."""
         if self.plane is not None:
-            recorder = None if self._taps else self.recorder
-            if recorder is None:
+            takes = None if self._taps else self.recorder or self.live
+            if takes is None:
                 self.plane.record_into(None, _nothing)
             else:
-                self.plane.record_into(recorder.builder, recorder.added)
+                self.plane.record_into(takes.builder, takes.added)
 
     def record(self, item: records.Item) -> None:
         """Give an item to the recorder and the taps."""
         if self.recorder is not None:
             self.recorder.put(item)
+        elif self.live is not None:
+            self.live.put(item)
         for tap in tuple(self._taps):
             tap(item)
 
@@ -115,6 +122,29 @@ class Recording:
         """Record the last item of a connection, which ended for `cause`."""
         self._deferred.pop(conn).close(item, cause)
 
+    # -- those who look on
+
+    async def look_on(self, live: LiveBlocks | None) -> None:
+        """Let these blocks take the records, in place of others; None: nobody looks any more."""
+        if live is not None and self.live is not None:
+            live.go_on(self.live)
+        self.live = live
+        if self.recorder is not None:
+            self.recorder.live = live
+        self._choose_builder()
+        # Others come and go meanwhile; `active` says at each moment what is to be.
+        for number, relay in enumerate(list(self._relays.values())):
+            relay.record(self.active)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
+
+    def look(self) -> Look:
+        """Return the traffic since the last look, while somebody looks on."""
+        assert self.live is not None
+        if self.recorder is not None:
+            self.recorder.seal()
+        return self.live.take()
+
     # -- captures
 
     def start(
@@ -137,6 +167,7 @@ class Recording:
             admission=self.admission,
             end_all=self._end_all,
         )
+        self.recorder.live = self.live
         self._ended = trio.Event()
         for deferred in self._deferred.values():
             deferred.discard()
@@ -160,9 +191,9 @@ class Recording:
         recorder, self.recorder = self.recorder, None
         if recorder is None:
             return
-        for relay in self._relays.values():
-            relay.record(bool(self._taps))
         self._choose_builder()
+        for relay in self._relays.values():
+            relay.record(self.active)
         recorder.close()
         await self._ended.wait()
         self.unwritten = recorder.failure

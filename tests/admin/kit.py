@@ -111,12 +111,12 @@ async def running(upstream: NatsServer, folder: Path | None = None, **settings: 
     listener = HttpListener(Address("127.0.0.1", 0))
     app = Guard(admin_app({"main": managed}, {"seed": 7}, folder), listener, TOKEN, (), OPEN_PATHS)
     server = HttpServer(app, listener, reports.append)
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.deadline = trio.current_time() + 60
-        await nursery.start(proxy.serve)
-        await nursery.start(server.serve)
-        yield Api(server, managed, reports)
-        nursery.cancel_scope.cancel()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(proxy.serve)
+            await nursery.start(server.serve)
+            yield Api(server, managed, reports)
+            nursery.cancel_scope.cancel()
     assert not reports
 
 
@@ -125,6 +125,7 @@ class Client:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
+        self.ended = False
         self._bytes = b""
 
     async def send(self, data: bytes) -> None:
@@ -136,6 +137,7 @@ class Client:
         while b"\r\n" not in self._bytes:
             data = await self.stream.receive_some()
             if not data:
+                self.ended = True
                 return b""
             self._bytes += data
         line, _, self._bytes = self._bytes.partition(b"\r\n")
@@ -144,9 +146,9 @@ class Client:
     async def ping(self) -> list[bytes]:
         """Send a PING; return the lines before its PONG."""
         await self.send(b"PING\r\n")
-        lines = []
+        lines: list[bytes] = []
         while (line := await self.line()) != b"PONG":
-            assert line, "the connection was closed"
+            assert not self.ended, f"the connection was closed after {lines}"
             lines.append(line)
         return lines
 
@@ -159,7 +161,8 @@ async def client_of(api: Api, name: str = "app") -> AsyncIterator[Client]:
     async with stream:
         client = Client(stream)
         assert (await client.line()).startswith(b"INFO")
-        connect = {"verbose": False, "name": name, "lang": "go", "version": "1.2", "pass": "hush-hush"}
+        connect = {"verbose": False, "name": name, "lang": "go", "version": "1.2", "headers": True}
+        connect["pass"] = "hush-hush"
         await client.send(b"CONNECT " + json.dumps(connect).encode() + b"\r\n")
         await client.ping()
         yield client

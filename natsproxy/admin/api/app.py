@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from natsproxy.admin.api import captures, connections, firings, proxies, rules
+from natsproxy.admin.api import captures, connections, firings, frames, proxies, rules
 from natsproxy.admin.api.openapi import document, starlette_path
 from natsproxy.admin.api.operation import Ask, Operation, perform, refused
 from natsproxy.admin.api.schema import Schema, any_object
@@ -26,6 +26,7 @@ SHAPES: Final[Mapping[str, Schema]] = {
     **connections.SHAPES,
     **rules.SHAPES,
     **firings.SHAPES,
+    **frames.SHAPES,
     **captures.SHAPES,
 }
 
@@ -39,6 +40,7 @@ def operations_of(
         *connections.OPERATIONS,
         *rules.OPERATIONS,
         *firings.OPERATIONS,
+        *frames.OPERATIONS,
         *captures.operations(folder),
     )
 

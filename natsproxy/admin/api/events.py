@@ -17,6 +17,7 @@ BATCH: Final = 0.1
 MOST: Final = 200
 """Events in one batch; those beyond are counted as lost."""
 MEDIA: Final = "text/event-stream"
+HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def event(name: str, data: Mapping[str, Any], number: int | None = None) -> str:
@@ -44,5 +45,4 @@ def stream(
             if quiet.cancelled_caught:
                 yield ": alive\n\n"
 
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return Streamed(pieces(), MEDIA, headers)
+    return Streamed(pieces(), MEDIA, HEADERS)

@@ -15,8 +15,13 @@ _YEAR: Final = 365 * 86_400 * SECOND
 
 def wall(t: int) -> int:
     """Return the Unix time (ns) of a time of the proxy's clock (ns)."""
+    return t + distance()
+
+
+def distance() -> int:
+    """Return the Unix time less the time of the proxy's clock (ns)."""
     mono, unix = _CLOCKS.read()
-    return t + unix - mono
+    return unix - mono
 
 
 def iso(t: int) -> str:

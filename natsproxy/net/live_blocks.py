@@ -1,0 +1,81 @@
+"""A sample of the traffic in memory, for those who look on; the traffic itself goes on natively.
+
+Records are made as for a capture, without secrets.  Where no capture is being made, a builder of our own
+takes them: between two looks it keeps the first `KEPT` bytes and counts the rest.  Where one is, the first
+block that the recorder seals between two looks serves, and the others are counted; a viewer then sees what
+the capture has, and `selection` has no say.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from natsproxy.capture.filter.recording_filter import RecordingFilter, Selection
+from natsproxy.capture.format.records import Item
+from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
+from natsproxy.net.clock import BlockClocks
+from natsproxy.wire.frames import NO_LIMIT
+
+KEPT: Final = 64 * 1024
+"""Bytes that are kept between two looks."""
+FILTERED: Final = 2048
+"""The frames of one record at most, where the pure filter looks at each."""
+
+
+class Look(NamedTuple):
+    """The traffic since the last look.  block: a sample of it, from its begin.  mono0: the time (ns) to which
+    the times in the block are relative.  frames, bytes: of all of it.
+    """
+
+    block: SealedBlock | None
+    mono0: int
+    frames: int
+    bytes: int
+
+
+class LiveBlocks:
+    """Takes records.  selection: of them; the frames without a subject are always among them.
+
+    builder: of the sample, where no capture is being made.  most_frames: the frames of one record at most.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        chosen = RecordingFilter(selection)
+        self.builder = BlockBuilder(chosen)
+        self.most_frames = FILTERED if chosen.in_python else NO_LIMIT
+        self._clocks = BlockClocks()
+        self._look = Look(None, 0, 0, 0)
+
+    def put(self, item: Item) -> None:
+        """Take an item."""
+        builder = self.builder
+        if not (builder.begun or builder.dropping):
+            builder.begin(*self._clocks.read())
+        builder.put(item)
+        self.added()
+
+    def added(self) -> None:
+        """Keep no more once there is enough; called after records were added."""
+        if self.builder.size >= KEPT and not self.builder.dropping:
+            self.builder.drop()
+
+    def sealed(self, block: SealedBlock, mono0: int) -> None:
+        """Take a block of the recorder, which has just been sealed."""
+        look = self._look
+        first, mono0 = (block, mono0) if look.block is None else (look.block, look.mono0)
+        self._look = Look(first, mono0, look.frames + block.frames, look.bytes + block.length)
+
+    def go_on(self, before: LiveBlocks) -> None:
+        """Take over what others have taken since the last look."""
+        self._look = before.take()
+
+    def take(self) -> Look:
+        """Return the traffic since the last look."""
+        missed = self.builder.keep()
+        if self.builder.begun:
+            mono0 = self.builder.mono0
+            self.sealed(self.builder.seal(), mono0)
+        look, self._look = self._look, Look(None, 0, 0, 0)
+        if missed is not None:
+            look = look._replace(frames=look.frames + missed.frames, bytes=look.bytes + missed.bytes)
+        return look

@@ -1,0 +1,174 @@
+"""Frames as they go: samples for several viewers, exact totals, no secrets, traffic that stays native."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from natsproxy.admin.api.app import SHAPES
+from natsproxy.admin.api.schema import check
+from natsproxy.admin.live_frames import MOST
+from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
+from natsproxy.config.settings import RecordSettings
+from natsproxy.testing import NatsServer
+from tests.admin.kit import Api, client_of, running
+
+
+class View:
+    """A viewer's end of a stream."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._bytes = b""
+        self.total = 0
+
+    async def event(self) -> dict[str, Any]:
+        """Return the data of the next event."""
+        while True:
+            part, mark, rest = self._bytes.partition(b"\n\n")
+            if not mark:
+                piece = await self._stream.receive_some()
+                assert piece, "the stream ended"
+                self._bytes += piece
+                continue
+            self._bytes = rest
+            if b"event: frames\n" in part:
+                data = json.loads(part.partition(b"data: ")[2])
+                check(data, SHAPES["LiveFrames"], SHAPES)
+                self.total += data["total"]
+                return data  # type: ignore[no-any-return]
+
+    async def frames(self, count: int) -> list[dict[str, Any]]:
+        """Return the next frames that are shown."""
+        found: list[dict[str, Any]] = []
+        while len(found) < count:
+            found += (await self.event())["frames"]
+        return found
+
+
+@asynccontextmanager
+async def viewing(api: Api, query: str = "") -> AsyncIterator[View]:
+    async with await api.open("GET", f"frames/stream?{query}") as stream:
+        received = b""
+        while b": natsproxy" not in received:
+            received += await stream.receive_some()
+        yield View(stream)
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_frames_are_shown_as_they_go(
+    nats_server: NatsServer, plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    async with running(nats_server) as api, client_of(api, "app") as client, viewing(api) as view:
+        await client.send(b"SUB a.* q 1\r\nHPUB a.b r.s 25 27\r\nNATS/1.0\r\nX-One: \xc3\xa4 x\r\n\r\nhi\r\n")
+        await client.ping()
+        shown = {(one["direction"], one["op"]): one for one in await view.frames(5)}
+        assert {op for _, op in shown} == {"SUB", "HPUB", "HMSG", "PING", "PONG"}
+        sent = shown["c2s", "HPUB"]
+        assert (sent["subject"], sent["reply"], sent["client"], sent["passed"]) == ("a.b", "r.s", "app", True)
+        assert (sent["headers"], sent["payload"], sent["size"]) == ([["X-One", "ä x"]], "hi", 2)
+        assert shown["c2s", "SUB"]["queue"] == "q"
+        assert view.total == 5
+
+
+async def test_filters_and_payloads(nats_server: NatsServer) -> None:
+    async with running(nats_server) as api, client_of(api, "app") as client, client_of(api, "other") as other:
+        async with (
+            viewing(api, "subject=a.*&op=PUB,HPUB&payload=5") as by_subject,
+            viewing(api, "name=oth*&direction=c2s") as by_name,
+            viewing(api, "conn=1&op=ping") as by_conn,
+        ):
+            await client.send(b"PUB a.1 7\r\nabcd\xc3\xa4z\r\nPUB b 1\r\nx\r\nPUB a.2 2\r\n\xff\x00\r\n")
+            await client.ping()
+            await other.ping()
+            first, second = await by_subject.frames(2)
+            assert (first["payload"], first["encoding"], first["whole"]) == ("abcd", "utf-8", False)
+            assert (second["payload"], second["encoding"], second["whole"]) == ("/wA=", "base64", True)
+            (one,) = await by_name.frames(1)
+            assert (one["client"], one["op"]) == ("other", "PING")
+            assert [one["conn"] for one in await by_conn.frames(1)] == [1]
+        for query in ("subject=a..b", "op=NOPE", "limit=0", "payload=99999999", "subjct=x"):
+            assert (await api.ask("GET", f"frames/stream?{query}")).status == 400
+
+
+async def test_totals_are_exact_where_frames_are_a_sample(nats_server: NatsServer) -> None:
+    count = 20_000
+    async with running(nats_server) as api, client_of(api) as client:
+        async with viewing(api) as view, viewing(api, "subject=a") as narrow:
+            assert not api.proxy._recording._taps
+            for _ in range(10):
+                await client.send(b"PUB a 2\r\nhi\r\n" * (count // 10))
+            await client.ping()
+            shown = seen = 0
+            while view.total < count + 2:
+                event = await view.event()
+                shown, seen = shown + len(event["frames"]), seen + event["seen"]
+                assert event["seen"] <= MOST
+            assert view.total == count + 2  # PING, PONG
+            assert 0 < shown <= seen < count
+            while narrow.total < count:
+                await narrow.event()
+        # When nobody looks any more, nothing is taken.
+        with trio.fail_after(10):
+            while api.proxy._recording.active:  # noqa: ASYNC110 - the server notices that viewers leave
+                await trio.sleep(0.01)
+
+
+async def test_a_viewer_while_a_capture_begins_and_ends(nats_server: NatsServer, tmp_path: Path) -> None:
+    async with (
+        running(nats_server, tmp_path) as api,
+        client_of(api) as client,
+        viewing(api, "op=PUB") as view,
+    ):
+        total = 0
+        for step in ("before", "during", "after"):
+            if step == "during":
+                assert (await api.ask("POST", "capture", {"name": "x.ncap"})).status == 201
+            if step == "after":
+                assert (await api.ask("DELETE", "capture")).json["unwritten"] is None
+            await client.send(b"PUB %s 2\r\nhi\r\n" % step.encode())
+            await client.ping()
+            (one,) = await view.frames(1)
+            assert one["subject"] == step
+            total += 3
+        assert view.total == total
+
+
+async def test_secrets_reach_no_viewer(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Neither those of the protocol, nor payloads that a capture would not have, even when none is made."""
+    selection = Selection(payloads=(PayloadPolicy(b"pin", "drop"),))
+    policy = RecordSettings(tmp_path / "x.ncap", selection=selection)
+    async with running(nats_server, record=policy) as api, viewing(api, "payload=65536") as view:
+        for _ in range(2):
+            async with client_of(api) as client:
+                await client.send(b"PUB pin 4\r\n1234\r\n")
+                await client.ping()
+            text, ops = "", set[str]()
+            while not {"CONNECT", "PUB", "INFO"} <= ops:
+                event = await view.event()
+                text += json.dumps(event)
+                ops |= {one["op"] for one in event["frames"]}
+            assert "hush-hush" not in text
+            assert "1234" not in text
+            await api.ask("DELETE", "capture")
+
+
+async def test_a_viewer_that_reads_nothing_costs_no_other(nats_server: NatsServer) -> None:
+    async with (
+        running(nats_server) as api,
+        client_of(api) as client,
+        viewing(api, "payload=65536&limit=400"),
+        viewing(api, "limit=1") as view,
+    ):
+        for _ in range(4):
+            await client.send(b"PUB a 60000\r\n%b\r\n" % bytes(60000) * 20)
+            await client.ping()
+            while not (await view.event())["total"]:
+                pass
