@@ -143,6 +143,8 @@ def scan(
 def _plays(item: records.Frames, path: Path | str) -> bool:
     """Tell whether a record holds frames that a client sent or received."""
     ordinal = item.in_first if item.direction == C2S else item.out_first
+    if not item.flags:  # nearly always, and combinations of flags are slow
+        return ordinal is not None
     if ordinal is None or item.flags & Flags.CUT:
         return False
     if item.flags & _UNPLAYABLE:
