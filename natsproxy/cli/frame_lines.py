@@ -41,15 +41,22 @@ _STRONG: Final = "strong"
 _DIM: Final = "dim"
 _BAD: Final = "bad"
 _OURS: Final = "ours"
-_STYLES: Final[dict[str, dict[str, Any]]] = {
-    C2S.label: {"fg": "green"},
-    S2C.label: {"fg": "blue"},
-    _PLAIN: {},
-    _STRONG: {"bold": True},
-    _DIM: {"dim": True},
-    _BAD: {"fg": "red", "bold": True},
-    _OURS: {"fg": "yellow"},
+
+
+def _style(**how: Any) -> tuple[str, str]:
+    return click.style("", reset=False, **how), click.style("") if how else ""
+
+
+_STYLES: Final = {
+    C2S.label: _style(fg="green"),
+    S2C.label: _style(fg="blue"),
+    _PLAIN: _style(),
+    _STRONG: _style(bold=True),
+    _DIM: _style(dim=True),
+    _BAD: _style(fg="red", bold=True),
+    _OURS: _style(fg="yellow"),
 }
+"""The beginning and the end of a style."""
 
 
 def terminal_width() -> int:
@@ -67,7 +74,8 @@ class FrameLines:
         self._width = max(width, 20)
         self._payload = payload
         self._raw = raw
-        self._day = ""
+        self._day = self._clock = ""
+        self._second: int | None = None
         self._before: int | None = None
 
     def lines(self, found: Listed | Event) -> Iterator[str]:
@@ -82,19 +90,22 @@ class FrameLines:
             yield from self._line(found.wall, conn, found.client, [told])
 
     def _line(self, wall: int, conn: int | None, client: str, rest: list[Part]) -> Iterator[str]:
-        at = moment(wall).astimezone()
-        day = f"{at:%Y-%m-%d} {at.tzname()} {at.isoformat()[-6:]}"
-        if day != self._day:
-            self._day = day
-            yield click.style(day, dim=True)
+        second = wall // SECOND
+        if second != self._second:
+            at = moment(wall).astimezone()
+            self._second, self._clock = second, f"{at:%H:%M:%S}"
+            day = f"{at:%Y-%m-%d} {at.tzname()} {at.isoformat()[-6:]}"
+            if day != self._day:
+                self._day = day
+                yield click.style(day, dim=True)
         label = f"{'' if conn is None else f'#{conn}':<3} "
         if self._width >= _WIDE:
             label += f"{cut(printable(client), _NAME):<{_NAME}} "
-        yield self._styled([(self._when(wall, f"{at:%H:%M:%S}"), _DIM), (label, _PLAIN), *rest])
+        yield self._styled([(self._when(wall), _DIM), (label, _PLAIN), *rest])
 
-    def _when(self, wall: int, clock: str) -> str:
+    def _when(self, wall: int) -> str:
         before, self._before = self._before, wall
-        clock = f"{clock}.{wall % SECOND // MILLISECOND:03}"
+        clock = f"{self._clock}.{wall % SECOND // MILLISECOND:03}"
         distance = ""
         if before is not None and before != wall:
             distance = f"{'+' if wall > before else ''}{short_duration(wall - before)}"
@@ -108,7 +119,8 @@ class FrameLines:
         for text, style in parts:
             text = cut(printable(text[: 2 * self._width]), left)
             left -= cell_len(text)
-            found.append(click.style(text, **_STYLES[style]) if style != _PLAIN else text)
+            begin, end = _STYLES[style]
+            found.append(f"{begin}{text}{end}")
             if left <= 0:
                 break
         return "".join(found).rstrip()

@@ -24,7 +24,7 @@ from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.cli.table import show_table
 from natsproxy.errors import ProtocolError
 from natsproxy.printable import printable
-from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.meaning import client_name
 from natsproxy.units import MIB, short_size
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
 from natsproxy.wire.parse import frames as parse_frames
@@ -154,7 +154,7 @@ class _Facts:
         for key, n in counts.frames.items():
             self._add_frames(recorder, *key, n)
         for conn, args in counts.connects:
-            self._connection(recorder, conn)["name"] = _connect_name(args.encode())
+            self._connection(recorder, conn)["name"] = client_name(args.encode())
 
     def _add_frames(
         self, recorder: bytes, conn: int, op: str | None, subject: str | None, cause: str | None, n: int
@@ -183,7 +183,7 @@ def _opened_before(item: Preamble) -> dict[str, Any]:
     with suppress(ProtocolError):  # a hostile capture: it has no name
         for frame in parse_frames(connect, C2S) if isinstance(connect, bytes) else ():
             if frame.op == Op.CONNECT:
-                found["name"] = _connect_name(frame.args)
+                found["name"] = client_name(frame.args)
     return found
 
 
@@ -193,13 +193,6 @@ def _options(segment: Segment) -> dict[str, Any]:
     named = {str(key): value for key, value in kept.items()} if isinstance(kept, dict) else {}
     plain: dict[str, Any] = json.loads(json.dumps(named, default=repr, skipkeys=True))
     return plain
-
-
-def _connect_name(args: bytes) -> str:
-    try:
-        return parse_connect(args).name
-    except ValueError:
-        return ""
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

@@ -64,6 +64,8 @@ def _is_text(body: bytes) -> bool:
     text = sample.decode("utf-8", "ignore")
     if len(text.encode()) < len(sample) - 3:
         return False
+    if text.isprintable():
+        return True
     odd = sum(not char.isprintable() and char not in "\r\n\t" for char in text)
     return odd * 8 <= len(text)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from natsproxy.protocol import errors, headers, jetstream
+from natsproxy.protocol import errors, gojson, headers, jetstream
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.info import parse_info
 from natsproxy.protocol.jetstream import AckKind, AckSubject, ApiError, StatusKind
@@ -178,12 +178,13 @@ def _connect(frame: Frame) -> Meaning:
         found = parse_connect(frame.args)
     except ValueError as error:
         return Meaning("connect", f"the server cannot read it: {error}", {}, bad=True)
-    version = " ".join(filter(None, (found.lang, found.version)))
-    words = [f"{found.name or '(no name)'}{f' ({version})' if version else ''}"]
-    words += [f"{name} {value}" for name in ("user", "account") if (value := getattr(found, name))]
-    words += [name for name in ("verbose", "pedantic", "tls_required") if getattr(found, name)]
     named = ("name", "lang", "version", "user", "account", "verbose", "pedantic", "headers", "no_responders")
-    return Meaning("connect", ", ".join(words), {name: getattr(found, name) for name in named})
+    facts = {name: _clean(getattr(found, name)) for name in named}
+    version = " ".join(filter(None, (facts["lang"], facts["version"])))
+    words = [f"{facts['name'] or '(no name)'}{f' ({version})' if version else ''}"]
+    words += [f"{name} {facts[name]}" for name in ("user", "account") if facts[name]]
+    words += [name for name in ("verbose", "pedantic") if facts[name]]
+    return Meaning("connect", ", ".join(words), facts)
 
 
 # -- from the server
@@ -238,24 +239,23 @@ def _api_error(body: bytes) -> ApiError | None:
 def _answered(kind: str, text: str, fields: dict[str, Any], error: ApiError | None) -> Meaning:
     if error is None:
         return Meaning(kind, text, fields, covers=("body",) if kind == "publish-ack" else ())
-    told = {"code": error.code, "err_code": error.err_code, "description": error.description}
-    said = f"error {error.err_code or error.code}: {error.description}"
+    told = {name: _clean(value) for name, value in error._asdict().items()}
+    said = f"error {error.err_code or error.code}: {told['description']}"
     return Meaning(kind, said, {**fields, "error": told}, bad=True)
 
 
 def _publish_ack(stored: jetstream.PublishAck) -> Meaning:
-    text = f"stored {stored.stream} #{stored.seq}"
-    if stored.duplicate:
-        text = f"duplicate of {stored.stream} #{stored.seq}"
+    stream = _clean(stored.stream)
+    text = f"{'duplicate of' if stored.duplicate else 'stored'} {stream} #{stored.seq}"
     if stored.messages > 1:
         text += f", a batch of {stored.messages:,}"
     fields: dict[str, Any] = {
-        "stream": stored.stream,
+        "stream": stream,
         "stream_seq": stored.seq,
         "duplicate": stored.duplicate,
     }
     if stored.domain:
-        fields["domain"] = stored.domain
+        fields["domain"] = _clean(stored.domain)
     return _answered("publish-ack", text, fields, stored.error)
 
 
@@ -264,19 +264,20 @@ def _info(frame: Frame) -> Meaning:
         found = parse_info(frame.args)
     except ValueError as error:
         return Meaning("info", f"clients cannot read it: {error}", {}, bad=True)
-    name = "" if found.server_name == found.server_id else found.server_name
-    words = [" ".join(filter(None, ("nats-server", found.version, name)))]
-    words += [f"{key} {value}" for key in ("cluster", "domain") if (value := getattr(found, key))]
     flags = {
         "jetstream": "JetStream",
         "auth_required": "login",
         "tls_required": "TLS",
         "ldm": "lame duck mode",
     }
-    words += [text for key, text in flags.items() if getattr(found, key)]
-    words.append(f"payloads to {short_size(found.max_payload)}")
     named = ("server_id", "server_name", "version", "cluster", "domain", "max_payload", "client_id", *flags)
-    return Meaning("info", ", ".join(words), {key: getattr(found, key) for key in named}, bad=found.ldm)
+    facts = {key: _clean(getattr(found, key)) for key in named}
+    name = "" if facts["server_name"] == facts["server_id"] else facts["server_name"]
+    words = [" ".join(filter(None, ("nats-server", facts["version"], name)))]
+    words += [f"{key} {facts[key]}" for key in ("cluster", "domain") if facts[key]]
+    words += [text for key, text in flags.items() if facts[key]]
+    words.append(f"payloads to {short_size(found.max_payload)}")
+    return Meaning("info", ", ".join(words), facts, bad=found.ldm)
 
 
 def _error(frame: Frame) -> Meaning:
@@ -300,3 +301,16 @@ _READERS: Final[dict[Op, Callable[[Frame], Meaning | None]]] = {
 def shown(raw: bytes) -> str:
     """Return bytes of a peer as text; those that are not UTF-8 as escapes."""
     return raw.decode("utf-8", "backslashreplace")
+
+
+def _clean(value: Any) -> Any:
+    """Return a value from a peer's JSON; bytes in a text that are not UTF-8 become escapes."""
+    return shown(gojson.to_bytes(value)) if isinstance(value, str) else value
+
+
+def client_name(args: bytes) -> str:
+    """Return the name of a client from the arguments of its CONNECT, "" for none and where they are none."""
+    try:
+        return str(_clean(parse_connect(args).name))
+    except ValueError:
+        return ""

@@ -14,8 +14,7 @@ from natsproxy.capture.format.records import Close, Frames, Item, Preamble
 from natsproxy.capture.read.frames import CapturedFrame, frames_of
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import ProtocolError
-from natsproxy.protocol.connect import parse_connect
-from natsproxy.protocol.meaning import Meaning, meaning
+from natsproxy.protocol.meaning import Meaning, client_name, meaning
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
 from natsproxy.wire.parse import frames as parse_frames
@@ -122,10 +121,7 @@ class Listing:
         return answered
 
     def _name(self, key: Connection, frame: Frame) -> None:
-        try:
-            self._clients[key] = parse_connect(frame.args).name
-        except ValueError:
-            self._clients[key] = ""
+        self._clients[key] = client_name(frame.args)
 
     def _is_routine(self, key: Connection, one: CapturedFrame, frame: Frame) -> bool:
         if frame.op != Op.INFO:

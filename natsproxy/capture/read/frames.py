@@ -177,4 +177,4 @@ def remarks(one: CapturedFrame) -> list[str]:
         done.append(f"held {short_duration(one.delay)}")
     text = ", ".join(done) or ("" if one.cause is None else "changed")
     found = [f"{one.cause}: {text}" if one.cause else text] if text else []
-    return found + [text for flag, text in _NOT_WHOLE.items() if one.flags & flag]
+    return found + [text for flag, text in _NOT_WHOLE.items() if one.flags & flag] if one.flags else found
