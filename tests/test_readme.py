@@ -129,6 +129,7 @@ DEPLOYED = [
     ("Dockerfile", r"^CMD (\[.*\])$"),
     ("compose.yaml", r'command: (\["run".*\])$'),
     ("cluster.yaml", r'command: (\["run".*\])$'),
+    ("monitoring/compose.yaml", r'command: (\["run".*\])$'),
     ("kubernetes.yaml", r'args: (\["run".*\])$'),
     ("natsproxy.service", r"^ExecStart=\S+/natsproxy (.*)$"),
 ]
