@@ -95,6 +95,7 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
         assert CliRunner().invoke(main, ["cert", str(tmp_path / "certs")]).exit_code == 0
     line = line.replace("nats://127.0.0.1:4223", nats_server.url)
     line = re.sub(r"--listen (tls://)?127\.0\.0\.1:\d+", r"--listen \g<1>127.0.0.1:0", line)
+    line = line.replace("-port=8474", "-port=0")
     arguments = shlex.split(line)[1:]
     process = subprocess.Popen(
         [sys.executable, "-m", "natsproxy", *arguments],
@@ -105,8 +106,9 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     )
     assert process.stderr is not None
     try:
-        if "--listen" in line:
-            assert any("listening" in said or "playing" in said for said in process.stderr)
+        if "--listen" in line or "toxiproxy" in line:
+            words = ("listening", "playing", "toxiproxy listens")
+            assert any(word in said for said in process.stderr for word in words)
             process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=240)
     finally:

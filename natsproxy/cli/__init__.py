@@ -22,6 +22,7 @@ from natsproxy.cli.exits import GuardedGroup
 COMMANDS = {
     "run": ("natsproxy.cli.run:run", "Relay between clients and a server."),
     "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
+    "toxiproxy": ("natsproxy.cli.toxiproxy:toxiproxy", "Serve Toxiproxy's HTTP API over proxies for NATS."),
     "healthcheck": (
         "natsproxy.cli.healthcheck:healthcheck",
         "Tell by the exit code whether a proxy is ready.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -27,7 +27,7 @@ from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.limits import Limits
 from natsproxy.net.lingering import linger
-from natsproxy.net.opening import Accepted, Opening, OpeningFailed
+from natsproxy.net.opening import Accepted, Opening, OpeningFailed, session_settings
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
@@ -38,18 +38,21 @@ from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Emit, End, Send, SessionSettings
+from natsproxy.session.actions import Emit, End, Send
 from natsproxy.session.budget import Budget
 from natsproxy.session.handlers import Hooks
 from natsproxy.session.identity import Certificate, Identity
 from natsproxy.session.session import Session
-from natsproxy.units import MIB
 from natsproxy.wire.ops import S2C
 
 _PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"
 _CANCELLED: Final = End(close_reasons.KILLED)
 _DRAINED: Final = End(close_reasons.DRAINED, "natsproxy is shutting down")
 _MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them, so they are hostile
+
+
+Layers = Callable[[int, AnyLeg, AnyLeg], AbstractAsyncContextManager[tuple[AnyLeg, AnyLeg]]]
+"""Puts layers over the client leg and the server leg of a connection, of that number, while it is relayed."""
 
 
 class Connections:
@@ -59,6 +62,7 @@ class Connections:
     upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes; the proxy sets it.
     draining: those that have no server yet get none, because nobody would end them any more.
     open: the number of those that have not ended; whoever accepts one counts it.
+    layers: over the legs of new connections; None for none.
     """
 
     def __init__(
@@ -76,9 +80,10 @@ class Connections:
         self.plane: Plane | None = None
         self.draining = False
         self.open = 0
+        self.layers: Layers | None = None
         self._settings = settings
         self._session_settings = {
-            scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES
+            scheme: session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES
         }
         self._recording = recording
         self._emit = emit
@@ -206,15 +211,32 @@ class Connections:
         if refusal is not None:
             server.close()
             return refusal
-        _, _, facts, conn, opened, listener = accepted
-        if secured and not (listener.tls or self._warned_of_plain):
+        conn, facts = accepted.conn, accepted.facts
+        if secured and not (accepted.listener.tls or self._warned_of_plain):
             self._warned_of_plain = True
             self._emit(Notice(now_ns(), conn, "warning", _PLAIN_CLIENTS))
         upstream = str(endpoint.address)
         self._endpoints[conn] = endpoint
         self._greeting = greeting.partition(b"\n")[0] + b"\n"
-        self._emit(Opened(opened, conn, facts.peer, upstream, str(facts.local), conn, facts.proxied_by))
-        recording = self._recording
+        local = str(facts.local)
+        self._emit(Opened(accepted.opened, conn, facts.peer, upstream, local, conn, facts.proxied_by))
+        layers = self.layers or _no_layers
+        async with layers(conn, accepted.leg, server) as (client, server):
+            relay = self._make_relay(session, accepted._replace(leg=client), server, upstream, record)
+            if self.chain is not chain:  # it was swapped during the dial
+                relay.swap(self.chain)
+            return await relay.run(greeting)
+
+    def _make_relay(
+        self,
+        session: Session,
+        accepted: Accepted,
+        server: AnyLeg,
+        upstream: str,
+        record: Callable[[records.Item], None],
+    ) -> Relay:
+        """Return the relay of a connection, which is known from now on, and put its opening on record."""
+        facts, conn = accepted.facts, accepted.conn
         assert self.plane is not None
         relay = Relay(
             session,
@@ -223,7 +245,7 @@ class Connections:
             self.plane,
             self._emit,
             record,
-            recording.most_frames,
+            self._recording.most_frames,
             partial(self._refusal_of, split_host_port(facts.peer)[0]),
         )
         relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
@@ -231,11 +253,9 @@ class Connections:
             relay.opened["proxied_by"] = facts.proxied_by
         if facts.tls is not None and (subject := facts.tls.certificate.subject):
             relay.opened["tls_subject"] = subject
-        record(records.Open(conn, opened, relay.opened))
+        record(records.Open(conn, accepted.opened, relay.opened))
         self.relays[conn] = relay
-        if self.chain is not chain:  # it was swapped during the dial
-            relay.swap(self.chain)
-        return await relay.run(greeting)
+        return relay
 
     def _session(self, accepted: Accepted) -> Session:
         local = accepted.facts.local
@@ -303,22 +323,7 @@ class Connections:
         self._closed.set()
 
 
-def _session_settings(settings: ProxySettings, listener: Listener) -> SessionSettings:
-    """Return the settings of a session behind a listener: clients with TLS need time for the handshake."""
-    tls, members, limit = settings.tls, list[str](), settings.auth_timeout
-    if listener.tls:
-        offered = tls.allow_non_tls and not listener.websocket
-        members = ["tls_available" if offered else "tls_required"]
-        members += ["tls_verify"] * (tls.ca is not None)
-        limit = limit + tls.timeout if limit and tls.timeout else 0
-    return SessionSettings(
-        max_control_line=settings.max_control_line,
-        rule_buffer=settings.rule_buffer,
-        advertise=settings.advertise,
-        tls=tuple(members),
-        unparsed=settings.unparsed,
-        queue_bytes=settings.queue_bytes,
-        auth_timeout=limit,
-        identity=settings.identity,
-        record_frame_max=settings.record.frame_max if settings.record else 8 * MIB,
-    )
+def _no_layers(
+    conn: int, client: AnyLeg, server: AnyLeg
+) -> AbstractAsyncContextManager[tuple[AnyLeg, AnyLeg]]:
+    return nullcontext((client, server))

@@ -18,6 +18,8 @@ from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
+from natsproxy.session.actions import SessionSettings
+from natsproxy.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +141,24 @@ async def _speaks_first(leg: AnyLeg, first: HandshakeFirst | None) -> bool:
         await leg.wait_readable()
         return True
     return False
+
+
+def session_settings(settings: ProxySettings, listener: Listener) -> SessionSettings:
+    """Return the settings of a session behind a listener: clients with TLS need time for the handshake."""
+    tls, members, limit = settings.tls, list[str](), settings.auth_timeout
+    if listener.tls:
+        offered = tls.allow_non_tls and not listener.websocket
+        members = ["tls_available" if offered else "tls_required"]
+        members += ["tls_verify"] * (tls.ca is not None)
+        limit = limit + tls.timeout if limit and tls.timeout else 0
+    return SessionSettings(
+        max_control_line=settings.max_control_line,
+        rule_buffer=settings.rule_buffer,
+        advertise=settings.advertise,
+        tls=tuple(members),
+        unparsed=settings.unparsed,
+        queue_bytes=settings.queue_bytes,
+        auth_timeout=limit,
+        identity=settings.identity,
+        record_frame_max=settings.record.frame_max if settings.record else 8 * MIB,
+    )

@@ -22,7 +22,7 @@ from natsproxy.config.settings import Listener, ProxySettings, RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Firing, Notice
 from natsproxy.net.clock import now_ns
-from natsproxy.net.connections import Connections
+from natsproxy.net.connections import Connections, Layers
 from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept, local_address, open_listeners
 from natsproxy.net.live_blocks import LiveBlocks, Look
@@ -291,6 +291,10 @@ class Proxy:
         Raises KeyError where there is no such connection.
         """
         self.relays[conn].control(partial(Control.pause, lasts=lasts))
+
+    def put_over_legs(self, layers: Layers) -> None:
+        """Let later connections have layers over their legs; the plane in Python serves those then."""
+        self._connections.layers = layers
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
         """Let new connections have another login at servers, and later logins of clients another table."""

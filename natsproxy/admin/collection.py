@@ -1,0 +1,42 @@
+"""The proxies that run in this process, by name, as the HTTP APIs list them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from natsproxy.admin.managed import ManagedProxy
+
+
+class ProxyCollection:
+    """The running proxies, in the order in which they started."""
+
+    def __init__(self) -> None:
+        self._proxies: dict[str, ManagedProxy] = {}
+        self._watchers: list[Callable[[ManagedProxy], None]] = []
+
+    def add(self, managed: ManagedProxy) -> None:
+        """Add a proxy that is about to serve; its name is not in use."""
+        assert managed.name not in self._proxies
+        self._proxies[managed.name] = managed
+        for watcher in self._watchers:
+            watcher(managed)
+
+    def remove(self, name: str) -> None:
+        """Remove a proxy that has stopped."""
+        del self._proxies[name]
+
+    def watch(self, watcher: Callable[[ManagedProxy], None]) -> None:
+        """Call `watcher` for each proxy, those of now and those that come."""
+        self._watchers.append(watcher)
+        for managed in self:
+            watcher(managed)
+
+    def get(self, name: str) -> ManagedProxy | None:
+        """Return a proxy, None where none of that name runs."""
+        return self._proxies.get(name)
+
+    def __iter__(self) -> Iterator[ManagedProxy]:
+        return iter(tuple(self._proxies.values()))
+
+    def __len__(self) -> int:
+        return len(self._proxies)

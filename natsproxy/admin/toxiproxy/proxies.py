@@ -1,0 +1,275 @@
+"""The proxies of Toxiproxy's API: each is a `Proxy` of its own while it is enabled.
+
+Settings that the API does not know are those of `base`, without the time limits that a toxic would run into.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import trio
+
+from natsproxy.addresses import MAX_PORT, Address, address_of
+from natsproxy.admin.collection import ProxyCollection
+from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.toxiproxy.go_json import (
+    ApiError,
+    Read,
+    bad_body,
+    boolean,
+    fields,
+    first_value,
+    missing,
+    text,
+)
+from natsproxy.admin.toxiproxy.toxics import Toxics
+from natsproxy.config.option import server
+from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.net.proxy import Proxy
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
+from natsproxy.rules.kinds import KINDS
+from natsproxy.session import close_reasons
+
+_FIELDS: Final[Mapping[str, Read]] = {"name": text, "listen": text, "upstream": text, "enabled": boolean}
+
+
+class ToxicProxy:
+    """One proxy.  listen: as asked for, and as the system resolved it once the proxy was started."""
+
+    fixed = False
+    """It is not the API's to stop, to move or to delete."""
+
+    def __init__(self, name: str, listen: str, upstream: str, base: ProxySettings) -> None:
+        self.name = name
+        self.listen = listen
+        self.upstream = upstream
+        self.enabled = False
+        self._base = base
+        self._seed = base.seed or 0
+        self._proxy: Proxy | None = None
+        self._chain = RuleChain(seed=self._seed)
+        self._scope = trio.CancelScope()
+        self._stopped = trio.Event()
+        self.toxics = Toxics(self._seed, self._end, self._install)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the API shows it."""
+        return {
+            "name": self.name,
+            "listen": self.listen,
+            "upstream": self.upstream,
+            "enabled": self.enabled,
+            "toxics": [toxic.as_json() for toxic in self.toxics.all()],
+        }
+
+    async def differs(self, listen: str, upstream: str) -> bool:
+        """Tell whether it is to listen or to go somewhere else.  Raises ApiError for no address."""
+        return upstream != self.upstream or (
+            listen != self.listen and str(await _resolved(listen)) != self.listen
+        )
+
+    # -- its life
+
+    async def start(self, nursery: trio.Nursery, collection: ProxyCollection) -> None:
+        """Listen; do nothing where it does already.  Raises ApiError."""
+        if self.enabled:
+            return
+        sock = _listening(await _resolved(self.listen))
+        address = address_of(*sock.getsockname()[:2])
+        settings = replace(
+            self._base,
+            listen=(Listener(address),),
+            upstream=(_server(self.upstream),),
+            auth_timeout=0,
+            write_deadline=0,
+            idle_timeout=0,
+            record=None,
+        )
+        self._proxy = proxy = Proxy(settings, self._chain, [sock])
+        proxy.put_over_legs(self.toxics.layers)
+        self._scope, self._stopped = trio.CancelScope(), trio.Event()
+        collection.add(ManagedProxy(self.name, proxy))
+        await nursery.start(self._serve, proxy)
+        self.listen, self.enabled = str(address), True
+
+    async def _serve(self, proxy: Proxy, *, task_status: trio.TaskStatus[object]) -> None:
+        try:
+            with self._scope:
+                await proxy.serve(task_status=task_status)
+        finally:
+            self._stopped.set()
+
+    async def stop(self, collection: ProxyCollection) -> None:
+        """Listen no more, and close its connections; its toxics stay."""
+        if self._proxy is not None:
+            self._scope.cancel()
+            await self._stopped.wait()
+            self._proxy, self.enabled = None, False
+            collection.remove(self.name)
+
+    # -- for its toxics
+
+    def _end(self, conn: int, why: str, reset: bool) -> None:
+        if self._proxy is not None and (relay := self._proxy.relays.get(conn)) is not None:
+            relay.kill(close_reasons.RULE, why, reset=reset)
+
+    def _install(self, tables: list[dict[str, Any]]) -> None:
+        chain = RuleChain(parse_rules(tables, KINDS), seed=self._seed, previous=self._chain)
+        if self._proxy is not None:
+            self._proxy.swap(chain)
+        self._chain = chain
+
+
+class Proxies:
+    """The proxies of the API, by name.
+
+    base: their settings where the API has none.  nursery: they run in it.  collection: those that run, for
+    others.
+    """
+
+    def __init__(self, base: ProxySettings, nursery: trio.Nursery, collection: ProxyCollection) -> None:
+        self._base = base
+        self._nursery = nursery
+        self._collection = collection
+        self._proxies: dict[str, ToxicProxy] = {}
+        self._changing = trio.Lock()
+
+    def all(self) -> list[ToxicProxy]:
+        """Return the proxies in order of their names."""
+        return [self._proxies[name] for name in sorted(self._proxies)]
+
+    def get(self, name: str) -> ToxicProxy:
+        """Return a proxy.  Raises ApiError."""
+        try:
+            return self._proxies[name]
+        except KeyError:
+            raise ApiError(404, "proxy not found") from None
+
+    async def create(self, body: bytes) -> ToxicProxy:
+        """Make the proxy of a request.  Raises ApiError."""
+        given = fields(first_value(body), _FIELDS)
+        for field in ("name", "upstream"):
+            if not given.get(field):
+                raise missing(field)
+        async with self._changing:
+            if given["name"] in self._proxies:
+                raise ApiError(409, "proxy already exists")
+            return await self._make(given)
+
+    async def change(self, name: str, body: bytes) -> ToxicProxy:
+        """Change a proxy as a request says.  Raises ApiError."""
+        async with self._changing:
+            proxy = self.get(name)
+            now = {"listen": proxy.listen, "upstream": proxy.upstream, "enabled": proxy.enabled}
+            wanted = {**now, **fields(first_value(body), _FIELDS)}
+            differs = await proxy.differs(wanted["listen"], wanted["upstream"])
+            if proxy.fixed and (differs or wanted["enabled"] != proxy.enabled):
+                raise _not_ours(name)
+            if differs:
+                await proxy.stop(self._collection)
+                proxy.listen, proxy.upstream = wanted["listen"], wanted["upstream"]
+            if wanted["enabled"]:
+                await self._start(proxy)
+            else:
+                await proxy.stop(self._collection)
+            return proxy
+
+    async def delete(self, name: str) -> None:
+        """Stop a proxy and forget it.  Raises ApiError."""
+        async with self._changing:
+            proxy = self.get(name)
+            if proxy.fixed:
+                raise _not_ours(name)
+            await proxy.stop(self._collection)
+            del self._proxies[name]
+
+    async def populate(self, body: bytes, made: list[ToxicProxy]) -> None:
+        """Make the proxies of a list; the same ones stay as they are.  made: gets them.  Raises ApiError."""
+        value = first_value(body)
+        if not isinstance(value, list | None):
+            raise bad_body("json: cannot unmarshal into Go value of type []")
+        wanted = [fields(item, _FIELDS) for item in value or ()]
+        for number, given in enumerate(wanted, 1):
+            for field in ("name", "upstream"):
+                if not given.get(field):
+                    raise missing(f"{field} at proxy {number}")
+        async with self._changing:
+            for given in wanted:
+                made.append(await self._replaced(given))
+
+    async def _replaced(self, given: Mapping[str, Any]) -> ToxicProxy:
+        old = self._proxies.get(given["name"])
+        if old is not None:
+            if not await old.differs(given.get("listen", ""), given["upstream"]):
+                return old
+            if old.fixed:
+                raise _not_ours(old.name)
+            await old.stop(self._collection)
+        return await self._make(given)
+
+    async def reset(self) -> None:
+        """Start all proxies and remove all toxics.  Raises ApiError."""
+        async with self._changing:
+            for proxy in self.all():
+                await self._start(proxy)
+                proxy.toxics.reset()
+
+    async def _make(self, given: Mapping[str, Any]) -> ToxicProxy:
+        proxy = ToxicProxy(given["name"], given.get("listen", ""), given["upstream"], self._base)
+        if given.get("enabled", True):
+            await self._start(proxy)
+        self._proxies[proxy.name] = proxy
+        return proxy
+
+    async def _start(self, proxy: ToxicProxy) -> None:
+        await proxy.start(self._nursery, self._collection)
+
+
+def _not_ours(name: str) -> ApiError:
+    return ApiError(403, f"the proxy {name} is that of natsproxy run: only its toxics can be changed here")
+
+
+def _server(upstream: str) -> Server:
+    """Return the server of an upstream; clients of one that is no address are closed when they come."""
+    try:
+        return server(upstream, port=None, credentials=True)
+    except ValueError:
+        return Server(Address(upstream, 0))
+
+
+async def _resolved(listen: str) -> Address:
+    """Return the IP address and the port of a text such as `localhost:0`.  Raises ApiError, as Go says it."""
+    host, colon, port = listen.rpartition(":")
+    if not listen:
+        return Address("", 0)
+    if not colon or (":" in host and not host.startswith("[")):
+        wrong = "too many colons in address" if colon else "missing port in address"
+        raise ApiError(500, f"listen tcp: address {listen}: {wrong}")
+    if port.isdecimal() and int(port) > MAX_PORT:
+        raise ApiError(500, f"listen tcp: address {port}: invalid port")
+    host = host.strip("[]")
+    try:
+        found = await trio.socket.getaddrinfo(host or None, port or 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise ApiError(500, f"listen tcp: lookup {listen}: no such host") from None
+    found.sort(key=lambda one: one[0] != socket.AF_INET)
+    address, number = found[0][4][:2]
+    return Address(str(address) if host else "", int(number))
+
+
+def _listening(address: Address) -> socket.socket:
+    """Return a socket that listens; without a host, on all addresses.  Raises ApiError, as Go says it."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        if not address.host and socket.has_dualstack_ipv6():
+            return socket.create_server(("", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        reason = reason[:1].lower() + reason[1:]
+        raise ApiError(500, f"listen tcp {address}: bind: {reason}") from None

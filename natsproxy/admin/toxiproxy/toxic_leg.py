@@ -1,0 +1,172 @@
+"""Legs with toxics: a chain stands between the session and the socket that a direction goes to.
+
+The chain is behind the session, so that it cuts and delays the very bytes that a peer gets.  The end of a
+stream takes the same way: the leg that it comes from keeps it back until it has passed the chain, because
+the session would end the connection, and lose what the chain still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+
+import trio
+
+from natsproxy.admin.toxiproxy.chain import Chain
+from natsproxy.admin.toxiproxy.stages import END, Chunk
+from natsproxy.net.clock import now_ns
+from natsproxy.net.layered_leg import LayeredLeg
+from natsproxy.net.leg import AnyLeg, LegLost
+
+
+class Traffic:
+    """The bytes of one direction of a proxy."""
+
+    def __init__(self) -> None:
+        self.received = self.sent = 0
+
+
+class Flow:
+    """One direction of one connection: its chain, and the leg that it goes to.
+
+    ended: the sender's stream is over.  released: its end may be known.  closed: called when a toxic ends the
+    connection.
+    """
+
+    def __init__(self, target: AnyLeg, traffic: Traffic, closed: Callable[[Chain], None]) -> None:
+        self.chain = Chain()
+        self.ended = False
+        self.released = trio.Event()
+        self._target = target
+        self._traffic = traffic
+        self._closed = closed
+        self._finishing = False
+        self._woken = trio.Event()
+        self.moved = trio.lowlevel.ParkingLot()
+
+    async def run(self) -> None:
+        """Move what becomes due, until cancelled."""
+        while True:
+            self._woken = trio.Event()
+            due = self.chain.due
+            with trio.move_on_at(inf if due is None else due / 1e9):
+                await self._woken.wait()
+            with suppress(LegLost):  # the end of what it sends is read soon
+                self.step()
+                await self._target.flush()
+
+    def received(self, size: int) -> None:
+        """Count bytes that came from the sender."""
+        self._traffic.received += size
+
+    def put(self, data: bytes) -> None:
+        """Send bytes.  Raises LegLost."""
+        self.chain.put(data, now_ns())
+        self.step()
+
+    def end(self) -> None:
+        """Take the end of the sender's stream."""
+        self.ended = True
+        self.chain.end()
+        self.step()
+
+    def finish(self) -> None:
+        """Half-close the receiver's leg behind all that is on its way."""
+        self._finishing = True
+        if self.chain.done:
+            self._target.finish()
+        else:
+            self.chain.end()
+            with suppress(LegLost):
+                self.step()
+
+    def step(self) -> None:
+        """Send what may go now.  Raises LegLost."""
+        self.emit(self.chain.step(now_ns()))
+
+    def emit(self, chunks: list[Chunk]) -> None:
+        """Send what has come out of the chain.  Raises LegLost."""
+        if self.chain.due is not None:
+            self._woken.set()
+        self.moved.unpark_all()
+        data = [chunk.data for chunk in chunks if chunk.data]
+        self._traffic.sent += sum(map(len, data))
+        try:
+            if data:
+                self._target.write_all(list(data))
+        finally:
+            if chunks and chunks[-1] is END:
+                self._over()
+
+    def _over(self) -> None:
+        self.released.set()
+        if self.chain.closed_by:
+            self._closed(self.chain)
+        elif self._finishing:
+            self._target.finish()
+
+
+class ToxicLeg(LayeredLeg):
+    """A leg with a chain over it.
+
+    incoming: the flow whose bytes come from it.  outgoing: the one whose bytes go to it.
+    """
+
+    def __init__(self, inner: AnyLeg, incoming: Flow, outgoing: Flow) -> None:
+        super().__init__(inner)
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    def _decode(self, data: bytes) -> bytes | None:
+        if data:
+            self._incoming.received(len(data))
+            return data
+        with suppress(LegLost):  # of the other leg, which says so itself
+            self._incoming.end()
+        if self._outgoing.ended:  # both peers have left, and nobody waits for anything
+            self._outgoing.released.set()
+            self._incoming.released.set()
+        return self._end()
+
+    def _end(self) -> bytes | None:
+        self._ended = self._incoming.released.is_set()
+        return b"" if self._ended else None
+
+    def _encode(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        self._outgoing.put(b"".join(parts))
+        return []
+
+    def write_all(self, parts: list[bytes | memoryview]) -> None:
+        """Send several pieces through the chain.  Raises LegLost."""
+        try:
+            super().write_all(parts)
+        except LegLost as lost:
+            raise LegLost(self, str(lost)) from None
+
+    def try_receive(self) -> bytes | None:
+        """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
+        return self._end() if self._incoming.ended else super().try_receive()
+
+    async def wait_readable(self) -> None:
+        """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
+        if self._incoming.ended:
+            await self._incoming.released.wait()
+        else:
+            await super().wait_readable()
+
+    async def flush(self) -> None:
+        """Wait until the chain takes more, and the kernel has all that came out of it.  Raises LegLost."""
+        while self._outgoing.chain.full and not self.gone:
+            await self._outgoing.moved.park()
+        await super().flush()
+
+    def finish(self) -> None:
+        """Half-close: the peer sees the end of the stream after the bytes that were sent."""
+        self._outgoing.finish()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes written that the kernel has not taken yet, and those in the chain where it is full."""
+        chain = self._outgoing.chain
+        return super().backlog + (chain.held if chain.full else 0)

@@ -1,0 +1,255 @@
+"""The toxics of one proxy: those of its own types in the chains of its connections, the others as rules.
+
+A change acts on open connections at once.  Whether a toxic acts on a connection is drawn once, and drawn
+again when the toxic is changed; the seed of the proxy decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from natsproxy.admin.toxiproxy import nats_toxics
+from natsproxy.admin.toxiproxy.chain import Chain
+from natsproxy.admin.toxiproxy.go_json import (
+    ApiError,
+    Read,
+    bad_body,
+    fields,
+    first_value,
+    number,
+    table,
+    text,
+    whole,
+)
+from natsproxy.admin.toxiproxy.stages import STAGES, ResetPeer, Stage
+from natsproxy.admin.toxiproxy.toxic_leg import Flow, ToxicLeg, Traffic
+from natsproxy.errors import ConfigError
+from natsproxy.net.clock import now_ns
+from natsproxy.net.leg import AnyLeg, LegLost
+from natsproxy.protocol.gojson import fold
+
+STREAMS: Final = ("upstream", "downstream")
+_NEW: Final[Mapping[str, Read]] = {
+    "name": text,
+    "type": text,
+    "stream": text,
+    "toxicity": number,
+    "attributes": table,
+}
+_CHANGED: Final[Mapping[str, Read]] = {"toxicity": number, "attributes": table}
+
+
+@dataclass(frozen=True)
+class Toxic:
+    """A toxic as a client made it."""
+
+    name: str
+    type: str
+    stream: str
+    toxicity: float
+    attributes: Mapping[str, Any]
+
+    @property
+    def upstream(self) -> bool:
+        """True if it acts on what clients send."""
+        return self.stream.lower() == "upstream"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the API shows it."""
+        toxicity = int(self.toxicity) if self.toxicity == int(self.toxicity) else self.toxicity
+        return {
+            "attributes": dict(self.attributes),
+            "name": self.name,
+            "type": self.type,
+            "stream": self.stream,
+            "toxicity": toxicity,
+        }
+
+    def rule(self) -> dict[str, Any] | None:
+        """Return it as the table of a rule; None for one that acts on bytes.  Raises ApiError."""
+        if self.type in STAGES:
+            return None
+        try:
+            stream = self.stream.lower()
+            return nats_toxics.rule_table(self.name, self.type, stream, self.toxicity, self.attributes)
+        except ConfigError as error:
+            raise bad_body(str(error)) from None
+
+
+class Toxics:
+    """The toxics of one proxy, in order of creation.
+
+    traffic: of both directions, upstream first.  seed: of all chances.  end: ends a connection, by its
+    number, for a toxic.  install: puts rules in force; raises ConfigError for those that cannot be.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        end: Callable[[int, str, bool], None],
+        install: Callable[[list[dict[str, Any]]], None],
+    ) -> None:
+        self.traffic = (Traffic(), Traffic())
+        self._seed = seed
+        self._end = end
+        self._install = install
+        self._toxics: dict[str, Toxic] = {}
+        self._flows: dict[tuple[int, bool], Flow] = {}  # by connection, and whether they go upstream
+
+    # -- what clients ask for
+
+    def all(self) -> list[Toxic]:
+        """Return the toxics: those upstream first."""
+        return sorted(self._toxics.values(), key=lambda toxic: not toxic.upstream)
+
+    def get(self, name: str) -> Toxic:
+        """Return a toxic.  Raises ApiError."""
+        try:
+            return self._toxics[name]
+        except KeyError:
+            raise ApiError(404, "toxic not found") from None
+
+    def add(self, body: bytes) -> Toxic:
+        """Add the toxic of a request.  Raises ApiError."""
+        given = fields(first_value(body), _NEW)
+        kind, stream = given.get("type", ""), given.get("stream", "downstream")
+        if stream.lower() not in STREAMS:
+            raise ApiError(400, "stream was invalid, can be either upstream or downstream")
+        name = given.get("name") or f"{kind}_{stream}"
+        if kind not in STAGES and nats_toxics.kind_of(kind) is None:
+            raise ApiError(400, "invalid toxic type")
+        if name in self._toxics:
+            raise ApiError(409, "toxic already exists")
+        toxicity = given.get("toxicity", 1)
+        attributes = _attributes(kind, given.get("attributes", {}))
+        if "stream" not in given and kind not in STAGES:
+            stream = nats_toxics.stream_of(name, kind, toxicity, attributes)
+            name = given.get("name") or f"{kind}_{stream}"
+            if name in self._toxics:
+                raise ApiError(409, "toxic already exists")
+        toxic = Toxic(name, kind, stream, toxicity, attributes)
+        self._put(toxic)
+        if kind in STAGES:
+            for (conn, _), flow in self._flows_of(toxic):
+                self._add_stage(toxic, conn, flow.chain)
+                _step(flow)
+        return toxic
+
+    def change(self, name: str, body: bytes) -> Toxic:
+        """Change attributes and toxicity as a request says.  Raises ApiError."""
+        old = self.get(name)
+        given = fields(first_value(body), _CHANGED)
+        attributes = _attributes(old.type, given.get("attributes", {}), old.attributes)
+        toxic = replace(old, toxicity=given.get("toxicity", old.toxicity), attributes=attributes)
+        self._put(toxic)
+        if toxic.type in STAGES:
+            for (conn, _), flow in self._flows_of(toxic):
+                acts = self._acts(toxic, self._random(toxic, conn))
+                flow.chain.get(name).change(attributes, acts, now_ns())
+                _step(flow)
+        return toxic
+
+    def remove(self, name: str) -> None:
+        """Remove a toxic; what it holds goes on.  Raises ApiError."""
+        toxic = self.get(name)
+        del self._toxics[name]
+        if toxic.type not in STAGES:
+            self._install(self._rules())
+            return
+        for _, flow in self._flows_of(toxic):
+            with suppress(LegLost):  # its own end says so
+                flow.emit(flow.chain.remove(name, now_ns()))
+
+    def reset(self) -> None:
+        """Remove all toxics."""
+        for name in list(self._toxics):
+            self.remove(name)
+
+    def _put(self, toxic: Toxic) -> None:
+        rule, before = toxic.rule(), self._toxics.get(toxic.name)
+        self._toxics[toxic.name] = toxic
+        if rule is None:
+            return
+        try:
+            self._install(self._rules())
+        except ConfigError as error:
+            del self._toxics[toxic.name]
+            if before is not None:
+                self._toxics[toxic.name] = before
+            raise bad_body(str(error)) from None
+
+    def _rules(self) -> list[dict[str, Any]]:
+        return [rule for toxic in self._toxics.values() if (rule := toxic.rule()) is not None]
+
+    # -- connections
+
+    @asynccontextmanager
+    async def layers(self, conn: int, client: AnyLeg, server: AnyLeg) -> AsyncIterator[tuple[AnyLeg, AnyLeg]]:
+        """Put the toxics over the legs of a connection for the duration of the block."""
+
+        def closed(chain: Chain) -> None:
+            for flow in flows:  # nobody waits for what is still on its way
+                flow.released.set()
+            self._end(conn, f"toxic {chain.closed_by}", chain.resets)
+
+        flows = upward, downward = (
+            Flow(server, self.traffic[0], closed),
+            Flow(client, self.traffic[1], closed),
+        )
+        for toxic in self._toxics.values():
+            if toxic.type in STAGES:
+                self._add_stage(toxic, conn, (upward if toxic.upstream else downward).chain, fresh=True)
+        self._flows |= {(conn, True): upward, (conn, False): downward}
+        try:
+            async with trio.open_nursery() as nursery:
+                for flow in flows:
+                    nursery.start_soon(flow.run)
+                yield ToxicLeg(client, upward, downward), ToxicLeg(server, downward, upward)
+                nursery.cancel_scope.cancel()
+        finally:
+            del self._flows[conn, True], self._flows[conn, False]
+
+    def _flows_of(self, toxic: Toxic) -> list[tuple[tuple[int, bool], Flow]]:
+        return [(key, flow) for key, flow in self._flows.items() if key[1] == toxic.upstream]
+
+    def _add_stage(self, toxic: Toxic, conn: int, chain: Chain, *, fresh: bool = False) -> None:
+        random = self._random(toxic, conn)
+        stage: Stage = STAGES[toxic.type](toxic.attributes, random, now_ns())
+        stage.active = self._acts(toxic, random)
+        if isinstance(stage, ResetPeer):
+            stage.fresh = fresh
+        chain.add(toxic.name, stage)
+
+    def _random(self, toxic: Toxic, conn: int) -> Random:
+        return Random(f"{self._seed} {toxic} {conn}")  # noqa: S311 (a fault is no secret)
+
+    @staticmethod
+    def _acts(toxic: Toxic, random: Random) -> bool:
+        return random.random() < toxic.toxicity
+
+
+def _step(flow: Flow) -> None:
+    with suppress(LegLost):  # its own end says so
+        flow.step()
+
+
+def _attributes(
+    kind: str, given: Mapping[str, Any], before: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """Return the attributes of a toxic, merged over those before.  Raises ApiError."""
+    if kind in STAGES:
+        names = STAGES[kind].ATTRIBUTES
+        return {**(before or dict.fromkeys(names, 0)), **fields(given, dict.fromkeys(names, whole))}
+    merged = dict(before or ({"loss_rate": 0.1, "correlation": 0} if kind == nats_toxics.PACKET_LOSS else {}))
+    for key, value in given.items():
+        if value is None:
+            merged.pop(fold(key), None)
+        else:
+            merged[fold(key)] = value
+    return merged

@@ -1,0 +1,97 @@
+"""`natsproxy toxiproxy`: Toxiproxy's API over proxies for NATS, as Toxiproxy's own server is started.
+
+Go programs write flags with one dash or with two, so both are taken.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import trio
+
+from natsproxy.addresses import Address
+from natsproxy.cli.foreground import STOP, run_with_signals
+from natsproxy.cli.paths import FilePath
+from natsproxy.config.build import read_text
+from natsproxy.config.settings import HttpListener, ProxySettings
+from natsproxy.errors import ConfigError
+from natsproxy.log import EventLog, LogFile, logger
+
+if TYPE_CHECKING:  # it needs packages of an extra
+    from natsproxy.admin.collection import ProxyCollection
+    from natsproxy.admin.managed import ManagedProxy
+    from natsproxy.admin.toxiproxy.server import ToxiproxyServer
+
+
+@click.command()
+@click.option("-host", "--host", default="localhost", help="The address of the API.  [localhost]")
+@click.option("-port", "--port", type=click.IntRange(0, 65535), default=8474, help="Its port.  [8474]")
+@click.option(
+    "-config", "--config", type=FilePath(), help="Proxies to begin with: a JSON array, as for POST /populate."
+)
+@click.option("-seed", "--seed", type=int, help="The seed of all chances; the log has it.")
+@click.option("-proxy-metrics", "--proxy-metrics", is_flag=True, help="Serve GET /metrics, for Prometheus.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "console", "json"]),
+    default="auto",
+    help="The form of the log.",
+)
+def toxiproxy(
+    host: str, port: int, config: Path | None, seed: int | None, proxy_metrics: bool, log_format: str
+) -> None:
+    """Serve Toxiproxy's HTTP API, whose proxies are proxies for NATS.
+
+    Any client of Toxiproxy makes proxies and toxics: those of Toxiproxy, and each kind of rule as
+    nats_<kind> (see natsproxy rules list).  The API has no authentication.
+
+    \b
+    natsproxy toxiproxy
+    natsproxy toxiproxy -host=0.0.0.0 -config=proxies.json
+    """
+    body = None if config is None else read_text(config, "configuration").encode()
+    seed = secrets.randbits(32) if seed is None else seed
+    with LogFile(None) as file:
+        log = logger(file, log_format)
+        make, proxies = _imported()
+        proxies.watch(partial(_log_events, log))
+        listener, base = HttpListener(Address(host, port)), ProxySettings(seed=seed)
+
+        def report(level: str, text: str) -> None:
+            getattr(log, level)(text)
+
+        server = make(listener, base, proxies, report, config=body, metrics=proxy_metrics)
+
+        async def main(signals: AsyncIterator[int]) -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.serve)
+                log.info("toxiproxy listens", url=server.url, seed=seed)
+                async for _ in signals:
+                    break
+                nursery.cancel_scope.cancel()
+
+        run_with_signals(main, *STOP)
+
+
+def _imported() -> tuple[type[ToxiproxyServer], ProxyCollection]:
+    """Return the class of the server, and a collection for it.  Raises ConfigError without their packages."""
+    try:
+        from natsproxy.admin.collection import ProxyCollection
+        from natsproxy.admin.toxiproxy.server import ToxiproxyServer
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("natsproxy"):
+            raise
+        raise ConfigError(f"toxiproxy needs {error.name}: pip install 'natsproxy[admin]'") from None
+    return ToxiproxyServer, ProxyCollection()
+
+
+def _log_events(log: Any, managed: ManagedProxy) -> None:
+    """Let a proxy that is about to serve write to the log, under its name."""
+    settings, log = managed.proxy.settings, log.bind(proxy=managed.name)
+    log.info("proxy starts", listen=str(settings.listen[0]), upstream=str(settings.upstream[0]))
+    managed.proxy.subscribe(EventLog(log))
