@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from natsproxy.admin.managed import ManagedProxy
 
 
-class ProxyCollection:
+class ProxyCollection(Mapping[str, ManagedProxy]):
     """The running proxies, in the order in which they started."""
 
     def __init__(self) -> None:
         self._proxies: dict[str, ManagedProxy] = {}
         self._watchers: list[Callable[[ManagedProxy], None]] = []
+
+    def __getitem__(self, name: str) -> ManagedProxy:
+        return self._proxies[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._proxies))
+
+    def __len__(self) -> int:
+        return len(self._proxies)
 
     def add(self, managed: ManagedProxy) -> None:
         """Add a proxy that is about to serve; its name is not in use."""
@@ -26,17 +35,5 @@ class ProxyCollection:
         del self._proxies[name]
 
     def watch(self, watcher: Callable[[ManagedProxy], None]) -> None:
-        """Call `watcher` for each proxy, those of now and those that come."""
+        """Call `watcher` for each proxy that comes."""
         self._watchers.append(watcher)
-        for managed in self:
-            watcher(managed)
-
-    def get(self, name: str) -> ManagedProxy | None:
-        """Return a proxy, None where none of that name runs."""
-        return self._proxies.get(name)
-
-    def __iter__(self) -> Iterator[ManagedProxy]:
-        return iter(tuple(self._proxies.values()))
-
-    def __len__(self) -> int:
-        return len(self._proxies)

@@ -16,7 +16,7 @@ from natsproxy.rules.file.keys import keys_of
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.model.rule import Convert, Kind
+from natsproxy.rules.model.rule import Convert, Kind, Rule
 
 PREFIX: Final = "nats_"
 PACKET_LOSS: Final = "packet_loss"
@@ -40,10 +40,8 @@ def kind_of(type_name: str) -> Kind | None:
     return KINDS.get(type_name.removeprefix(PREFIX)) if type_name.startswith(PREFIX) else None
 
 
-def rule_table(
-    name: str, type_name: str, stream: str, toxicity: float, attributes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the rule that a toxic is, as a table.  Raises ConfigError with the reason why it is none."""
+def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes: Mapping[str, Any]) -> Rule:
+    """Return the rule that a toxic is.  Raises ConfigError with the reason why it is none."""
     kind = kind_of(type_name)
     assert kind is not None
     if type_name == PACKET_LOSS:
@@ -60,15 +58,15 @@ def rule_table(
         if not kind.gated:
             raise ConfigError(f"{type_name} has no toxicity below 1: it acts always")
         table["probability"] = max(0.0, toxicity) * table.get("probability", 1)
-    parse_rules([table], KINDS, place=_ToxicPlace())
-    return table
+    (rule,) = parse_rules([table], KINDS, place=_ToxicPlace())
+    return rule
 
 
 def stream_of(name: str, type_name: str, toxicity: float, attributes: Mapping[str, Any]) -> str:
-    """Return the stream of a toxic whose request names none; `rule_table` has the reason against both."""
+    """Return the stream of a toxic whose request names none; `rule_of` has the reason against both."""
     for stream in DIRECTIONS:
         try:
-            rule_table(name, type_name, stream, toxicity, attributes)
+            rule_of(name, type_name, stream, toxicity, attributes)
         except ConfigError:
             continue
         return stream

@@ -30,9 +30,8 @@ from natsproxy.admin.toxiproxy.toxics import Toxics
 from natsproxy.config.option import server
 from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.rule_book import RuleBook
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.file.parser import parse_rules
-from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
 
 _FIELDS: Final[Mapping[str, Read]] = {"name": text, "listen": text, "upstream": text, "enabled": boolean}
@@ -52,10 +51,9 @@ class ToxicProxy:
         self._base = base
         self._seed = base.seed or 0
         self._proxy: Proxy | None = None
-        self._chain = RuleChain(seed=self._seed)
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
-        self.toxics = Toxics(self._seed, self._end, self._install)
+        self.toxics = Toxics(self._seed, self._end, self._book)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the API shows it."""
@@ -90,7 +88,7 @@ class ToxicProxy:
             idle_timeout=0,
             record=None,
         )
-        self._proxy = proxy = Proxy(settings, self._chain, [sock])
+        self._proxy = proxy = Proxy(settings, RuleChain(self.toxics.rules(), seed=self._seed), [sock])
         proxy.put_over_legs(self.toxics.layers)
         self._scope, self._stopped = trio.CancelScope(), trio.Event()
         collection.add(ManagedProxy(self.name, proxy))
@@ -118,11 +116,8 @@ class ToxicProxy:
         if self._proxy is not None and (relay := self._proxy.relays.get(conn)) is not None:
             relay.kill(close_reasons.RULE, why, reset=reset)
 
-    def _install(self, tables: list[dict[str, Any]]) -> None:
-        chain = RuleChain(parse_rules(tables, KINDS), seed=self._seed, previous=self._chain)
-        if self._proxy is not None:
-            self._proxy.swap(chain)
-        self._chain = chain
+    def _book(self) -> RuleBook | None:
+        return None if self._proxy is None else self._proxy.rules
 
 
 class Proxies:

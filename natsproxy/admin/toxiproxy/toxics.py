@@ -32,7 +32,9 @@ from natsproxy.admin.toxiproxy.toxic_leg import Flow, ToxicLeg, Traffic
 from natsproxy.errors import ConfigError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import AnyLeg, LegLost
+from natsproxy.net.rule_book import RuleBook
 from natsproxy.protocol.gojson import fold
+from natsproxy.rules.model.rule import Rule
 
 STREAMS: Final = ("upstream", "downstream")
 _NEW: Final[Mapping[str, Read]] = {
@@ -71,13 +73,13 @@ class Toxic:
             "toxicity": toxicity,
         }
 
-    def rule(self) -> dict[str, Any] | None:
-        """Return it as the table of a rule; None for one that acts on bytes.  Raises ApiError."""
+    def rule(self) -> Rule | None:
+        """Return it as a rule; None for one that acts on bytes.  Raises ApiError."""
         if self.type in STAGES:
             return None
         try:
             stream = self.stream.lower()
-            return nats_toxics.rule_table(self.name, self.type, stream, self.toxicity, self.attributes)
+            return nats_toxics.rule_of(self.name, self.type, stream, self.toxicity, self.attributes)
         except ConfigError as error:
             raise bad_body(str(error)) from None
 
@@ -86,19 +88,19 @@ class Toxics:
     """The toxics of one proxy, in order of creation.
 
     traffic: of both directions, upstream first.  seed: of all chances.  end: ends a connection, by its
-    number, for a toxic.  install: puts rules in force; raises ConfigError for those that cannot be.
+    number, for a toxic.  book: returns the rules of the proxy while it runs.
     """
 
     def __init__(
         self,
         seed: int,
         end: Callable[[int, str, bool], None],
-        install: Callable[[list[dict[str, Any]]], None],
+        book: Callable[[], RuleBook | None],
     ) -> None:
         self.traffic = (Traffic(), Traffic())
         self._seed = seed
         self._end = end
-        self._install = install
+        self._book = book
         self._toxics: dict[str, Toxic] = {}
         self._flows: dict[tuple[int, bool], Flow] = {}  # by connection, and whether they go upstream
 
@@ -160,7 +162,9 @@ class Toxics:
         toxic = self.get(name)
         del self._toxics[name]
         if toxic.type not in STAGES:
-            self._install(self._rules())
+            book = self._book()
+            if book is not None and name in book.entries:  # else it was removed there
+                book.remove(name)
             return
         for _, flow in self._flows_of(toxic):
             with suppress(LegLost):  # its own end says so
@@ -171,21 +175,21 @@ class Toxics:
         for name in list(self._toxics):
             self.remove(name)
 
-    def _put(self, toxic: Toxic) -> None:
-        rule, before = toxic.rule(), self._toxics.get(toxic.name)
-        self._toxics[toxic.name] = toxic
-        if rule is None:
-            return
-        try:
-            self._install(self._rules())
-        except ConfigError as error:
-            del self._toxics[toxic.name]
-            if before is not None:
-                self._toxics[toxic.name] = before
-            raise bad_body(str(error)) from None
-
-    def _rules(self) -> list[dict[str, Any]]:
+    def rules(self) -> list[Rule]:
+        """Return those that are rules."""
         return [rule for toxic in self._toxics.values() if (rule := toxic.rule()) is not None]
+
+    def _put(self, toxic: Toxic) -> None:
+        """Let a toxic be in force, in the place of one of its name.  Raises ApiError."""
+        rule, book = toxic.rule(), self._book()
+        if rule is not None and book is not None:
+            if rule.name in book.entries and rule.name not in self._toxics:
+                raise ApiError(409, "toxic already exists")
+            try:
+                book.put(rule)
+            except ConfigError as error:
+                raise bad_body(str(error)) from None
+        self._toxics[toxic.name] = toxic
 
     # -- connections
 

@@ -168,7 +168,8 @@ def test_rules_outlast_a_disabled_proxy(toxi: Toxi) -> None:
 
     async def act(seen: Seen) -> None:
         assert await seen.after(b"x") == []
-        assert toxi.call("POST", "/reset").status == 204
+        answer = toxi.call("POST", "/reset")
+        assert answer.status == 204, toxi.reports
         assert await seen.after(b"y") == [b"y"]
 
     run(toxi, act)
