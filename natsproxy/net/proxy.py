@@ -57,10 +57,7 @@ class Proxy:
     """
 
     def __init__(
-        self,
-        settings: ProxySettings,
-        chain: Chain | None = None,
-        sockets: Sequence[socket.socket] = (),
+        self, settings: ProxySettings, chain: Chain | None = None, sockets: Sequence[socket.socket] = ()
     ) -> None:
         self.settings = settings
         self._sockets = sockets
