@@ -151,9 +151,7 @@ class FrameLines:
         """Yield what a frame is about, and means."""
         words = [self._subject(found, frame, said)]
         words += [f"queue {shown(frame.queue)}"] if frame.queue else []
-        if frame.op in (Op.SUB, Op.UNSUB):
-            words.append(f"sid {shown(frame.sid)}")
-            words += [f"after {shown(frame.args)}"] if frame.args else []
+        words += self._subscribed(found, frame)
         texts = [("  ".join(filter(None, words)), _PLAIN)]
         request = found.request
         # That the API answered is in the answer itself.
@@ -166,6 +164,21 @@ class FrameLines:
             texts.append((f"reply {self._short(frame.reply)}", _DIM))
         texts = [part for part in texts if part[0]]
         yield from ((f"{'  ' if at else ''}{text}", style) for at, (text, style) in enumerate(texts))
+
+    def _subscribed(self, found: Listed, frame: Frame) -> Iterator[str]:
+        """Yield what the subscription of a frame adds to its subject."""
+        known = found.subscription
+        if frame.op in (Op.SUB, Op.UNSUB):
+            if frame.op == Op.UNSUB and known is not None:
+                yield self._short(known.subject)
+            yield f"sid {shown(frame.sid)}"
+            if frame.args:
+                yield f"after {shown(frame.args)}"
+        elif known is not None and not known.subject.startswith(INBOX):
+            if known.queue:
+                yield f"queue {shown(known.queue)}"
+            elif known.subject != frame.subject:
+                yield f"sub {shown(known.subject)}"
 
     def _subject(self, found: Listed, frame: Frame, said: Meaning | None) -> str:
         """Return the subject, unless the rest of the line says it better."""

@@ -202,3 +202,20 @@ def test_times_of_a_hostile_capture_are_shown(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", scribe.items)
     assert len([line for line in cat(path).splitlines() if "PUB" in line]) == 3
     assert len(cat(path, "--json").splitlines()) == 3
+
+
+def test_deliveries_tell_their_subscription(tmp_path: Path) -> None:
+    """Where it is another subject, or has a queue; an UNSUB tells the subject."""
+    scribe = Scribe()
+    for sid, rest in (b"1", b""), (b"2", b"workers "), (b"3", b""):
+        subject = b"orders.new" if sid == b"3" else b"orders.>"
+        scribe.frame(0, 1, C2S, b"SUB %s %s%s\r\n" % (subject, rest, sid))
+        scribe.frame(0, 1, S2C, b"MSG orders.new %s 0\r\n\r\n" % sid)
+    scribe.frame(0, 1, C2S, b"UNSUB 1 5\r\n")
+    lines = cat(write(tmp_path / "x.ncap", scribe.items), width=100).splitlines()
+    assert [line.split(maxsplit=3)[3] for line in lines if "MSG" in line or "UNSUB" in line] == [
+        "MSG     orders.new  sub orders.>  0B",
+        "MSG     orders.new  queue workers  0B",
+        "MSG     orders.new  0B",
+        "UNSUB   orders.>  sid 1  after 5",
+    ]

@@ -7,6 +7,7 @@ not miss: keep-alives, the proxy's own, and an INFO that repeats the greeting.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
@@ -35,17 +36,26 @@ class Request(NamedTuple):
     wall: int
 
 
+class Subscription(NamedTuple):
+    """The subscription of a sid, as its SUB says."""
+
+    subject: bytes
+    queue: bytes = b""
+
+
 class Listed(NamedTuple):
     """A frame with what is known around it.
 
     client: the name in its connection's CONNECT.  request: the one that it answers.  routine: see above.
-    exchange: the number of the exchange that it belongs to, where exchanges were asked for.
+    subscription: that of the frame's sid.  exchange: the number of the exchange that it belongs to, where
+    exchanges were asked for.
     """
 
     one: CapturedFrame
     client: str
     request: Request | None
     routine: bool
+    subscription: Subscription | None = None
     exchange: int | None = None
 
     @property
@@ -69,6 +79,7 @@ class Listing:
     def __init__(self) -> None:
         self._clients: BoundedDict[Connection, str] = BoundedDict()
         self._greeted: BoundedDict[Connection, None] = BoundedDict()
+        self._subscriptions: BoundedDict[tuple[Connection, bytes], Subscription] = BoundedDict()
         self._requests: BoundedDict[tuple[bytes, bytes], Request] = BoundedDict()
 
     def see(self, ref: BlockRef, item: Item) -> Iterator[Listed | Event]:
@@ -87,15 +98,16 @@ class Listing:
             self._greeted.pop(key, None)
 
     def _begin_late(self, key: Connection, item: Preamble) -> None:
-        """Note the client of a connection that was open before."""
+        """Note the client of a connection that was open before, and its subscriptions."""
         self._greeted[key] = None
-        raw = item.info.get("connect")
-        if isinstance(raw, bytes):
-            try:
-                for frame in parse_frames(raw, C2S):
-                    self._name(key, frame)
-            except ProtocolError:  # a hostile capture: it has no name
-                return
+        connect, subs = item.info.get("connect"), item.info.get("subs")
+        with suppress(ProtocolError):  # a hostile capture: it has no name
+            for frame in parse_frames(connect, C2S) if isinstance(connect, bytes) else ():
+                self._clients[key] = client_name(frame.args)
+        for row in subs if isinstance(subs, list) else ():
+            match row:
+                case [bytes(sid), bytes(subject), bytes(queue), *_]:
+                    self._subscriptions[key, sid] = Subscription(subject, queue)
 
     def _listed(self, one: CapturedFrame) -> Listed:
         frame = one.head
@@ -103,9 +115,15 @@ class Listing:
         if frame is None:
             return Listed(one, self._clients.get(key, ""), None, False)
         if frame.op == Op.CONNECT:
-            self._name(key, frame)
+            self._clients[key] = client_name(frame.args)
+        if frame.op == Op.SUB and len(frame.subject) < _LONGEST:
+            self._subscriptions[key, frame.sid] = Subscription(frame.subject, frame.queue)
         return Listed(
-            one, self._clients.get(key, ""), self._request(one, frame), self._is_routine(key, one, frame)
+            one,
+            self._clients.get(key, ""),
+            self._request(one, frame),
+            self._is_routine(key, one, frame),
+            self._subscriptions.get((key, frame.sid)) if frame.sid else None,
         )
 
     def _request(self, one: CapturedFrame, frame: Frame) -> Request | None:
@@ -119,9 +137,6 @@ class Listing:
             if one.direction == C2S or key not in self._requests:  # else the delivery of that very request
                 self._requests[key] = Request(frame.subject, one.wall)
         return answered
-
-    def _name(self, key: Connection, frame: Frame) -> None:
-        self._clients[key] = client_name(frame.args)
 
     def _is_routine(self, key: Connection, one: CapturedFrame, frame: Frame) -> bool:
         if frame.op != Op.INFO:

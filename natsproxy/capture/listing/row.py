@@ -53,6 +53,8 @@ def row(listed: Listed) -> dict[str, Any]:
     found |= _fields(frame)
     if one.frame is not None and (frame.size or frame.op in _MESSAGES):
         found |= _payload(frame.body)
+    if listed.subscription is not None and frame.op != Op.SUB:
+        found["subscription"] = {k: shown(v) for k, v in listed.subscription._asdict().items() if v}
     if listed.request is not None:
         asked = listed.request
         found["request"] = {"subject": shown(asked.subject), "after_ns": one.wall - asked.wall}

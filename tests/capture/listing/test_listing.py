@@ -19,6 +19,7 @@ from tests.kit.captures import MONO, WALL, Scribe, write
 
 CONNECT = b'CONNECT {"name":"%s","verbose":false}\r\n'
 INFO = b'INFO {"server_id":"S","version":"2.15.1"} \r\n'
+SUBS = [[b"1", b"i.*", b"", 0, 0], [b"2"], 7, [b"1", 2, 3]]
 HEADED = b"HPUB %s 36 38\r\nNATS/1.0\r\nX-Kind: new\r\nX-Kind: 2\r\n\r\nhi\r\n"
 
 
@@ -26,7 +27,7 @@ HEADED = b"HPUB %s 36 38\r\nNATS/1.0\r\nX-Kind: new\r\nX-Kind: 2\r\n\r\nhi\r\n"
 def items() -> list[Item]:
     """Two clients, one of them connected before; requests and their answers."""
     scribe = Scribe()
-    scribe.items.append(Preamble(1, MONO, {"connect": CONNECT % b"shop", "open": {"client": "h:1"}}))
+    scribe.items.append(Preamble(1, MONO, {"connect": CONNECT % b"shop", "subs": SUBS}))
     scribe.frame(0, 2, S2C, INFO)
     scribe.frame(1, 2, C2S, CONNECT % b"pricing")
     scribe.frame(2, 2, C2S, b"PING\r\n")
@@ -73,6 +74,7 @@ def test_an_answer_knows_its_request(tmp_path: Path, items: list[Item]) -> None:
     assert answers["i.1"]["request"] == {"subject": "orders.new", "after_ns": 1}
     assert answers["i.1"]["meaning"]["text"] == "stored S #7"
     assert set(answers) == {"i.1", "i.2"}
+    assert answers["i.1"]["subscription"] == {"subject": "i.*"}
 
 
 def test_headers_are_a_map(tmp_path: Path) -> None:
