@@ -219,3 +219,34 @@ def test_deliveries_tell_their_subscription(tmp_path: Path) -> None:
         "MSG     orders.new  0B",
         "UNSUB   orders.>  sid 1  after 5",
     ]
+
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+
+
+def test_a_conversation_with_a_real_server() -> None:
+    """A client of JetStream, as nats-server answered it."""
+    found = cat(RECORDINGS / "jetstream-v1.1.ncap", width=110)
+    for text in (
+        "→ PUB     STREAM.CREATE DEMO",
+        "← MSG     answer to STREAM.CREATE DEMO after ",
+        "← MSG     stored DEMO #3  answer to demo.item after ",
+        "← MSG     error 10014: consumer not found  answer to CONSUMER.INFO DEMO/reader",
+        "→ PUB     CONSUMER.MSG.NEXT DEMO/reader batch=3 expires=5s no_wait",
+        "← MSG     demo.item  DEMO/reader #1, 2 pending",
+        "→ PUB     nak DEMO/reader #1",
+        "← MSG     demo.item  DEMO/reader #1 (2nd delivery)",
+        "→ PUB     ack DEMO/reader #1 (2nd delivery)",
+    ):
+        assert text in found
+    assert found.count("INFO    nats-server") == 1
+    whole = cat(RECORDINGS / "jetstream-v1.1.ncap", "--role", "nak", "--exchange", width=110).splitlines()[1:]
+    assert [line.partition("(2) ")[2].partition("  reply")[0].partition(" after")[0] for line in whole] == [
+        "→ PUB     demo.item",
+        "← MSG     stored DEMO #1  answer to demo.item",
+        "← MSG     demo.item  DEMO/reader #1, 2 pending  6B  item 0",
+        "→ PUB     nak DEMO/reader #1",
+        "← MSG     demo.item  DEMO/reader #1 (2nd delivery)  6B  item 0",
+        "→ PUB     ack DEMO/reader #1 (2nd delivery)",
+        "← MSG     answer to ack DEMO/reader #1 (2nd delivery)",
+    ]
