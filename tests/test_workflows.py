@@ -84,11 +84,14 @@ def test_the_test_of_a_wheel_passes_here() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(shutil.which("zizmor") is None, reason="zizmor is not installed: pip install zizmor")
+ZIZMOR = shutil.which("zizmor", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(ZIZMOR is None, reason="zizmor is not installed: pip install zizmor")
 @pytest.mark.parametrize("path", [RELEASE, RECIPE], ids=lambda path: path.name)
 def test_zizmor_finds_nothing(path: Path) -> None:
     done = subprocess.run(
-        ["zizmor", "--offline", str(path)],
+        [ZIZMOR or "", "--offline", str(path)],
         capture_output=True,
         text=True,
         check=False,
