@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from natsproxy.addresses import split_host_port
 from natsproxy.events import Closed
@@ -82,6 +83,25 @@ class ConnectionFacts:
     stop: int = 0
     cause: str = ""
     reason: str = ""
+
+
+ORDERS: Final[dict[str, Callable[[ConnectionFacts], Any]]] = {
+    "cid": lambda one: one.conn,
+    "start": lambda one: one.start,
+    "subs": lambda one: -one.subscriptions,
+    "pending": lambda one: -one.pending_bytes,
+    "msgs_to": lambda one: -one.out_msgs,
+    "msgs_from": lambda one: -one.in_msgs,
+    "bytes_to": lambda one: -one.out_bytes,
+    "bytes_from": lambda one: -one.in_bytes,
+    "last": lambda one: -one.last_activity,
+    "idle": lambda one: one.last_activity,
+    "uptime": lambda one: -one.start,
+    "stop": lambda one: -one.stop,
+    "reason": lambda one: one.reason,
+    "rtt": lambda one: -one.rtt,
+}
+"""The orders, by their names in nats-server."""
 
 
 def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:

@@ -7,6 +7,9 @@ from functools import cached_property
 
 from natsproxy.admin.firing_log import FiringLog
 from natsproxy.admin.live_frames import LiveFrames
+from natsproxy.admin.statistics import Statistics
+from natsproxy.events import Notice
+from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 
 
@@ -26,3 +29,12 @@ class ManagedProxy:
     def live_frames(self) -> LiveFrames:
         """Frames as they go, for those who look on."""
         return LiveFrames(self.proxy)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """The statistics, from the first time that somebody asks."""
+        return Statistics(self.proxy, self.report)
+
+    def report(self, text: str) -> None:
+        """Make a sentence about a bug in an API an event of the proxy, which goes on."""
+        self.proxy.emit(Notice(now_ns(), None, "error", text))

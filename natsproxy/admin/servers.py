@@ -11,10 +11,7 @@ from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.monitor.app import monitor_app
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.statistics import Statistics
 from natsproxy.config.settings import AdminSettings
-from natsproxy.events import Notice
-from natsproxy.net.clock import now_ns
 
 
 def http_servers(
@@ -25,15 +22,11 @@ def http_servers(
     config: the settings of the process, as `natsproxy config --json` shows them.
     A bug in an answer is an event of the proxy, which goes on.
     """
-
-    def report(text: str) -> None:
-        managed.proxy.emit(Notice(now_ns(), None, "error", text))
-
     if settings.monitor is not None:
-        monitored = MonitoredServer(managed, Statistics(managed.proxy, report))
-        monitored.http = HttpServer(monitor_app(monitored), settings.monitor, report)
+        monitored = MonitoredServer(managed, managed.statistics)
+        monitored.http = HttpServer(monitor_app(monitored), settings.monitor, managed.report)
         yield "monitor", monitored.http
     if settings.admin is not None:
         api = admin_app({managed.name: managed}, config, settings.captures)
         app = Guard(api, settings.admin, settings.token, settings.hosts, OPEN_PATHS)
-        yield "admin", HttpServer(app, settings.admin, report)
+        yield "admin", HttpServer(app, settings.admin, managed.report)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from natsproxy.admin.api import captures, connections, firings, frames, proxies, rules
+from natsproxy.admin.api import captures, connections, firings, frames, proxies, rules, traffic
 from natsproxy.admin.api.openapi import document, starlette_path
 from natsproxy.admin.api.operation import Ask, Operation, perform, refused
 from natsproxy.admin.api.schema import Schema, any_object
@@ -28,6 +28,7 @@ SHAPES: Final[Mapping[str, Schema]] = {
     **firings.SHAPES,
     **frames.SHAPES,
     **captures.SHAPES,
+    **traffic.SHAPES,
 }
 
 
@@ -42,6 +43,7 @@ def operations_of(
         *firings.OPERATIONS,
         *frames.OPERATIONS,
         *captures.operations(folder),
+        *traffic.OPERATIONS,
     )
 
     async def described(_: Ask) -> Response:
@@ -65,7 +67,7 @@ def admin_app(
     folder: for captures that are begun by the API, None for none.
     """
     for one in managed.values():
-        _ = one.firings  # so that counts begin with the proxy
+        _ = one.firings, one.statistics  # so that counts begin with the proxy
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations_of(managed, config or {}, folder):
         by_path.setdefault(operation.path, {})[operation.method] = operation

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from natsproxy.admin.connection_facts import ConnectionFacts, facts_of
+from natsproxy.admin.connection_facts import ORDERS, ConnectionFacts, facts_of
 from natsproxy.admin.monitor.go_values import (
     BadParameter,
     boolean,
@@ -32,24 +32,6 @@ DEFAULT_LIMIT: Final = 1024
 _OPEN, _CLOSED, _ALL = "open", "closed", "all"
 _STATES: Final = {"": _OPEN, "open": _OPEN, "closed": _CLOSED, "any": _ALL, "all": _ALL}
 _AT_ONCE: Final = 50  # connections of one piece of an answer
-
-ORDERS: Final[dict[str, Callable[[ConnectionFacts], Any]]] = {
-    "cid": lambda one: one.conn,
-    "start": lambda one: one.start,
-    "subs": lambda one: -one.subscriptions,
-    "pending": lambda one: -one.pending_bytes,
-    "msgs_to": lambda one: -one.out_msgs,
-    "msgs_from": lambda one: -one.in_msgs,
-    "bytes_to": lambda one: -one.out_bytes,
-    "bytes_from": lambda one: -one.in_bytes,
-    "last": lambda one: -one.last_activity,
-    "idle": lambda one: one.last_activity,
-    "uptime": lambda one: -one.start,
-    "stop": lambda one: -one.stop,
-    "reason": lambda one: one.reason,
-    "rtt": lambda one: -one.rtt,
-}
-"""The orders, by the name of the parameter `sort`."""
 
 
 @dataclass(frozen=True, slots=True)
