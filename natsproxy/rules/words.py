@@ -1,0 +1,100 @@
+"""The words of rules with their texts: kinds, selectors, gates, roles, from the tables that the parser reads.
+
+A word is a kind, a key of selectors or gates, a role, or a setting of a kind; `WORDS` finds it by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from natsproxy.rules.file.keys import GATE, IDENTITY, SELECTOR, keys_of
+from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.model.roles import ROLES, Role
+from natsproxy.rules.model.rule import REQUIRED, Kind, Setting
+from natsproxy.rules.model.selector import Peer
+from natsproxy.wire.ops import OPS, Op, op_mask
+
+Facts = Mapping[str, Any]
+"""A word: its name, its sort and its text; perhaps its settings or values, and an example."""
+
+
+def _setting(setting: Setting) -> Facts:
+    needed = {"required": True} if setting.default is REQUIRED else {}
+    return {"name": setting.name, "text": setting.text, **needed}
+
+
+def _kind(kind: Kind) -> Facts:
+    own = {setting.name for setting in kind.settings}
+    return {
+        "name": kind.name,
+        "sort": "kind",
+        "text": kind.text,
+        "settings": list(map(_setting, kind.settings)),
+        "also": [setting.name for setting in keys_of(kind) if setting.name not in own],
+        "example": kind.example.strip(),
+    }
+
+
+def _key(setting: Setting, sort: str) -> Facts:
+    values = _VALUES.get(setting.name, ())
+    more = {"values": list(values)} if values else {}
+    example = {"example": setting.example} if setting.example else {}
+    return {**_setting(setting), "sort": sort, **more, **example}
+
+
+def _role(role: Role) -> Facts:
+    ops = "/".join(op.label for op in Op if role.ops & op_mask(op))
+    about = [pattern.decode() for pattern in role.requests or role.patterns or ()]
+    where = f"{'of answers to' if role.requests else 'on'} {', '.join(about)}" if about else "on any subject"
+    return {
+        "name": role.name,
+        "sort": "role",
+        "text": f"{role.text}: {role.direction.label} {ops}, {where}",
+        "example": f'role = "{role.name}"',
+    }
+
+
+def _ways(op: Op) -> str:
+    return " and ".join(
+        label for label, sent in (("c2s", OPS[op].from_client), ("s2c", OPS[op].from_server)) if sent
+    )
+
+
+_VALUES: Final[dict[str, Iterable[dict[str, str]]]] = {
+    "kind": [{"name": kind.name, "text": kind.text} for kind in KINDS.values()],
+    "role": [{"name": role.name, "text": role.text} for role in ROLES.values()],
+    "op": [{"name": op.label, "text": _ways(op)} for op in Op],
+    "client": [{"name": name, "text": ""} for name in Peer._fields],
+}
+"""The words that a key takes."""
+SECTIONS: Final[dict[str, list[Facts]]] = {
+    "kinds": [_kind(kind) for kind in KINDS.values()],
+    "selectors": [_key(setting, "selector") for setting in SELECTOR],
+    "gates": [_key(setting, "gate") for setting in GATE],
+    "roles": [_role(role) for role in ROLES.values()],
+    "identity": [_key(setting, "identity") for setting in IDENTITY],
+}
+
+
+def _own_settings() -> dict[str, Facts]:
+    """Return the settings that only some kinds have."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for kind in KINDS.values():
+        for setting in kind.settings:
+            found.setdefault(setting.name, {}).setdefault(setting.text, []).append(kind.name)
+    return {
+        name: {
+            "name": name,
+            "sort": "setting",
+            "text": "; ".join(f"of {', '.join(kinds)}: {text}" for text, kinds in meanings.items()),
+        }
+        for name, meanings in found.items()
+    }
+
+
+WORDS: Final[dict[str, Facts]] = {
+    **_own_settings(),
+    **{facts["name"]: facts for section in reversed(SECTIONS.values()) for facts in section},
+}
+"""Each word; a kind comes before a key of the same name."""
