@@ -9,36 +9,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 import trio
 
 from natsproxy.admin.turn import sliced
 from natsproxy.capture.filter.recording_filter import Selection
-from natsproxy.capture.format.records import Close, Flags, Frames, Open
-from natsproxy.capture.read.segment import decode_items
-from natsproxy.errors import ProtocolError
+from natsproxy.capture.format.blocks import Block, Kind, Summary
+from natsproxy.capture.format.records import Close, Open
+from natsproxy.capture.listing.listing import Event, Listed, Listing
+from natsproxy.capture.read.segment import BlockRef, Segment, decode_items
+from natsproxy.errors import CaptureError
+from natsproxy.net.clock import BlockClocks
 from natsproxy.net.live_blocks import LiveBlocks, Look
 from natsproxy.net.proxy import Proxy
-from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import Direction
-from natsproxy.wire.parse import frames as parse_frames
-from natsproxy.wire.parse import head
 
 TICK: Final = 0.2
 """Seconds between two looks."""
 MOST: Final = 400
 """Frames that are decoded in one look."""
 _KEPT: Final = 10  # looks that wait for viewers
-
-
-class SeenFrame(NamedTuple):
-    """A frame with the record that it stands in.  at: its place in the record."""
-
-    record: Frames
-    frame: Frame
-    at: int
+_SEGMENT: Final = Segment("the traffic", b"", b"", 0, 0, 0, None, None, "", {})
+_BLOCK: Final = Block(0, Kind.RECORDS, 0, 0, 0, 0)
 
 
 class Sample(NamedTuple):
@@ -49,8 +42,8 @@ class Sample(NamedTuple):
     number: int
     frames: int
     bytes: int
-    seen: list[SeenFrame]
-    changes: list[Open | Close]
+    seen: list[Listed]
+    changes: list[Event]
 
 
 class Viewer:
@@ -69,6 +62,8 @@ class LiveFrames:
         self._viewers: list[Viewer] = []
         self._samples: deque[Sample] = deque([Sample(0, 0, 0, [], [])], maxlen=_KEPT)
         self._subjects: tuple[bytes, ...] | None = None  # what is taken now
+        self._listing = Listing()
+        self._clocks = BlockClocks()
         self._next = 0.0
         self._turn = trio.Lock()
         self._change = trio.Lock()
@@ -91,6 +86,7 @@ class LiveFrames:
         async with self._change:
             if not self._viewers:
                 self._subjects = None
+                self._listing = Listing()
                 await self._proxy.look_on(None)
                 return
             wanted = [viewer.subjects for viewer in self._viewers]
@@ -120,42 +116,32 @@ class LiveFrames:
     async def _look(self) -> None:
         look = self._proxy.look()
         self._next = trio.current_time() + TICK
-        seen: list[SeenFrame] = []
-        changes: list[Open | Close] = []
-        async with aclosing(sliced(_decoded(look))) as items:
-            async for item in items:
-                if isinstance(item, SeenFrame):
-                    seen.append(item)
+        seen: list[Listed] = []
+        changes: list[Event] = []
+        async with aclosing(sliced(self._decoded(look))) as found:
+            async for one in found:
+                if isinstance(one, Listed):
+                    seen.append(one if one.client else one._replace(client=self._name(one.one.conn)))
                     if len(seen) == MOST:
                         break
-                else:
-                    changes.append(item)
+                elif isinstance(one.item, Open | Close):
+                    changes.append(one)
         last = self._samples[-1]
         frames, size = last.frames + look.frames, last.bytes + look.bytes
         self._samples.append(Sample(last.number + 1, frames, size, seen, changes))
 
+    def _decoded(self, look: Look) -> Iterator[Listed | Event]:
+        """Yield the frames of a look's sample, and what came between them."""
+        if look.block is None:
+            return
+        mono, wall = self._clocks.read()
+        wall0 = look.mono0 + wall - mono
+        ref = BlockRef(_SEGMENT, _BLOCK, Summary(look.mono0, wall0, 0, 0, 0, 0, 0, 0, None, None))
+        for item in decode_items(b"".join(look.block.buffers), look.mono0):
+            with suppress(CaptureError):  # a redacted frame may hold anything
+                yield from self._listing.see(ref, item)
 
-def _decoded(look: Look) -> Iterator[SeenFrame | Open | Close]:
-    """Yield the frames of a look's sample, and the connections that came and went."""
-    if look.block is None:
-        return
-    body = b"".join(look.block.buffers)
-    for item in decode_items(body, look.mono0):
-        if isinstance(item, Open | Close):
-            yield item
-        elif isinstance(item, Frames):
-            for at, frame in enumerate(_frames_of(item)):
-                yield SeenFrame(item, frame, at)
-
-
-def _frames_of(item: Frames) -> Iterator[Frame]:
-    data = bytes(item.data)
-    if item.flags & ~Flags.REDACTED:  # cut, truncated or without its payload: the control line is whole
-        begin = head(data, Direction(item.direction))
-        if begin is not None:
-            yield begin
-        return
-    try:
-        yield from parse_frames(data, item.direction)
-    except ProtocolError:  # a redacted frame may hold anything
-        return
+    def _name(self, conn: int) -> str:
+        """Return the name of a client that came before anybody looked."""
+        relay = self._proxy.relays.get(conn)
+        return relay.session.connect.name if relay is not None else ""

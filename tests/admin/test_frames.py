@@ -72,8 +72,9 @@ async def test_frames_are_shown_as_they_go(
         shown = {(one["direction"], one["op"]): one for one in await view.frames(5)}
         assert {op for _, op in shown} == {"SUB", "HPUB", "HMSG", "PING", "PONG"}
         sent = shown["c2s", "HPUB"]
-        assert (sent["subject"], sent["reply"], sent["client"], sent["passed"]) == ("a.b", "r.s", "app", True)
-        assert (sent["headers"], sent["payload"], sent["size"]) == ([["X-One", "ä x"]], "hi", 2)
+        assert (sent["subject"], sent["reply"], sent["client"]) == ("a.b", "r.s", "app")
+        assert sent["out"] is not None
+        assert (sent["headers"], sent["payload"], sent["size"]) == ({"X-One": "ä x"}, "hi", 27)
         assert shown["c2s", "SUB"]["queue"] == "q"
         assert view.total == 5
 
@@ -82,20 +83,46 @@ async def test_filters_and_payloads(nats_server: NatsServer) -> None:
     async with running(nats_server) as api, client_of(api, "app") as client, client_of(api, "other") as other:
         async with (
             viewing(api, "subject=a.*&op=PUB,HPUB&payload=5") as by_subject,
-            viewing(api, "name=oth*&direction=c2s") as by_name,
+            viewing(api, "client=oth*&direction=c2s") as by_name,
             viewing(api, "conn=1&op=ping") as by_conn,
         ):
             await client.send(b"PUB a.1 7\r\nabcd\xc3\xa4z\r\nPUB b 1\r\nx\r\nPUB a.2 2\r\n\xff\x00\r\n")
             await client.ping()
             await other.ping()
             first, second = await by_subject.frames(2)
-            assert (first["payload"], first["encoding"], first["whole"]) == ("abcd", "utf-8", False)
-            assert (second["payload"], second["encoding"], second["whole"]) == ("/wA=", "base64", True)
+            assert (first["payload"], first["payload_cut"]) == ("abcd", True)
+            assert second["payload_hex"] == "ff00"
+            assert "payload_cut" not in second
             (one,) = await by_name.frames(1)
             assert (one["client"], one["op"]) == ("other", "PING")
             assert [one["conn"] for one in await by_conn.frames(1)] == [1]
-        for query in ("subject=a..b", "op=NOPE", "limit=0", "payload=99999999", "subjct=x"):
+        for query in ("subject=a..b", "op=NOPE", "limit=0", "payload=99999999", "subjct=x", "role=nobody"):
             assert (await api.ask("GET", f"frames/stream?{query}")).status == 400
+
+
+async def test_roles_answers_and_exchanges(nats_server: NatsServer) -> None:
+    async with (
+        running(nats_server) as api,
+        client_of(api, "app") as client,
+        viewing(api, "role=pull") as pulls,
+        viewing(api, "header=x-trace:t*&exchange=true") as traced,
+        viewing(api, "op=MSG") as answers,
+    ):
+        pull = b"$JS.API.CONSUMER.MSG.NEXT.S.C"
+        await client.send(b"SUB r.* 1\r\nSUB svc 2\r\nPUB %b r.0 1\r\n1\r\n" % pull)
+        await client.ping()
+        await client.send(b"HPUB svc r.1 27 29\r\nNATS/1.0\r\nX-Trace: t1\r\n\r\n\r\nhi\r\n")
+        await client.ping()
+        await client.send(b"PUB r.1 2\r\nok\r\n")
+        await client.ping()
+        (one,) = await pulls.frames(1)
+        assert (one["meaning"]["kind"], one["meaning"]["stream"]) == ("pull", "S")
+        (answer,) = [one for one in await answers.frames(1) if one["subject"] == "r.1"]
+        assert answer["request"]["subject"] == "svc"
+        assert answer["request"]["after_ns"] >= 0
+        exchange = await traced.frames(4)
+        assert [one["op"] for one in exchange] == ["HPUB", "HMSG", "PUB", "MSG"]
+        assert len({one["exchange"] for one in exchange}) == 1
 
 
 async def test_totals_are_exact_where_frames_are_a_sample(nats_server: NatsServer) -> None:

@@ -23,10 +23,11 @@ def json_line(listed: Listed) -> str:
     return json.dumps(row(listed))
 
 
-def row(listed: Listed) -> dict[str, Any]:
+def row(listed: Listed, most: int | None = None) -> dict[str, Any]:
     """Return a frame as an object of JSON.
 
-    A payload that is not UTF-8 is given as hex; a payload that was not recorded whole is left out.
+    A payload that is not UTF-8 is given as hex; a payload that was not recorded whole is left out.  Of one
+    with more than `most` bytes only so many are given, and `payload_cut` is true.
     `recorder`, `t_ns`, `conn`, `direction`, `in` and `out` are as the columns of `capture/columns/table.py`,
     so that lines join with rows of tables; `time` is `t_ns` for people.
     """
@@ -52,7 +53,7 @@ def row(listed: Listed) -> dict[str, Any]:
         return found
     found |= _fields(frame)
     if one.frame is not None and (frame.size or frame.op in _MESSAGES):
-        found |= _payload(frame.body)
+        found |= _payload(frame.body) if most is None else _beginning(frame.body, most)
     if listed.subscription is not None and frame.op != Op.SUB:
         found["subscription"] = {k: shown(v) for k, v in listed.subscription._asdict().items() if v}
     if listed.request is not None:
@@ -60,7 +61,7 @@ def row(listed: Listed) -> dict[str, Any]:
         found["request"] = {"subject": shown(asked.subject), "after_ns": one.wall - asked.wall}
     said = listed.meaning
     if said is not None:
-        found["meaning"] = said.row
+        found["meaning"] = said.row | ({"bad": True} if said.bad else {})
     return found
 
 
@@ -97,6 +98,18 @@ def _payload(body: bytes) -> dict[str, str]:
         return {"payload": body.decode()}
     except UnicodeDecodeError:
         return {"payload_hex": body.hex()}
+
+
+def _beginning(body: bytes, most: int) -> dict[str, Any]:
+    if len(body) <= most:
+        return _payload(body)
+    begin = body[:most]
+    try:
+        return {"payload": begin.decode(), "payload_cut": True}
+    except UnicodeDecodeError as error:
+        if error.start >= most - 3 and error.reason == "unexpected end of data":  # it is cut inside a letter
+            return {"payload": begin[: error.start].decode(), "payload_cut": True}
+        return {"payload_hex": begin.hex(), "payload_cut": True}
 
 
 def iso(wall: int) -> str:
