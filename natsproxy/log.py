@@ -49,6 +49,7 @@ class LogFile:
     """The file that lines go to: standard error, or a path that `reopen` opens anew after log rotation.
 
     terminal: standard error is a terminal.  json: lines are JSON.  queue: bytes of lines that may wait.
+    lost: the lines that nobody took.
     A context manager: at its end the last lines are written, unless nobody takes them for two seconds.
     """
 
@@ -60,7 +61,7 @@ class LogFile:
         self._fd = self._open()
         self._waiting: deque[bytes | int] = deque()  # lines, or the file that the next ones go to
         self._changed = threading.Condition()
-        self._lost = 0
+        self.lost = self._told = 0
         self._closing = False
         # A daemon: a reader that takes nothing must not keep the process alive.
         self._thread = threading.Thread(target=self._write_out, name="log", daemon=True)
@@ -95,7 +96,7 @@ class LogFile:
         raw = text.encode("utf-8", "replace")
         with self._changed:
             if len(raw) > self._room:
-                self._lost += 1
+                self.lost += 1
                 return len(text)
             self._room -= len(raw)
         self._put(raw)
@@ -121,7 +122,7 @@ class LogFile:
             written = self._write(item)
             with self._changed:
                 self._room += len(item)
-                self._lost += not written
+                self.lost += not written
         self._report_lost()
         os.close(self._fd)
 
@@ -134,10 +135,9 @@ class LogFile:
 
     def _report_lost(self) -> None:
         with self._changed:
-            lost, self._lost = self._lost, 0
-        if lost and not self._write(self._lost_line(lost)):
-            with self._changed:
-                self._lost += lost
+            lost = self.lost - self._told
+        if lost and self._write(self._lost_line(lost)):
+            self._told += lost
 
     def _lost_line(self, lost: int) -> bytes:
         facts = {"event": "log lines lost: nobody took them", "lines": lost, "level": "error"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import MutableMapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -23,9 +24,15 @@ class HttpLost(Exception):
 
 
 class Exchange:
-    """A request and its answer.  most_body: bytes of the request's body.  left: the client has gone."""
+    """A request and its answer.  most_body: bytes of the request's body.  left: the client has gone.
 
-    def __init__(self, connection: h11.Connection, stream: Stream, most_body: int) -> None:
+    answers: counts them by status.
+    """
+
+    def __init__(
+        self, connection: h11.Connection, stream: Stream, most_body: int, answers: Counter[int]
+    ) -> None:
+        self._answers = answers
         self._connection = connection
         self._stream = stream
         self._room = most_body
@@ -119,6 +126,7 @@ class Exchange:
         if self.left:
             raise HttpLost("the client has gone")
         if message["type"] == "http.response.start":
+            self._answers[message["status"]] += 1
             await self._write(self._connection.send(_head(message["status"], message["headers"])))
             return
         body = message.get("body", b"")
@@ -142,6 +150,7 @@ class Exchange:
         """Answer with a status and a line of text, where no answer has begun."""
         if self._connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise HttpLost(text)
+        self._answers[status] += 1
         body = f"{text}\n".encode()
         headers = [
             ("Content-Type", "text/plain; charset=utf-8"),

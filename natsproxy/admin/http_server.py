@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,7 +42,7 @@ class HttpServer:
     """Serves an application on one address.
 
     report: takes a sentence about a bug in the application.  most_body: bytes of a request's body.
-    address: where it listens, once `serve` has started.
+    address: where it listens, once `serve` has started.  answers: their number by status.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class HttpServer:
         self._room = most_connections
         self._context = _context(listener)
         self.address: Address | Path = listener.address
+        self.answers: Counter[int] = Counter()
 
     @property
     def url(self) -> str:
@@ -132,7 +134,7 @@ class HttpServer:
     async def _connection(self, stream: Stream) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
         while True:
-            exchange = Exchange(connection, stream, self._most_body)
+            exchange = Exchange(connection, stream, self._most_body, self.answers)
             try:
                 with trio.fail_after(_IDLE):
                     request = await exchange.head()

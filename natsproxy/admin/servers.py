@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import trio
 
 from natsproxy.admin.api.app import OPEN_PATHS, admin_app
 from natsproxy.admin.guard import Guard
-from natsproxy.admin.http_server import HttpServer
+from natsproxy.admin.http_server import App, HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.monitor.app import monitor_app
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.config.settings import AdminSettings
+from natsproxy.admin.statistics import Statistics
+from natsproxy.config.settings import AdminSettings, HttpListener
 
 
 def http_servers(
-    settings: AdminSettings, managed: ManagedProxy, config: Mapping[str, Any] | None = None
-) -> Iterator[tuple[str, HttpServer]]:
-    """Yield the servers with their titles for the log.  Raises ConfigError for TLS that cannot be used.
+    settings: AdminSettings,
+    managed: ManagedProxy,
+    config: Mapping[str, Any] | None = None,
+    lost_lines: Callable[[], int] = lambda: 0,
+) -> dict[str, HttpServer]:
+    """Return the servers by their titles for the log.  Raises ConfigError for TLS that cannot be used.
 
-    config: the settings of the process, as `natsproxy config --json` shows them.
+    config: the settings of the process, as `natsproxy config --json` shows them.  lost_lines: returns the
+    number of lines of the log that nobody took.
     A bug in an answer is an event of the proxy, which goes on.
     """
+    servers: dict[str, HttpServer] = {}
     if settings.monitor is not None:
-        monitored = MonitoredServer(managed, managed.statistics)
-        monitored.http = HttpServer(monitor_app(monitored), settings.monitor, managed.report)
-        yield "monitor", monitored.http
+        app = monitor_app(MonitoredServer(managed, managed.statistics, servers, lost_lines))
+        servers["monitor"] = MonitorServer(app, settings.monitor, managed.report, managed.statistics)
     if settings.admin is not None:
         api = admin_app({managed.name: managed}, config, settings.captures)
-        app = Guard(api, settings.admin, settings.token, settings.hosts, OPEN_PATHS)
-        yield "admin", HttpServer(app, settings.admin, managed.report)
+        guard = Guard(api, settings.admin, settings.token, settings.hosts, OPEN_PATHS)
+        servers["admin"] = HttpServer(guard, settings.admin, managed.report)
+    return servers
+
+
+class MonitorServer(HttpServer):
+    """The server of the monitoring port; it measures the loop, too."""
+
+    def __init__(
+        self, app: App, listener: HttpListener, report: Callable[[str], None], statistics: Statistics
+    ) -> None:
+        super().__init__(app, listener, report)
+        self._statistics = statistics
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen and answer until cancelled.  Raises ConfigError for an address that cannot be used."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._statistics.watch_loop)
+            await super().serve(task_status=task_status)

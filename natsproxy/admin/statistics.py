@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
+import trio
+
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.durations import Durations
 from natsproxy.admin.turn import sliced
@@ -19,9 +21,12 @@ from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Firing, Gap, Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
+from natsproxy.session import close_reasons
 from natsproxy.session.traffic import Traffic
+from natsproxy.units import SECOND
 
 _KEPT: Final = 10_000  # connections that have ended: nats-server's default
+_LOOK: Final = 0.1  # seconds
 _MOST_FIRINGS: Final = 1_000  # pairs of a rule and an action, for rules may come and go
 _OTHERS: Final = ("(others)", "")
 
@@ -31,6 +36,7 @@ class Statistics:
 
     started: the time of the start on the wall clock (ns).  causes: ended connections by the cause.  firings:
     by rule and action.  delays: that rules added to frames.  gaps: of captures.  gap_frames: missing in them.
+    steps: those of `Connections.observe`.  lateness: of a task that is due every 100 ms.
     closed: the last connections that have ended, oldest first.  report: takes a sentence about a bug here.
     """
 
@@ -38,13 +44,16 @@ class Statistics:
         self.proxy = proxy
         self._report = report
         self.started = time.time_ns()
-        self.causes: Counter[str] = Counter()
+        self.causes: Counter[str] = Counter(dict.fromkeys(close_reasons.ALL, 0))
         self.firings: Counter[tuple[str, str]] = Counter()
         self.delays = Durations()
         self.gaps = self.gap_frames = 0
         self.closed: deque[ConnectionFacts] = deque(maxlen=_KEPT)
         self._ended = Traffic()
+        self.steps = Durations()
+        self.lateness = Durations()
         proxy.subscribe(self._take)
+        proxy.connections.observe = self.steps.observe
 
     def _take(self, event: Event) -> None:
         try:
@@ -74,6 +83,13 @@ class Statistics:
     def epoch() -> int:
         """Return the time on the wall clock (ns since 1970) at which the proxy's clock began."""
         return time.time_ns() - now_ns()
+
+    async def watch_loop(self) -> None:
+        """Measure how late the loop gets to a task whose time has come, until cancelled."""
+        while True:
+            due = trio.current_time() + _LOOK
+            await trio.sleep_until(due)
+            self.lateness.observe(max(0, int((trio.current_time() - due) * SECOND)))
 
     async def traffic(self) -> tuple[Traffic, int]:
         """Return the traffic of all connections, ended or not, and the number of live subscriptions."""

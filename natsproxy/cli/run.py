@@ -119,7 +119,7 @@ def run(config: Path | None, **values: Any) -> None:
         proxy = Proxy(proxy_settings(values), sockets=passed_sockets(os.environ))
         supervision = Supervision(proxy, Notifier(os.environ), values["ready_file"], values["live_file"])
         supervision.prepare()
-        servers = _http_servers(admin_settings(values), proxy, _shown())
+        servers = _http_servers(admin_settings(values), proxy, _shown(), lambda: file.lost)
         service = Service(
             proxy,
             file,
@@ -142,7 +142,9 @@ def _shown() -> Rows:
     return shown_settings(click.get_current_context(), plain_sizes=True)
 
 
-def _http_servers(settings: AdminSettings, proxy: Proxy, config: Rows) -> dict[str, HttpServer]:
+def _http_servers(
+    settings: AdminSettings, proxy: Proxy, config: Rows, lost_lines: Callable[[], int]
+) -> dict[str, HttpServer]:
     """Return the HTTP servers beside a proxy by their titles.  Raises ConfigError."""
     if settings.monitor is None and settings.admin is None:
         return {}
@@ -153,7 +155,7 @@ def _http_servers(settings: AdminSettings, proxy: Proxy, config: Rows) -> dict[s
         if error.name is not None and error.name.startswith("natsproxy"):
             raise
         raise ConfigError(f"monitor and admin need {error.name}: pip install 'natsproxy[admin]'") from None
-    return dict(http_servers(settings, ManagedProxy("main", proxy), config))
+    return http_servers(settings, ManagedProxy("main", proxy), config, lost_lines)
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

@@ -33,7 +33,6 @@ from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.rule_book import RuleBook
 from natsproxy.net.tls_contexts import TlsContexts
-from natsproxy.net.upstreams import Upstreams
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.rules.model.rule import Rule
@@ -53,7 +52,7 @@ class Proxy:
     sockets: those that listen already on addresses of its listeners.
     listen: the addresses of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
-    rules: those in force and those that are not now, as a book.
+    rules: those in force and those that are not now, as a book.  connections: serves them; for its facts.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Proxy:
         self._subscribers: list[Callable[[Event], None]] = []
         self._contexts = TlsContexts(settings)
         self._recording = Recording(self.relays, self.seed, self.emit)
-        self._connections = Connections(
+        self.connections = Connections(
             settings,
             chain or EmptyChain(),
             self.seed,
@@ -98,11 +97,11 @@ class Proxy:
         async with trio.open_nursery() as background:
             self._background = background
             background.start_soon(self._open_plane().run)
-            background.start_soon(self._connections.watch)
+            background.start_soon(self.connections.watch)
             background.start_soon(self.rules.run)
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
-            self._connections.upstreams.listening = self.listen
+            self.connections.upstreams.listening = self.listen
             self.chain.begin(now_ns())
             try:
                 if self.settings.record is not None:
@@ -132,14 +131,14 @@ class Proxy:
             record_room=self.settings.buffers // 4,
             record_most=min(MIB, self.settings.record.frame_max if self.settings.record else MIB),
         )
-        self._recording.plane = self._connections.plane = plane
+        self._recording.plane = self.connections.plane = plane
         return plane
 
     def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[Leg], None]:
         def take(client: Leg) -> None:
             self.accepted += 1
-            self._connections.open += 1
-            nursery.start_soon(self._connections.serve, client, listener, self.accepted)
+            self.connections.open += 1
+            nursery.start_soon(self.connections.serve, client, listener, self.accepted)
 
         return take
 
@@ -152,7 +151,7 @@ class Proxy:
         back to one server at once.
         """
         self._accepting.cancel()
-        self._connections.draining = True
+        self.connections.draining = True
         limit = self.settings.drain / 1e9 if deadline is None else deadline
         with trio.move_on_after(limit):
             relays = list(self.relays.values())
@@ -167,10 +166,10 @@ class Proxy:
                     await trio.sleep(_DRAIN_PAUSE)
                 for relay in relays[first : first + step]:
                     relay.control(partial(Control.drain, answers=answers))
-            await self._connections.wait_closed()
+            await self.connections.wait_closed()
         for relay in list(self.relays.values()):
             relay.kill(close_reasons.DRAINED, "the drain deadline passed")
-        await self._connections.wait_closed()
+        await self.connections.wait_closed()
         self._serving.cancel()
 
     def start_drain(self, deadline: float | None = None) -> None:
@@ -197,16 +196,11 @@ class Proxy:
         """The reason why clients are not served now; None where the upstream has answered with its INFO."""
         if not self.listen or self._accepting.cancel_called:
             return "no connections are accepted"
-        return self._connections.upstreams.unready
-
-    @property
-    def upstreams(self) -> Upstreams:
-        """The servers, with the last INFO of one of them."""
-        return self._connections.upstreams
+        return self.connections.upstreams.unready
 
     async def try_upstream(self) -> None:
         """Dial the upstream as for a client, and let go of it at once; `unready` has the outcome."""
-        await self._connections.upstreams.probe()
+        await self.connections.upstreams.probe()
 
     # -- events
 
@@ -227,7 +221,7 @@ class Proxy:
     @property
     def chain(self) -> Chain:
         """The rules in force."""
-        return self._connections.chain
+        return self.connections.chain
 
     def swap(self, chain: Chain) -> None:
         """Put another chain in force on all connections, between frames; `rules` does it for its changes.
@@ -239,7 +233,7 @@ class Proxy:
         self._recording.record_rules(chain.text)
         if self._background is not None:  # else `serve` puts it in force
             chain.begin(now_ns())
-        self._connections.swap(chain)
+        self.connections.swap(chain)
 
     def _install(self, rules: tuple[Rule, ...]) -> None:
         """Put the enabled rules of the book in force; those that were before keep their states."""
@@ -270,11 +264,6 @@ class Proxy:
 
     # -- connections
 
-    @property
-    def open(self) -> int:
-        """The number of connections that have not ended, those included that have no server yet."""
-        return self._connections.open
-
     def suspend(self, conn: int, on: bool = True) -> None:
         """Lose the messages of a connection, and keep it alive: its client does not reconnect.
 
@@ -291,11 +280,11 @@ class Proxy:
 
     def put_over_legs(self, layers: Layers) -> None:
         """Let later connections have layers over their legs; the plane in Python serves those then."""
-        self._connections.layers = layers
+        self.connections.layers = layers
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
         """Let new connections have another login at servers, and later logins of clients another table."""
-        self._connections.load_identity(identity, users)
+        self.connections.load_identity(identity, users)
 
     # -- captures
 
@@ -303,6 +292,11 @@ class Proxy:
     def recorder(self) -> Recorder | None:
         """The recorder of the capture that is being made."""
         return self._recording.recorder
+
+    @property
+    def recorded_frames(self) -> int:
+        """The number of frames in the captures so far, but for the last moment's."""
+        return self._recording.frames
 
     @property
     def unwritten(self) -> str | None:

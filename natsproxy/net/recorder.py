@@ -57,6 +57,7 @@ class Recorder:
     traffic.  end_all: ends all connections, for a reason.  most_frames: the frames of one record at most.
     owner: the recordings whose old segments may be deleted (`retention.py`).  rules: those in force, for the
     header of the next segment.  expired: the number of segments that were deleted, and their bytes.
+    frames: those in sealed blocks.
     failure: the reason why an ended capture is not whole, as a sentence; None where it is.
     live: is shown each sealed block.
     """
@@ -80,6 +81,7 @@ class Recorder:
         self._clocks = BlockClocks()
         self._seed, self.rules = seed, rules
         self.expired = (0, 0)
+        self.frames = 0
         self._retention = Retention(settings, owner) if settings.keep else None
         self._emit, self._preambles, self._admission, self._end_all = emit, preambles, admission, end_all
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
@@ -159,6 +161,7 @@ class Recorder:
         mono0, block = self.builder.mono0, self.builder.seal()
         if self.live is not None:
             self.live.sealed(block, mono0)
+        self.frames += block.frames
         self._thread.write(block)
         if self._due_to_rotate():
             self._wake.set()

@@ -53,6 +53,13 @@ class Recording:
         self._taps: list[Callable[[records.Item], None]] = []
         self._deferred: dict[int, DeferredRecords] = {}
         self._ended = trio.Event()
+        self._recording: Recorder | None = None  # until its end is written
+        self._recorded = 0  # frames of captures that have ended
+
+    @property
+    def frames(self) -> int:
+        """The number of frames in the sealed blocks of all captures."""
+        return self._recorded + (0 if self._recording is None else self._recording.frames)
 
     @property
     def active(self) -> bool:
@@ -169,6 +176,7 @@ class Recording:
         )
         self.recorder.live = self.live
         self._ended = trio.Event()
+        self._recording = self.recorder
         for deferred in self._deferred.values():
             deferred.discard()
         for preamble in self._preambles():
@@ -197,6 +205,7 @@ class Recording:
         recorder.close()
         await self._ended.wait()
         self.unwritten = recorder.failure
+        self._recorded, self._recording = self.frames, None
 
     def rotate(self) -> None:
         """Begin a new segment of the capture."""

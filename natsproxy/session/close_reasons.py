@@ -25,6 +25,30 @@ KILLED: Final = "killed"
 INTERNAL: Final = "internal"
 RECORDER: Final = "recorder"
 
+ALL: Final = (
+    CLIENT_CLOSED,
+    SERVER_CLOSED,
+    CLIENT_LOST,
+    SERVER_LOST,
+    CLIENT_PROTOCOL,
+    SERVER_PROTOCOL,
+    MID_FRAME,
+    UPSTREAM_DOWN,
+    REFUSED,
+    UNAUTHORIZED,
+    STALLED,
+    LIMIT,
+    IDLE,
+    SLOW,
+    RULE,
+    RULE_FAILED,
+    DRAINED,
+    KILLED,
+    INTERNAL,
+    RECORDER,
+)
+"""All of them."""
+
 LOST: Final = {
     CLIENT_CLOSED: (CLIENT_LOST, CLIENT_PROTOCOL),
     SERVER_CLOSED: (SERVER_LOST, SERVER_PROTOCOL),

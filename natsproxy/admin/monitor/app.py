@@ -21,6 +21,7 @@ from natsproxy.admin.monitor import empty
 from natsproxy.admin.monitor.connz import asked, connz
 from natsproxy.admin.monitor.go_values import BadParameter
 from natsproxy.admin.monitor.healthz import healthz
+from natsproxy.admin.monitor.metrics import media_type, metrics
 from natsproxy.admin.monitor.server import MonitoredServer
 from natsproxy.admin.monitor.subsz import subsz
 from natsproxy.admin.monitor.varz import varz
@@ -46,12 +47,15 @@ def monitor_app(server: MonitoredServer) -> App:
         except BadParameter as error:
             return PlainTextResponse(str(error), 400)
 
-    app = Starlette(
-        routes=[
-            Route(path, partial(answered, path, answer), methods=_METHODS) for path, answer in ANSWERS.items()
-        ],
-        exception_handlers={404: _not_found},
-    )
+    async def metered(request: Request) -> Response:
+        server.requests["/metrics"] += 1
+        accept = request.headers.get("accept", "")
+        return Streamed(metrics(server, accept), media_type(accept))
+
+    routes = [
+        Route(path, partial(answered, path, answer), methods=_METHODS) for path, answer in ANSWERS.items()
+    ]
+    app = Starlette(routes=[*routes, Route("/metrics", metered)], exception_handlers={404: _not_found})
     app.router.redirect_slashes = False
     return app
 

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 from natsproxy import __version__
 from natsproxy.addresses import Address
@@ -20,10 +21,18 @@ from natsproxy.admin.statistics import Statistics
 class MonitoredServer:
     """One proxy as tools for servers see it.
 
-    id: of the form of a server's, another one for each start.  requests: by path.  http: serves them.
+    id: of the form of a server's, another one for each start.  requests: by path.
+    servers: those of HTTP, by their titles.  lost_lines: returns the number of lines of the log that nobody
+    took.
     """
 
-    def __init__(self, managed: ManagedProxy, statistics: Statistics) -> None:
+    def __init__(
+        self,
+        managed: ManagedProxy,
+        statistics: Statistics,
+        servers: Mapping[str, HttpServer],
+        lost_lines: Callable[[], int],
+    ) -> None:
         self.proxy = managed.proxy
         self.statistics = statistics
         self.process = Process()
@@ -31,18 +40,19 @@ class MonitoredServer:
         suffix = "" if managed.name == "main" else f"-{managed.name}"
         self.name = f"natsproxy-{socket.gethostname()}{suffix}"
         self.requests: Counter[str] = Counter()
-        self.http: HttpServer | None = None
+        self.servers = servers
+        self.lost_lines = lost_lines
 
     @property
     def version(self) -> str:
         """The version of the upstream, marked as ours; our own before any server has answered."""
-        version = self.proxy.upstreams.info.version or __version__
+        version = self.proxy.connections.upstreams.info.version or __version__
         return f"{version}{'.' if '+' in version else '+'}natsproxy"
 
     @property
     def listens(self) -> tuple[Address, ...]:
         """The address of the monitoring port, where it is one of TCP."""
-        address = None if self.http is None else self.http.address
+        address = self.servers["monitor"].address
         return (address,) if isinstance(address, Address) else ()
 
     @staticmethod

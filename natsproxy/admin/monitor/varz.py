@@ -71,7 +71,7 @@ async def varz(server: MonitoredServer) -> dict[str, Any]:
 
 
 def _settings(server: MonitoredServer) -> dict[str, Any]:
-    proxy, info = server.proxy, server.proxy.upstreams.info
+    proxy, info = server.proxy, server.proxy.connections.upstreams.info
     settings, host, port = proxy.settings, *_address(proxy.listen)
     monitor_host, monitor_port = _address(server.listens)
     return {
@@ -125,12 +125,12 @@ def _ours(server: MonitoredServer) -> dict[str, Any]:
         "rules": [rule.name for rule in getattr(proxy.chain, "rules", ())],
         "firings": statistics.firings.total(),
         "upstream": [str(one) for one in proxy.settings.upstream],
-        "upstream_server": proxy.upstreams.info.server_name,
-        "upstream_dials": dict(proxy.upstreams.dials),
+        "upstream_server": proxy.connections.upstreams.info.server_name,
+        "upstream_dials": dict(proxy.connections.upstreams.dials),
         "ready": proxy.unready is None,
         "unready": proxy.unready or "",
-        "open": proxy.open,
-        "ended": dict(statistics.causes),
+        "open": proxy.connections.open,
+        "ended": {cause: number for cause, number in statistics.causes.items() if number},
         "recorder": None
         if recorder is None
         else {

@@ -1,0 +1,188 @@
+"""/metrics: the statistics for Prometheus, as text or as OpenMetrics.
+
+Labels are bounded: ops, directions, legs, causes, outcomes and statuses are enumerations, and rules are those
+of the operator.  An answer is made family by family, so that the loop goes on in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from natsproxy import __version__
+from natsproxy.admin.durations import BOUNDS, Durations
+from natsproxy.admin.monitor.process import resident_bytes
+from natsproxy.admin.monitor.server import MonitoredServer
+from natsproxy.admin.turn import sliced
+from natsproxy.session.traffic import POINTS, Traffic
+from natsproxy.units import SECOND
+from natsproxy.wire.ops import OPS
+
+_END: Final = b"# EOF\n"  # of OpenMetrics
+
+
+class _One(Collector):
+    """A collector of one family."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def media_type(accept: str) -> str:
+    """Return the media type of the answer to a reader whose header `Accept` is this."""
+    return choose_encoder(accept)[1]
+
+
+async def metrics(server: MonitoredServer, accept: str) -> AsyncGenerator[bytes, None]:
+    """Yield the answer in pieces."""
+    encoder, kind = choose_encoder(accept)
+    traffic, subscriptions = await server.statistics.traffic()
+    async with aclosing(sliced(_families(server, traffic, subscriptions))) as families:
+        async for family in families:
+            yield encoder(_One(family)).removesuffix(_END)
+    if kind.startswith("application/openmetrics-text"):
+        yield _END
+
+
+def _families(server: MonitoredServer, traffic: Traffic, subscriptions: int) -> Iterator[Metric]:
+    yield InfoMetricFamily(
+        "natsproxy_build",
+        "The program.",
+        {"version": __version__, "upstream_version": server.proxy.connections.upstreams.info.version},
+    )
+    yield from _connections(server, subscriptions)
+    yield from _of_traffic(traffic)
+    yield from _rules(server)
+    yield from _own_time(server)
+    yield from _recorder(server)
+    yield from _others(server)
+    yield from _process(server)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value)
+
+
+def _counters(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value)
+
+
+def _histogram(name: str, text: str, durations: Durations) -> Metric:
+    buckets, so_far = list[tuple[str, float]](), 0
+    for bound, number in zip((*BOUNDS, None), durations.counts, strict=True):
+        so_far += number
+        buckets.append(("+Inf" if bound is None else repr(bound / SECOND), so_far))
+    return HistogramMetricFamily(name, text, buckets, durations.total / SECOND)
+
+
+def _connections(server: MonitoredServer, subscriptions: int) -> Iterator[Metric]:
+    proxy, causes = server.proxy, server.statistics.causes
+    yield _counter("natsproxy_connections_accepted", "Connections that were accepted.", proxy.accepted)
+    yield _gauge("natsproxy_connections_open", "Connections that have not ended.", proxy.connections.open)
+    yield _counters(
+        "natsproxy_connections_ended",
+        "Connections that have ended, by the cause.",
+        {(cause,): number for cause, number in causes.items()},
+        "cause",
+    )
+    yield _gauge("natsproxy_subscriptions", "Live subscriptions of the open connections.", subscriptions)
+
+
+def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
+    labels = [(point.direction.label, point.leg) for point in POINTS]
+    frames = {
+        (*label, spec.token.decode()): traffic.frames(at)[spec.op]
+        for at, label in enumerate(labels)
+        for spec in OPS
+        if (spec.from_client, spec.from_server)[POINTS[at].direction]
+    }
+    yield _counters(
+        "natsproxy_frames",
+        "Frames that came (c2s client, s2c server) and that went out (c2s server, s2c client).",
+        frames,
+        "direction",
+        "leg",
+        "op",
+    )
+    sizes = {label: traffic.bytes(at) for at, label in enumerate(labels)}
+    yield _counters("natsproxy_bytes", "Bytes at the same four points.", sizes, "direction", "leg")
+
+
+def _rules(server: MonitoredServer) -> Iterator[Metric]:
+    statistics = server.statistics
+    firings = dict(statistics.firings)
+    yield _counters("natsproxy_rule_firings", "Times that a rule acted.", firings, "rule", "action")
+    yield _histogram("natsproxy_rule_delay_seconds", "Delays that rules added to frames.", statistics.delays)
+
+
+def _own_time(server: MonitoredServer) -> Iterator[Metric]:
+    statistics = server.statistics
+    yield _histogram(
+        "natsproxy_python_step_seconds",
+        "Work in Python on the bytes of one read, up to the system call that sends them.",
+        statistics.steps,
+    )
+    yield _histogram(
+        "natsproxy_loop_lag_seconds",
+        "Lateness of a task that is due every 100 ms; an idle loop wakes up to a millisecond late.",
+        statistics.lateness,
+    )
+
+
+def _recorder(server: MonitoredServer) -> Iterator[Metric]:
+    proxy, statistics = server.proxy, server.statistics
+    recorder = proxy.recorder
+    yield _gauge("natsproxy_recorder_active", "1 while a capture is being made.", recorder is not None)
+    queued = 0 if recorder is None else recorder.waiting
+    yield _gauge("natsproxy_recorder_queue_bytes", "Bytes that are not written yet.", queued)
+    limit = 0 if recorder is None else recorder.settings.queue
+    yield _gauge("natsproxy_recorder_queue_limit_bytes", "The bound of that queue.", limit)
+    yield _counter("natsproxy_recorder_frames", "Frames that were recorded.", proxy.recorded_frames)
+    yield _counter("natsproxy_recorder_gaps", "Outages of captures.", statistics.gaps)
+    yield _counter(
+        "natsproxy_recorder_gap_frames", "Frames that are missing in captures.", statistics.gap_frames
+    )
+
+
+def _others(server: MonitoredServer) -> Iterator[Metric]:
+    proxy = server.proxy
+    dials = {(outcome,): number for outcome, number in proxy.connections.upstreams.dials.items()}
+    yield _counters("natsproxy_upstream_dials", "Attempts to reach a server.", dials, "outcome")
+    ready = proxy.unready is None
+    yield _gauge("natsproxy_upstream_ready", "1 where the upstream has answered with its INFO.", ready)
+    yield _counter("natsproxy_log_lines_lost", "Lines of the log that nobody took.", server.lost_lines())
+    answers = {
+        (title, str(status)): number
+        for title, http in server.servers.items()
+        for status, number in http.answers.items()
+    }
+    yield _counters("natsproxy_http_requests", "Requests by HTTP, by the status.", answers, "server", "code")
+
+
+def _process(server: MonitoredServer) -> Iterator[Metric]:
+    yield _counter("process_cpu_seconds", "Processor time of the process.", time.process_time())
+    yield _gauge("process_resident_memory_bytes", "Memory of the process.", resident_bytes())
+    started = server.statistics.started / SECOND
+    yield _gauge("process_start_time_seconds", "The start, in seconds since 1970.", started)

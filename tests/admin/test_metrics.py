@@ -1,0 +1,145 @@
+"""/metrics: what a real conversation with rules makes of it, and what readers accept."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nats
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
+from prometheus_client.parser import text_string_to_metric_families as plain_families
+
+from natsproxy.testing import NatsServer
+from tests.kit.process import ProxyProcess
+
+RULES = """
+[[rules]]
+name = "late"
+kind = "latency"
+delay = "5ms"
+subject = "late.>"
+direction = "c2s"
+
+[[rules]]
+name = "lost"
+kind = "drop"
+subject = "lost.>"
+direction = "c2s"
+"""
+OPEN = "application/openmetrics-text; version=1.0.0"
+MESSAGES = 10
+
+
+@dataclass
+class Scraped:
+    kind: str
+    text: str
+
+
+def scrape(url: str, accept: str = "text/plain") -> Scraped:
+    request = urllib.request.Request(url + "/metrics", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return Scraped(answer.headers["Content-Type"], answer.read().decode())
+
+
+async def converse(url: str) -> None:
+    client = await nats.connect(url)
+    try:
+        messages = await client.subscribe("*.>")
+        for _ in range(MESSAGES):
+            await client.publish("late.a", b"x")
+            await client.publish("lost.a", b"x", headers={"a": "b"})
+            await client.publish("other.a", b"x")
+        for _ in range(2 * MESSAGES):
+            await messages.next_msg(10)
+    finally:
+        await client.close()
+
+
+@pytest.fixture(scope="module")
+def url(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the URL of the port of a proxy that has served one client."""
+    folder = tmp_path_factory.mktemp("metrics")
+    (folder / "rules.toml").write_text(RULES)
+    flags = ("--monitor", "127.0.0.1:0", "--rules", str(folder / "rules.toml"), "--record-flush", "1ms")
+    with ProxyProcess(nats_server.url, *flags, "--record", str(folder / "all.ncap")) as proxy:
+        asyncio.run(converse(f"nats://127.0.0.1:{proxy.port}"))
+        proxy.wait_for(lambda line: line["event"] == "closed")
+        yield proxy.wait_for(lambda line: line["event"] == "monitor listens")["url"]
+
+
+def values(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
+    """Return all values by name and labels, these in the order of their names."""
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_a_conversation_with_rules_adds_up(url: str) -> None:
+    found = values(plain_families(scrape(url).text))
+
+    def frames(op: str) -> list[float]:
+        points = (("c2s", "client"), ("c2s", "server"), ("s2c", "server"), ("s2c", "client"))
+        return [found.get(("natsproxy_frames_total", *point, op), 0) for point in points]
+
+    assert frames("PUB") == [2 * MESSAGES, 2 * MESSAGES, 0, 0]
+    assert frames("HPUB") == [MESSAGES, 0, 0, 0]
+    assert frames("MSG") == [0, 0, 2 * MESSAGES, 2 * MESSAGES]
+    assert frames("CONNECT") == [1, 1, 0, 0]
+    sizes = [found["natsproxy_bytes_total", "c2s", leg] for leg in ("client", "server")]
+    assert sizes[0] - sizes[1] == MESSAGES * len("HPUB lost.a  18 19\r\nNATS/1.0\r\na: b\r\n\r\nx\r\n")
+    assert found["natsproxy_rule_firings_total", "drop", "lost"] == MESSAGES
+    held = found["natsproxy_rule_firings_total", "hold", "late"]
+    assert held >= MESSAGES  # the client's UNSUBs are no messages, but what follows one waits as well
+    assert found["natsproxy_rule_delay_seconds_count",] == held
+    assert found["natsproxy_rule_delay_seconds_sum",] == pytest.approx(held * 0.005)
+    assert found["natsproxy_rule_delay_seconds_bucket", "0.002"] == 0
+    assert found["natsproxy_rule_delay_seconds_bucket", "0.005"] == held
+    assert found["natsproxy_connections_accepted_total",] == 1
+    assert found["natsproxy_connections_open",] == 0
+    assert found["natsproxy_connections_ended_total", "client-closed"] == 1
+    assert found["natsproxy_python_step_seconds_count",] > 0
+    assert found["natsproxy_recorder_frames_total",] >= 3 * MESSAGES
+    assert found["natsproxy_upstream_dials_total", "connected"] >= 1
+    assert found["natsproxy_upstream_ready",] == 1
+
+
+def test_requests_are_counted_by_their_status(url: str) -> None:
+    name = "natsproxy_http_requests_total"
+    before = values(plain_families(scrape(url).text)).get((name, "404", "monitor"), 0)
+    with pytest.raises(urllib.error.HTTPError):
+        scrape(url + "/none")
+    assert values(plain_families(scrape(url).text))[name, "404", "monitor"] == before + 1
+
+
+def test_open_metrics_is_given_to_those_who_ask(url: str) -> None:
+    plain, asked = scrape(url), scrape(url, OPEN)
+    assert plain.kind.startswith("text/plain")
+    assert asked.kind.startswith(OPEN)
+    assert asked.text.endswith("# EOF\n")
+    assert asked.text.count("# EOF") == 1
+    names = [
+        {family.name for family in families}
+        for families in (plain_families(plain.text), open_families(asked.text))  # type: ignore[no-untyped-call]
+    ]
+    assert len(names[0]) == len(names[1]) > 20
+
+
+def test_promtool_has_no_objection(url: str, tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=scrape(url).text, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
