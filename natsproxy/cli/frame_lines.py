@@ -134,7 +134,7 @@ class FrameLines:
         hand = [(f"  [{'; '.join(marks)}]", _OURS)] if marks else []
         number = "" if found.exchange is None else f"({found.exchange}) "
         if frame is None:
-            return [(f"{number}{arrow} ", way), (f"{len(one.data)} bytes of a frame", _PLAIN), *hand]
+            return [(f"{number}{arrow} ", way), ("a part of a control line", _PLAIN), *hand]
         if frame.op == Op.INFO and one.cause == "proxy":  # each INFO is changed: addresses are taken out
             hand = []
         said = found.meaning

@@ -48,6 +48,10 @@ def row(listed: Listed, most: int | None = None) -> dict[str, Any]:
         found["client"] = listed.client
     if listed.exchange is not None:
         found["exchange"] = listed.exchange
+    if listed.routine:
+        found["routine"] = True
+    if one.of is not None:
+        found["of"] = one.of
     frame = one.head
     if frame is None:
         return found
