@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import nats
 import pytest
 import yaml
+
+from tests.kit.process import ProxyProcess
+from tests.kit.servers import NatsServer
 
 FOLDER = Path(__file__).parent.parent / "deploy" / "monitoring"
 PROMTOOL = shutil.which("promtool")
@@ -113,3 +120,53 @@ def test_compose_takes_the_file() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+RULE = '[[rules]]\nname = "late"\nkind = "latency"\nop = "PUB"\nsubject = "a"\ndelay = "1ms"\n'
+METRIC = re.compile(r"\b((?:natsproxy|process)_\w+)(?:\{(.*?)\})?")
+GIVEN = {"instance", "job", "le"}
+"""Labels that Prometheus adds, and that of histograms."""
+
+
+async def publish(url: str) -> None:
+    nc = await nats.connect(url)
+    await nc.publish("a", b"")
+    await nc.flush()
+    await nc.close()
+
+
+@pytest.mark.server
+def test_all_metrics_and_labels_of_the_queries_are_in_a_scrape(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Of a proxy with a client that publishes, a rule that fires, a capture, and a connection that ended."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE)
+    options = ["--monitor", "127.0.0.1:0", "--record", str(tmp_path / "x.ncap"), "--rules", str(rules)]
+    with ProxyProcess(nats_server.url, *options) as proxy:
+        monitor = proxy.wait_for(lambda line: line["event"] == "monitor listens")["url"]
+        asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}"))
+        proxy.wait_for(lambda line: line["event"] == "closed")
+        for _ in range(2):  # the second one has the first one's request
+            with urlopen(f"{monitor}/metrics", timeout=10) as answer:
+                scrape = answer.read().decode()
+    labels: dict[str, set[str]] = {name: set() for name in re.findall(r"^# TYPE (\S+)", scrape, re.MULTILINE)}
+    for name, pairs in re.findall(r"^([a-z]\w+)(?:\{(.*)\})? ", scrape, re.MULTILINE):
+        labels.setdefault(name, set()).update(re.findall(r'(\w+)="', pairs))
+    for query in expressions():
+        used = METRIC.findall(query)
+        assert used or query.startswith("up{")
+        for name, selected in used:
+            assert name in labels, query
+            assert set(re.findall(r'(\w+)=~?"', selected)) <= labels[name] | GIVEN, query
+        grouped = {label for found in re.findall(r"by \((.*?)\)", query) for label in found.split(",")}
+        assert {label.strip() for label in grouped} <= labels.get(used[0][0] if used else "", set()) | GIVEN
+
+
+@needs_promtool
+@pytest.mark.server
+def test_promtool_finds_nothing_wrong_with_a_scrape(nats_server: NatsServer) -> None:
+    with ProxyProcess(nats_server.url, "--monitor", "127.0.0.1:0") as proxy:
+        monitor = proxy.wait_for(lambda line: line["event"] == "monitor listens")["url"]
+        with urlopen(f"{monitor}/metrics", timeout=10) as answer:
+            promtool("check", "metrics", given=answer.read().decode())
