@@ -108,8 +108,9 @@ def test_other_waiting_times_are_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_capture_is_reported_as_empty(tmp_path: Path) -> None:
-    done = run("capture", "info", str(write(tmp_path / "x.ncap", [])))
-    assert done.output.splitlines() == [f"{tmp_path / 'x.ncap'}  1 segment, closed", "the capture is empty"]
+    path = write(tmp_path / "x.ncap", [])
+    told = run("capture", "info", str(path)).output.splitlines()
+    assert told == [f"{path}  1 segment, {path.stat().st_size}B, closed", "the capture is empty"]
 
 
 def completed(line: str) -> list[str]:

@@ -40,7 +40,7 @@ def test_commands_say_the_same_of_a_text(command: str, capture: Path, text: Path
 
 
 def _without_bytes(line: str) -> str:
-    return "" if '"bytes"' in line else line
+    return "" if 'bytes"' in line else line
 
 
 def test_an_edited_text_differs_where_it_was_edited(capture: Path, text: Path, tmp_path: Path) -> None:
