@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from natsproxy.protocol import gojson
@@ -92,6 +93,7 @@ _OTHER_PORTS: Final = {
 }
 
 
+@lru_cache(maxsize=16)  # one INFO is read several times while a connection begins
 def parse_info(args: bytes) -> Info:
     """Read the arguments of an INFO.
 

@@ -25,7 +25,7 @@ import trio
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from natsproxy.addresses import Address
 from natsproxy.config.settings import Listener, ProxySettings, Server
-from natsproxy.net.native_plane import NativePlane
+from natsproxy.net.idle_loop import IdleLoop
 from natsproxy.net.proxy import Proxy
 from tests.benchmarks.bench_proxy import CONNECT, dial, latency, until
 from tests.kit.servers import NatsServer
@@ -147,7 +147,7 @@ def main() -> None:
                 for name, row in rows.items():
                     found.setdefault((name, True), []).append(row())
                     with patch.context() as without:
-                        without.setattr(NativePlane, "_spare", lambda self: 0)
+                        without.setattr(IdleLoop, "spare", lambda self: 0)
                         found.setdefault((name, False), []).append(row())
     print(f"{'µs':10}{'with: p50':>12}{'p99':>8}{'without: p50':>16}{'p99':>8}{'p50 later by':>16}")
     for name in rows:
