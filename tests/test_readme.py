@@ -128,7 +128,7 @@ def test_help_is_there_for_every_command() -> None:
 
 
 DEPLOYED = [
-    ("Dockerfile", r"^CMD (\[.*\])$"),
+    ("Dockerfile", r'^CMD (\["run".*\])$'),
     ("compose.yaml", r'command: (\["run".*\])$'),
     ("cluster.yaml", r'command: (\["run".*\])$'),
     ("monitoring/compose.yaml", r'command: (\["run".*\])$'),
@@ -150,6 +150,15 @@ def test_what_is_deployed_is_a_command(name: str, pattern: str, tmp_path: Path) 
     done = CliRunner().invoke(main, ["config", *words, "--json"])
     assert done.exit_code == 0, done.output
     assert "4222" in done.output
+
+
+def test_the_image_in_the_place_of_toxiproxys() -> None:
+    """Its command line, as far as the flags are read."""
+    image = (ROOT / "deploy" / "Dockerfile").read_text()
+    (words,) = re.findall(r'^ENTRYPOINT \["natsproxy", ("toxiproxy")\]\nCMD \[(.*)\]$', image, re.MULTILINE)
+    words = [word for text in words for word in tomllib.loads(f"words = [{text}]")["words"]]
+    done = CliRunner().invoke(main, [*words, "-port=none"])
+    assert "'none' is not a valid integer" in done.output
 
 
 def test_captures_stay_within_the_volume_of_the_pod() -> None:

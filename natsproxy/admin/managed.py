@@ -35,6 +35,6 @@ class ManagedProxy:
         """The statistics, from the first time that somebody asks."""
         return Statistics(self.proxy, self.report)
 
-    def report(self, text: str) -> None:
-        """Make a sentence about a bug in an API an event of the proxy, which goes on."""
-        self.proxy.emit(Notice(now_ns(), None, "error", text))
+    def report(self, text: str, level: str = "error") -> None:
+        """Make a sentence about an API, mostly a bug in it, an event of the proxy, which goes on."""
+        self.proxy.emit(Notice(now_ns(), None, level, text))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import trio
 
 from natsproxy.admin.api.app import OPEN_PATHS, admin_app
+from natsproxy.admin.collection import ProxyCollection
 from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import App, HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.monitor.app import monitor_app
 from natsproxy.admin.monitor.server import MonitoredServer
 from natsproxy.admin.statistics import Statistics
+from natsproxy.admin.toxiproxy.server import ToxiproxyServer
 from natsproxy.config.settings import AdminSettings, HttpListener
 
 
@@ -22,22 +25,38 @@ def http_servers(
     managed: ManagedProxy,
     config: Mapping[str, Any] | None = None,
     lost_lines: Callable[[], int] = lambda: 0,
+    starts: Callable[[ManagedProxy], None] = lambda _: None,
 ) -> dict[str, HttpServer]:
     """Return the servers by their titles for the log.  Raises ConfigError for TLS that cannot be used.
 
     config: the settings of the process, as `natsproxy config --json` shows them.  lost_lines: returns the
-    number of lines of the log that nobody took.
+    number of lines of the log that nobody took.  starts: called with each further proxy that clients of
+    Toxiproxy's API start.
     A bug in an answer is an event of the proxy, which goes on.
     """
     servers: dict[str, HttpServer] = {}
+    proxies = ProxyCollection()
+    proxies.add(managed)
+    proxies.watch(starts)
     if settings.monitor is not None:
         app = monitor_app(MonitoredServer(managed, managed.statistics, servers, lost_lines))
         servers["monitor"] = MonitorServer(app, settings.monitor, managed.report, managed.statistics)
     if settings.admin is not None:
-        api = admin_app({managed.name: managed}, config, settings.captures)
+        proxies.watch(_count_firings)
+        api = admin_app(proxies, config, settings.captures)
         guard = Guard(api, settings.admin, settings.token, settings.hosts, OPEN_PATHS)
         servers["admin"] = HttpServer(guard, settings.admin, managed.report)
+    if settings.toxiproxy is not None:
+        base = replace(managed.proxy.settings, seed=managed.proxy.seed)
+        servers["toxiproxy"] = ToxiproxyServer(
+            settings.toxiproxy, base, proxies, managed.report, main=managed
+        )
     return servers
+
+
+def _count_firings(managed: ManagedProxy) -> None:
+    """Let the counts of a further proxy begin with it."""
+    _ = managed.firings
 
 
 class MonitorServer(HttpServer):

@@ -19,7 +19,7 @@ import click
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.row_options import OptionType
-from natsproxy.cli.service import Service
+from natsproxy.cli.service import Service, log_proxy
 from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.admin import admin_settings
@@ -34,6 +34,7 @@ from natsproxy.net.systemd import Notifier, passed_sockets
 
 if TYPE_CHECKING:  # it needs packages of an extra
     from natsproxy.admin.http_server import HttpServer
+    from natsproxy.admin.managed import ManagedProxy
 
 
 class _StrictCommand(click.Command):
@@ -119,7 +120,9 @@ def run(config: Path | None, **values: Any) -> None:
         proxy = Proxy(proxy_settings(values), sockets=passed_sockets(os.environ))
         supervision = Supervision(proxy, Notifier(os.environ), values["ready_file"], values["live_file"])
         supervision.prepare()
-        servers = _http_servers(admin_settings(values), proxy, _shown(), lambda: file.lost)
+        log = logger(file, values["log_format"], values["log_level"])
+        starts = partial(log_proxy, log, values["log_rate"])
+        servers = _http_servers(admin_settings(values), proxy, _shown(), lambda: file.lost, starts)
         service = Service(
             proxy,
             file,
@@ -132,7 +135,6 @@ def run(config: Path | None, **values: Any) -> None:
             servers=servers,
         )
         service.load_rules()
-        log = logger(file, values["log_format"], values["log_level"])
         run_with_signals(partial(service.run, log), *STOP, signal.SIGHUP)
     if service.stopped_at_once:
         raise SystemExit(Exit.STOPPED)
@@ -143,10 +145,15 @@ def _shown() -> Rows:
 
 
 def _http_servers(
-    settings: AdminSettings, proxy: Proxy, config: Rows, lost_lines: Callable[[], int]
+    settings: AdminSettings,
+    proxy: Proxy,
+    config: Rows,
+    lost_lines: Callable[[], int],
+    starts: Callable[[ManagedProxy], None],
 ) -> dict[str, HttpServer]:
     """Return the HTTP servers beside a proxy by their titles.  Raises ConfigError."""
-    if settings.monitor is None and settings.admin is None:
+    wanted = [name for name in ("monitor", "admin", "toxiproxy") if getattr(settings, name) is not None]
+    if not wanted:
         return {}
     try:
         from natsproxy.admin.managed import ManagedProxy
@@ -154,8 +161,8 @@ def _http_servers(
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("natsproxy"):
             raise
-        raise ConfigError(f"monitor and admin need {error.name}: pip install 'natsproxy[admin]'") from None
-    return http_servers(settings, ManagedProxy("main", proxy), config, lost_lines)
+        raise ConfigError(f"{wanted[0]} needs {error.name}: pip install 'natsproxy[admin]'") from None
+    return http_servers(settings, ManagedProxy("main", proxy), config, lost_lines, starts)
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

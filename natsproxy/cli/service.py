@@ -23,6 +23,14 @@ from natsproxy.session.identity import Identity
 
 if TYPE_CHECKING:  # it needs packages of an extra
     from natsproxy.admin.http_server import HttpServer
+    from natsproxy.admin.managed import ManagedProxy
+
+
+def log_proxy(log: Any, log_rate: int, managed: ManagedProxy) -> None:
+    """Let a further proxy, which is about to serve, write to the log under its name."""
+    settings, log = managed.proxy.settings, log.bind(proxy=managed.name)
+    log.info("proxy starts", listen=str(settings.listen[0]), upstream=str(settings.upstream[0]))
+    managed.proxy.subscribe(EventLog(log, log_rate))
 
 
 class Service:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import trio
@@ -17,14 +17,14 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.service import log_proxy
 from natsproxy.config.build import read_text
 from natsproxy.config.settings import HttpListener, ProxySettings
 from natsproxy.errors import ConfigError
-from natsproxy.log import EventLog, LogFile, logger
+from natsproxy.log import LogFile, logger
 
 if TYPE_CHECKING:  # it needs packages of an extra
     from natsproxy.admin.collection import ProxyCollection
-    from natsproxy.admin.managed import ManagedProxy
     from natsproxy.admin.toxiproxy.server import ToxiproxyServer
 
 
@@ -59,10 +59,10 @@ def toxiproxy(
     with LogFile(None) as file:
         log = logger(file, log_format)
         make, proxies = _imported()
-        proxies.watch(partial(_log_events, log))
+        proxies.watch(partial(log_proxy, log, 0))
         listener, base = HttpListener(Address(host, port)), ProxySettings(seed=seed)
 
-        def report(level: str, text: str) -> None:
+        def report(text: str, *, level: str) -> None:
             getattr(log, level)(text)
 
         server = make(listener, base, proxies, report, config=body, metrics=proxy_metrics)
@@ -88,10 +88,3 @@ def _imported() -> tuple[type[ToxiproxyServer], ProxyCollection]:
             raise
         raise ConfigError(f"toxiproxy needs {error.name}: pip install 'natsproxy[admin]'") from None
     return ToxiproxyServer, ProxyCollection()
-
-
-def _log_events(log: Any, managed: ManagedProxy) -> None:
-    """Let a proxy that is about to serve write to the log, under its name."""
-    settings, log = managed.proxy.settings, log.bind(proxy=managed.name)
-    log.info("proxy starts", listen=str(settings.listen[0]), upstream=str(settings.upstream[0]))
-    managed.proxy.subscribe(EventLog(log))

@@ -63,6 +63,13 @@ ADMIN_OPTIONS: Final = (
         "The folder for captures that the admin API begins; without it, it begins none.",
         metavar="DIR",
     ),
+    Option(
+        "toxiproxy",
+        http_listener,
+        None,
+        "Toxiproxy's API by HTTP, without authentication; clients' bytes take a slower way for it.",
+        metavar="HOST:PORT",
+    ),
 )
 
 
@@ -81,7 +88,9 @@ def admin_settings(o: Mapping[str, Any]) -> AdminSettings:
         raise ConfigError("admin beyond loopback needs admin-token and admin-tls-cert")
     if admin is not None:
         admin = HttpListener(admin.address, o["admin_tls_cert"], o["admin_tls_key"])
-    return AdminSettings(o["monitor"], admin, token, tuple(o["admin_host"] or ()), o["admin_captures"])
+    return AdminSettings(
+        o["monitor"], admin, token, tuple(o["admin_host"] or ()), o["admin_captures"], o["toxiproxy"]
+    )
 
 
 def _token(text: str) -> str:

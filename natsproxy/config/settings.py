@@ -91,7 +91,7 @@ class AdminSettings:
     """The HTTP servers beside a proxy; None for none.
 
     token: that requests to the admin API must bring, "" for none.  hosts: further names of the admin API.
-    captures: the folder of the captures that it begins, None for none.
+    captures: the folder of the captures that it begins, None for none.  toxiproxy: of Toxiproxy's API.
     """
 
     monitor: HttpListener | None = None
@@ -99,6 +99,7 @@ class AdminSettings:
     token: str = field(default="", repr=False)
     hosts: tuple[str, ...] = ()
     captures: Path | None = None
+    toxiproxy: HttpListener | None = None
 
 
 AUTO_FALLBACK = 50 * SECOND // 1000

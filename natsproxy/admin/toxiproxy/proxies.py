@@ -43,13 +43,15 @@ class ToxicProxy:
     fixed = False
     """It is not the API's to stop, to move or to delete."""
 
-    def __init__(self, name: str, listen: str, upstream: str, base: ProxySettings) -> None:
+    def __init__(
+        self, name: str, listen: str, upstream: str, base: ProxySettings, seed: int | None = None
+    ) -> None:
         self.name = name
         self.listen = listen
         self.upstream = upstream
         self.enabled = False
         self._base = base
-        self._seed = base.seed or 0
+        self._seed = seed or base.seed or 0
         self._proxy: Proxy | None = None
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -120,18 +122,48 @@ class ToxicProxy:
         return None if self._proxy is None else self._proxy.rules
 
 
+class MainProxy(ToxicProxy):
+    """The proxy of `natsproxy run`: its toxics are the API's, and nothing else."""
+
+    fixed = True
+
+    def __init__(self, managed: ManagedProxy) -> None:
+        proxy = managed.proxy
+        super().__init__(
+            managed.name, "", str(proxy.settings.upstream[0].address), proxy.settings, proxy.seed
+        )
+        self._proxy, self.enabled = proxy, True
+        proxy.put_over_legs(self.toxics.layers)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the API shows it."""
+        self._look()
+        return super().as_json()
+
+    async def differs(self, listen: str, upstream: str) -> bool:
+        """Tell whether it is to listen or to go somewhere else.  Raises ApiError for no address."""
+        self._look()
+        return await super().differs(listen, upstream)
+
+    def _look(self) -> None:
+        assert self._proxy is not None
+        self.listen = str(next(iter(self._proxy.listen), ""))  # known once it serves
+
+
 class Proxies:
     """The proxies of the API, by name.
 
-    base: their settings where the API has none.  nursery: they run in it.  collection: those that run, for
-    others.
+    base: their settings where the API has none.  nursery: they run in it; the server sets it.
+    collection: those that run, for others.  main: one that is there already.
     """
 
-    def __init__(self, base: ProxySettings, nursery: trio.Nursery, collection: ProxyCollection) -> None:
+    def __init__(
+        self, base: ProxySettings, collection: ProxyCollection, main: MainProxy | None = None
+    ) -> None:
         self._base = base
-        self._nursery = nursery
+        self.nursery: trio.Nursery | None = None
         self._collection = collection
-        self._proxies: dict[str, ToxicProxy] = {}
+        self._proxies: dict[str, ToxicProxy] = {} if main is None else {main.name: main}
         self._changing = trio.Lock()
 
     def all(self) -> list[ToxicProxy]:
@@ -222,7 +254,8 @@ class Proxies:
         return proxy
 
     async def _start(self, proxy: ToxicProxy) -> None:
-        await proxy.start(self._nursery, self._collection)
+        assert self.nursery is not None
+        await proxy.start(self.nursery, self._collection)
 
 
 def _not_ours(name: str) -> ApiError:

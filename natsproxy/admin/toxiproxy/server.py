@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from natsproxy.admin.collection import ProxyCollection
 from natsproxy.admin.http_server import HttpServer
+from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.toxiproxy.app import ToxiproxyApp
 from natsproxy.admin.toxiproxy.go_json import ApiError
-from natsproxy.admin.toxiproxy.proxies import Proxies
+from natsproxy.admin.toxiproxy.proxies import MainProxy, Proxies
 from natsproxy.config.settings import HttpListener, ProxySettings
 from natsproxy.errors import ConfigError
 
 _OPEN: Final = "Toxiproxy's API has no authentication, and other machines than this one can reach it"
 
 
-class ToxiproxyServer:
+class Report(Protocol):
+    """Takes a sentence for the log and its level."""
+
+    def __call__(self, text: str, *, level: str) -> None:
+        """Take them."""
+        ...
+
+
+class ToxiproxyServer(HttpServer):
     """Serves the API.
 
     base: settings of the proxies that the API does not know.  collection: gets those that run.  report: takes
-    a level of the log and a sentence.  config: the proxies to begin with, as for /populate.
+    a sentence and its level in the log.  config: the proxies to begin with, as for /populate.
+    main: a proxy that is there in any case; the API changes its toxics only.
     """
 
     def __init__(
@@ -31,18 +40,18 @@ class ToxiproxyServer:
         listener: HttpListener,
         base: ProxySettings,
         collection: ProxyCollection,
-        report: Callable[[str, str], None],
+        report: Report,
         *,
+        main: ManagedProxy | None = None,
         config: bytes | None = None,
         metrics: bool = False,
     ) -> None:
-        self._listener = listener
-        self._base = base
-        self._collection = collection
-        self._report = report
+        self._proxies = Proxies(base, collection, None if main is None else MainProxy(main))
+        app = ToxiproxyApp(self._proxies, metrics=metrics)
+        super().__init__(app, listener, partial(report, level="error"))
+        self._say = report
         self._config = config
-        self._metrics = metrics
-        self.url = f"http://{listener.address}"
+        self._local = listener.local
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
@@ -50,16 +59,12 @@ class ToxiproxyServer:
         Raises ConfigError for an address that cannot be used, and for a wrong `config`.
         """
         async with trio.open_nursery() as nursery:
-            proxies = Proxies(self._base, nursery, self._collection)
+            self._proxies.nursery = nursery
             if self._config is not None:
                 try:
-                    await proxies.populate(self._config, [])
+                    await self._proxies.populate(self._config, [])
                 except ApiError as error:
                     raise ConfigError(f"config: {error}") from None
-            app = ToxiproxyApp(proxies, metrics=self._metrics)
-            http = HttpServer(app, self._listener, partial(self._report, "error"))
-            await nursery.start(http.serve)
-            self.url = http.url
-            if not self._listener.local:
-                self._report("warning", _OPEN)
-            task_status.started()
+            if not self._local:
+                self._say(_OPEN, level="warning")
+            await super().serve(task_status=task_status)

@@ -57,7 +57,7 @@ class Toxi:
             self._more.pop("listener", HttpListener(Address("127.0.0.1", 0))),
             ProxySettings(seed=7),
             self.collection,
-            lambda level, text: self.reports.append((level, text)),
+            self._report,
             **self._more,
         )
         async with trio.open_nursery() as nursery:
@@ -65,6 +65,9 @@ class Toxi:
             started()
             await stop.wait()
             nursery.cancel_scope.cancel()
+
+    def _report(self, text: str, *, level: str) -> None:
+        self.reports.append((level, text))
 
     def _watch(self, managed: ManagedProxy) -> None:
         managed.proxy.subscribe(self._on_event)
