@@ -15,6 +15,7 @@ import click
 from natsproxy.cli.exits import CouldNotRun
 from natsproxy.cli.rules_cookbook import show_cookbook
 from natsproxy.cli.rules_list import show_section
+from natsproxy.config.admin import ADMIN_OPTIONS
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.row import Option
 from natsproxy.config.tls_options import TLS_OPTIONS
@@ -120,6 +121,22 @@ def _tls() -> None:
     _options(TLS_OPTIONS)
 
 
+def _monitoring() -> None:
+    _say(
+        """
+        --monitor serves what nats-server's monitoring port does, so that nats-top,
+        exporters and dashboards show the proxy as a server, and metrics for
+        Prometheus. --admin serves the HTTP API that steers a running proxy: rules,
+        connections, captures. Both are off by default.
+
+            natsproxy run --monitor 127.0.0.1:8222 --upstream nats://127.0.0.1:4223
+
+        Settings:
+        """
+    )
+    _options(ADMIN_OPTIONS)
+
+
 def _settings() -> None:
     _say(
         """
@@ -142,6 +159,7 @@ TOPICS: Final[dict[str, tuple[str, Callable[[], None]]]] = {
     "cookbook": ("faults that people ask for", show_cookbook),
     "captures": ("recording, and what can be done with it", _captures),
     "tls": ("TLS on both legs", _tls),
+    "monitoring": ("the monitoring port, metrics and the admin API", _monitoring),
     "settings": ("flags, variables and files, and their defaults", _settings),
     "exit-codes": ("the exit codes of all commands", _exit_codes),
 }

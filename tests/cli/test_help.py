@@ -21,6 +21,7 @@ from natsproxy.cli import COMMANDS, main
 from natsproxy.cli.help import EXIT_CODES, TOPICS
 from natsproxy.cli.params import Seconds
 from natsproxy.cli.table import show_table
+from natsproxy.config.admin import ADMIN_OPTIONS
 from natsproxy.config.options import OPTIONS
 from natsproxy.config.tls_options import TLS_OPTIONS
 from natsproxy.errors import Exit
@@ -300,6 +301,7 @@ def test_topics_say_what_the_tables_say() -> None:
     settings = run("help", "settings").output
     assert all(f"--{option.name} " in settings or f"--{option.name}\n" in settings for option in OPTIONS)
     assert all(f"--{option.name}" in run("help", "tls").output for option in TLS_OPTIONS)
+    assert all(f"--{option.name}" in run("help", "monitoring").output for option in ADMIN_OPTIONS)
     assert all(f"  {setting.name} " in run("help", "selectors").output for setting in SELECTOR)
     assert all(recipe.sees in run("help", "cookbook").output for recipe in COOKBOOK.values())
     table = re.findall(r"^\| (\d+) \|", README, re.MULTILINE)
