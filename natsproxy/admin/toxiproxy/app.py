@@ -69,7 +69,9 @@ def _plain(status: int, text: str) -> Response:
 
 
 def _dumps(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    # Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark.
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode()
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -90,11 +90,11 @@ class Flow:
         if self.chain.due is not None:
             self._woken.set()
         self.moved.unpark_all()
-        data = [chunk.data for chunk in chunks if chunk.data]
-        self._traffic.sent += sum(map(len, data))
         try:
-            if data:
-                self._target.write_all(list(data))
+            for chunk in chunks:
+                if chunk.data:  # one by one: a slicer cuts in vain where the kernel gets all at once
+                    self._traffic.sent += len(chunk.data)
+                    self._target.write_all([chunk.data])
         finally:
             if chunks and chunks[-1] is END:
                 self._over()

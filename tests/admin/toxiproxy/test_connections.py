@@ -6,11 +6,15 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from random import Random
 from types import TracebackType
 from typing import Any
 
 import pytest
 
+from natsproxy.admin.toxiproxy.stages import STAGES
+from natsproxy.admin.toxiproxy.toxic_leg import Flow, Traffic
+from natsproxy.net.leg import Leg
 from tests.admin.toxiproxy.kit import Toxi
 
 HOUR = 3_600_000  # ms
@@ -308,3 +312,40 @@ def test_a_client_that_is_lost_ends_its_connection(toxi: Toxi, line: Line) -> No
     assert rest(line.server) == b""
     line.server.close()
     until_closed(toxi)
+
+
+@pytest.mark.parametrize(
+    "upstream", ["\ud800:1", "a" * 300 + ":1", "nats://", "[::1", "x:y:z", "none.invalid:1"]
+)
+def test_an_upstream_that_cannot_be_dialled(upstream: str, shared: Toxi) -> None:
+    """Its clients are closed, and the reason is no bug."""
+    listen = shared.make(upstream)["listen"]
+    shared.closed.clear()
+    with socket.create_connection(("127.0.0.1", int(listen.rpartition(":")[2])), 20) as client:
+        assert client.recv(1) == b""
+    until_closed(shared)
+    assert shared.closed[0].cause == "upstream-down", shared.closed
+    shared.call("DELETE", "/proxies/nats")
+
+
+async def test_pieces_are_written_one_by_one() -> None:
+    """One write would put them into one packet."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        leg = Writes(ours)
+        flow = Flow(leg, Traffic(), lambda _: None)
+        attributes = {"average_size": 2, "size_variation": 0, "delay": 0}
+        flow.chain.add("cut", STAGES["slicer"](attributes, Random(1), 0))
+        flow.put(b"abcdefgh")
+        assert leg.writes == [b"ab", b"cd", b"ef", b"gh"]
+
+
+class Writes(Leg):
+    """A leg that notes what it is given."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, keepalive=False)
+        self.writes: list[bytes] = []
+
+    def write_all(self, parts: list[bytes | memoryview]) -> None:
+        self.writes.append(b"".join(parts))
