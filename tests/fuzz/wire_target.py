@@ -119,7 +119,7 @@ class Ride:
         """Count what went by, as `session/bypass.py` does."""
         taken = self.connection.take(self.direction)
         if taken is not None:
-            frames, _, size, ops, odd, opened = taken
+            frames, _, size, ops, odd, opened, *_ = taken
             self.one.skip(frames, size, ops, odd)
             if opened is not None:
                 self.one.skip_into(opened[4])
