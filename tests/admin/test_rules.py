@@ -131,7 +131,7 @@ async def test_a_bad_list_changes_nothing(nats_server: NatsServer) -> None:
         bad = {"rules": [{"rule": {**DROP, "name": "a"}}, {"rule": {"name": "b", "kind": "latency"}}]}
         answer = await api.ask("PUT", "rules", bad, {"If-Match": "*"})
         assert answer.status == 422
-        assert answer.json["error"].startswith("rule 2: ")
+        assert answer.json["error"].startswith("rules, rule 2: rule 'b': it needs 'delay'")
         assert [row["rule"]["name"] for row in (await api.ask("GET", "rules")).json["rules"]] == ["lose"]
 
 

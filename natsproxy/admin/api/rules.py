@@ -62,21 +62,18 @@ _IF_MATCH: Final = Param(
 )
 
 
-class _Nth(Place):
-    """The place of a rule in a body."""
-
-    def __init__(self, number: int | None = None) -> None:
-        super().__init__()
-        self._number = number
+class _Body(Place):
+    """The place of a rule that is alone in a body."""
 
     def of(self, index: int, key: str | None = None) -> str:
         """Return the first words of an error."""
-        return "the rule" if self._number is None else f"rule {self._number}"
+        return "the body"
 
 
-def parse(table: Any, number: int | None = None) -> Rule:
-    """Return the rule of a table.  Raises ConfigError."""
-    (rule,) = parse_rules([table], KINDS, place=_Nth(number))
+def parse(table: Any, index: int | None = None) -> Rule:
+    """Return the rule of a table.  index: its place in a list, from 0.  Raises ConfigError."""
+    place = _Body() if index is None else Place()
+    (rule,) = parse_rules([table], KINDS, place=place, first=index or 0)
     return rule
 
 
@@ -160,9 +157,9 @@ async def _replace(ask: Ask) -> Reply:
     names: set[str] = set()
     async with aclosing(sliced(ask.body["rules"])) as each:
         async for change in each:
-            rule = parse(change["rule"], len(rules) + 1)
+            rule = parse(change["rule"], len(rules))
             if rule.name in names:
-                raise ApiError(422, f"rule {len(rules) + 1}: there are two rules named {rule.name!r}")
+                raise ApiError(422, f"rules, rule {len(rules) + 1}: there are two rules named {rule.name!r}")
             names.add(rule.name)
             rules.append((rule, change.get("enabled", True)))
     book.replace(rules, revision)

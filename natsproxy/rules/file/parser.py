@@ -71,12 +71,16 @@ def parse_rules(
     *,
     place: Place | None = None,
     expand: Expand | None = None,
+    first: int = 0,
 ) -> tuple[Rule, ...]:
-    """Read rules as plain tables (JSON, the configuration).  Raises ConfigError."""
+    """Read rules as plain tables (JSON, the configuration).  Raises ConfigError.
+
+    first: the place of the first of them in its list, from 0.
+    """
     place = place or Place()
     rules: list[Rule] = []
     names: dict[str, str] = {}
-    for index, table in enumerate(tables):
+    for index, table in enumerate(tables, first):
         if not isinstance(table, Mapping):
             raise ConfigError(f"{place.of(index)}: a rule must be a table, not {table!r}")
         rule = _parse_rule(RuleReader(table, index, place), kinds, expand)
