@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from natsproxy.units import MIB, parse_size
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.accounts import Operator
 from tests.kit.captures import Scribe, write
+from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 from tests.rules.kit import Wire
 
@@ -96,10 +99,24 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     line = line.replace("nats://127.0.0.1:4223", nats_server.url)
     line = re.sub(r"--listen (tls://)?127\.0\.0\.1:\d+", r"--listen \g<1>127.0.0.1:0", line)
     line = line.replace("-port=8474", "-port=0")
+    line = line.replace("--admin 127.0.0.1:8223", "--admin 127.0.0.1:0")
     arguments = shlex.split(line)[1:]
+    with ExitStack() as stack:
+        if arguments[0] == "ctl":
+            flags = ("--admin", f"unix:{tmp_path}/admin", "--admin-captures", str(tmp_path))
+            stack.enter_context(ProxyProcess(nats_server.url, *flags))
+        check(arguments, tmp_path, {**os.environ, "NATSPROXY_ADMIN": f"unix:{tmp_path}/admin"})
+
+
+def check(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """Run a command, until it says that it listens if it does; it must end well."""
+    line = shlex.join(arguments)
+    if arguments[0] != "ctl":
+        del environment["NATSPROXY_ADMIN"]
     process = subprocess.Popen(
         [sys.executable, "-m", "natsproxy", *arguments],
-        cwd=tmp_path,
+        cwd=folder,
+        env=environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -23,6 +23,7 @@ COMMANDS = {
     "run": ("natsproxy.cli.run:run", "Relay between clients and a server."),
     "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
     "toxiproxy": ("natsproxy.cli.toxiproxy:toxiproxy", "Serve Toxiproxy's HTTP API over proxies for NATS."),
+    "ctl": ("natsproxy.cli.ctl:ctl", "Steer a running proxy."),
     "healthcheck": (
         "natsproxy.cli.healthcheck:healthcheck",
         "Tell by the exit code whether a proxy is ready.",

@@ -1,0 +1,88 @@
+"""`natsproxy ctl`: a running proxy, steered by its admin API."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from natsproxy.cli.admin_client import AdminClient, admin_options, json_option
+from natsproxy.cli.ctl_captures import capture
+from natsproxy.cli.ctl_connections import connections
+from natsproxy.cli.ctl_fault import fault
+from natsproxy.cli.ctl_rules import rules
+from natsproxy.cli.exits import FoundWrong
+from natsproxy.printable import printable
+
+
+@click.group()
+def ctl() -> None:
+    """Steer a running proxy by its admin API.
+
+    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN names it here.
+
+    \b
+    export NATSPROXY_ADMIN=http://127.0.0.1:8223
+    natsproxy ctl health
+    natsproxy ctl fault latency --subject 'orders.>' --delay 200ms --for 30s
+    natsproxy ctl rules list
+    """
+
+
+@ctl.command()
+@admin_options
+@json_option
+def health(client: AdminClient, as_json: bool) -> None:
+    """Tell whether clients are served.
+
+    Exit code: 0 yes, 1 no, 2 nobody answers.
+
+    \b
+    natsproxy ctl health --admin unix:/run/natsproxy/admin
+    """
+    state = client.ask("GET", "/v1/health", accept=(503,))
+    if as_json:
+        click.echo(json.dumps(state))
+    if not state["ready"]:
+        raise FoundWrong(f"not ready: {state['reason']}")
+    if not as_json:
+        click.echo("ready")
+
+
+@ctl.command()
+@admin_options
+@json_option
+@click.option("--rule", metavar="NAME", help="Only those of this rule.")
+@click.option("--follow", is_flag=True, help="Go on with those to come.")
+def firings(client: AdminClient, as_json: bool, rule: str | None, follow: bool) -> None:
+    """Show the latest firings of rules, and those to come.
+
+    \b
+    natsproxy ctl firings --follow
+    natsproxy ctl firings --rule latency-1 --json
+    """
+    latest = client.ask("GET", "firings", query={"rule": rule})
+    for one in latest["firings"]:
+        _show(one, as_json)
+    if not follow:
+        return
+    for name, data in client.events("firings/stream", {"rule": rule}, after=latest["total"]):
+        if name == "firing":
+            _show(data, as_json)
+        else:
+            click.echo(f"{data['events']} firings were too many to show", err=True)
+
+
+def _show(one: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(one))
+        return
+    more = f"  x{one['count']}" if one["count"] != 1 else ""
+    subject = printable(str(one["subject"]))
+    click.echo(
+        f"{one['time']}  #{one['conn']}  {one['direction']}  {one['rule']}: {one['action']}  {subject}{more}"
+    )
+
+
+for command in (rules, connections, fault, capture):
+    ctl.add_command(command)
