@@ -175,7 +175,7 @@ async def test_secrets_reach_no_viewer(nats_server: NatsServer, tmp_path: Path) 
     async with running(nats_server, record=policy) as api, viewing(api, "payload=65536") as view:
         for _ in range(2):
             async with client_of(api) as client:
-                await client.send(b"PUB pin 4\r\n1234\r\n")
+                await client.send(b"PUB pin 9\r\nsecretive\r\n")
                 await client.ping()
             text, ops = "", set[str]()
             while not {"CONNECT", "PUB", "INFO"} <= ops:
@@ -183,7 +183,7 @@ async def test_secrets_reach_no_viewer(nats_server: NatsServer, tmp_path: Path) 
                 text += json.dumps(event)
                 ops |= {one["op"] for one in event["frames"]}
             assert "hush-hush" not in text
-            assert "1234" not in text
+            assert "secretive" not in text
             await api.ask("DELETE", "capture")
 
 

@@ -41,6 +41,8 @@ SHAPES: Final = {
         {
             "client": text("The client's name."),
             "exchange": whole("The number of its exchange, where exchanges were asked for."),
+            "routine": flag("A reader of a conversation does not need it."),
+            "of": whole("The number of the frame that it stands for, where a rule put it in its place."),
             "op": text("Its operation.", enum=list(_OPS)),
             "subject": text("Its subject."),
             "reply": text("Its reply subject."),
