@@ -1,7 +1,9 @@
 """The guard of the admin API: it wants a token, and no page of another site.
 
 A browser on the same machine reaches loopback, so that any page which it shows could try: by a name that its
-owner lets point at 127.0.0.1 (`Host` tells), or by a form or script of its own (`Origin` tells).
+owner lets point at 127.0.0.1 (`Host` tells), or by a form or script of its own (`Origin` and `Sec-Fetch-Site`
+tell).  Browsers bring the cookie of a session instead of the token; a page on another port of the same host
+makes them bring it as well, so the two headers count for reading, too.
 """
 
 from __future__ import annotations
@@ -16,16 +18,25 @@ from starlette.responses import JSONResponse
 
 from natsproxy.addresses import split_host_port
 from natsproxy.admin.http_server import App
+from natsproxy.admin.page.sessions import Sessions
 from natsproxy.config.settings import HttpListener
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
+_OWN: Final = ("", "none", "same-origin")
+"""The values of Sec-Fetch-Site that come from no browser, from a person, and from our page."""
+_HEADERS: Final = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+]
+"""Headers of every answer: it is data for programs, whatever the peers of the proxy wrote into it."""
 
 
 class Guard:
     """An application that asks for the token, and refuses strangers, before another one.
 
     token: "" for none.  hosts: further names under which clients reach the listener.  open_paths: those that
-    need no token.
+    need no token.  sessions: of browsers, which need none either.
     """
 
     def __init__(
@@ -35,23 +46,31 @@ class Guard:
         token: str = "",
         hosts: Iterable[str] = (),
         open_paths: Iterable[str] = (),
+        sessions: Sessions | None = None,
     ) -> None:
         self._app = app
         self._token = token.encode()
         self._open = frozenset(open_paths)
+        self._sessions = sessions
         self._unix = isinstance(listener.address, Path)
         own = () if isinstance(listener.address, Path) else (listener.address.host,)
         self._hosts = frozenset(host.lower() for host in (*_LOCAL, *own, *hosts))
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Answer a request, or refuse it."""
+
+        async def with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
         refusal = self._refusal(scope)
         if refusal is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, with_headers)
             return
         status, text = refusal
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-        await JSONResponse({"error": text}, status, headers)(scope, receive, send)
+        await JSONResponse({"error": text}, status, headers)(scope, receive, with_headers)
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -75,5 +94,8 @@ class Guard:
         return (parts.scheme, parts.netloc.lower()) == (scheme, host.lower())
 
     def _knows(self, headers: dict[bytes, str]) -> bool:
+        cookies = headers.get(b"cookie") if headers.get(b"sec-fetch-site", "") in _OWN else None
+        if cookies and self._sessions and self._sessions.knows(cookies, headers.get(b"host", "")):
+            return True
         scheme, _, given = headers.get(b"authorization", "").partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)

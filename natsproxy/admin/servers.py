@@ -15,6 +15,8 @@ from natsproxy.admin.http_server import App, HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.monitor.app import monitor_app
 from natsproxy.admin.monitor.server import MonitoredServer
+from natsproxy.admin.page.app import PageApp
+from natsproxy.admin.page.sessions import Sessions
 from natsproxy.admin.statistics import Statistics
 from natsproxy.admin.toxiproxy.server import ToxiproxyServer
 from natsproxy.config.settings import AdminSettings, HttpListener
@@ -43,8 +45,10 @@ def http_servers(
         servers["monitor"] = MonitorServer(app, settings.monitor, managed.report, managed.statistics)
     if settings.admin is not None:
         proxies.watch(_count_firings)
-        api = admin_app(proxies, config, settings.captures)
-        guard = Guard(api, settings.admin, settings.token, settings.hosts, OPEN_PATHS)
+        sessions = Sessions()
+        page = PageApp(admin_app(proxies, config, settings.captures, sessions), sessions)
+        open_paths = page.paths.union(OPEN_PATHS)
+        guard = Guard(page, settings.admin, settings.token, settings.hosts, open_paths, sessions)
         servers["admin"] = HttpServer(guard, settings.admin, managed.report)
     if settings.toxiproxy is not None:
         base = replace(managed.proxy.settings, seed=managed.proxy.seed)

@@ -16,6 +16,8 @@ from natsproxy.admin.api.app import OPEN_PATHS, admin_app
 from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.page.app import PageApp
+from natsproxy.admin.page.sessions import Sessions
 from natsproxy.config.settings import HttpListener, Listener, ProxySettings, Server
 from natsproxy.net.proxy import Proxy
 from natsproxy.testing import NatsServer
@@ -109,7 +111,9 @@ async def running(upstream: NatsServer, folder: Path | None = None, **settings: 
     )
     managed, reports = ManagedProxy("main", proxy), list[str]()
     listener = HttpListener(Address("127.0.0.1", 0))
-    app = Guard(admin_app({"main": managed}, {"seed": 7}, folder), listener, TOKEN, (), OPEN_PATHS)
+    sessions = Sessions()
+    page = PageApp(admin_app({"main": managed}, {"seed": 7}, folder, sessions), sessions)
+    app = Guard(page, listener, TOKEN, (), page.paths.union(OPEN_PATHS), sessions)
     server = HttpServer(app, listener, reports.append)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:

@@ -11,6 +11,7 @@ import trio
 from natsproxy.admin.api.app import OPEN_PATHS, SHAPES, operations_of
 from natsproxy.admin.api.operation import MOST_BODY
 from natsproxy.admin.api.schema import check
+from natsproxy.admin.page.sessions import Sessions
 from natsproxy.testing import NatsServer
 from tests.admin.kit import TOKEN, client_of, running
 
@@ -21,7 +22,7 @@ async def test_the_document_has_every_route_and_no_other(nats_server: NatsServer
     async with running(nats_server) as api:
         document = (await api.ask("GET", "/v1/openapi.json")).json
         described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-        rows = operations_of({}, {}, None)
+        rows = operations_of({}, {}, None, Sessions())
         assert described == {(row.method, row.path) for row in rows}
         assert set(document["components"]["schemas"]) == set(SHAPES)
         assert {row.path for row in rows if row.open} == set(OPEN_PATHS)

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from natsproxy.admin.api import captures, connections, firings, frames, proxies, rules, traffic
+from natsproxy.admin.api import captures, connections, firings, frames, page, proxies, rules, traffic
 from natsproxy.admin.api.openapi import document, starlette_path
 from natsproxy.admin.api.operation import Ask, Operation, perform, refused
 from natsproxy.admin.api.schema import Schema, any_object
 from natsproxy.admin.http_server import App
 from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.page.sessions import Sessions
 
 OPEN_PATHS: Final = ("/v1/health", "/v1/live")
 """The paths that need no token: for probes."""
@@ -29,11 +30,12 @@ SHAPES: Final[Mapping[str, Schema]] = {
     **frames.SHAPES,
     **captures.SHAPES,
     **traffic.SHAPES,
+    **page.SHAPES,
 }
 
 
 def operations_of(
-    managed: Mapping[str, ManagedProxy], config: Mapping[str, Any], folder: Path | None
+    managed: Mapping[str, ManagedProxy], config: Mapping[str, Any], folder: Path | None, sessions: Sessions
 ) -> tuple[Operation, ...]:
     """Return all operations of the API, the document included."""
     made = (
@@ -44,6 +46,7 @@ def operations_of(
         *frames.OPERATIONS,
         *captures.operations(folder),
         *traffic.OPERATIONS,
+        *page.operations(sessions),
     )
 
     async def described(_: Ask) -> Response:
@@ -60,16 +63,17 @@ def admin_app(
     managed: Mapping[str, ManagedProxy],
     config: Mapping[str, Any] | None = None,
     folder: Path | None = None,
+    sessions: Sessions | None = None,
 ) -> App:
     """Return the application of the admin API.
 
     managed: the proxies by their names.  config: the settings of the process, as they are shown.
-    folder: for captures that are begun by the API, None for none.
+    folder: for captures that are begun by the API, None for none.  sessions: those that its links make.
     """
     for one in managed.values():
         _ = one.firings, one.statistics  # so that counts begin with the proxy
     by_path: dict[str, dict[str, Operation]] = {}
-    for operation in operations_of(managed, config or {}, folder):
+    for operation in operations_of(managed, config or {}, folder, sessions or Sessions()):
         by_path.setdefault(operation.path, {})[operation.method] = operation
     # The longer one first: the last part of a path may hold slashes.
     routes = [_route(path, by_path[path], managed) for path in sorted(by_path, key=len, reverse=True)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from natsproxy.spark.report.page import _part, render
+from tests.kit.browser import Browser, Colour
 from tests.spark.report import known_capture as known
-from tests.spark.report.browser import Browser, Colour
 from tests.spark.report.test_page import bare
 
 if TYPE_CHECKING:

@@ -7,12 +7,14 @@ the browser itself counts (on a blank page, since the page under test allows no 
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
@@ -56,6 +58,8 @@ COUNT = """
   return [...counts].map(([pixel, n]) => [[pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255], n]);
 })()
 """
+_WRONG = ("Runtime.exceptionThrown", "Log.entryAdded", "Page.javascriptDialogOpening")
+_CODES = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "End": 35, "Home": 36}
 Colour = tuple[int, int, int]
 
 
@@ -115,19 +119,53 @@ class Browser:
 
     def open(self, path: Path, theme: str, width: int, *, scheme: str = "light") -> None:
         """Show a page, whole, at a width in CSS pixels; theme goes behind its #."""
+        self.visit(f"{path.as_uri()}#{theme}", width, scheme=scheme)
+        self.size(width, self.run("document.documentElement.scrollHeight"))
+        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def visit(self, url: str, width: int, height: int = 800, *, scheme: str = "light") -> None:
+        """Go to a URL, by way of a blank page, and wait until it is loaded."""
         self.tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._size(width, 800)
-        for url in ("about:blank", f"{path.as_uri()}#{theme}"):
+        self.size(width, height)
+        for place in ("about:blank", url):
             self.events.clear()
-            self.tell("Page.navigate", url=url)
+            self.tell("Page.navigate", url=place)
             while not any(event["method"] == "Page.loadEventFired" for event in self.events):
                 self.events.append(self._next())
-        self._size(width, self.run("document.documentElement.scrollHeight"))
-        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def run(self, script: str) -> Any:
         """Return the value of a script in the page, as JSON does."""
         return self._run(self._page, script)
+
+    def until(self, script: str, seconds: float = PATIENCE) -> Any:
+        """Wait until the value of a script is a true one, and return it."""
+        deadline = time.monotonic() + seconds
+        while not (value := self.run(script)):
+            assert time.monotonic() < deadline, f"not in time: {script}"
+            time.sleep(0.02)
+        return value
+
+    def press(self, key: str, text: str = "", code: int = 0) -> None:
+        """Press and release a key.  text: the letters that it writes."""
+        given: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code or _CODES.get(key, 0)}
+        self.tell("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **given)
+        self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
+
+    def type(self, text: str) -> None:
+        """Write a text into what has the focus."""
+        self.tell("Input.insertText", text=text)
+
+    def click(self, selector: str) -> None:
+        """Click on the middle of the first element of a selector, with the mouse."""
+        find = f"document.querySelector({json.dumps(selector)})"
+        box = self.run(f"(({find}).scrollIntoViewIfNeeded(), ({find}).getBoundingClientRect().toJSON())")
+        where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        for kind in ("mousePressed", "mouseReleased"):
+            self.tell("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
+
+    def shot(self, path: Path) -> None:
+        """Write what is in sight to a PNG."""
+        path.write_bytes(base64.b64decode(self.tell("Page.captureScreenshot")["data"]))
 
     def picture(self, selector: str = "html") -> Counter[Colour]:
         """Return the colours of an element's pixels, with how many there are of each."""
@@ -136,20 +174,22 @@ class Browser:
         png = self.tell("Page.captureScreenshot", clip={**box, "scale": 1}, captureBeyondViewport=True)
         return Counter({tuple(rgb): n for rgb, n in self._run(self._blank, COUNT % png["data"])})
 
-    def complaints(self) -> list[dict[str, Any]]:
-        """Return errors of scripts, refusals of the policy, and requests to anywhere but files."""
-        wrong = [
-            event for event in self.events if event["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")
-        ]
+    def complaints(self, own: str = "file:") -> list[dict[str, Any]]:
+        """Return errors of scripts, refusals of the policy, dialogs, and requests that go elsewhere.
+
+        own: the beginning of URLs that may be asked for.
+        """
+        wrong = [event for event in self.events if event["method"] in _WRONG]
         sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
-        return wrong + [one for one in sent if not one["params"]["request"]["url"].startswith("file:")]
+        return wrong + [one for one in sent if not one["params"]["request"]["url"].startswith((own, "data:"))]
 
     def _tab(self) -> str:
         tab = self.tell("Target.createTarget", url="about:blank")["targetId"]
         session: str = self.tell("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
         return session
 
-    def _size(self, width: int, height: int) -> None:
+    def size(self, width: int, height: int) -> None:
+        """Give the page a size in CSS pixels."""
         size: dict[str, Any] = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.tell("Emulation.setDeviceMetricsOverride", **size)
 
