@@ -84,6 +84,14 @@ async def test_no_other_place_can_be_named(nats_server: NatsServer, tmp_path: Pa
     assert names_in(tmp_path) == [secret.name]
 
 
+async def test_a_folder_that_cannot_be_used_is_said(nats_server: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    async with running(nats_server, tmp_path / "file" / "captures") as api:
+        answer = await api.ask("POST", "capture", {"name": "x.ncap"})
+        assert (answer.status, answer.json) == (409, {"error": f"{tmp_path}/file/captures: Not a directory"})
+        assert (await api.ask("GET", "capture")).json["recording"] is False
+
+
 async def test_a_wrong_setting_is_said(nats_server: NatsServer, tmp_path: Path) -> None:
     async with running(nats_server, tmp_path) as api:
         for settings, status, text in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,9 +24,14 @@ TOKEN = "a-token-of-some-length"
 
 
 @pytest.fixture(scope="module")
-def proxy(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all files of the proxy."""
+    return tmp_path_factory.mktemp("ctl")
+
+
+@pytest.fixture(scope="module")
+def proxy(nats_server: NatsServer, folder: Path) -> Iterator[ProxyProcess]:
     """A proxy with an admin API on a unix socket, a token, a folder for captures, and one rule in a file."""
-    folder = tmp_path_factory.mktemp("ctl")
     (folder / "token").write_text(TOKEN)
     (folder / "rules.toml").write_text('[[rules]]\nname = "of the file"\nkind = "drop"\nsubject = "never"\n')
     flags = ["--admin", f"unix:{folder}/admin", "--admin-token", f"{folder}/token"]
@@ -63,6 +69,25 @@ def test_rules_are_changed_and_come_back(proxy: ProxyProcess, tmp_path: Path) ->
     assert "there is no rule 'other'" in ctl("rules", "remove", "other", code=2).output
     assert "of the file" in ctl("rules", "reset").stdout
     assert list(rules()) == ["of the file"]
+
+
+def test_a_reload_keeps_changes_and_says_which_it_undoes(proxy: ProxyProcess, folder: Path) -> None:
+    file = folder / "rules.toml"
+    before = file.read_text()
+    ctl("rules", "disable", "of the file")
+    ctl("fault", "drop", "--subject", "x", "--name", "mine")
+    reloads = sum(line["event"] == "reloaded" for line in proxy.lines())
+    proxy.process.send_signal(signal.SIGHUP)
+    line = proxy.wait_for(lambda line: line["event"] == "reloaded", reloads + 1)
+    assert line["changes_undone"] is None
+    assert [row["enabled"] for row in rules().values()] == [False, True]
+    file.write_text(before.replace("never", "other"))
+    proxy.process.send_signal(signal.SIGHUP)
+    line = proxy.wait_for(lambda line: line["event"] == "reloaded", reloads + 2)
+    assert line["changes_undone"] == ["of the file"]
+    assert list(rules()) == ["of the file", "mine"]
+    assert rules()["of the file"]["enabled"] is True
+    ctl("rules", "remove", "mine")
 
 
 def test_a_fault_has_the_settings_of_its_kind(proxy: ProxyProcess) -> None:

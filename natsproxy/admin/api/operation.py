@@ -130,6 +130,8 @@ async def perform(
         return failure(422, str(error))
     except CaptureError as error:
         return failure(409, str(error))
+    except OSError as error:  # of a disk: the server has the sockets
+        return failure(409, f"{error.filename or 'the disk'}: {error.strerror}")
     if isinstance(answer, Response):
         return answer
     reply = answer if isinstance(answer, Reply) else Reply(answer, operation.status)
