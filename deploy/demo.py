@@ -12,8 +12,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,10 +82,13 @@ def running(*args: str) -> Iterator[str]:
     say(f"$ natsproxy {' '.join(args)}", "1")
     process = subprocess.Popen(command(*args), stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
+    rest: threading.Thread | None = None
     try:
         for line in process.stderr:
             found = re.search(r"(127\.0\.0\.1:\d+)", line)
             if found and ("listening" in line or "playing" in line):
+                rest = threading.Thread(target=process.stderr.read, daemon=True)
+                rest.start()  # a pipe that nobody reads would stop the command
                 yield f"nats://{found[1]}"
                 break
         else:
@@ -93,6 +98,8 @@ def running(*args: str) -> Iterator[str]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(30)
         process.kill()
+        if rest is not None:
+            rest.join()
         process.stderr.close()
 
 
@@ -228,12 +235,82 @@ def act_analyze(server: NatsServer) -> None:
     natsproxy("analyze", str(CAPTURE), "--out", str(OUTPUT / "tables"), "--report", str(REPORT))
 
 
+def act_page(server: NatsServer) -> None:
+    """Live traffic in a browser, and a fault that bends it."""
+    admin = f"127.0.0.1:{free_port()}"
+    with running(
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--upstream",
+        server.url,
+        "--admin",
+        admin,
+        "--admin-captures",
+        str(OUTPUT / "captures"),
+        "--log-format",
+        "json",
+    ) as url:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            say(f"\n  http://{admin}/\n", "1;36")
+            say("Open it.  Choose a frame of quotes.get, then “Fault here…” and “Start the fault”: the next")
+            say("quotes come late, there and here.  Ctrl-C ends the demo.\n")
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(shop(url))
+        else:  # nobody looks
+            fault = ("latency", "--subject", "quotes.get", "--delay", "300ms", "--for", "30s")
+            natsproxy("ctl", "fault", *fault, "--admin", f"http://{admin}")
+            asyncio.run(shop(url, slow=1))
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+async def shop(url: str, slow: int = 0) -> None:
+    """Ask for quotes and place orders, a few a second; say which quotes come late.
+
+    slow: end after so many late ones, 0: go on.
+    """
+    web, pricing = await nats.connect(url, name="web-shop"), await nats.connect(url, name="pricing")
+    worker = await nats.connect(url, name="order-worker")
+
+    async def quote(message: Any) -> None:
+        await message.respond(b'{"price": 42.17, "currency": "EUR"}')
+
+    await pricing.subscribe("quotes.*", queue="pricing", cb=quote)
+    await pricing.flush()
+    js = web.jetstream()
+    await js.add_stream(name="ORDERS", subjects=["orders.>"])
+    orders = await worker.jetstream().pull_subscribe("orders.>", "worker")
+    loop, number, late = asyncio.get_running_loop(), 0, 0
+    while not slow or late < slow:
+        number += 1
+        began = loop.time()
+        with contextlib.suppress(NatsTimeout, NoRespondersError):
+            await web.request("quotes.get", b'{"symbol": "ACME", "number": %d}' % number, timeout=2)
+        took = loop.time() - began
+        if took > 0.1:
+            late += 1
+            say(f"quotes.get took {took * 1000:.0f} ms", "33")
+        with contextlib.suppress(nats.errors.Error):
+            await js.publish("orders.new", b'{"order": %d}' % number, timeout=2)
+            for message in await orders.fetch(1, timeout=1):
+                await message.ack()
+        await asyncio.sleep(0.3)
+    for nc in (web, pricing, worker):
+        await nc.close()
+
+
 ACTS: list[tuple[str, Callable[[NatsServer], None]]] = [
     ("A conversation through the proxy, recorded", act_record),
     ("Its clients, played to a fresh server", act_replay),
     ("Rules: deny, rewrite, delay, drop", act_rules),
     ("The server, played from the recording", act_cassette),
     ("Tables on Spark", act_analyze),
+    ("The page", act_page),
 ]
 
 

@@ -101,18 +101,19 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     line = line.replace("-port=8474", "-port=0")
     line = line.replace("--admin 127.0.0.1:8223", "--admin 127.0.0.1:0")
     arguments = shlex.split(line)[1:]
+    environment = dict(os.environ)
     with ExitStack() as stack:
         if arguments[0] == "ctl":
-            flags = ("--admin", f"unix:{tmp_path}/admin", "--admin-captures", str(tmp_path))
-            stack.enter_context(ProxyProcess(nats_server.url, *flags))
-        check(arguments, tmp_path, {**os.environ, "NATSPROXY_ADMIN": f"unix:{tmp_path}/admin"})
+            flags = ("--admin", "127.0.0.1:0", "--admin-captures", str(tmp_path))
+            proxy = stack.enter_context(ProxyProcess(nats_server.url, *flags))
+            listens = proxy.wait_for(lambda said: said["event"] == "admin listens")
+            environment["NATSPROXY_ADMIN"] = listens["url"]
+        check(arguments, tmp_path, environment)
 
 
 def check(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
     """Run a command, until it says that it listens if it does; it must end well."""
     line = shlex.join(arguments)
-    if arguments[0] != "ctl":
-        del environment["NATSPROXY_ADMIN"]
     process = subprocess.Popen(
         [sys.executable, "-m", "natsproxy", *arguments],
         cwd=folder,

@@ -11,7 +11,8 @@ from natsproxy.cli.ctl_captures import capture
 from natsproxy.cli.ctl_connections import connections
 from natsproxy.cli.ctl_fault import fault
 from natsproxy.cli.ctl_rules import rules
-from natsproxy.cli.exits import FoundWrong
+from natsproxy.cli.exits import CouldNotRun, FoundWrong
+from natsproxy.errors import ConfigError
 from natsproxy.printable import printable
 
 
@@ -71,6 +72,26 @@ def firings(client: AdminClient, as_json: bool, rule: str | None, follow: bool) 
             _show(data, as_json)
         else:
             click.echo(f"{data['events']} firings were too many to show", err=True)
+
+
+@ctl.command()
+@admin_options
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser, too.")
+def page(client: AdminClient, opens: bool) -> None:
+    """Print a link to the page of the proxy: live frames, connections, rules, captures.
+
+    The link is good once, for a minute; the browser that opens it needs no token.
+
+    \b
+    natsproxy ctl page
+    natsproxy ctl page --open
+    """
+    if client.url.startswith("unix:"):
+        raise ConfigError("no browser opens a unix socket: the page needs --admin HOST:PORT")
+    link = client.url.rstrip("/") + client.ask("POST", "/v1/page-links")["path"]
+    click.echo(link)
+    if opens and click.launch(link):
+        raise CouldNotRun("no browser could be started: open the link by hand")
 
 
 def _show(one: dict[str, object], as_json: bool) -> None:

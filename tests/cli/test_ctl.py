@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,3 +217,24 @@ def test_names_are_completed(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatc
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NATSPROXY_ADMIN", raising=False)
     assert "name the admin API of a proxy: --admin URL, or NATSPROXY_ADMIN" in ctl("rules", code=2).output
+
+
+def test_a_link_opens_the_page(nats_server: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    flags = ("--admin", "127.0.0.1:0", "--admin-token", str(tmp_path / "token"))
+    with ProxyProcess(nats_server.url, *flags) as proxy:
+        url = proxy.wait_for(lambda line: line["event"] == "admin listens")["url"]
+        given = ("--admin", url, "--token", str(tmp_path / "token"))
+        link = ctl("page", *given).stdout.strip()
+        assert link.startswith(f"{url}/login?")
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(link) as answer:
+            assert (answer.url, answer.read()[:15]) == (f"{url}/", b"<!doctype html>")
+        with browser.open(f"{url}/v1/proxies") as answer:
+            assert json.loads(answer.read())["proxies"]
+        assert TOKEN not in link
+        assert link.partition("?")[2] not in proxy.log.read_text()
+
+
+def test_no_browser_opens_a_unix_socket(proxy: ProxyProcess) -> None:
+    assert "the page needs --admin HOST:PORT" in ctl("page", code=2).output

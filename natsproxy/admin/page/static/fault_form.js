@@ -120,7 +120,9 @@ class FaultForm {
     }
     control.addEventListener("input", () => (this.texts[name] = control.value));
     this.controls[name] = control;
-    return labelled(word.required ? `${name} *` : name, control, { class: "field", title: line(word.text) });
+    const field = labelled(word.required ? `${name} *` : name, control, { class: "field", title: line(word.text) });
+    if (!MATCHERS.includes(name)) field.append(el("small", { class: "hint" }, line(word.text)));
+    return field;
   }
 
   /** Return the rule as a table. */

@@ -36,6 +36,9 @@ export function duration(ns) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** Return a duration in whole seconds, or more for long ones. */
+export const whole = (ns) => (ns < 120e9 ? `${Math.ceil(ns / 1e9)} s` : duration(ns));
+
 const trim = (n) => (Math.abs(n) < 10 ? n.toFixed(2) : Math.abs(n) < 100 ? n.toFixed(1) : n.toFixed(0));
 const two = (n) => String(n).padStart(2, "0");
 

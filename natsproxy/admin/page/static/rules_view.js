@@ -2,7 +2,7 @@
 
 import { ask, poll, Stream } from "./api.js";
 import { button, copy, el, fill, line, put, say, shown } from "./dom.js";
-import { clock, count, duration } from "./format.js";
+import { clock, count, duration, whole } from "./format.js";
 import { faultForm, toml } from "./fault_form.js";
 import { VirtualList } from "./virtual_list.js";
 import { framesView } from "./frames_view.js";
@@ -141,7 +141,7 @@ class RulesView {
     row.root.classList.toggle("off", !one.enabled);
     put(row.kind, line(one.rule.kind));
     put(row.text, shown(summary(one.rule)).slice(0, 2000));
-    put(row.state, left === null ? ORIGINS[one.origin] : `ends in ${duration(Math.ceil(left / 1e9) * 1e9).replace(".0", "").replace(/\.00? /, " ")}`);
+    put(row.state, left === null ? ORIGINS[one.origin] : `ends in ${whole(left)}`);
     row.left.hidden = left === null;
     if (left !== null) row.left.value = left / row.whole;
     if (row.count !== undefined && one.firings > row.count) {
