@@ -99,7 +99,7 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     line = line.replace("nats://127.0.0.1:4223", nats_server.url)
     line = re.sub(r"--listen (tls://)?127\.0\.0\.1:\d+", r"--listen \g<1>127.0.0.1:0", line)
     line = line.replace("-port=8474", "-port=0")
-    line = line.replace("--admin 127.0.0.1:8223", "--admin 127.0.0.1:0")
+    line = re.sub(r"127\.0\.0\.1:822[23]", "127.0.0.1:0", line)
     arguments = shlex.split(line)[1:]
     environment = dict(os.environ)
     with ExitStack() as stack:

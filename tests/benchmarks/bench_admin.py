@@ -43,13 +43,13 @@ def main() -> None:
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
                 assert reader.stdout is not None
                 assert reader.stdout.readline() == "reads\n"
-                compare(ways)
+                compare(ways, "with a live view")
                 reader.kill()
 
 
-def compare(ways: list[Way]) -> None:
+def compare(ways: list[Way], title: str) -> None:
     """Print how the second way fares beside the first."""
-    print(f"{'with a live view':30}{'msgs/s, ratio':>15}{'its cost':>10}")
+    print(f"{title:30}{'msgs/s, ratio':>15}{'its cost':>10}")
     for size, count in SIZES:
         rates, costs = [], []
         for number in range(ROUNDS):
