@@ -19,6 +19,7 @@ _WORD: Final = fields(
     {**_NAMED, "sort": text("Its sort: kind, selector, gate, role, identity.")},
     {
         "settings": items(fields(_NAMED, {"required": flag("Every rule of the kind has it.")})),
+        "required": flag("Every rule has it."),
         "also": items(text("A further key that rules of the kind may have.")),
         "values": items(fields(_NAMED)),
         "example": text("In TOML."),
