@@ -73,6 +73,8 @@ OURS = [
     for line in COMMANDS
     if line.startswith("natsproxy ")
 ]
+REMOTE = ("ctl", "top")
+"""The commands that reach a running proxy by its admin API."""
 
 
 @pytest.mark.server
@@ -103,7 +105,7 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     arguments = shlex.split(line)[1:]
     environment = dict(os.environ)
     with ExitStack() as stack:
-        if arguments[0] == "ctl":
+        if arguments[0] in REMOTE:
             flags = ("--admin", "127.0.0.1:0", "--admin-captures", str(tmp_path))
             proxy = stack.enter_context(ProxyProcess(nats_server.url, *flags))
             listens = proxy.wait_for(lambda said: said["event"] == "admin listens")

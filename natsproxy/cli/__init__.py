@@ -24,6 +24,7 @@ COMMANDS = {
     "config": ("natsproxy.cli.config:config", "Print the settings of natsproxy run."),
     "toxiproxy": ("natsproxy.cli.toxiproxy:toxiproxy", "Serve Toxiproxy's HTTP API over proxies for NATS."),
     "ctl": ("natsproxy.cli.ctl:ctl", "Steer a running proxy."),
+    "top": ("natsproxy.cli.top:top", "Show the connections of a running proxy."),
     "healthcheck": (
         "natsproxy.cli.healthcheck:healthcheck",
         "Tell by the exit code whether a proxy is ready.",

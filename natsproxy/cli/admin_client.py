@@ -52,7 +52,7 @@ class AdminClient:
     """Asks the admin API at a URL: http://, https://, HOST:PORT or unix:PATH.
 
     token: "" for none.  ca: the file of the authority of an https:// server, None for the system's.
-    proxy: the name of the proxy that is meant by paths that begin without a slash.
+    proxy: the name of the proxy that is meant by paths without a slash in front; "" is its own.
     Raises ConfigError for a URL that is none.
     """
 
@@ -126,7 +126,8 @@ class AdminClient:
         query: Mapping[str, Any] | None,
         headers: Mapping[str, str] | None,
     ) -> http.client.HTTPResponse:
-        path = path if path.startswith("/") else f"/v1/proxies/{quote(self._proxy, safe='')}/{path}"
+        if not path.startswith("/"):
+            path = f"/v1/proxies/{quote(self._proxy, safe='')}/{path}".rstrip("/")
         given = {name: _plain(value) for name, value in (query or {}).items() if value is not None}
         path += f"?{urlencode(given)}" if given else ""
         sent = {"Connection": "close", **(headers or {})}
