@@ -43,11 +43,12 @@ def pytest_collection_finish() -> None:
 
 TOGETHER = (
     "tests/spark/",
+    "tests/admin/page/",
     "tests/replay/test_versions.py",
     "tests/test_shape.py",
     "tests/testing/test_zoo.py",
 )
-"""Tests that one worker runs together: they share a Java process or cached results."""
+"""Tests that one worker runs together: they share a Java process, a browser or cached results."""
 
 
 class Grouped(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types

@@ -138,9 +138,11 @@ class Browser:
         return self._run(self._page, script)
 
     def until(self, script: str, seconds: float = PATIENCE) -> Any:
-        """Wait until the value of a script is a true one, and return it."""
+        """Wait until the value of a script is a true one (or a node), and return it."""
         deadline = time.monotonic() + seconds
-        while not (value := self.run(script)):
+        while not (
+            value := self.run(f"Promise.resolve({script}).then((value) => value instanceof Node || value)")
+        ):
             assert time.monotonic() < deadline, f"not in time: {script}"
             time.sleep(0.02)
         return value
@@ -159,9 +161,12 @@ class Browser:
         """Click on the middle of the first element of a selector, with the mouse."""
         find = f"document.querySelector({json.dumps(selector)})"
         box = self.run(f"(({find}).scrollIntoViewIfNeeded(), ({find}).getBoundingClientRect().toJSON())")
-        where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        self.click_at(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    def click_at(self, x: float, y: float) -> None:
+        """Click on a place of the page."""
         for kind in ("mousePressed", "mouseReleased"):
-            self.tell("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
+            self.tell("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, x=x, y=y)
 
     def shot(self, path: Path) -> None:
         """Write what is in sight to a PNG."""

@@ -127,6 +127,7 @@ export class FrameFilter {
     const wanted = text.toLowerCase();
     return (row) =>
       (ops.size === 0 || ops.has(row.op)) &&
+      !(row.routine && this.value.op === "calm") &&
       (direction === "" || row.direction === direction) &&
       (conn === "" || row.conn === Number(conn)) &&
       (subject === "" || matches(subject, (role && row.request?.subject) || row.subject || "")) &&

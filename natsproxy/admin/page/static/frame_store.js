@@ -46,6 +46,13 @@ export class FrameStore {
     if (this.lately.length > LATELY) this.lately.shift();
   }
 
+  /** Return the frames of an event that are not here yet: two streams may tell of the same ones. */
+  unknown(frames) {
+    const key = (row) => [row.conn, row.direction, row.in, row.out, row.t_ns].join(" ");
+    const known = new Set(this.frames.slice(-1000).map(key));
+    return frames.filter((row) => !known.has(key(row)));
+  }
+
   /** Let the reader's place hold, or let it go. */
   hold(on) {
     this.held = on;

@@ -41,7 +41,7 @@ function showRow(node, row) {
   put(took, row.request ? duration(row.request.after_ns) : "");
   const classes = ["row", "frame", row.direction];
   if (row.op === "-ERR" || row.meaning?.bad) classes.push("wrong");
-  if (row.cause || said) classes.push(row.out === null ? "lost" : "bent");
+  if ((row.cause || said) && !row.routine) classes.push(row.out === null ? "lost" : "bent");
   node.className = classes.join(" ");
 }
 
@@ -50,6 +50,7 @@ class FramesView {
     this.store = new FrameStore();
     this.paused = false;
     this.unread = 0;
+    this.older = []; // streams that end when the newest has begun
     this.filter = new FrameFilter(() => this.refilter());
     this.list = new VirtualList({
       make: makeRow,
@@ -103,16 +104,29 @@ class FramesView {
     this.reopen();
   }
 
+  /** Open a stream with other parameters; the one before goes on until it has begun, so that no frame is missed. */
   reopen() {
-    this.stream?.close();
+    this.older.push(this.stream);
     this.opened = JSON.stringify([this.filter.params, this.payload.value]);
-    this.stream = new Stream("frames/stream", { ...this.filter.params, payload: this.payload.value, limit: LIMIT }, {
-      frames: (data) => this.take(data),
-      state: (state) => this.root.setAttribute("data-stream", state),
+    let begun = false;
+    const stream = new Stream("frames/stream", { ...this.filter.params, payload: this.payload.value, limit: LIMIT }, {
+      frames: (data) => {
+        if (!begun) data.frames = this.store.unknown(data.frames);
+        begun = true;
+        if (stream === this.stream) this.closeOlder();
+        this.take(data);
+      },
+      state: (state) => stream === this.stream && this.root.setAttribute("data-stream", state),
     });
+    this.stream = stream;
+  }
+
+  closeOlder() {
+    for (const stream of this.older.splice(0)) stream?.close();
   }
 
   leave() {
+    this.closeOlder();
     this.stream?.close();
     this.stream = null;
   }

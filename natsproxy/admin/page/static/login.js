@@ -20,7 +20,7 @@ function build() {
   const stale = location.hash === "#stale-link";
   return el(
     "dialog",
-    { class: "login", "aria-label": "Login", on: { cancel: (event) => event.preventDefault() } },
+    { class: "login", "aria-label": "Login", on: { close: (event) => event.target.showModal() } },
     el("h2", {}, "This page needs a login"),
     stale && el("p", { class: "bad" }, "The link was used before, or is older than a minute."),
     el("p", {}, "On the machine of the proxy, this prints a link that opens the page:"),
