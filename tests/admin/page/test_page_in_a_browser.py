@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.admin.page.site import Client, Site, site
+from tests.admin.page.site import ROWS, Client, Site, site
 from tests.kit.browser import Browser
 
 pytestmark = [
@@ -214,6 +214,14 @@ def test_connections_are_looked_at_suspended_and_closed(page: Site) -> None:
         page.until("!document.querySelector('.detail .changed')")
         second.publish("conn.kept", b"kept")
         assert b"lost" not in first.until(b"kept")
+        page.press("Its frames")
+        page.until("document.querySelector('[data-stream=open]')")
+        second.publish("conn.other", b"x")
+        second.publish("conn.mine", b"x")
+        page.wait_for(1, "conn.mine")
+        assert set(page.run(f"{ROWS}.map((one) => one.row.client)")) == {"first"}
+        page.browser.press("2", "2")
+        page.until("document.querySelector('.row.peer:not(.columns)')")
         page.press("Close")
         assert first.ended()
         page.until("document.querySelectorAll('.row.peer:not(.columns)').length === 1")

@@ -46,7 +46,7 @@ class FaultForm {
     this.texts = { ...given };
     const rest = all.kinds.map((kind) => kind.name).filter((name) => !FIRST.includes(name));
     const names = [...FIRST.filter((name) => all.kinds.some((kind) => kind.name === name)), ...rest];
-    this.kind = select(names.map((name) => [name, `${name}: ${this.word(name).text}`]), names[0], { on: { change: () => this.build() } });
+    this.kind = select(names.map((name) => [name, `${name}: ${this.word(name).text}`]), names[0], { autofocus: true, on: { change: () => this.build() } });
     this.lasts = select(LASTS, "30s");
     this.name = el("input", { type: "text", placeholder: "one is made", autocomplete: "off", maxlength: 100 });
     this.settings = el("fieldset", {}, el("legend", {}, "What happens"));

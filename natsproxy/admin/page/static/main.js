@@ -29,11 +29,9 @@ function route() {
   const wanted = name in VIEWS ? name : "frames";
   const values = query ? Object.fromEntries(new URLSearchParams(query)) : null;
   const view = VIEWS[wanted][1];
-  if (shown !== view) {
-    shown?.leave();
-    shown = view;
-    fill(main, view.root);
-  }
+  shown?.leave();
+  if (shown !== view) fill(main, view.root);
+  shown = view;
   for (const [key, tab] of Object.entries(tabs)) tab.setAttribute("aria-current", key === wanted ? "page" : "false");
   document.title = `${VIEWS[wanted][0]} – natsproxy`;
   view.open(values);
