@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from natsproxy.cli import main
 from natsproxy.cli.exits import GuardedGroup
 from natsproxy.errors import ConfigError, Exit, NatsproxyError, Stopped
+from natsproxy.rules.kinds import KINDS
 from tests.cli.test_bad_input import flipped, run, whole
 from tests.kit.process import ProxyProcess
 from tests.replay.scripted import hello, write
@@ -25,6 +26,31 @@ NATSPROXY = [sys.executable, "-m", "natsproxy"]
 RULES = '[[rules]]\nname = "a"\nkind = "deny"\nsubject = "secret"\n'
 OK, WRONG, COULD_NOT, PARTLY = Exit.OK, Exit.FOUND_WRONG, Exit.COULD_NOT_RUN, Exit.PARTLY
 
+CTL = [
+    "capture download traffic.ncap",
+    "capture list",
+    "capture mark here",
+    "capture rotate",
+    "capture start traffic.ncap",
+    "capture status",
+    "capture stop",
+    "connections close 1",
+    "connections list",
+    "connections pause 1",
+    "connections resume 1",
+    "connections suspend 1",
+    *(f"fault {kind}" for kind in KINDS),
+    "firings",
+    "health",
+    "page",
+    "rules disable slow",
+    "rules enable slow",
+    "rules list",
+    "rules remove slow",
+    "rules reset",
+    "rules set rules.toml",
+]
+"""Requests to a proxy; nobody is at the address."""
 TABLE: list[tuple[str, int]] = [
     ("--version", OK),
     ("--no-such-option", COULD_NOT),
@@ -97,6 +123,9 @@ TABLE: list[tuple[str, int]] = [
     ("healthcheck", COULD_NOT),
     ("healthcheck --ready-file none", WRONG),
     ("healthcheck --ready-file whole.ncap", 0),
+    ("toxiproxy -config none.json", COULD_NOT),
+    ("top --once --admin http://127.0.0.1:1", COULD_NOT),
+    *((f"ctl {rest} --admin http://127.0.0.1:1", COULD_NOT) for rest in CTL),
     ("analyze none.ncap --out out", COULD_NOT),
     ("analyze whole.ncap --out out --tables none", COULD_NOT),
 ]
