@@ -73,7 +73,7 @@ OURS = [
     for line in COMMANDS
     if line.startswith("natsproxy ")
 ]
-REMOTE = ("ctl", "top")
+REMOTE = ("ctl", "top", "tap")
 """The commands that reach a running proxy by its admin API."""
 
 
@@ -126,8 +126,8 @@ def check(arguments: list[str], folder: Path, environment: dict[str, str]) -> No
     )
     assert process.stderr is not None
     try:
-        if "--listen" in line or "toxiproxy" in line:
-            words = ("listening", "playing", "toxiproxy listens")
+        if "--listen" in line or arguments[0] in ("toxiproxy", "tap"):
+            words = ("looking at", "listening", "playing", "toxiproxy listens")
             assert any(word in said for said in process.stderr for word in words)
             process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=240)

@@ -29,6 +29,8 @@ TICK: Final = 0.2
 """Seconds between two looks."""
 MOST: Final = 400
 """Frames that are decoded in one look."""
+PAYLOAD: Final = 1 << 20
+"""The most bytes of a payload that a viewer may ask for: nats-server's default limit."""
 _KEPT: Final = 10  # looks that wait for viewers
 _SEGMENT: Final = Segment("the traffic", b"", b"", 0, 0, 0, None, None, "", {})
 _BLOCK: Final = Block(0, Kind.RECORDS, 0, 0, 0, 0)

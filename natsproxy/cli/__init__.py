@@ -25,6 +25,7 @@ COMMANDS = {
     "toxiproxy": ("natsproxy.cli.toxiproxy:toxiproxy", "Serve Toxiproxy's HTTP API over proxies for NATS."),
     "ctl": ("natsproxy.cli.ctl:ctl", "Steer a running proxy."),
     "top": ("natsproxy.cli.top:top", "Show the connections of a running proxy."),
+    "tap": ("natsproxy.cli.tap:tap", "Print the frames that pass a running proxy."),
     "healthcheck": (
         "natsproxy.cli.healthcheck:healthcheck",
         "Tell by the exit code whether a proxy is ready.",

@@ -129,7 +129,7 @@ class AdminClient:
         if not path.startswith("/"):
             path = f"/v1/proxies/{quote(self._proxy, safe='')}/{path}".rstrip("/")
         given = {name: _plain(value) for name, value in (query or {}).items() if value is not None}
-        path += f"?{urlencode(given)}" if given else ""
+        path += f"?{urlencode(given, doseq=True)}" if given else ""
         sent = {"Connection": "close", **(headers or {})}
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"

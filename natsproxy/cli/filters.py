@@ -6,6 +6,7 @@ import datetime
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _subjects(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
     return patterns
 
 
-_OPTIONS = (
+_TIMES = (
     click.option(
         "--from",
         "start",
@@ -78,6 +79,8 @@ _OPTIONS = (
         help="Only from this time on: 2026-01-31T12:00:00, or with an offset; 5m is so long before the end.",
     ),
     click.option("--to", "end", callback=_time, metavar="TIME", help="Only up to this time, given alike."),
+)
+_FRAMES = (
     click.option(
         "--conn", multiple=True, type=int, metavar="NUMBER", help="Only this connection (repeatable)."
     ),
@@ -106,10 +109,19 @@ def filters(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options to a command that reads `path`; it gets their values as one argument `query`."""
 
     @functools.wraps(command)
+    def with_query(*args: Any, start: int | None, end: int | None, query: Query, **rest: Any) -> None:
+        first, last = (_absolute(moment, rest["path"]) for moment in (start, end))
+        command(*args, query=replace(query, start=first, end=last), **rest)
+
+    return _with(_TIMES, _live_filters(with_query))
+
+
+def _live_filters(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that are not about time."""
+
+    @functools.wraps(command)
     def with_query(
         *args: Any,
-        start: int | None,
-        end: int | None,
         conn: tuple[int, ...],
         ops: int,
         subjects: tuple[bytes, ...],
@@ -117,10 +129,10 @@ def filters(command: Callable[..., None]) -> Callable[..., None]:
         **rest: Any,
     ) -> None:
         chosen = _DIRECTIONS[direction] if direction else None
-        first, last = (_absolute(moment, rest["path"]) for moment in (start, end))
-        command(*args, query=Query(first, last, frozenset(conn), chosen, ops, subjects), **rest)
+        query = Query(conns=frozenset(conn), direction=chosen, ops=ops, subjects=subjects)
+        command(*args, query=query, **rest)
 
-    return _with(_OPTIONS, with_query)
+    return _with(_FRAMES, with_query)
 
 
 def _with(options: Sequence[Callable[..., Any]], command: Callable[..., None]) -> Callable[..., None]:
@@ -173,7 +185,15 @@ _CHOICES = (
 
 def choices(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of `filters`, and those about what is around a frame; the command gets `choice`."""
+    return filters(_choices(command))
 
+
+def live_choices(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `choices`, without those about time, to a command that reads no capture."""
+    return _live_filters(_choices(command))
+
+
+def _choices(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_choice(
         *args: Any,
@@ -187,4 +207,4 @@ def choices(command: Callable[..., None]) -> Callable[..., None]:
         choice = Choice(query, tuple(ROLES[name] for name in roles), clients, headers, exchange)
         command(*args, choice=choice, **rest)
 
-    return filters(_with(_CHOICES, with_choice))
+    return _with(_CHOICES, with_choice)

@@ -96,6 +96,10 @@ async def test_filters_and_payloads(nats_server: NatsServer) -> None:
             (one,) = await by_name.frames(1)
             assert (one["client"], one["op"]) == ("other", "PING")
             assert [one["conn"] for one in await by_conn.frames(1)] == [1]
+            async with viewing(api, "subject=a.1&subject=b&client=x*&client=app") as by_several:
+                await client.send(b"PUB c 1\r\nx\r\nPUB a.1 1\r\nx\r\nPUB b 1\r\nx\r\n")
+                assert [one["subject"] for one in await by_several.frames(2)] == ["a.1", "b"]
+        assert (await api.ask("GET", "frames/stream?" + "conn=1&" * 21)).status == 400
         for query in ("subject=a..b", "op=NOPE", "limit=0", "payload=99999999", "subjct=x", "role=nobody"):
             assert (await api.ask("GET", f"frames/stream?{query}")).status == 400
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 from natsproxy.admin.api.events import HEADERS, MEDIA, event
 from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
-from natsproxy.admin.live_frames import MOST
+from natsproxy.admin.live_frames import MOST, PAYLOAD
 from natsproxy.admin.streamed import Streamed
-from natsproxy.capture.format.records import Close
+from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.listing.exchanges import Exchanges
 from natsproxy.capture.listing.listing import Event, Listed
@@ -76,6 +76,9 @@ SHAPES: Final = {
                         "change": text("What it did.", enum=["opened", "closed"]),
                         "t_ns": whole("When, as Unix time."),
                         "cause": text("Why it ended."),
+                        "detail": text("More about the cause."),
+                        "address": text("The client's, of one that was opened."),
+                        "server": text("The server's address, likewise."),
                     }
                 )
             ),
@@ -83,37 +86,38 @@ SHAPES: Final = {
     ),
 }
 _FILTERS: Final = (
-    Param("subject", text("Only this subject pattern, wildcards allowed.", most=256)),
+    Param("subject", text("Only these subject patterns, wildcards allowed.", most=256), many=True),
     Param("op", text("Only these operations: PUB,HPUB.", most=100)),
     Param("direction", text("Only this direction.", enum=["c2s", "s2c"])),
-    Param("conn", whole("Only this connection.", most=1 << 53)),
-    Param("client", text("Only clients whose name is like this (* and ?).", most=256)),
+    Param("conn", whole("Only these connections.", most=1 << 53), many=True),
+    Param("client", text("Only clients whose name is like one of these (* and ?).", most=256), many=True),
     Param("role", text("Only frames in these roles, as in rules: ack,nak.", most=256)),
-    Param("header", text("Only with this header: NAME, or NAME: VALUE (* and ?).", most=256)),
+    Param(
+        "header", text("Only with all these headers: NAME, or NAME: VALUE (* and ?).", most=256), many=True
+    ),
     Param("exchange", flag("And the frames of their exchanges."), False),
-    Param("payload", whole("The most bytes of a payload that are sent.", most=65536), 256),
+    Param("payload", whole("The most bytes of a payload that are sent.", most=PAYLOAD), 256),
     Param("limit", whole("The most frames in one event.", least=1, most=MOST), 100),
 )
 
 
 def _choice(query: Mapping[str, Any]) -> Choice:
     """Return the frames that a viewer wants.  Raises ApiError."""
-    subject, conn, direction = query["subject"], query["conn"], query["direction"]
-    subjects = () if subject is None else (subject.encode(),)
-    if not all(map(is_valid_subscribe, subjects)):
-        raise ApiError(400, f"subject must be a valid subject pattern, not {subject!r}")
+    direction, subjects = query["direction"], tuple(subject.encode() for subject in query["subject"])
+    for subject in subjects:
+        if not is_valid_subscribe(subject):
+            raise ApiError(400, f"subject must be a valid subject pattern, not {subject.decode()!r}")
     ops = _words("op", query["op"] and query["op"].upper(), _OPS)
-    header = () if query["header"] is None else (_header(query["header"]),)
     return Choice(
         Query(
-            conns=frozenset() if conn is None else frozenset({conn}),
+            conns=frozenset(query["conn"]),
             direction=None if direction is None else next(d for d in Direction if d.label == direction),
             ops=op_mask(*(_OPS[word] for word in ops)) or ALL_OPS,
             subjects=subjects,
         ),
         roles=tuple(ROLES[word] for word in _words("role", query["role"], ROLES)),
-        clients=() if query["client"] is None else (query["client"],),
-        headers=header,
+        clients=query["client"],
+        headers=tuple(map(_header, query["header"])),
         exchange=query["exchange"],
     )
 
@@ -133,12 +137,17 @@ def _header(given: str) -> tuple[bytes, str | None]:
 
 def _change(event: Event) -> dict[str, Any]:
     item = event.item
+    assert isinstance(item, Open | Close)
+    closed, info = isinstance(item, Close), item.info
     return {
-        "conn": getattr(item, "conn", 0),
+        "conn": item.conn,
         "client": event.client,
-        "change": "closed" if isinstance(item, Close) else "opened",
+        "change": "closed" if closed else "opened",
         "t_ns": event.wall,
         "cause": item.cause if isinstance(item, Close) else "",
+        "detail": str(info.get("detail") or ""),
+        "address": "" if closed else str(info.get("client")),
+        "server": "" if closed else str(info.get("upstream")),
     }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from natsproxy import __version__
-from natsproxy.admin.api.operation import Operation, Param
-from natsproxy.admin.api.schema import Schema, shape
+from natsproxy.admin.api.operation import REPEATED, Operation, Param
+from natsproxy.admin.api.schema import Schema, items, shape
 
 _PARTS: Final = {
     "proxy": "The name of a proxy; that of `natsproxy run` is main.",
@@ -84,6 +84,8 @@ def _param(param: Param) -> dict[str, Any]:
     schema = {key: value for key, value in param.schema.items() if key != "description"}
     if param.default is not None:
         schema["default"] = param.default
+    if param.many:
+        schema = dict(items(schema, REPEATED))
     return {
         "name": param.name,
         "in": "header" if param.header else "query",

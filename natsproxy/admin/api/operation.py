@@ -20,6 +20,9 @@ from natsproxy.net.rule_book import StaleRules
 MOST_BODY: Final = 256 * 1024
 """Bytes of a request's body: reading JSON holds the loop, a millisecond for so many."""
 
+REPEATED: Final = 20
+"""The times that one parameter may be given, where it may be given several times."""
+
 
 class ApiError(Exception):
     """An answer that is an error, with its status and a sentence."""
@@ -40,23 +43,30 @@ class Reply:
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter of the query (or a header).  schema: of its value; a whole number is read as one."""
+    """A parameter of the query (or a header).  schema: of its value; a whole number is read as one.
+
+    many: it may be given several times, at most `REPEATED`; its value is then a tuple.
+    """
 
     name: str
     schema: Schema
     default: Any = None
     header: bool = False
+    many: bool = False
 
     def read(self, request: Request) -> Any:
         """Return its value in a request.  Raises ApiError."""
         if self.header:
             return request.headers.get(self.name, self.default)
         given = request.query_params.getlist(self.name)
-        if not given:
-            return self.default
-        if len(given) > 1:
+        if len(given) > (REPEATED if self.many else 1):
             raise ApiError(400, f"{self.name} is given {len(given)} times")
-        value: Any = given[0]
+        if self.many:
+            return tuple(map(self._value, given))
+        return self._value(given[0]) if given else self.default
+
+    def _value(self, text: str) -> Any:
+        value: Any = text
         kind = self.schema["type"]
         if kind == "integer" and re.fullmatch(r"-?[0-9]{1,18}", value, re.ASCII):
             value = int(value)
