@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
-from starlette.responses import StreamingResponse
-from starlette.types import Send
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 
 class Streamed(StreamingResponse):
@@ -23,6 +23,13 @@ class Streamed(StreamingResponse):
     ) -> None:
         super().__init__(pieces, media_type=media_type, headers=headers)
         self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; a HEAD gets the headers, and nothing is made for it."""
+        if scope["method"] == "HEAD":
+            await Response(status_code=self.status_code, headers=self.headers)(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
         """Send the pieces; close the generator at the end, whatever the end is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -96,6 +97,7 @@ async def test_a_wrong_setting_is_said(nats_server: NatsServer, tmp_path: Path) 
     async with running(nats_server, tmp_path) as api:
         for settings, status, text in (
             ({"flush": "soon"}, 422, "flush must be a duration"),
+            ({"frame-max": 10**30}, 422, "frame-max must be less than 8EiB"),
             ({"flsh": "1s"}, 400, "did you mean 'flush'?"),
             ({"subject": ["a..b"]}, 422, "subject must be a valid subject pattern"),
         ):
@@ -103,3 +105,17 @@ async def test_a_wrong_setting_is_said(nats_server: NatsServer, tmp_path: Path) 
             assert answer.status == status
             assert text in answer.json["error"]
     assert names_in(tmp_path) == []
+
+
+async def test_any_name_of_a_file_can_be_downloaded(nats_server: NatsServer, tmp_path: Path) -> None:
+    async with running(nats_server, tmp_path) as api:
+        assert (await api.ask("POST", "capture", {"name": "x.ncap"})).status == 201
+        assert (await api.ask("DELETE", "capture")).status == 200
+        for name in ("日本.ncap", 'a"b.ncap', "x\udcff.ncap"):  # the last one is not UTF-8
+            (tmp_path / name).write_bytes((tmp_path / "x.ncap").read_bytes())
+        rows = (await api.ask("GET", "capture/segments")).json["segments"]
+        assert {row["name"] for row in rows} == {"x.ncap", "日本.ncap", 'a"b.ncap', "x?.ncap"}
+        for name in ("日本.ncap", 'a"b.ncap'):
+            answer = await api.ask("GET", f"capture/segments/{quote(name)}")
+            assert answer.body == (tmp_path / "x.ncap").read_bytes()
+            assert answer.headers["content-disposition"] == f"attachment; filename*=utf-8''{quote(name)}"

@@ -79,3 +79,13 @@ async def test_a_suspended_connection_loses_messages(nats_server: NatsServer) ->
         assert (await api.ask("PATCH", "connections/1", {"suspended": False})).json["suspended"] is False
         await client.send(b"PUB a 2\r\nhi\r\n")
         assert await client.ping() == [b"MSG a 1 2", b"hi"]
+
+
+async def test_whatever_a_connect_holds_can_be_shown(nats_server: NatsServer) -> None:
+    async with running(nats_server) as api, client_of(api) as client:
+        odd = rb'"name": "a\ud800", "x\udfff": ["\ud83d", 1e999, -1e999, 1.5], "headers": true'
+        await client.send(b'CONNECT {"verbose": false, ' + odd + b"}\r\n")
+        await client.ping()
+        answer = await api.ask("GET", "connections/1")
+        assert (answer.status, answer.json["name"]) == (200, "a\ufffd")
+        assert answer.json["connect"]["x?"] == ["?", "1e999", "-1e999", 1.5]

@@ -203,3 +203,10 @@ async def test_a_viewer_that_reads_nothing_costs_no_other(nats_server: NatsServe
             await client.ping()
             while not (await view.event())["total"]:
                 pass
+
+
+async def test_the_headers_of_a_stream_alone(nats_server: NatsServer) -> None:
+    async with running(nats_server) as api:
+        for path in ("firings/stream", "frames/stream"):  # the answer ends, and the connection with it
+            answer = await api.ask("HEAD", path)
+            assert (answer.status, answer.body) == (200, b"")

@@ -6,10 +6,12 @@ the token chooses no other place on the disk.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import trio
 
@@ -141,8 +143,10 @@ class Captures:
         row = await self._row(ask.proxy, ask.path["segment"], path) if path is not None else None
         if path is None or row is None:
             raise ApiError(404, f"there is no segment {ask.path['segment'][:80]!r}")
+        coded = quote(os.fsencode(path.name))
+        file = f'="{path.name}"' if coded == path.name else f"*=utf-8''{coded}"
         headers = {
-            "Content-Disposition": f'attachment; filename="{path.name}"',
+            "Content-Disposition": f"attachment; filename{file}",
             "Content-Length": str(row["size"]),
         }
         return Streamed(_pieces(path, row["size"]), _MEDIA, headers)

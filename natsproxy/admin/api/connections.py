@@ -9,6 +9,7 @@ from contextlib import aclosing
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
+from math import isfinite
 from typing import Any, Final
 
 from natsproxy.admin.api import times
@@ -172,10 +173,16 @@ async def _get(ask: Ask) -> dict[str, Any]:
 def _connect(frame: bytes) -> Any:
     """Return the options of a redacted CONNECT; None where there is none, or it is withheld."""
     try:
-        options = json.loads(frame.partition(b" ")[2])
+        options = json.loads(frame.partition(b" ")[2], parse_float=_number)
     except (ValueError, RecursionError):
         return None
     return options if isinstance(options, dict) else None
+
+
+def _number(written: str) -> float | str:
+    """Return a number of JSON; as it is written where it is too large for an answer."""
+    number = float(written)
+    return number if isfinite(number) else written
 
 
 def _text(raw: bytes) -> str:

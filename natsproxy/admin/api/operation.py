@@ -122,6 +122,15 @@ class Operation:
         return re.findall(r"{(\w+)}", self.path)
 
 
+class _Json(JSONResponse):
+    """An answer in JSON.  What is not Unicode, in names of peers and files, becomes a question mark."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "replace")
+
+
 async def perform(
     operation: Operation,
     request: Request,
@@ -147,12 +156,12 @@ async def perform(
     reply = answer if isinstance(answer, Reply) else Reply(answer, operation.status)
     if reply.value is None:
         return Response(status_code=reply.status, headers=reply.headers)
-    return JSONResponse(reply.value, reply.status, reply.headers)
+    return _Json(reply.value, reply.status, reply.headers)
 
 
 def failure(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return an answer that is an error."""
-    return JSONResponse({"error": text}, status, headers)
+    return _Json({"error": text}, status, headers)
 
 
 async def refused(_: Request, error: Exception) -> Response:

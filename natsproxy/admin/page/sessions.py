@@ -8,10 +8,10 @@ Sessions live in memory: they end with the process, or after half a day without 
 from __future__ import annotations
 
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 import trio
+from starlette.requests import cookie_parser
 
 from natsproxy.addresses import split_host_port
 
@@ -60,11 +60,7 @@ def cookie_name(host: str) -> str:
 
 
 def _named(cookies: str, name: str) -> str:
-    try:
-        found = SimpleCookie(cookies).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+    return cookie_parser(cookies).get(name, "")  # others on this host may write theirs as they like
 
 
 def _add(table: dict[str, float], lasts: float) -> str:

@@ -44,7 +44,11 @@ def first_value(body: bytes) -> Any:
     if not text:
         raise bad_body("EOF")
     try:
-        return _DECODER.raw_decode(text)[0]
+        value = _DECODER.raw_decode(text)[0]
+        if "\\ud" in text.lower():  # maybe half a surrogate pair, which nobody can encode: Go reads U+FFFD
+            written = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+            value = json.loads(written.decode("utf-16", "replace"))
+        return value
     except RecursionError:
         raise bad_body("exceeded max depth") from None
     except ValueError as error:

@@ -57,7 +57,9 @@ def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes:
     if toxicity < 1:
         if not kind.gated:
             raise ConfigError(f"{type_name} has no toxicity below 1: it acts always")
-        table["probability"] = max(0.0, toxicity) * table.get("probability", 1)
+        share = table.get("probability", 1)
+        if isinstance(share, int | float):  # else the rule has an error to tell
+            table["probability"] = max(0.0, toxicity) * share
     (rule,) = parse_rules([table], KINDS, place=_ToxicPlace())
     return rule
 

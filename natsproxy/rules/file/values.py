@@ -90,11 +90,12 @@ def duration(value: Any) -> int:
 
 def size(value: Any) -> int:
     """Read a number of bytes: whole, or a text such as "64KiB"."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if not isinstance(value, str):
+    if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and value >= 0)):
         raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {value!r}')
-    return parse_size(value)
+    found = parse_size(value) if isinstance(value, str) else value
+    if found >= 1 << 63:  # captures hold it, and native code
+        raise ValueError(f"must be less than 8EiB, not {value!r}")
+    return found
 
 
 def above_zero(convert: Convert) -> Convert:

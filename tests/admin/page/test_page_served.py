@@ -61,7 +61,7 @@ async def test_a_link_is_good_once_and_makes_a_session(nats_server: NatsServer) 
         assert (answer.status, answer.headers["location"]) == (303, "/")
         set_cookie = answer.headers["set-cookie"]
         assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(set_cookie.split("; "))
-        cookie = {"Cookie": f"other=1; {set_cookie.partition(';')[0]}"}
+        cookie = {"Cookie": f'other=1; more={{"a b": [1]}}; {set_cookie.partition(";")[0]}'}
         assert (await api.ask("GET", "rules", headers=cookie, token=None)).status == 200
         again = await enter(api, path)
         assert (again.headers["location"], again.headers.get("set-cookie")) == ("/#stale-link", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from urllib.parse import quote
 
 import pytest
 
@@ -279,6 +280,18 @@ def test_populate_makes_nothing_from_a_wrong_list(toxi: Toxi, body: str, error: 
             "bad request body: ",
         ),
         ("/proxies/nats/toxics", '{"type": "latency", "toxicity": "x"}', 400, "bad request body: "),
+        (
+            "/proxies/nats/toxics",
+            '{"type": "nats_drop", "toxicity": 0.5, "attributes": {"probability": "x"}}',
+            400,
+            "bad request body: toxic: rule 'nats_drop_downstream': probability must be",
+        ),
+        (
+            "/proxies/nats/toxics",
+            '{"type": "packet_loss", "toxicity": 0.5, "attributes": {"loss_rate": [1]}}',
+            400,
+            "bad request body: toxic: rule 'packet_loss_downstream': probability must be",
+        ),
         ("/proxies/nats/toxics/here", "{", 400, "bad request body: "),
         ("/proxies/nats/toxics/here", '{"attributes": {"latency": true}}', 400, "bad request body: "),
     ],
@@ -384,3 +397,13 @@ def test_a_warning_beyond_loopback() -> None:
         ((level, text),) = toxi.reports
     assert level == "warning"
     assert "no authentication" in text
+
+
+@pytest.mark.parametrize(("written", "name"), [("a?b", "a?b"), ("a#b", "a#b"), (r"a\ud800", "a\ufffd")])
+def test_odd_names_are_found_again(toxi: Toxi, written: str, name: str) -> None:
+    body = f'{{"name": "{written}", "upstream": "u:1", "listen": "127.0.0.1:0"}}'
+    assert toxi.call("POST", "/proxies", body).json["name"] == name
+    toxic = f'{{"name": "{written}", "type": "nats_drop", "attributes": {{"subject": "a"}}}}'
+    assert toxi.call("POST", f"/proxies/{quote(name)}/toxics", toxic).json["name"] == name
+    assert toxi.call("DELETE", f"/proxies/{quote(name)}/toxics/{quote(name)}").status == 204
+    assert toxi.call("DELETE", f"/proxies/{quote(name)}").status == 204
