@@ -106,7 +106,7 @@ async def order(shop: Client, worker: Client) -> None:
     await worker.subscribe("orders.*", cb=answer)
     await worker.flush()
     await shop.publish("other", b"no")
-    await shop.request("orders.new", b"\x1b[2J\xff", headers={"X-Trace": "t\u202e1"})
+    await shop.request("orders.new", b"\x1b[2J\xff", headers={"X-Trace": "t\u202e1"}, timeout=30)
     await shop.publish("done", b"")
     await shop.flush()
 
