@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark.report import exchanges, faults, jetstream, peers, talk, traffic
+from natsproxy.spark.report import exchanges, faults, jetstream, peers, senders, traffic
 from natsproxy.spark.report.findings import findings
 from natsproxy.spark.report.tables import Axis, Tables, axis
 
@@ -36,7 +36,7 @@ class Question:
 QUESTIONS: Final = (
     Question("traffic", "frames", traffic.traffic, "No frame was recorded."),
     Question("templates", "frames", traffic.templates, "No message was recorded: nobody published anything."),
-    Question("talk", "frames", talk.talk, "No message was recorded: nobody talked to anybody."),
+    Question("senders", "frames", senders.senders, "No message was recorded: nobody sent anything."),
     Question("fanout", "fanout", traffic.fanout, "No message reached the server."),
     Question(
         "latency",

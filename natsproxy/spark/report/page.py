@@ -16,7 +16,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Final
 
-SCRIPTS: Final = ("draw.js", "view.js", "cells.js", "traffic.js", "talk.js", "effects.js", "shell.js")
+SCRIPTS: Final = ("draw.js", "view.js", "cells.js", "traffic.js", "senders.js", "effects.js", "shell.js")
 """The parts of the script, in order; one scope."""
 _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 

@@ -3,7 +3,7 @@
 const SECTIONS = [
   ["traffic", "Traffic", "Frames between clients and the server, over time.", traffic],
   ["templates", "Subjects", "The busiest subject templates: numbers, identifiers and inbox tokens are turned into *. Where more than 50 names take a position, they are folded into **.", templates],
-  ["talk", "Who talks to whom", "Clients that publish, the busiest subjects, clients that get their messages. Point at one to see its part.", talk],
+  ["senders", "Senders and receivers", "Clients that publish, the busiest subjects, clients that get their messages. Point at one to see its part.", senders],
   ["latency", "Latency", "Requests, and the time until their answers.", latency],
   ["slowest", "Slowest requests", "Open one to see its frames as they passed the proxy.", slowest],
   ["jetstream", "JetStream", "Deliveries to consumers and their answers, publish acks, and calls of the API.", jetstream],

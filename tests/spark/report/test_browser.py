@@ -96,8 +96,8 @@ def test_the_numbers_in_the_document_are_those_of_the_tables(
     ]
     assert subjects[0]["conns"] == f"\u2248 {data['templates'][0]['connections']}"
     assert subjects[0]["per second"] == "5.77"  # 404 messages in 70 s
-    (talk,) = tables(browser, "talk")
-    assert talk[0] == {
+    (senders,) = tables(browser, "senders")
+    assert senders[0] == {
         "subject template": known.EVIL,
         "published by": f"{known.EVIL} {known.EVENTS + known.DENIED} ",
         "delivered to": f"client {known.EVENTS} ",
@@ -152,7 +152,7 @@ def test_charts_are_drawn_in_their_colours(report: tuple[Path, Data], browser: B
     drawn = {
         "traffic": {"c2s": 2000, "s2c": 2000, "card": 50_000},
         "templates": {"c2s": 500, "s2c": 300},
-        "talk": {"c2s": 100, "s2c": 100},
+        "senders": {"c2s": 100, "s2c": 100},
         "latency": {"h1": 50, "h6": 50, "bad": 50},
         "slowest": {"busy": 5000},
         "jetstream": {"good": 300, "fault": 100},

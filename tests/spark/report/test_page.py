@@ -24,7 +24,7 @@ HOSTILE = (
 SECTIONS = (
     "traffic",
     "templates",
-    "talk",
+    "senders",
     "fanout",
     "latency",
     "slowest",

@@ -1,4 +1,4 @@
-// Who talks to whom: senders on the left, subjects in the middle, receivers on the right; a band is as wide as its messages.
+// Senders and receivers: clients that publish on the left, subjects in the middle, receivers on the right; a band is as wide as its messages.
 
 const OTHERS = "all others";
 const GAPS = [8, 16, 8], NODE = 9;  // between the boxes of a column; the width of a box
@@ -63,7 +63,7 @@ function box(node, name, side, at, label, width, bands) {
     svg("text", { class: "name halo", x, y: side === 1 ? Math.max(10, y + node.tall / 2 + 5) : y, "text-anchor": ends }, cut));
 }
 
-function talk(rows) {
+function senders(rows) {
   const host = fitted(el("div", { class: "plot flow" }), (width) => {
     const left = rows.filter(fits);
     return left.length ? flow(left, width) : el("p", { class: "empty" }, "The filters leave no subject.");

@@ -19,7 +19,7 @@ OTHERS: Final = ""
 """The name that stands for all others."""
 
 
-def talk(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
+def senders(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return the busiest subjects with the clients on both sides: [name, messages], most first.
 
     A client is called by the name of its CONNECT, so the processes of one service are one; by its connection
