@@ -203,7 +203,7 @@ def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def client_of(values: Mapping[str, Any]) -> AdminClient:
     """Return the client that the values of the options mean.  Raises ConfigError."""
     if not values["admin"]:
-        raise ConfigError("name the admin API of a proxy: --admin URL, or NATSPROXY_ADMIN")
+        raise ConfigError("name the admin API of a proxy: --admin http://HOST:PORT, or NATSPROXY_ADMIN")
     token = "" if values["token"] is None else read_secret(values["token"], "token", str.strip)
     return AdminClient(values["admin"], token, values["ca"], values["proxy"])
 

@@ -20,7 +20,8 @@ from natsproxy.printable import printable
 def ctl() -> None:
     """Steer a running proxy by its admin API.
 
-    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN names it here.
+    The proxy was started with natsproxy run --admin.  NATSPROXY_ADMIN names its address, or --admin URL
+    behind a command.
 
     \b
     export NATSPROXY_ADMIN=http://127.0.0.1:8223

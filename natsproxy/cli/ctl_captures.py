@@ -12,7 +12,7 @@ import click
 from natsproxy.cli.admin_client import AdminClient, admin_options, json_option, names
 from natsproxy.cli.table import show_table
 from natsproxy.config.options import OPTIONS
-from natsproxy.units import format_size
+from natsproxy.units import short_size
 
 _PREFIX: Final = "record-"
 _SETTINGS: Final = tuple(option for option in OPTIONS if option.name.startswith(_PREFIX))
@@ -85,7 +85,12 @@ def stop(client: AdminClient, as_json: bool) -> None:
     \b
     natsproxy ctl capture stop
     """
-    _show(client.ask("DELETE", "capture"), as_json)
+    path = client.ask("GET", "capture")["path"]
+    state = client.ask("DELETE", "capture")
+    if as_json or state["recording"] or state["unwritten"]:
+        _show(state, as_json)
+    else:
+        click.echo(f"{path} is whole")
 
 
 @capture.command()
@@ -127,7 +132,7 @@ def list_(client: AdminClient, as_json: bool) -> None:
         click.echo(json.dumps(rows))
         return
     shown = [
-        (row["name"], format_size(row["size"]), row["modified"], "yes" if row["writing"] else "")
+        (row["name"], short_size(row["size"]), row["modified"], "yes" if row["writing"] else "")
         for row in rows
     ]
     show_table(("segment", "size", "modified", "being written"), shown)
@@ -145,6 +150,8 @@ def list_(client: AdminClient, as_json: bool) -> None:
 def download(client: AdminClient, segment: str, output: Path | None) -> None:
     """Fetch a segment; one that is being written comes to its last whole block.
 
+    natsproxy ctl capture list names the segments: of a folder each is FOLDER/FILE.
+
     \b
     natsproxy ctl capture download incident.ncap
     """
@@ -157,6 +164,6 @@ def _show(state: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(state))
     elif state["recording"]:
-        click.echo(f"recording to {state['path']}, {format_size(state['size'])} so far in {state['file']}")
+        click.echo(f"recording to {state['path']}, {short_size(state['size'])} so far in {state['file']}")
     else:
         click.echo("no capture is being made" + (f"; {state['unwritten']}" if state["unwritten"] else ""))

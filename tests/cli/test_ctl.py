@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -157,7 +158,8 @@ def test_a_capture_is_made_and_fetched(proxy: ProxyProcess, tmp_path: Path) -> N
     assert "recording to" in ctl("capture", "start", "one.ncap", "--flush", "1ms", "--subject", "a.>").stdout
     ctl("capture", "mark", "here")
     ctl("capture", "rotate")
-    ctl("capture", "stop")
+    assert re.search(r"one\.ncap, [\d.]+(KiB|B) so far", ctl("capture", "status").stdout)
+    assert "one.ncap is whole" in ctl("capture", "stop").stdout
     assert "one.ncap" in ctl("capture", "list").stdout
     target = tmp_path / "copy.ncap"
     assert ctl("capture", "download", "one.ncap", "--output", str(target)).stdout.strip() == str(target)
@@ -216,7 +218,10 @@ def test_names_are_completed(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatc
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NATSPROXY_ADMIN", raising=False)
-    assert "name the admin API of a proxy: --admin URL, or NATSPROXY_ADMIN" in ctl("rules", code=2).output
+    assert (
+        "name the admin API of a proxy: --admin http://HOST:PORT, or NATSPROXY_ADMIN"
+        in ctl("rules", code=2).output
+    )
 
 
 def test_a_link_opens_the_page(nats_server: NatsServer, tmp_path: Path) -> None:

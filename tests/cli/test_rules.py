@@ -256,7 +256,7 @@ def test_the_values_of_a_key_and_the_settings_of_kinds() -> None:
     for word, listed in (("role", ROLES), ("kind", KINDS)):
         (row,) = map(json.loads, run("list", word, "--json").output.splitlines())
         assert row["values"] == [{"name": name, "text": one.text} for name, one in listed.items()]
-    assert "\nvalues:\n  permissions  nats-server's" in run("list", "kind").output
+    assert "\nvalues:\n  permissions  the permission map" in run("list", "kind").output
     assert "  HMSG         s2c" in run("list", "op").output
     assert "of bandwidth: bytes per second" in run("list", "rate").output
     assert "of bandwidth, slice, pause, swallow, stop_reading" in run("list", "lasts").output

@@ -197,7 +197,7 @@ def _as_written(value: Any) -> Any:
 
 KIND = Kind(
     "permissions",
-    "nats-server's permission map, with the server's -ERR texts",
+    "the permission map of nats-server, with its -ERR texts",
     make,
     """
 [[rules]]
