@@ -9,7 +9,9 @@ const OVERHEAD = 700; // bytes of a row beside its payload
 const LATELY = 25; // events, of which there are five a second
 
 function sizeOf(row) {
-  return OVERHEAD + 2 * ((row.payload ?? row.payload_hex ?? row.args ?? "").length + (row.subject ?? "").length);
+  const texts = [row.payload, row.payload_hex, row.args, row.subject, row.reply, row.headers_raw];
+  const letters = texts.reduce((n, text) => n + (text?.length ?? 0), row.headers ? JSON.stringify(row.headers).length : 0);
+  return OVERHEAD + 2 * letters;
 }
 
 export class FrameStore {
