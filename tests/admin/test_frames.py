@@ -210,3 +210,17 @@ async def test_the_headers_of_a_stream_alone(nats_server: NatsServer) -> None:
         for path in ("firings/stream", "frames/stream"):  # the answer ends, and the connection with it
             answer = await api.ask("HEAD", path)
             assert (answer.status, answer.body) == (200, b"")
+
+
+async def test_many_headers_are_cut(nats_server: NatsServer) -> None:
+    async with running(nats_server) as api, client_of(api) as client, viewing(api, "op=HPUB") as view:
+        for count in (3, 9000):
+            block = b"NATS/1.0\r\n" + b"".join(b"K%d: v\r\n" % n for n in range(count)) + b"\r\n"
+            await client.send(b"HPUB a %d %d\r\n%s\r\n" % (len(block), len(block), block))
+            await client.ping()
+        few, many = await view.frames(2)
+        assert (few["headers"], "headers_cut" in few) == ({"K0": "v", "K1": "v", "K2": "v"}, False)
+        assert {**many["headers"], **few["headers"]} == many["headers"]
+        assert len(str(many["headers"])) < 10_000
+        assert many["headers_cut"] is True
+        assert "headers_raw" not in many

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 from natsproxy.admin.api.events import HEADERS, MEDIA, event
@@ -10,6 +11,7 @@ from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.live_frames import MOST, PAYLOAD
 from natsproxy.admin.streamed import Streamed
+from natsproxy.admin.turn import sliced
 from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.listing.exchanges import Exchanges
@@ -50,6 +52,7 @@ SHAPES: Final = {
             "queue": text("Its queue group."),
             "args": text("The arguments of INFO, CONNECT, -ERR and UNSUB, without secrets."),
             "headers": any_object("Values by names; a list where a name is there several times."),
+            "headers_cut": flag("Only the first of its headers are here."),
             "headers_raw": text("Headers that break the grammar, as they are."),
             "size": whole("The bytes of its payload, headers included."),
             "payload": text("Its payload, where it is UTF-8."),
@@ -166,7 +169,8 @@ async def _stream(ask: Ask) -> Streamed:
             while True:
                 sample, total, size = await live.next(viewer)
                 found = chosen(sample.seen)
-                shown = [row(one, most) for one in found[:limit]]
+                async with aclosing(sliced(found[:limit])) as each:
+                    shown = [row(one, most) async for one in each]
                 # Of those that were looked at and are wanted, only `limit` are shown.
                 seen = len(sample.seen) * len(shown) // len(found) if found else len(sample.seen)
                 changes = [_change(one) for one in sample.changes[:limit]]

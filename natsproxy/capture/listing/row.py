@@ -14,6 +14,8 @@ from natsproxy.wire.ops import Op
 
 _MESSAGES: Final = (Op.PUB, Op.MSG)
 """The ops whose payload may be empty, and is there all the same."""
+_HEADERS: Final = 4096
+"""Bytes of headers that are read where a row is to be short: a megabyte of them takes a third of a second."""
 _LAST: Final = 253_000_000_000_000_000_000
 """Unix ns in the year 9987."""
 
@@ -27,7 +29,8 @@ def row(listed: Listed, most: int | None = None) -> dict[str, Any]:
     """Return a frame as an object of JSON.
 
     A payload that is not UTF-8 is given as hex; a payload that was not recorded whole is left out.  Of one
-    with more than `most` bytes only so many are given, and `payload_cut` is true.
+    with more than `most` bytes only so many are given, and `payload_cut` is true; of many headers only the
+    first ones, and `headers_cut` is true.
     `recorder`, `t_ns`, `conn`, `direction`, `in` and `out` are as the columns of `capture/columns/table.py`,
     so that lines join with rows of tables; `time` is `t_ns` for people.
     """
@@ -55,7 +58,7 @@ def row(listed: Listed, most: int | None = None) -> dict[str, Any]:
     frame = one.head
     if frame is None:
         return found
-    found |= _fields(frame)
+    found |= _fields(frame, most)
     if one.frame is not None and (frame.size or frame.op in _MESSAGES):
         found |= _payload(frame.body) if most is None else _beginning(frame.body, most)
     if listed.subscription is not None and frame.op != Op.SUB:
@@ -69,14 +72,14 @@ def row(listed: Listed, most: int | None = None) -> dict[str, Any]:
     return found
 
 
-def _fields(frame: Frame) -> dict[str, Any]:
+def _fields(frame: Frame, most: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {"op": frame.op.label}
     for name in ("subject", "reply", "sid", "queue", "args"):
         value = getattr(frame, name)
         if value:
             found[name] = shown(value)
     if frame.headers and len(frame.headers) == frame.header_size:
-        found |= _headers(frame.headers)
+        found |= _headers(frame.headers) if most is None else _first_headers(frame.headers)
     if frame.size or frame.op in _MESSAGES:
         found["size"] = frame.size
     return found
@@ -95,6 +98,13 @@ def _headers(block: bytes) -> dict[str, Any]:
         "headers": {name: given[0] if len(given) == 1 else given for name, given in values.items()}
     }
     return {**found, "headers_raw": shown(block)} if read.odd else found
+
+
+def _first_headers(block: bytes) -> dict[str, Any]:
+    if len(block) <= _HEADERS:
+        return _headers(block)
+    first = block[: block.rfind(b"\r\n", 0, _HEADERS) + 2]
+    return {**_headers(first + b"\r\n"), "headers_cut": True}
 
 
 def _payload(body: bytes) -> dict[str, str]:
