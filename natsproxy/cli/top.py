@@ -58,7 +58,8 @@ class _Source:
     type=click.Choice(ORDERS),
     default=RATE,
     show_default=True,
-    help="The order of the connections; rate: messages a second, of the 1,000 that were used last.",
+    metavar="ORDER",
+    help=f"The order of connections: {', '.join(ORDERS)}. rate: messages a second, of the 1,000 used last.",
 )
 @click.option("--number", "-n", type=click.IntRange(1, MOST), default=MOST, help="The most connections.")
 @click.option("--delay", "-d", type=Seconds(), default="1s", show_default=True, help="Between two updates.")
