@@ -124,6 +124,7 @@ TABLE: list[tuple[str, int]] = [
     ("healthcheck --ready-file none", WRONG),
     ("healthcheck --ready-file whole.ncap", 0),
     ("toxiproxy -config none.json", COULD_NOT),
+    ("tap --admin http://127.0.0.1:1", COULD_NOT),
     ("top --once --admin http://127.0.0.1:1", COULD_NOT),
     *((f"ctl {rest} --admin http://127.0.0.1:1", COULD_NOT) for rest in CTL),
     ("analyze none.ncap --out out", COULD_NOT),
