@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.listing.exchanges import Exchanges
 from natsproxy.capture.listing.listing import Event, Listed
-from natsproxy.capture.listing.row import row
+from natsproxy.capture.listing.row import HEADER_BYTES, row
 from natsproxy.capture.read.frames import Query
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.model.roles import ROLES
@@ -122,6 +122,7 @@ def _choice(query: Mapping[str, Any]) -> Choice:
         clients=query["client"],
         headers=tuple(map(_header, query["header"])),
         exchange=query["exchange"],
+        header_bytes=HEADER_BYTES,
     )
 
 
@@ -158,17 +159,22 @@ async def _stream(ask: Ask) -> Streamed:
     choice, limit, most = _choice(ask.query), ask.query["limit"], ask.query["payload"]
     live, exchanges = ask.proxy.live_frames, Exchanges(_HELD) if choice.exchange else None
 
-    def chosen(seen: list[Listed]) -> list[Listed]:
-        if exchanges is None:
-            return [one for one in seen if choice.wants(one)]
-        return [found for one in seen for found in exchanges.add(one, choice.wants(one))]
+    def chosen(seen: list[Listed]) -> Iterator[Listed | None]:
+        """Yield the frames that are wanted, and None behind each that was looked at."""
+        for one in seen:
+            if exchanges is not None:
+                yield from exchanges.add(one, choice.wants(one))
+            elif choice.wants(one):
+                yield one
+            yield None
 
     async def pieces() -> AsyncGenerator[str | bytes, None]:
         async with live.view(() if choice.around else choice.query.subjects) as viewer:
             yield ": natsproxy\n\n"
             while True:
                 sample, total, size = await live.next(viewer)
-                found = chosen(sample.seen)
+                async with aclosing(sliced(chosen(sample.seen))) as looked_at:
+                    found = [one async for one in looked_at if one is not None]
                 async with aclosing(sliced(found[:limit])) as each:
                     shown = [row(one, most) async for one in each]
                 # Of those that were looked at and are wanted, only `limit` are shown.

@@ -29,7 +29,8 @@ class Choice:
 
     roles: a frame has one of them; as in rules, the subjects of those about answers are the requests'.
     clients: shell patterns of the client's name.  headers: name (in any letter case) and shell pattern of a
-    value, None for any; a frame has all of them.  exchange: and those of its exchange.
+    value, None for any; a frame has all of them.  exchange: and those of its exchange.  header_bytes: the
+    first bytes of headers that are looked at, None for all: a peer may send a hundred thousand.
     """
 
     query: Query = field(default_factory=Query)
@@ -37,6 +38,7 @@ class Choice:
     clients: tuple[str, ...] = ()
     headers: tuple[tuple[bytes, str | None], ...] = ()
     exchange: bool = False
+    header_bytes: int | None = None
 
     @property
     def around(self) -> bool:
@@ -89,7 +91,9 @@ class Choice:
     def _has_headers(self, frame: Frame | None) -> bool:
         if frame is None or not frame.headers:
             return False
-        pairs = [(name.lower(), value) for name, value in parse_headers(frame.headers).pairs]
+        pairs = [
+            (name.lower(), value) for name, value in parse_headers(frame.headers[: self.header_bytes]).pairs
+        ]
         return all(
             any(
                 key == name.lower() and (glob is None or fnmatchcase(value.decode("utf-8", "replace"), glob))

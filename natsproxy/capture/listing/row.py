@@ -14,7 +14,7 @@ from natsproxy.wire.ops import Op
 
 _MESSAGES: Final = (Op.PUB, Op.MSG)
 """The ops whose payload may be empty, and is there all the same."""
-_HEADERS: Final = 4096
+HEADER_BYTES: Final = 4096
 """Bytes of headers that are read where a row is to be short: a megabyte of them takes a third of a second."""
 _LAST: Final = 253_000_000_000_000_000_000
 """Unix ns in the year 9987."""
@@ -101,9 +101,9 @@ def _headers(block: bytes) -> dict[str, Any]:
 
 
 def _first_headers(block: bytes) -> dict[str, Any]:
-    if len(block) <= _HEADERS:
+    if len(block) <= HEADER_BYTES:
         return _headers(block)
-    first = block[: block.rfind(b"\r\n", 0, _HEADERS) + 2]
+    first = block[: block.rfind(b"\r\n", 0, HEADER_BYTES) + 2]
     return {**_headers(first + b"\r\n"), "headers_cut": True}
 
 
