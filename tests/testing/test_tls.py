@@ -35,14 +35,16 @@ def echo(url: str, authority: Authority, text: bytes = b"hello") -> bytes:
     async def program() -> bytes:
         context = authority.client_context() if url.startswith("tls:") else None
         client = await nats.connect(url, allow_reconnect=False, tls=context)
-        subscription = await client.subscribe("e")
-        await client.publish("e", b"first")
-        await client.publish("e", text)
-        found = b""
-        while found != text:
-            found = (await subscription.next_msg(timeout=10)).data
-        await client.close()
-        return found
+        try:
+            subscription = await client.subscribe("e")
+            await client.publish("e", b"first")
+            await client.publish("e", text)
+            found = b""
+            while found != text:
+                found = (await subscription.next_msg(timeout=10)).data
+            return found
+        finally:
+            await client.close()
 
     return asyncio.run(asyncio.wait_for(program(), 30))
 

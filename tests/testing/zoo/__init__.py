@@ -73,7 +73,7 @@ async def run(urls: dict[str, str]) -> Printed:
         )
         found[name] = done.stdout.decode(), done.stderr.decode()
 
-    with trio.fail_after(LIMIT):
+    with trio.move_on_after(LIMIT) as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(together, PYTHON, sys.executable, "-W", "ignore", str(HERE / "run.py"))
             if urls.keys() & set(JAVASCRIPT):
@@ -81,6 +81,7 @@ async def run(urls: dict[str, str]) -> Printed:
                 nursery.start_soon(node, JAVASCRIPT, "node", str(HERE / "run.js"))
             for name in urls.keys() & set(GO):
                 nursery.start_soon(alone, name)
+    assert not scope.cancelled_caught, f"no end within {LIMIT:g} s: {sorted(urls.keys() - found.keys())}"
     return found
 
 
