@@ -17,6 +17,7 @@ import pytest
 from nats.aio.client import Client
 
 from natsproxy.testing import NatsServer
+from tests.kit.clients import settle
 from tests.kit.process import ProxyProcess
 
 ACCOUNTS = """
@@ -82,8 +83,7 @@ async def hold_clients(url: str, stop: asyncio.Event, started: Event) -> None:
         limited = await one.subscribe("y.*")
         await limited.unsubscribe(5)
         await one.publish("x.1", b"hello")
-        await one.flush()
-        await two.flush()
+        await settle(one, two)
         await three.close()
         started.set()
         await stop.wait()

@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 
 from natsproxy.errors import Exit
 from natsproxy.testing import NatsServer
+from tests.kit.clients import settle
 from tests.kit.process import ProxyProcess
 
 HOSTILE = "w\x1b[31m\u202e"
@@ -104,7 +105,7 @@ async def order(shop: Client, worker: Client) -> None:
         await message.respond(b'{"ok":true}')
 
     await worker.subscribe("orders.*", cb=answer)
-    await worker.flush()
+    await settle(worker)
     await shop.publish("other", b"no")
     await shop.request("orders.new", b"\x1b[2J\xff", headers={"X-Trace": "t\u202e1"}, timeout=30)
     await shop.publish("done", b"")

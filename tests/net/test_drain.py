@@ -21,9 +21,9 @@ from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings, S
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from tests.kit.authority import Authority
+from tests.kit.clients import settle
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
-from tests.rules.through import settle
 
 pytestmark = pytest.mark.server
 Program = Callable[[ProxyProcess, Any, asyncio.Event], Awaitable[object]]

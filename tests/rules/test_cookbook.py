@@ -18,8 +18,9 @@ from natsproxy.events import Firing
 from natsproxy.rules.cookbook import COOKBOOK
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
-from tests.rules.through import settle, through
+from tests.rules.through import through
 
 pytestmark = pytest.mark.server
 
@@ -199,7 +200,7 @@ async def denied_for_two_seconds(url: str, server: NatsServer, jump: Jump) -> No
     nc = await nats.connect(url, error_cb=denied.note)
     source = await nats.connect(server.url)
     sub = await source.subscribe("orders.>")
-    await source.flush()
+    await settle(source)
     await nc.publish("orders.a", b"denied")
     (error,) = await denied.within()
     assert 'permissions violation for publish to "orders.a"' in str(error).lower()

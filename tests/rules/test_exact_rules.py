@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from natsproxy.cli.rules import rules as rules_command
 from natsproxy.testing import TestProxy, drop
+from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
-from tests.rules.through import settle
 
 pytestmark = pytest.mark.server
 MESSAGES = 400

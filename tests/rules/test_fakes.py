@@ -12,8 +12,9 @@ from nats.errors import TimeoutError as NatsTimeout
 from nats.js.api import Header
 
 from natsproxy.events import Event, Firing
+from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
-from tests.rules.through import Program, settle, through
+from tests.rules.through import Program, through
 
 pytestmark = pytest.mark.server
 FILES = Path(__file__).parent / "files"

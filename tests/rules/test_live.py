@@ -18,8 +18,9 @@ from natsproxy.log import LogFile, log_event, logger
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
-from tests.rules.through import settle, through
+from tests.rules.through import through
 
 pytestmark = pytest.mark.server
 ONCE: dict[str, Any] = {"allow_reconnect": False, "connect_timeout": 2}

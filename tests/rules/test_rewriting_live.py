@@ -9,8 +9,9 @@ import nats
 import pytest
 from nats.errors import NoRespondersError
 
+from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
-from tests.rules.through import settle, through
+from tests.rules.through import through
 
 TENANT = """
 [[rules]]

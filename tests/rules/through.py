@@ -45,12 +45,3 @@ async def through(
         await trio.to_thread.run_sync(lambda: asyncio.run(program(f"nats://{address}")))
         await proxy.drain(drain)
     return events
-
-
-async def settle(client: Any) -> None:
-    """Wait until the server has handled all that a nats-py client was asked to send.
-
-    One flush is not enough: nats-py writes its PING ahead of the bytes that are still in its buffer.
-    """
-    await client.flush()
-    await client.flush()

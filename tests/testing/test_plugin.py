@@ -25,15 +25,18 @@ from tests.kit.servers import NatsServer
 pytest_plugins = ["pytester"]
 Run = Callable[..., pytest.RunResult]
 
+# A client that cannot connect is closed too: nats-py leaves its socket open.
 SHOP = '''
-import asyncio, nats, os
+import asyncio, os
+from nats.aio.client import Client
 
 WAIT = float(os.environ.get("WAIT", "5"))
 
 async def order(url, *bodies):
     """Send each body to a subject of our own, and return the answers."""
-    nc = await nats.connect(url, name="shop", allow_reconnect=False)
+    nc = Client()
     try:
+        await nc.connect(url, name="shop", allow_reconnect=False)
         sub = await nc.subscribe("shop")
         for body in bodies:
             await nc.publish("shop", body)
@@ -43,8 +46,9 @@ async def order(url, *bodies):
 
 async def send(url, *bodies):
     """Send each body and expect nothing."""
-    nc = await nats.connect(url, name="shop", allow_reconnect=False)
+    nc = Client()
     try:
+        await nc.connect(url, name="shop", allow_reconnect=False)
         await nc.subscribe("shop")
         for body in bodies:
             await nc.publish("shop", body)

@@ -12,6 +12,7 @@ import pytest
 
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.testing import TestProxy
+from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
 from tests.spark.conftest import load
 from tests.spark.hop_captures import AHEAD, MS, in_a_row
@@ -50,7 +51,7 @@ async def ask(url: str) -> None:
     service, client = [await nats.connect(url, name=name) for name in ("service", "client")]
     try:
         await service.subscribe("svc", cb=answer)
-        await service.flush()
+        await settle(service)
         for _ in range(REQUESTS):
             await client.request("svc", b"?", timeout=10)
     finally:

@@ -14,6 +14,7 @@ from nats.errors import NoRespondersError
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from natsproxy.testing import TestProxy
+from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
 from tests.spark.conftest import load
 
@@ -66,7 +67,7 @@ async def conversation(url: str) -> None:
         for subject in ("slow.*", "fast.*"):
             await service.subscribe(subject, cb=answer)
         subscribed = [await one.subscribe("events.>") for one in (service, client)]
-        await service.flush()
+        await settle(service, client)
         for kind, count in (("slow", SLOW), ("fast", FAST)):
             for number in range(count):
                 await client.request(f"{kind}.{number}", b"?", timeout=10)

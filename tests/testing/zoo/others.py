@@ -150,7 +150,8 @@ async def serve(url: str) -> None:
     await _offers(nc, "offers")
     await _tasks(nc)
     await _quotes(nc)
-    await nc.flush()
+    for _ in range(2):  # the first PING of nats-py overtakes a SUB that it has not written yet
+        await nc.flush()
     print("ready", flush=True)
     await asyncio.gather(_jobs(nc, "JOBS", "jobs.new"), _jobs(nc, "WORK", "work.new"))
     await asyncio.Event().wait()
