@@ -16,7 +16,7 @@ from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.capture.listing.row import json_line
 from natsproxy.capture.read.reader import Follower, last_moment, open_capture
 from natsproxy.cli.filters import choices
-from natsproxy.cli.frame_lines import FrameLines, terminal_width
+from natsproxy.cli.frame_lines import FrameLines, shown_frames, terminal_width
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import ALL_OPS
@@ -28,16 +28,7 @@ _LAST: Final = 10  # lines of the past that are shown before it grows
 @click.command()
 @click.argument("path", type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each frame.")
-@click.option(
-    "--payload",
-    type=click.Choice(["line", "whole", "none"]),
-    default="line",
-    show_default=True,
-    help="Its beginning, all of it (JSON by member, bytes as hex), or none of it.",
-)
-@click.option(
-    "--all", "everything", is_flag=True, help="Keep-alives and each INFO too; subjects as on the wire."
-)
+@shown_frames
 @choices
 @click.option("--follow", "-f", is_flag=True, help="From the end on, as the capture grows.")
 def cat(path: Path, as_json: bool, payload: str, everything: bool, choice: Choice, follow: bool) -> None:

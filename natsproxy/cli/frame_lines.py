@@ -9,7 +9,7 @@ hand of the proxy (yellow).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
@@ -57,6 +57,21 @@ _STYLES: Final = {
     _OURS: _style(fg="yellow"),
 }
 """The beginning and the end of a style."""
+
+
+def shown_frames(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options about what is shown of frames; the command gets `payload` and `everything`."""
+    payload = click.option(
+        "--payload",
+        type=click.Choice(["line", "whole", "none"]),
+        default="line",
+        show_default=True,
+        help="Its beginning, all of it (JSON by member, bytes as hex), or none of it.",
+    )
+    everything = click.option(
+        "--all", "everything", is_flag=True, help="Keep-alives and each INFO too; subjects as on the wire."
+    )
+    return payload(everything(command))
 
 
 def terminal_width() -> int:

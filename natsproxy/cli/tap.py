@@ -16,7 +16,7 @@ from natsproxy.capture.listing.from_row import from_row
 from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.cli.admin_client import AdminClient, AdminError, admin_options
 from natsproxy.cli.filters import live_choices
-from natsproxy.cli.frame_lines import FrameLines, terminal_width
+from natsproxy.cli.frame_lines import FrameLines, shown_frames, terminal_width
 from natsproxy.wire.ops import ALL_OPS, Op
 
 _SAID: Final = 5
@@ -26,16 +26,7 @@ _SAID: Final = 5
 @click.command()
 @admin_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each frame, as capture cat.")
-@click.option(
-    "--payload",
-    type=click.Choice(["line", "whole", "none"]),
-    default="line",
-    show_default=True,
-    help="Its beginning, all of it (JSON by member, bytes as hex), or none of it.",
-)
-@click.option(
-    "--all", "everything", is_flag=True, help="Keep-alives and each INFO too; subjects as on the wire."
-)
+@shown_frames
 @live_choices
 def tap(client: AdminClient, as_json: bool, payload: str, everything: bool, choice: Choice) -> None:
     """Print the frames that pass a running proxy, one per line, until Ctrl-C.
