@@ -6,7 +6,10 @@ builder and a writer without a proxy around them.
 The second table has the speed of the proxy with and without recording, and the frames kept.  One publisher
 and one subscriber, as in `bench_proxy.py`; the rounds of both are interleaved and medians are shown, with the
 processor seconds that the proxy used for all rounds.  The capture is of the default overflow, `gap`: what is
-not kept is counted.  Loopback and temporary files only, bounded in count.
+not kept is counted.
+
+The third table has the speed of the proxy with each policy for payloads, as a ratio to recording them whole.
+Loopback and temporary files only, bounded in count.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -31,6 +35,7 @@ from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
 ROUNDS = 3
+POLICIES = ("keep", "drop", "truncate:8", "hash")
 COUNTS = {16: 400_000, 128: 300_000, 1024: 100_000, 16384: 10_000}
 
 
@@ -106,8 +111,27 @@ def measure(server: NatsServer, size: int, count: int, folder: Path) -> None:
     )
 
 
+def print_policies(server: NatsServer) -> None:
+    """Print the third table."""
+    print(f"\n{'ratio of speed':18}" + "".join(f"{policy:>12}" for policy in POLICIES))
+    for size, count in COUNTS.items():
+        rates: dict[str, list[float]] = {policy: [] for policy in POLICIES}
+        with tempfile.TemporaryDirectory(prefix="natsproxy-bench-") as folder, ExitStack() as proxies:
+            ports = {
+                policy: proxies.enter_context(
+                    ProxyProcess(server.url, "--record", f"{folder}/{n}/", "--record-payload", f">={policy}")
+                ).port
+                for n, policy in enumerate(POLICIES)
+            }
+            for _ in range(ROUNDS):
+                for policy, port in ports.items():
+                    rates[policy].append(throughput((port, port), size, count))
+        found = [statistics.median(rates[policy]) for policy in POLICIES]
+        print(f"{size:>8} B payload" + "".join(f"{rate / found[0]:>12.2f}" for rate in found), flush=True)
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     print_costs()
     print(f"{'':18} {'plain':>13} {'recording':>13} {'ratio':>8} {'cpu':>11} {'cpu':>10}   recorded")
     with NatsServer() as server:
@@ -117,6 +141,7 @@ def main() -> None:
                 measure(server, size, count, folder)
             finally:
                 shutil.rmtree(folder)
+        print_policies(server)
 
 
 if __name__ == "__main__":
