@@ -156,6 +156,15 @@ async def test_bodies_that_mean_harm(nats_server: NatsServer, body: bytes, statu
         assert (await api.ask("GET", "rules")).status == 200
 
 
+async def test_a_body_that_is_too_large_is_refused_before_it_comes(nats_server: NatsServer) -> None:
+    announced = {"Content-Length": str(MOST_BODY + 1), "Expect": "100-continue", "If-Match": "*"}
+    async with running(nats_server) as api:
+        with trio.fail_after(10):
+            answer = await api.ask("PUT", "rules", None, announced)
+        assert answer.status == 413
+        assert answer.json["error"] == f"the body has more than {MOST_BODY} bytes"
+
+
 async def test_paths_that_mean_harm(nats_server: NatsServer) -> None:
     async with running(nats_server) as api:
         for path in (

@@ -19,6 +19,7 @@ from natsproxy.net.rule_book import StaleRules
 
 MOST_BODY: Final = 256 * 1024
 """Bytes of a request's body: reading JSON holds the loop, a millisecond for so many."""
+_TOO_LARGE: Final = f"the body has more than {MOST_BODY} bytes"
 
 REPEATED: Final = 20
 """The times that one parameter may be given, where it may be given several times."""
@@ -194,12 +195,14 @@ async def _body(operation: Operation, request: Request, shapes: Mapping[str, Sch
     """Return the body as JSON.  Raises ApiError for one that is none, or not as its schema says."""
     if operation.body is None:
         return None
+    if int(request.headers.get("content-length", 0)) > MOST_BODY:
+        raise ApiError(413, _TOO_LARGE)
     raw, more = bytearray(), True
     while more:  # not `request.stream()`: an error would leave that generator to the garbage collector
         message = await request.receive()
         raw += message.get("body", b"")
         if len(raw) > MOST_BODY:
-            raise ApiError(413, f"the body has more than {MOST_BODY} bytes")
+            raise ApiError(413, _TOO_LARGE)
         if message["type"] == "http.disconnect":
             raise ApiError(400, "the body is not whole")
         more = message["more_body"]

@@ -293,6 +293,19 @@ def test_hostile_texts_are_shown_and_never_executed(page: Site) -> None:
 
 
 @pytest.mark.long
+def test_of_many_headers_the_first_are_shown(page: Site) -> None:
+    head = b"NATS/1.0\r\n%b\r\n" % b"".join(b"K%d: v\r\n" % n for n in range(9000))
+    with Client(page.proxy.port, "talkative") as client:
+        client.send(b"HPUB many.headers %d %d\r\n%b\r\n" % (len(head), len(head), head))
+        client.ping()
+        page.wait_for(1, "many.headers")
+    page.click_row("many.headers")
+    page.until(
+        "document.querySelector('.detail section .note')?.innerText.startsWith('The first of its headers')"
+    )
+
+
+@pytest.mark.long
 def test_a_login_is_asked_for_and_a_token_opens(browser: Browser, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length")

@@ -61,6 +61,7 @@ function headers(row) {
       { class: "headers" },
       el("tbody", {}, pairs.slice(0, 500).map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, mono(name)), el("td", {}, mono(value))))),
     ),
+    row.headers_cut && el("p", { class: "note" }, "The first of its headers: the capture and “capture cat” have all."),
     row.headers_raw && el("pre", { class: "payload", title: "They break the grammar: as they are" }, shown(row.headers_raw)),
   );
 }
