@@ -62,17 +62,17 @@ _IF_MATCH: Final = Param(
 )
 
 
-class _Body(Place):
-    """The place of a rule that is alone in a body."""
+class _Alone(Place):
+    """The place of a rule that is alone."""
 
     def of(self, index: int, key: str | None = None) -> str:
         """Return the first words of an error."""
-        return "the body"
+        return "the rule"
 
 
 def parse(table: Any, index: int | None = None) -> Rule:
     """Return the rule of a table.  index: its place in a list, from 0.  Raises ConfigError."""
-    place = _Body() if index is None else Place()
+    place = _Alone() if index is None else Place()
     (rule,) = parse_rules([table], KINDS, place=place, first=index or 0)
     return rule
 
