@@ -1,4 +1,4 @@
-"""The README and the deploy files tell the truth: every natsproxy command in them is run, or checked."""
+"""README, guides and deploy files tell the truth: every natsproxy command in them is run, or checked."""
 
 from __future__ import annotations
 
@@ -29,24 +29,45 @@ from natsproxy.units import MIB, parse_size
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.accounts import Operator
 from tests.kit.captures import Scribe, write
+from tests.kit.documents import DOCUMENTS, ROOT, TEXT, blocks
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 from tests.rules.kit import Wire
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-COMMANDS = [
-    line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()
-]
-RULES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+RULES = blocks("toml")
 
 
 def test_make_targets_exist() -> None:
-    """Those that the README names."""
+    """Those that the documents name."""
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"^make ([\w-]+)|`make ([\w-]+)`", README, re.MULTILINE)
+    targets = re.findall(r"^make ([\w-]+)|`make ([\w-]+)`", TEXT, re.MULTILINE)
     for target in filter(None, itertools.chain(*targets)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
+    """Those within the project: to a file or folder, and to a heading in it."""
+    links = re.findall(r"\]\(((?!https?://)[^)#]*)(?:#([^)]*))?\)", document.read_text())
+    assert links
+    for place, anchor in links:
+        target = document.parent / place if place else document
+        assert target.exists(), place
+        assert not anchor or anchor in anchors(target), f"{place}#{anchor}"
+
+
+def test_each_guide_is_in_the_readme() -> None:
+    """A guide that no link leads to would not be read."""
+    readme, *guides = DOCUMENTS
+    for guide in guides:
+        assert f"]({guide.relative_to(ROOT)})" in readme.read_text()
 
 
 def test_the_rules_are_rules() -> None:
@@ -56,10 +77,8 @@ def test_the_rules_are_rules() -> None:
 
 
 def test_the_walk_through_makes_a_rule_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kind and its test, as the README prints them."""
-    kind, test = (
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "empty" in block
-    )
+    """The kind and its test, as they are printed."""
+    kind, test = (block for block in blocks("python") if "empty" in block)
     names: dict[str, Any] = {"Wire": Wire}
     exec(kind, names)
     monkeypatch.setitem(KINDS, "empty", names["KIND"])

@@ -1,4 +1,4 @@
-"""The test in three languages of the README: recorded and played by the commands that it prints, in order."""
+"""The test in three languages, as the documents print it: recorded and played by their commands, in order."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ import pytest
 from nats.aio.msg import Msg
 
 from natsproxy.testing import NatsServer
+from tests.kit.documents import blocks
 from tests.kit.node import node_path
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-(PRINTED,) = re.findall(r"```console\n(pytest.*?)```", README, re.DOTALL)
-PAIRS = [block.splitlines() for block in PRINTED.strip().split("\n\n")]
+PAIRS = [pair.splitlines() for pair in "\n".join(blocks("console")).strip().split("\n\n")]
 GO_SOURCES = Path("/usr/share/gocode")
 GO_CACHE = Path(sys.prefix) / "go"
 
 
 def program(language: str, name: str, folder: Path) -> Path:
-    """Write the file of that name that the README prints."""
-    (text,) = re.findall(rf"```{language}\n((?:#|//) {re.escape(name)}.*?)```", README, re.DOTALL)
+    """Write the file of that name that a document prints."""
+    (text,) = (block for block in blocks(language) if block.partition("\n")[0][2:].strip().startswith(name))
     path = folder / name
     path.write_text(text)
     return path
@@ -65,7 +64,7 @@ def prices(server: NatsServer) -> Iterator[None]:
 
 
 def run(command: str, folder: Path, url: str, env: dict[str, str]) -> tuple[int, str]:
-    """Run a command of the README; return its exit code and output."""
+    """Run a printed command; return its exit code and output."""
     words = shlex.split(command.replace("nats://127.0.0.1:4222", url))
     if words[0] in ("pytest", "natsproxy"):
         words[:1] = [sys.executable, "-m", words[0]]

@@ -28,9 +28,8 @@ from natsproxy.errors import Exit
 from natsproxy.rules.cookbook import COOKBOOK
 from natsproxy.rules.file.keys import SELECTOR
 from tests.cli.test_bad_input import run, whole
+from tests.kit.documents import TEXT
 from tests.replay.scripted import hello, write
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def leaves(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -155,7 +154,7 @@ def test_the_shell_completes_files(line: str) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_the_line_for_bash_works(tmp_path: Path) -> None:
     """As the README has it, in a shell that finds `natsproxy`."""
-    (line,) = [line for line in README.splitlines() if "_NATSPROXY_COMPLETE=bash_source" in line]
+    (line,) = [line for line in TEXT.splitlines() if "_NATSPROXY_COMPLETE=bash_source" in line]
     script = f"{line}\ncomplete -p natsproxy\nCOMP_WORDS=(natsproxy rul)\nCOMP_CWORD=1\n"
     script += '_natsproxy_completion natsproxy\necho "${COMPREPLY[@]}"\n'
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -264,7 +263,7 @@ def test_every_command_has_a_line_in_the_help() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_there_is_a_script_for_each_shell_of_the_readme(shell: str) -> None:
-    assert f"{shell}_source" in README
+    assert f"{shell}_source" in TEXT
     done = CliRunner().invoke(main, [], env={"_NATSPROXY_COMPLETE": f"{shell}_source"}, prog_name="natsproxy")
     assert (done.exit_code, f"_NATSPROXY_COMPLETE={shell}_complete" in done.output) == (0, True)
 
@@ -304,7 +303,7 @@ def test_topics_say_what_the_tables_say() -> None:
     assert all(f"--{option.name}" in run("help", "monitoring").output for option in ADMIN_OPTIONS)
     assert all(f"  {setting.name} " in run("help", "selectors").output for setting in SELECTOR)
     assert all(recipe.sees in run("help", "cookbook").output for recipe in COOKBOOK.values())
-    table = re.findall(r"^\| (\d+) \|", README, re.MULTILINE)
+    table = re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)
     assert set(table) <= set(EXIT_CODES)
     assert set(EXIT_CODES) == {str(int(code)) for code in Exit}
 
