@@ -81,24 +81,20 @@ def parse(block: bytes) -> Headers:
 def _lines(block: bytes, odd: list[str]) -> tuple[list[bytes], bool]:
     """Split a block into its lines up to the blank one, and tell whether there was a blank one."""
     lines: list[bytes] = []
-    position = 0
-    while position < len(block):
-        end = block.find(b"\n", position)
-        if end < 0:
-            odd.append("a last line without a line end")
-            lines.append(block[position:])
-            return lines, False
-        line = block[position:end]
-        position = end + 1
+    *ended, rest = block.split(b"\n")
+    for at, line in enumerate(ended, 1):
         if line.endswith(b"\r"):
             line = line[:-1]
         else:
             odd.append("a line that ends in LF alone")
         if not line:
-            if position < len(block):
+            if rest or at < len(ended):
                 odd.append("bytes after the blank line")
             return lines, True
         lines.append(line)
+    if rest:
+        odd.append("a last line without a line end")
+        lines.append(rest)
     return lines, False
 
 

@@ -6,7 +6,8 @@ finds the causes, `polls.py` the frames that change nothing.
 
 `matching.py` compares a live frame with a recorded one, JSON in `json_difference.py`, as `match_options.py`
 says; `difference.py` is the result for people.  `generated_values.py` knows the shapes of values that differ
-from run to run, `identifier_map.py` keeps their pairs, and `live_values.py` puts the live ones into recorded
+from run to run, `identifier_map.py` keeps their pairs
+(`lesson.py`: those of one comparison), and `live_values.py` puts the live ones into recorded
 messages.
 
 Read `steps.py` first.

@@ -178,9 +178,13 @@ class RecordedConnection:
     def _equal(self, frame: Frame, identifiers: IdentifierMap) -> Collection[Exchange]:
         op, subject, body = _kind(frame.op), frame.subject, frame.body
         found = self.exact.get(exact_key(op, subject, body))
-        if found is None and len(body) <= _TRANSLATED and any(map(identifiers.knows, (subject, body))):
-            subject, body = identifiers.to_recorded(subject), identifiers.to_recorded(body)
-            found = self.exact.get(exact_key(op, subject, body))
+        if found is not None or len(body) > _TRANSLATED:
+            return found or ()
+        inside = identifiers.knows(body)
+        if inside or identifiers.knows(subject):
+            subject = identifiers.to_recorded(subject)
+            found = None if inside else self.exact.get(exact_key(op, subject, body))
+            found = found or self.exact.get(exact_key(op, subject, identifiers.to_recorded(body)))
         return found or ()
 
     def inbox(self, subject: bytes) -> Exchange | None:

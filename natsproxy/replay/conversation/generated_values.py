@@ -36,7 +36,9 @@ _PIECE: Final = re.compile(
 )
 SHORTEST_WORD: Final = 16
 """Letters of the shortest identifier."""
-_RUN: Final = re.compile(rb"[0-9A-Za-z-]{16,}")
+_OF_WORDS: Final = frozenset(b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_BLANKED: Final = bytes(byte if byte in _OF_WORDS else 0x20 for byte in range(256))
+"""A table for `translate`: what is in no word becomes a blank."""
 _IS_TIME: Final = re.compile(_TIME)
 _ANY: Final = re.compile(_TIME + rb"|" + _UUID + rb"|[0-9A-Za-z]+")
 _IS_UUID: Final = re.compile(_UUID)
@@ -168,7 +170,8 @@ def words(text: bytes) -> list[bytes]:
     """Return the words of a text that may be generated identifiers."""
     if len(text) < SHORTEST_WORD:
         return []
-    runs = _RUN.findall(text)  # much cheaper than a search for pieces
+    # Much cheaper than a search for pieces.
+    runs = [run for run in text.translate(_BLANKED).split() if len(run) >= SHORTEST_WORD]
     return [word for run in runs for word in _PIECE.findall(run) if not _IS_TIME.fullmatch(word)]
 
 

@@ -18,11 +18,11 @@ The map is bounded: the pairs used longest ago go first.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
-from natsproxy.printable import printable
 from natsproxy.protocol.identifiers import is_generated_consumer
 from natsproxy.replay.conversation.generated_values import (
+    SHORTEST_WORD,
     Form,
     common_form,
     decoded,
@@ -32,6 +32,7 @@ from natsproxy.replay.conversation.generated_values import (
     split,
     words,
 )
+from natsproxy.replay.conversation.lesson import Learned, Lesson, short
 
 _RUN: Final = re.compile(rb"[0-9A-Za-z_$+/-][0-9A-Za-z_.:+$/-]{7,}")
 """A part of a text that may hold mapped values, each of them whole (but for times with blanks)."""
@@ -60,51 +61,6 @@ def masked(subject: bytes) -> bytes:
     return _MASKED.sub(b"*", subject)
 
 
-class Learned(NamedTuple):
-    """A value that was learned: the place for people, and both values."""
-
-    place: str
-    recorded: bytes
-    live: bytes
-
-    def __str__(self) -> str:
-        return printable(f"{self.place} {_short(self.recorded)} -> {_short(self.live)}")
-
-
-class Lesson:
-    """The pairs that one comparison finds, until it is known whether the frames agree.
-
-    subject: a pattern of the frames, for people.
-    """
-
-    __slots__ = ("live", "places", "recorded", "subject", "times")
-
-    def __init__(self) -> None:
-        self.live: dict[bytes, bytes] = {}
-        self.recorded: dict[bytes, bytes] = {}
-        self.times: dict[bytes, bytes] = {}
-        self.places: list[Learned] = []
-        self.subject = ""
-
-    def learn_time(self, recorded: bytes, live: bytes, place: str) -> None:
-        """Note two times."""
-        self.times[recorded] = live
-        self.places.append(Learned(place, recorded, live))
-
-    def add(self, other: Lesson) -> None:
-        """Take the pairs of another lesson in."""
-        self.live |= other.live
-        self.recorded |= other.recorded
-        self.times |= other.times
-        self.places += other.places
-
-    def copy(self) -> Lesson:
-        """Return a lesson of its own with the same pairs."""
-        made = Lesson()
-        made.add(self)
-        return made
-
-
 class IdentifierMap:
     """The map of one playback, recorded to live, one to one.
 
@@ -124,8 +80,10 @@ class IdentifierMap:
     def learn(self, lesson: Lesson) -> None:
         """Add the pairs of a comparison whose frames agree."""
         for place, recorded, live in lesson.places if len(self.learned) < _PLACES else ():
-            where = _ENTRY.sub("/*", f"{lesson.subject} {place}")
-            self.learned.setdefault(where, Learned(where, recorded, live))
+            where = f"{lesson.subject} {place}"
+            if where not in self.learned:
+                where = _ENTRY.sub("/*", where)
+                self.learned.setdefault(where, Learned(where, recorded, live))
         if lesson.live or lesson.times:
             self._times |= lesson.times
             self._live |= lesson.live
@@ -160,9 +118,9 @@ class IdentifierMap:
         for a, b in zip(split(recorded)[1::2], split(live)[1::2], strict=False):
             known, stands_for = self._live.get(a), self._recorded.get(b)
             if known is not None and b not in (known, a):
-                return f"{_short(a)} is {_short(known)} in this run"
+                return f"{short(a)} is {short(known)} in this run"
             if stands_for not in (None, a):
-                return f"{_short(b)} is {_short(stands_for)} of the recording"
+                return f"{short(b)} is {short(stands_for)} of the recording"
         return ""
 
     # -- comparison
@@ -200,9 +158,9 @@ class IdentifierMap:
 
         whole: they may be a pair whatever they look like, since a user vouches for their place.
         """
-        tried = new.copy()
         if recorded == live or not learn:
             return
+        tried = new.copy()
         if self.unify(recorded, live, tried, place) or (
             whole
             and _RUN.fullmatch(recorded) is not None
@@ -210,10 +168,15 @@ class IdentifierMap:
         ):
             new.add(tried)
 
+    def known_agree(self, recorded: bytes, live: bytes, new: Lesson) -> bool:
+        """Tell whether two texts differ in known identifiers alone; the others stand for themselves."""
+        if recorded != live and self.knows(live):
+            live = replace(live, self._recorded)
+        return recorded == live and self.same(recorded, new)
+
     def same(self, text: bytes, new: Lesson) -> bool:
         """Tell whether a text that both frames have agrees: no identifier in it stands for another one."""
-        found = words(text)
-        return not found or all(self._same(word, new) for word in found)
+        return all(self._same(word, new) for word in words(text)) if len(text) >= SHORTEST_WORD else True
 
     def _same(self, word: bytes, new: Lesson) -> bool:
         if self._live.get(word) is not None or word in new.live:
@@ -250,16 +213,17 @@ class IdentifierMap:
 
         All tokens of an inbox are generated, whatever `learn` says.  reply: so is one behind an identifier.
         """
-        inbox = recorded.startswith(INBOX) and live.startswith(INBOX)
-        if self._live.get(recorded) == live if inbox else recorded == live and self.same(recorded, new):
+        if recorded.startswith(INBOX) and live.startswith(INBOX):
+            return self._unify_inboxes(recorded, live, new)
+        if recorded == live and self.same(recorded, new):
             return 0
         ours, theirs = recorded.split(b"."), live.split(b".")
         consumers = _CONSUMERS in recorded
         place = "" if recorded.startswith((b"$JS.", INBOX)) or reply else "token %d of the subject"
         for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
-            if a in _WILD or b in _WILD or (inbox and not at):
+            if a in _WILD or b in _WILD:
                 agree = a == b
-            elif inbox or (a != b and at and self._behind_identifier(ours, theirs, at, reply)):
+            elif a != b and at and self._behind_identifier(ours, theirs, at, reply):
                 agree = self._pair(*_keys(ours, theirs, at), new)
             elif consumers and a != b and _EIGHT.fullmatch(a) and _EIGHT.fullmatch(b):
                 agree = (is_generated_consumer(a) or is_generated_consumer(b)) and self._pair(a, b, new)
@@ -268,9 +232,22 @@ class IdentifierMap:
                 agree = data or self.unify(a, b, new, place and place % (at + 1), learn=learn)
             if not agree:
                 return at + 1
+        return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1
+
+    def _unify_inboxes(self, recorded: bytes, live: bytes, new: Lesson) -> int:
+        if self._live.get(recorded) == live:
+            return 0
+        ours, theirs = recorded.split(b"."), live.split(b".")
+        for at in range(1, min(len(ours), len(theirs))):
+            a, b = ours[at], theirs[at]
+            if len(a) >= _LONG and self.known(a) == b:  # nearly always: a client has one inbox
+                continue
+            wild = a in _WILD or b in _WILD
+            if not (a == b if wild else self._pair(*_keys(ours, theirs, at), new)):
+                return at + 1
         if len(ours) != len(theirs):
             return min(len(ours), len(theirs)) + 1
-        if inbox and ours[-1] not in _WILD:
+        if ours[-1] not in _WILD:
             new.live[recorded], new.recorded[live] = live, recorded
         return 0
 
@@ -343,8 +320,3 @@ def _translated(run: bytes, table: dict[bytes, bytes], times: dict[bytes, bytes]
         before = token
     text = b".".join(made)
     return replace(text, times) if times else text
-
-
-def _short(identifier: bytes) -> str:
-    text = identifier.decode(errors="replace")
-    return text if len(text) <= 12 or is_time(identifier) else f"{text[:8]}..."

@@ -8,12 +8,14 @@ their order.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.difference import ABSENT, Difference
 from natsproxy.replay.conversation.generated_values import SHORTEST_WORD, are_alike, are_times, form_of
-from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap, Lesson
+from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.match_options import MatchOptions, Treatment
 
 _LARGEST: Final = 1 << 20
@@ -31,11 +33,12 @@ def parse(body: bytes) -> Any:
         return ABSENT
 
 
-def _is_data(value: Any) -> bool:
-    """Tell whether a value is a plain one, and too short for an identifier."""
-    if isinstance(value, str):
-        return len(value) < SHORTEST_WORD
-    return value is None or isinstance(value, int | float)
+def _is_same_data(ours: Any, theirs: Any) -> bool:
+    """Tell whether two values are equal and plain, and too short for an identifier."""
+    kind = type(ours)
+    if kind is not type(theirs) or kind is dict or kind is list:
+        return False
+    return bool(ours == theirs) and (kind is not str or len(ours) < SHORTEST_WORD)
 
 
 def counted(
@@ -98,16 +101,13 @@ class JsonComparison:
             if treatment is Treatment.LIKE and are_alike(ours, theirs):
                 self._learn(ours, theirs, path)
                 return None
-        if _is_data(ours) and type(ours) is type(theirs) and ours == theirs:
-            return None
         if isinstance(ours, dict) and isinstance(theirs, dict):
             return self._object(ours, theirs, path)
         if isinstance(ours, list) and isinstance(theirs, list):
             if len(ours) != len(theirs):
                 return self._difference(ours, theirs, path)
-            entries = enumerate(zip(ours, theirs, strict=True))
-            found = (self._value(a, b, (*path, str(at))) for at, (a, b) in entries)
-            return next((one for one in found if one is not None), None)
+            names = [str(at) for at in range(len(ours))]
+            return self._members(zip(names, ours, theirs, strict=True), path)
         if isinstance(ours, str) and isinstance(theirs, str):
             agree = self._texts(ours, theirs, path)
         elif type(ours) in _NUMBERS and type(theirs) in _NUMBERS:
@@ -117,18 +117,24 @@ class JsonComparison:
         return None if agree else self._difference(ours, theirs, path)
 
     def _object(self, ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> Difference | None:
-        missing = [name for name in ours if name not in theirs and name not in self._volatile]
-        more = [name for name in theirs if name not in ours and name not in self._volatile]
-        names = [(name, name) for name in ours if name in theirs and name not in self._volatile]
-        if missing or more:
+        common = [name for name in ours if name in theirs and name not in self._volatile]
+        members = [(name, ours[name], theirs[name]) for name in common]
+        if len(common) < max(len(ours), len(theirs)):
+            missing = [name for name in ours if name not in theirs and name not in self._volatile]
+            more = [name for name in theirs if name not in ours and name not in self._volatile]
             missing, more = self._compared(missing, path), self._compared(more, path)
             pairs = zip(missing, more, strict=False)
             if len(missing) != len(more) or not all(self._texts(a, b, (*path, a)) for a, b in pairs):
                 name = (missing or more)[0]
                 return self._difference(ours.get(name, ABSENT), theirs.get(name, ABSENT), (*path, name))
-            names += zip(missing, more, strict=True)
-        for mine, other in names:
-            found = self._value(ours[mine], theirs[other], (*path, mine))
+            members += [(a, ours[a], theirs[b]) for a, b in zip(missing, more, strict=True)]
+        return self._members(members, path)
+
+    def _members(self, members: Iterable[tuple[str, Any, Any]], path: Path) -> Difference | None:
+        for name, ours, theirs in members:
+            if _is_same_data(ours, theirs) and not self._special:  # nearly always
+                continue
+            found = self._value(ours, theirs, (*path, name))
             if found is not None:
                 return found
         return None

@@ -26,6 +26,10 @@ def live_text(identifiers: IdentifierMap, text: bytes) -> bytes:
     Large payloads that are no JSON stay as they are.
     """
 
+    known = identifiers.known(text)
+    if known is not None:
+        return known
+
     def translate(part: bytes) -> bytes:
         live = identifiers.to_live(part)
         identifiers.keep_literal(live)

@@ -12,6 +12,7 @@ A user's matchers come first: (subject pattern, function of two bodies).
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Final
 
 from natsproxy.capture.filter.scrub import Scrubber
@@ -20,8 +21,9 @@ from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.difference import ABSENT, Difference
 from natsproxy.replay.conversation.generated_values import are_alike, form_of
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.json_difference import JsonComparison, counted, parse
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, Treatment
 from natsproxy.wire import encode
 from natsproxy.wire.awaited import PULL
@@ -56,6 +58,7 @@ class Matcher:
         self.options = options
         self._by_subject = "subject" in options.match_on
         self._by_headers = "headers" in options.match_on
+        self._treatment = lru_cache(options.header)  # names repeat, and are compared with many patterns
         self._all_bodies = "body" in options.match_on and not options.ignore_bodies
         self._scrubber = Scrubber(options.filters) if options.filters else None
 
@@ -136,22 +139,24 @@ class Matcher:
     # -- headers
 
     def _headers(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
-        if recorded.headers == live.headers and self.identifiers.same(live.headers, new):
+        block, live_block = recorded.headers, live.headers
+        if self.identifiers.known_agree(block, live_block, new):
             return None
-        ours, theirs = headers.parse(recorded.headers), headers.parse(live.headers)
+        ours, theirs = headers.parse(block), headers.parse(live_block)
         if ours.code != theirs.code:
             return Difference("headers", "status", ours.code, theirs.code)
         # The order of different names means nothing; that of the values of one name may.
-        for name in dict.fromkeys(name for name, _ in (*ours.pairs, *theirs.pairs)):
-            found = self._header(recorded.subject, name, ours.all(name), theirs.all(name), new)
+        a, b = _values(ours.pairs), _values(theirs.pairs)
+        for name in a | b:
+            found = self._header(recorded.subject, name, a.get(name, []), b.get(name, []), new)
             if found is not None:
                 return found
         return None
 
     def _header(
-        self, subject: bytes, name: bytes, ours: tuple[bytes, ...], theirs: tuple[bytes, ...], new: Lesson
+        self, subject: bytes, name: bytes, ours: list[bytes], theirs: list[bytes], new: Lesson
     ) -> Difference | None:
-        treatment = self.options.header(name)
+        treatment = self._treatment(name)
         place = f"header {name.decode('latin-1')}"
         learn = self.options.learns(subject, header=name)
         if len(ours) != len(theirs):
@@ -183,6 +188,9 @@ class Matcher:
             if short and not self.identifiers.same(ours, new):
                 return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
             return None
+        short = short and len(theirs) <= _LONGEST_TEXT
+        if short and self.identifiers.known_agree(ours, theirs, new):
+            return None
         volatile = _volatile(subject, ours)
         empty = b"" if volatile is None else b"{}"
         a, b = parse(ours or empty), parse(theirs or empty)
@@ -197,10 +205,17 @@ class Matcher:
             )
             return comparison.differs(a, b)
         learn = self.options.learns(subject, path=())
-        short = short and len(theirs) <= _LONGEST_TEXT
         if short and self.identifiers.unify(ours, theirs, new, "body", learn=learn):
             return None
         return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
+
+
+def _values(pairs: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, list[bytes]]:
+    """Return the values of each name, in their order."""
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def pattern(recorded: bytes, live: bytes) -> str:

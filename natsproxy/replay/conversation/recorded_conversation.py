@@ -60,7 +60,7 @@ class RecordedConversation:
         self.frames = self.played = 0
         self._source = source
         self._window = window
-        self.kind_of = partial(kind_of, repeat=repeat)
+        self.kind_of = partial(kind_of, repeat=repeat) if repeat else kind_of
         self._size = 0
         self._causes = Causes()
         self._waiting: dict[int, Exchange] = {}

@@ -19,7 +19,7 @@ from typing import Final
 from natsproxy.protocol.connect import DEFAULTS, Connect
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.exchanges import Answered, Exchange, RecordedConnection
-from natsproxy.replay.conversation.identifier_map import Lesson
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.polls import Kind, standing_request
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation

@@ -196,7 +196,8 @@ class Delivery:
         subject = inbox or self._live(frame.subject)
         body = self._live(frame.body) if live is None else live.body
         reply, block = frame.reply, frame.headers if frame.header_size else b""
-        reply = live.reply if live is not None and reply == known.reply else self._live(reply)
+        if reply:
+            reply = live.reply if live is not None and reply == known.reply else self._live(reply)
         if block:  # the server may have added some of its own
             block = live.headers if live is not None and block == known.headers else self._live(block)
         return encode.msg(subject, sid, body, reply=reply, headers=block)

@@ -20,7 +20,8 @@ from typing import Final, Literal
 from natsproxy.protocol import info
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.exchanges import END, Exchange, RecordedConnection, is_optional, standalone
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.polls import Kind

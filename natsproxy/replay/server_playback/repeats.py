@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
-from natsproxy.replay.conversation.identifier_map import Lesson
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.polls import Kind
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from natsproxy.replay.conversation.difference import Difference
 from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
 from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
-from natsproxy.replay.conversation.identifier_map import Lesson
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.actions import Candidate

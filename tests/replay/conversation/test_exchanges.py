@@ -6,7 +6,8 @@ import pytest
 
 from natsproxy.errors import CaptureError
 from natsproxy.replay.conversation.exchanges import is_optional
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames

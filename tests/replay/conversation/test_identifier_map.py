@@ -9,7 +9,8 @@ import string
 
 import pytest
 
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson, masked
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
+from natsproxy.replay.conversation.lesson import Lesson
 
 R1, R2, L1, L2 = (f"{letter * 20}{n}x".encode() for letter, n in (("A", 1), ("B", 2), ("C", 3), ("D", 4)))
 UUID1, UUID2, UUID3 = (b"%c23e4567-e89b-12d3-a456-42661417400%c" % (n, n) for n in b"123")

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.live_values import live_text, recorded_text
 
 RECORDED, LIVE = (b"%c23e4567-e89b-12d3-a456-426614174000" % n for n in b"19")

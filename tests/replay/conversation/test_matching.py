@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol.places import pointer_text
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
+from natsproxy.replay.conversation import matching
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.wire import encode
@@ -65,6 +67,36 @@ CASES = [
 def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -> None:
     found = Matcher(IdentifierMap()).differs(one(recorded), one(live), Lesson())
     assert (found.field if found else "") == field
+
+
+def test_frames_that_differ_in_known_values_alone_are_not_read_as_json(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    identifiers, new = IdentifierMap(), Lesson()
+    matcher = Matcher(identifiers)
+    recorded, live = (one(pub("orders", json.dumps({"id": name, "n": 1}))) for name in (N1, N2))
+    assert matcher.differs(recorded, live, new) is None
+    identifiers.learn(new)
+    monkeypatch.setattr(matching, "parse", lambda body: pytest.fail("it was read"))
+    answer, live_answer = (
+        one(pub("done", json.dumps({"of": name, "own": "c" * 21 + "3"}))) for name in (N1, N2)
+    )
+    new = Lesson()
+    assert matcher.differs(answer, live_answer, new) is None
+    assert new.live == {b"c" * 21 + b"3": b"c" * 21 + b"3"}
+
+
+def test_a_value_of_one_frame_is_no_other_one_beside_known_values() -> None:
+    identifiers, other, new = IdentifierMap(), "C" * 21 + "3", Lesson()
+    matcher = Matcher(identifiers)
+    matcher.differs(one(pub("orders", f"{N1}")), one(pub("orders", f"{N2}")), new)
+    identifiers.learn(new)
+    # The subject teaches that the live `other` stands for a new identifier; the body has it as itself.
+    recorded = one(pub("done." + "D" * 21 + "4", json.dumps([N1, other])))
+    live = one(pub(f"done.{other}", json.dumps([N2, other])))
+    found = matcher.differs(recorded, live, Lesson())
+    assert found is not None
+    assert found.place == "/1"
 
 
 @pytest.mark.parametrize(("subject", "agrees"), [("$JS.API.CONSUMER.INFO.S.%s", True), ("orders.%s", False)])

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine, read
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.server_playback.remedies import remedy
