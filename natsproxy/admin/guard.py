@@ -24,6 +24,7 @@ from natsproxy.config.settings import HttpListener
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _OWN: Final = ("", "none", "same-origin")
 """The values of Sec-Fetch-Site that come from no browser, from a person, and from our page."""
+_OTHER_SITES: Final = "pages of other sites may not use the admin API"
 _HEADERS: Final = [
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -80,8 +81,12 @@ class Guard:
                 return 421, f"this is not {host[:80] or 'nobody'}: name the host with --admin-host"
             origin = headers.get(b"origin")
             if origin is not None and not self._ours(origin, headers[b"host"], scope["scheme"]):
-                return 403, "pages of other sites may not use the admin API"
-        if self._token and scope["path"] not in self._open and not self._knows(headers):
+                return 403, _OTHER_SITES
+        is_open = scope["path"] in self._open
+        # Requests for an image or a script bring no Origin; a link that leads to the page is fair.
+        if not is_open and headers.get(b"sec-fetch-site", "") not in _OWN:
+            return 403, _OTHER_SITES
+        if self._token and not is_open and not self._knows(headers):
             return 401, "the token is missing or wrong: Authorization: Bearer TOKEN"
         return None
 
@@ -94,7 +99,7 @@ class Guard:
         return (parts.scheme, parts.netloc.lower()) == (scheme, host.lower())
 
     def _knows(self, headers: dict[bytes, str]) -> bool:
-        cookies = headers.get(b"cookie") if headers.get(b"sec-fetch-site", "") in _OWN else None
+        cookies = headers.get(b"cookie")
         if cookies and self._sessions and self._sessions.knows(cookies, headers.get(b"host", "")):
             return True
         scheme, _, given = headers.get(b"authorization", "").partition(" ")

@@ -268,9 +268,26 @@ class Guarded(Said):
             "GET / HTTP/1.1\r\nHost: localhost:1\r\nOrigin: null\r\nAuthorization: Bearer 0123456789abcdef",
             b"403",
         ),
+        (
+            "GET / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n"
+            "Authorization: Bearer 0123456789abcdef",
+            b"403",
+        ),
+        ("GET /open HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site", b"404"),  # a link to the page
     ],
 )
 async def test_strangers_are_refused(head: str, status: bytes) -> None:
     async with serving(Guarded(hosts=("proxy.local",))) as server:
         said = await talk(server, f"{head}\r\nConnection: close\r\n\r\n".encode("latin-1"))
         assert said.startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("path", ["/", "/stream"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_pages_of_other_sites_are_refused_without_a_token_too(path: str, site: str) -> None:
+    """As an image or a script they ask without Origin; what they get opens nothing."""
+    said = Guarded(token="")
+    async with serving(said) as server:
+        answer = await talk(server, get(path, f"Sec-Fetch-Site: {site}", CLOSE))
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert said.streaming == 0

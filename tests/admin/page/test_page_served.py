@@ -72,8 +72,8 @@ async def test_a_link_is_good_once_and_makes_a_session(nats_server: NatsServer) 
     [
         ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Sec-Fetch-Site": "none"}, 200),
-        ({"Sec-Fetch-Site": "same-site"}, 401),  # another port of this host: the browser sends the cookie
-        ({"Sec-Fetch-Site": "cross-site"}, 401),
+        ({"Sec-Fetch-Site": "same-site"}, 403),  # another port of this host: the browser sends the cookie
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Origin": "http://127.0.0.1:1"}, 403),
     ],
 )
