@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from natsproxy.capture.columns import counts
 from natsproxy.capture.format.records import Close, Item, Open, Preamble
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.cli import info, main
@@ -94,3 +95,15 @@ def test_recorders_number_their_connections_alone(tmp_path: Path) -> None:
     known = [(row["conn"], row.get("client"), row.get("name")) for row in rows]
     assert known == [(1, "h:1", "shop"), (1, None, None)]
     assert len({row["recorder"] for row in rows}) == 2
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_connect_without_arguments_has_no_name(
+    tmp_path: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(counts, "decoder", None)
+    scribe = Scribe()
+    scribe.frame(0, 1, C2S, b"CONNECT\r\n")
+    (row,) = facts(write(tmp_path / "x.ncap", scribe.items))["connections"]
+    assert (row["name"], row["frames"]) == ("", 1)

@@ -40,7 +40,8 @@ def count(file: CaptureFile, ref: BlockRef) -> BlockCounts:
     frames = Counter(zip(*_lists(file, ref, _KEY, None), strict=True))
     connects: list[tuple[int, str]] = []
     if ref.summary.ops & _CONNECTS.ops:
-        connects = [*zip(*_lists(file, ref, ("conn_id", "args"), _CONNECTS), strict=True)]
+        found = zip(*_lists(file, ref, ("conn_id", "args"), _CONNECTS), strict=True)
+        connects = [(conn, args or "") for conn, args in found]  # None: a CONNECT of one word
     items, size = _items(file, ref)
     size += sum(len(item.data) for item in items if isinstance(item, Frames))
     return BlockCounts(frames, size, connects, [item for item in items if not isinstance(item, Frames)])
