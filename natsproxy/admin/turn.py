@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from typing import Final, TypeVar
 
 import trio
 
 T = TypeVar("T")
 _SLICE: Final = 1_000_000  # ns
+_PIECE: Final = 64 * 1024  # characters
 
 
 async def sliced(values: Iterable[T]) -> AsyncGenerator[T, None]:
@@ -23,3 +25,19 @@ async def sliced(values: Iterable[T]) -> AsyncGenerator[T, None]:
         if time.perf_counter_ns() >= until:
             await trio.lowlevel.checkpoint()
             until = time.perf_counter_ns() + _SLICE
+
+
+async def joined(parts: Iterable[str]) -> AsyncGenerator[str, None]:
+    """Yield a text that comes in small parts as pieces worth sending; the parts are made in slices of time.
+
+    Use it inside `aclosing`.
+    """
+    gathered, size = list[str](), 0
+    async with aclosing(sliced(parts)) as each:
+        async for part in each:
+            gathered.append(part)
+            size += len(part)
+            if size >= _PIECE:
+                yield "".join(gathered)
+                gathered, size = [], 0
+    yield "".join(gathered)

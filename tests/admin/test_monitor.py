@@ -16,7 +16,14 @@ import nats
 import pytest
 from nats.aio.client import Client
 
+from natsproxy.admin.monitor.connz import asked as connz_asked
+from natsproxy.admin.monitor.connz import connz
+from natsproxy.admin.monitor.go_values import query
+from natsproxy.admin.monitor.server import MonitoredServer
+from natsproxy.admin.monitor.subsz import asked as subsz_asked
+from natsproxy.admin.monitor.subsz import subsz
 from natsproxy.testing import NatsServer
+from tests.admin.kit import client_of, running
 from tests.kit.clients import settle
 from tests.kit.process import ProxyProcess
 
@@ -41,6 +48,7 @@ class Said:
     kind: str
     origin: str | None
     text: str
+    """Bytes that are no UTF-8 are lone surrogates."""
 
     @property
     def json(self) -> Any:
@@ -55,7 +63,7 @@ def ask(url: str, method: str = "GET") -> Said:
         answer = error
     with answer:
         kind, origin = (answer.headers[name] for name in ("Content-Type", "Access-Control-Allow-Origin"))
-        return Said(answer.status, kind, origin, answer.read().decode())
+        return Said(answer.status, kind, origin, answer.read().decode(errors="surrogateescape"))
 
 
 @dataclass
@@ -183,6 +191,12 @@ QUESTIONS = [
     "/connz?limit=%2B1",
     "/connz?mqtt_client=z",
     "/connz?callback=f",
+    "/connz?limit=%zz",
+    "/connz?limit=x;offset=x",
+    "/connz?limit=1&limit=x",
+    f"/connz?limit={'0' * 50}1",
+    "/connz?limit=9223372036854775807&offset=9223372036854775807",
+    "/connz?acc=%FF",
     "/healthz",
     "/healthz?details=1",
     "/healthz?js-enabled-only=true",
@@ -208,6 +222,8 @@ QUESTIONS = [
     "/subsz?subs=1&test=nobody",
     "/subsz?subs=1&acc=A&test=x.1",
     "/subsz?acc=Z",
+    "/subsz?subs=1&test=a%20b",
+    "/subsz?test=%0D%0A%FF",
 ]
 MISTAKES = [
     "/",
@@ -228,6 +244,9 @@ MISTAKES = [
     "/connz?cid=18446744073709551616",
     "/connz?limit=99999999999999999999",
     "/connz?limit=%00%22x%C3%A9%E2%80%A8",
+    "/connz?limit=%FF",
+    "/connz?sort=%FF",
+    "/connz?state=%F0%9F%98%80%FF",
     "/connz?limit=1.0",
     "/connz?limit=1_0",
     "/connz?state=x&sort=bad",
@@ -353,3 +372,24 @@ def test_orders_are_the_servers(both: Both) -> None:
 def test_the_largest_is_first(both: Both, sort: str) -> None:
     first = [said.json["connections"][0]["name"] for said in both.ask(f"/connz?sort={sort}&state=any")]
     assert first == ["one", "one"]
+
+
+@pytest.mark.parametrize("question", ["connz?subs=1", "connz?subs=detail", "subsz?subs=1&limit=9999"])
+async def test_many_subscriptions_of_one_client_come_in_pieces(
+    nats_server: NatsServer, question: str
+) -> None:
+    """Traffic goes on between them: none takes long to make."""
+    path, _, raw = question.partition("?")
+    async with running(nats_server) as api, client_of(api) as client:
+        await client.send(b"".join(b"SUB %s.%d %d\r\n" % (b"s" * 50, n, n) for n in range(5000)))
+        await client.ping()
+        server = MonitoredServer(api.managed, api.managed.statistics, {}, lambda: 0)
+        asked = query(raw.encode())
+        made = connz(server, connz_asked(asked)) if path == "connz" else subsz(server, subsz_asked(asked))
+        pieces = [piece async for piece in made]
+        assert max(map(len, pieces)) < 70_000
+        answer = json.loads("".join(pieces))
+        if path == "connz":
+            (answer,) = answer["connections"]
+        (listed,) = (value for key, value in answer.items() if key.startswith("subscriptions_list"))
+        assert len(listed) == 5000

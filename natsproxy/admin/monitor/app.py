@@ -19,10 +19,11 @@ from starlette.routing import Route
 from natsproxy.admin.http_server import App
 from natsproxy.admin.monitor import empty
 from natsproxy.admin.monitor.connz import asked, connz
-from natsproxy.admin.monitor.go_values import BadParameter
+from natsproxy.admin.monitor.go_values import BadParameter, Query, query, written
 from natsproxy.admin.monitor.healthz import healthz
 from natsproxy.admin.monitor.metrics import media_type, metrics
 from natsproxy.admin.monitor.server import MonitoredServer
+from natsproxy.admin.monitor.subsz import asked as subsz_asked
 from natsproxy.admin.monitor.subsz import subsz
 from natsproxy.admin.monitor.varz import varz
 from natsproxy.admin.streamed import Streamed
@@ -31,7 +32,6 @@ _ANY_PAGE: Final = {"Access-Control-Allow-Origin": "*"}
 _NOSNIFF: Final = {"X-Content-Type-Options": "nosniff"}
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")  # the server asks for none
 
-Query = Mapping[str, str]
 Answer = Callable[[MonitoredServer, Query], Awaitable[Response]]
 
 
@@ -40,12 +40,10 @@ def monitor_app(server: MonitoredServer) -> App:
 
     async def answered(path: str, answer: Answer, request: Request) -> Response:
         server.requests[path] += 1
-        # The first of several values counts, as in Go.
-        query = {name: request.query_params.getlist(name)[0] for name in request.query_params}
         try:
-            return await answer(server, query)
+            return await answer(server, query(request.scope["query_string"]))
         except BadParameter as error:
-            return PlainTextResponse(str(error), 400)
+            return PlainTextResponse(written(str(error)), 400)
 
     async def metered(request: Request) -> Response:
         server.requests["/metrics"] += 1
@@ -74,7 +72,7 @@ async def _connz(server: MonitoredServer, query: Query) -> Response:
 
 
 async def _subsz(server: MonitoredServer, query: Query) -> Response:
-    return _json(await subsz(server, query))
+    return Streamed(subsz(server, subsz_asked(query)), "application/json", _ANY_PAGE)
 
 
 async def _healthz(server: MonitoredServer, query: Query) -> Response:

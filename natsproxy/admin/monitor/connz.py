@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from natsproxy.admin.connection_facts import ORDERS, ConnectionFacts, facts_of
@@ -24,14 +25,13 @@ from natsproxy.admin.monitor.go_values import (
     uptime,
 )
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.turn import joined, sliced
 from natsproxy.rules.interface import Subscription
 from natsproxy.session.session import Session
 
 DEFAULT_LIMIT: Final = 1024
 _OPEN, _CLOSED, _ALL = "open", "closed", "all"
 _STATES: Final = {"": _OPEN, "open": _OPEN, "closed": _CLOSED, "any": _ALL, "all": _ALL}
-_AT_ONCE: Final = 50  # connections of one piece of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,10 @@ async def connz(server: MonitoredServer, wanted: Asked) -> AsyncGenerator[str, N
     chosen = [one for one in found if _matches(wanted, one[0])]
     chosen.sort(key=lambda one: ORDERS[wanted.sort](one[0]))
     page = chosen[wanted.offset : wanted.offset + wanted.limit]
-    yield _head(server, server.id, len(page), total, wanted, now)
-    for first in range(0, len(page), _AT_ONCE):
-        piece = [_shown(wanted, *one, now) for one in page[first : first + _AT_ONCE]]
-        yield ("," if first else "") + json.dumps(piece)[1:-1]
-    yield "]}"
+    head = _head(server, server.id, len(page), total, wanted, now)
+    async with aclosing(joined(chain((head,), _rows(wanted, page, now), ("]}",)))) as pieces:
+        async for piece in pieces:
+            yield piece
 
 
 Found = tuple[ConnectionFacts, Session | None]
@@ -137,7 +136,21 @@ def _head(server: MonitoredServer, name: str, number: int, total: int, wanted: A
     return json.dumps(head)[:-2]
 
 
-def _shown(wanted: Asked, facts: ConnectionFacts, session: Session | None, now: int) -> dict[str, Any]:
+def _rows(wanted: Asked, page: Iterable[Found], now: int) -> Iterator[str]:
+    """Yield the connections in JSON, in small parts: one may have very many subscriptions."""
+    for at, (facts, session) in enumerate(page):
+        yield ("," if at else "") + json.dumps(_shown(wanted, facts, now))[:-1]
+        if wanted.subs and session is not None and session.subs:
+            detail = wanted.subs == "detail"
+            yield ', "subscriptions_list_detail": [' if detail else ', "subscriptions_list": ['
+            for number, sub in enumerate(list(session.subs.values())):
+                one = described(sub, session, facts.conn) if detail else sub.subject.decode(errors="replace")
+                yield (", " if number else "") + json.dumps(one)
+            yield "]"
+        yield "}"
+
+
+def _shown(wanted: Asked, facts: ConnectionFacts, now: int) -> dict[str, Any]:
     end = facts.stop or now
     shown = {
         "cid": facts.conn,
@@ -166,15 +179,9 @@ def _shown(wanted: Asked, facts: ConnectionFacts, session: Session | None, now: 
         "authorized_user": facts.user if wanted.auth else "",
         "account": facts.account if wanted.auth else "",
     }
-    if wanted.subs and session is not None:
-        subs = session.subs.values()
-        if wanted.subs == "detail":
-            shown["subscriptions_list_detail"] = [described(sub, session, facts.conn) for sub in subs]
-        else:
-            shown["subscriptions_list"] = [sub.subject.decode(errors="replace") for sub in subs]
     shown["natsproxy"] = {"key": facts.key, "upstream": facts.upstream, "cause": facts.cause}
     # The server leaves out what is empty; numbers of 0 stay.
-    return {key: value for key, value in shown.items() if value not in ("", None, [])}
+    return {key: value for key, value in shown.items() if value not in ("", None)}
 
 
 def described(sub: Subscription, session: Session, conn: int) -> dict[str, Any]:

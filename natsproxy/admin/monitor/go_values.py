@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Final, NoReturn
+from urllib.parse import unquote
 
 from natsproxy.protocol.errors import quote
 from natsproxy.units import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
@@ -15,7 +17,12 @@ from natsproxy.units import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_BAD_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _YEAR: Final = 365 * DAY
+
+
+Query = Mapping[str, str]
+"""The parameters of a request; bytes that are no UTF-8 are lone surrogates."""
 
 
 class BadParameter(Exception):
@@ -90,12 +97,27 @@ def _number(text: str, name: str, kind: str, function: str, least: int, most: in
     if _INTEGER.fullmatch(text) is None or (least == 0 and not text[0].isdigit()):
         _refuse(kind, name, function, text, "invalid syntax")
     # A limit before the conversion: it takes time that grows with the square of the length.
-    if len(text) > 40 or not least <= int(text) <= most:
+    if len(text.lstrip("+-0")) > 20 or not least <= int(text) <= most:
         _refuse(kind, name, function, text, "value out of range")
     return int(text)
 
 
+def query(raw: bytes) -> Query:
+    """Return the parameters of a query as Go reads them: the first of a name counts, a bad one is none."""
+    found: dict[str, str] = {}
+    for pair in raw.decode("ascii").split("&"):
+        if ";" not in pair and not _BAD_ESCAPE.search(pair):
+            name, _, value = pair.replace("+", " ").partition("=")
+            found.setdefault(*(unquote(part, errors="surrogateescape") for part in (name, value)))
+    return found
+
+
+def written(text: str) -> bytes:
+    """Return the bytes of a text from a query, which may be no UTF-8."""
+    return text.encode(errors="surrogateescape")
+
+
 def _refuse(kind: str, name: str, function: str, text: str, why: str) -> NoReturn:
     raise BadParameter(
-        f"Error decoding {kind} for '{name}': strconv.{function}: parsing {quote(text.encode())}: {why}"
+        f"Error decoding {kind} for '{name}': strconv.{function}: parsing {quote(written(text))}: {why}"
     )

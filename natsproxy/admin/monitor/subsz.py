@@ -5,42 +5,61 @@ They are the proxy's own count: those of the server itself, and of its other cli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Any, Final
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 from natsproxy.admin.monitor.connz import DEFAULT_LIMIT, described
-from natsproxy.admin.monitor.go_values import BadParameter, boolean, integer
+from natsproxy.admin.monitor.go_values import BadParameter, Query, boolean, integer, written
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.turn import joined, sliced
 from natsproxy.net.relay import Relay
-from natsproxy.protocol.subjects import has_wildcard, is_valid_strict, matches
+from natsproxy.protocol.subjects import is_valid_publish, matches
 from natsproxy.rules.interface import Subscription
 
-_AT_ONCE: Final = 200  # subscriptions of one slice of time
+_AT_ONCE: Final = 50  # subscriptions of one slice of time
 
 
-async def subsz(server: MonitoredServer, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the answer.  Raises BadParameter."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The parameters of a request.  listed: the subscriptions are wanted, too.  test: those that take it."""
+
+    listed: bool
+    offset: int
+    limit: int
+    account: str
+    test: bytes
+
+
+def asked(query: Query) -> Asked:
+    """Read the parameters, in the server's order.  Raises BadParameter."""
     listed = boolean(query.get("subs", ""), "subs")
     offset, limit = (max(0, integer(query.get(name, ""), name)) for name in ("offset", "limit"))
-    limit = limit or DEFAULT_LIMIT
-    account, tested = query.get("acc", ""), query.get("test", "")
-    subject = tested.encode(errors="replace")
-    if tested and (not is_valid_strict(subject) or has_wildcard(subject)):
+    tested = query.get("test", "")
+    subject = written(tested)
+    if tested and not is_valid_publish(subject):
         raise BadParameter(f"invalid test subject, must be valid publish subject: {tested}")
-    number, total, page = 0, 0, list[dict[str, Any]]()
-    async with aclosing(sliced(_all(server, account, listed=listed))) as found:
+    return Asked(listed, offset, limit or DEFAULT_LIMIT, query.get("acc", ""), subject)
+
+
+async def subsz(server: MonitoredServer, wanted: Asked) -> AsyncGenerator[str, None]:
+    """Yield the answer in pieces.  The list is behind its counts, so it is made first."""
+    number, total, page = 0, 0, list[str]()
+    async with aclosing(sliced(_all(server, wanted.account, listed=wanted.listed))) as found:
         async for relay, theirs, subs, counted in found:
             number += counted
             for sub in subs:
-                if tested and not matches(sub.subject, subject):
+                if wanted.test and not matches(sub.subject, wanted.test):
                     continue
                 total += 1
-                if offset < total <= offset + limit:
+                if wanted.offset < total <= wanted.offset + wanted.limit:
                     shown = described(sub, relay.session, relay.conn)
-                    page.append({"account": theirs, "account_tag": theirs, **shown} if theirs else shown)
-    answer: dict[str, Any] = {
+                    named = {"account": theirs, "account_tag": theirs} if theirs else {}
+                    page.append((", " if page else "") + json.dumps(named | shown))
+    head = {
         "server_id": server.id,
         "now": server.now(),
         "num_subscriptions": number,
@@ -52,10 +71,13 @@ async def subsz(server: MonitoredServer, query: Mapping[str, str]) -> dict[str, 
         "max_fanout": 0,
         "avg_fanout": 0,
         "total": total,
-        "offset": offset,
-        "limit": limit,
+        "offset": wanted.offset,
+        "limit": wanted.limit,
     }
-    return answer | ({"subscriptions_list": page} if page else {})
+    listed = chain((', "subscriptions_list": [',), page, ("]",)) if page else ()
+    async with aclosing(joined(chain((json.dumps(head)[:-1],), listed, ("}",)))) as pieces:
+        async for piece in pieces:
+            yield piece
 
 
 def _all(
