@@ -170,9 +170,13 @@ class IdentifierMap:
 
     def known_agree(self, recorded: bytes, live: bytes, new: Lesson) -> bool:
         """Tell whether two texts differ in known identifiers alone; the others stand for themselves."""
-        if recorded != live and self.knows(live):
-            live = replace(live, self._recorded)
-        return recorded == live and self.same(recorded, new)
+        if recorded == live:
+            return self.same(recorded, new)
+        found = words(live)
+        unknown = [word for word in found if word not in self._recorded]
+        if len(unknown) == len(found) or replace(live, self._recorded) != recorded:
+            return False
+        return all(self._same(word, new) for word in unknown)
 
     def same(self, text: bytes, new: Lesson) -> bool:
         """Tell whether a text that both frames have agrees: no identifier in it stands for another one."""
