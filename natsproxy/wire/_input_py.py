@@ -68,6 +68,11 @@ class Input:
         elif have >= self._want or have > max(self.hold, self.buffer_limit):
             self._join()
 
+    def _let_go(self) -> None:
+        """Keep a read no longer than its last frame: an idle connection owns no buffer."""
+        self._base += self._pos
+        self._buf, self._pos = b"", 0
+
     def _join(self) -> None:
         if not self._chunks:
             return

@@ -120,7 +120,10 @@ class Scanner(Input):
         if self._queued is not None:
             frame, self._queued = self._queued, None
             return self._take(frame)
-        if self._dead or self._chunks or self._pos == len(self._buf):
+        if self._dead or self._chunks:
+            return None
+        if self._pos == len(self._buf):
+            self._let_go()
             return None
         if self._opaque:
             start, self._pos = self._pos, len(self._buf)

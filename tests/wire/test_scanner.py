@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
@@ -54,6 +55,17 @@ def scan(
         while (segment := scanner.next()) is not None:
             found.append(segment)
     return scanner, found
+
+
+@twins
+def test_a_read_is_let_go_once_its_last_frame_is_taken(twin: str) -> None:
+    data = bytes(bytearray(b"PUB a 5\r\nhello\r\n"))
+    before = sys.getrefcount(data)
+    scanner, found = scan(twin, C2S, [data])
+    assert len(found) == 1
+    found.clear()
+    assert sys.getrefcount(data) == before
+    assert (scanner.idle, scanner.offset, scanner.held) == (True, len(data), 0)
 
 
 def cut(data: bytes, rng: random.Random, most: int = 8) -> list[bytes]:
