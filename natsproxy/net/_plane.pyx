@@ -104,7 +104,7 @@ cdef class NativeLeg:
         return bool(self.leg.gone and not gone)
 
     def expect_flush(self):
-        """Have `Connection.relay.flushed` called once the backlog is empty, or the leg is gone."""
+        """Have `Connection.flushed` called once the backlog is empty, or the leg is gone."""
         self.leg.awaited = True
 
     def finish(self):
@@ -117,15 +117,15 @@ cdef class Connection:
     """The two legs and two flows of one relay.
 
     relay: gets `received(direction, data)`, `ended(direction)`, `leg_lost(leg)`, `flushed(leg)` and
-    `failed(error)`.
+    `failed(error)`.  A subclass may do the first and the fourth in its place.
     """
 
     cdef Leg[2] legs            # by the direction whose source they are: client, server
     cdef Flow[2] flows
     cdef Plane plane
-    cdef object relay
+    cdef readonly object relay
     cdef readonly NativeLeg client, server
-    cdef list kept              # keeps the tables of the watches alive
+    cdef tuple kept_c2s, kept_s2c       # keep what the watches point to alive
     cdef bint removed
 
     def __dealloc__(self):
@@ -135,7 +135,15 @@ cdef class Connection:
             free(self.flows[i].record)
             free(self.flows[i].tail)
 
-    def settle(self, int direction, bint clear, pipe, bint recording, Decisions decisions=None):
+    def received(self, direction, data):
+        """Give bytes to the session."""
+        self.relay.received(direction, data)
+
+    def flushed(self, leg):
+        """Tell that the backlog of a leg is gone, or the leg."""
+        self.relay.flushed(leg)
+
+    def settle_flow(self, int direction, bint clear, pipe, bint recording, Decisions decisions=None):
         """Say how a flow goes on: called after the session has worked.
 
         clear: nothing has to be done between its frames.  pipe: the session's pipe of that direction.
@@ -144,8 +152,8 @@ cdef class Connection:
         cdef Flow *flow = &self.flows[direction]
         cdef Watch *watch = &flow.watch
         cdef Interest interest
-        cdef ByteTable table
-        cdef list kept
+        cdef ByteTable sids, subjects, tallies, awaited
+        cdef tuple kept
         flow.paused = pipe.full
         flow.pending = pipe.pending
         flow.recording = recording
@@ -154,30 +162,24 @@ cdef class Connection:
         if flow.clear:
             scanner = pipe.scanner
             interest = scanner.interest
-            kept = [interest]
             watch.s2c = direction
             watch.limit = min(scanner.line_limit, TAIL)
             watch.stop_at_system = recording
             watch.ops = scanner.watch_ops
             watch.wants = interest.by_op
-            table = scanner.watch_sids
-            watch.sids = &table.table
-            kept.append(table)
-            table = scanner.watch_subjects
-            watch.subjects = &table.table
-            kept.append(table)
-            table = scanner.tallies
-            watch.tallies = &table.table
-            kept.append(table)
-            table = scanner.awaited
-            watch.awaited = NULL if table is None else &table.table
-            kept.append(table)
+            sids, subjects = scanner.watch_sids, scanner.watch_subjects
+            tallies, awaited = scanner.tallies, scanner.awaited
+            watch.sids, watch.subjects, watch.tallies = &sids.table, &subjects.table, &tallies.table
+            watch.awaited = NULL if awaited is None else &awaited.table
             # A changed frame is recorded here without the filter.
             if recording and not self.plane.passing.builder.keeps_everything():
                 decisions = None
             flow.decisions = NULL if decisions is None else <void *>decisions
-            kept.append(decisions)
-            self.kept[direction] = kept
+            kept = (interest, sids, subjects, tallies, awaited, decisions)
+            if direction:
+                self.kept_s2c = kept
+            else:
+                self.kept_c2s = kept
             flow.next_in = scanner.ordinal
             flow.next_out = pipe.out_next
         if flow.pending or (flow.source.readable and not flow.paused):
@@ -313,13 +315,13 @@ cdef class Plane:
 
     # -- connections
 
-    def adopt(self, relay, uint64_t conn, client, server, leg_type):
+    def adopt(self, relay, uint64_t conn, client, server, leg_type, connection_type=Connection):
         """Take over two sockets; client, server: the `Leg` objects that own them.  Returns the connection."""
-        cdef Connection connection = Connection.__new__(Connection)
+        cdef Connection connection = connection_type.__new__(connection_type)
         cdef Leg *leg
         cdef Flow *flow
         cdef int i
-        connection.plane, connection.relay, connection.kept = self, relay, [None, None]
+        connection.plane, connection.relay = self, relay
         natives = []
         for i, origin in enumerate((client, server)):
             leg, flow = &connection.legs[i], &connection.flows[i]
@@ -618,7 +620,7 @@ cdef class Plane:
         self.called = True
         flow.pending = False
         try:
-            connection.relay.received(_DIRECTIONS[flow.direction], PyBytes_FromStringAndSize(<const char *>p, size) if size else b"")
+            connection.received(_DIRECTIONS[flow.direction], PyBytes_FromStringAndSize(<const char *>p, size) if size else b"")
         except BaseException as error:
             self._fail(connection, error)
         return 0
@@ -630,7 +632,7 @@ cdef class Plane:
         try:
             rest = connection.rest(flow.direction)
             if rest:
-                connection.relay.received(_DIRECTIONS[flow.direction], rest)
+                connection.received(_DIRECTIONS[flow.direction], rest)
             connection.relay.ended(_DIRECTIONS[flow.direction])
         except BaseException as error:
             self._fail(connection, error)
@@ -643,7 +645,7 @@ cdef class Plane:
         try:
             if leg.awaited:
                 leg.awaited = False
-                connection.relay.flushed(native)
+                connection.flushed(native)
             connection.relay.leg_lost(native)
         except BaseException as error:
             self._fail(connection, error)
@@ -653,7 +655,7 @@ cdef class Plane:
         cdef Connection connection = <Connection>leg.outgoing.connection
         self.called = True
         try:
-            connection.relay.flushed(connection.client if leg == &connection.legs[0] else connection.server)
+            connection.flushed(connection.client if leg == &connection.legs[0] else connection.server)
         except BaseException as error:
             self._fail(connection, error)
         return 0

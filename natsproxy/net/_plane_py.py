@@ -11,6 +11,7 @@ from collections.abc import Callable
 import trio
 
 from natsproxy.net.admission import Admission
+from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.net.plane_interface import Rider
 from natsproxy.net.timeslice import Timeslice
@@ -24,11 +25,11 @@ class PythonPlane:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Pumps:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> Pumps:
         """Start the tasks of a connection."""
         pumps = Pumps(rider, self._admission)
-        nursery.start_soon(pumps.run, C2S, client, server)
-        nursery.start_soon(pumps.run, S2C, server, client)
+        tasks.start_soon(pumps.run, C2S, client, server)
+        tasks.start_soon(pumps.run, S2C, server, client)
         return pumps
 
     def record_into(self, builder: object, recorded: Callable[[], None]) -> None:

@@ -7,8 +7,8 @@ the server's greeting, and every connection ends with `Closed`, however it ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -41,7 +41,7 @@ from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, Send
 from natsproxy.session.budget import Budget
 from natsproxy.session.handlers import Hooks
-from natsproxy.session.identity import Certificate, Identity
+from natsproxy.session.identity import NO_CERTIFICATE, Identity
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import S2C
 
@@ -89,6 +89,9 @@ class Connections:
         }
         self._recording = recording
         self._emit = emit
+        # Made once, because each connection keeps them.
+        self._hooks = Hooks(self._key_of, self._heard)
+        self._most_frames, self._check = recording.most_frames, self._refusal_of
         self._opening = Opening(settings, contexts)
         self.upstreams = Upstreams(settings, contexts, emit, now_ns, seed)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
@@ -146,18 +149,21 @@ class Connections:
             self.open -= 1
 
     async def _serve(self, accepted: Accepted) -> None:
-        client, conn = accepted.leg, accepted.conn
+        client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
             tls.on_secured = partial(self._secured, session, conn, tls)
         record = self._recording.open(conn, session)
         end = _CANCELLED  # stays where we are
+        exceeded = self._limits.enter(peer)
         try:
-            with self._limits.connection(accepted.facts.peer) as exceeded:
-                if exceeded is not None:
-                    end = await self._turn_away(session, client, exceeded)
-                else:
-                    end = self._refuse(session, client) or await self._relay(session, accepted, record)
+            if exceeded is not None:
+                end = await self._turn_away(session, client, exceeded)
+            elif (refused := self._refuse(session, client)) is not None:
+                end = refused
+            else:
+                relay = await self._connect(session, accepted, record)
+                end = relay if isinstance(relay, End) else await self._run(relay)
         except ClientLeft:
             end = End(close_reasons.CLIENT_CLOSED, "the client left before there was a server")
         except NoServer as error:
@@ -165,6 +171,7 @@ class Connections:
         except Exception as error:  # a bug that the bytes of one peer reach must not end the others
             end = self._failed(conn, error)
         finally:
+            self._limits.leave(peer)
             client.close()
             self._close(session, self._end_of(end), accepted)
 
@@ -201,10 +208,10 @@ class Connections:
         await linger((client,))
         return End(close_reasons.LIMIT, why)
 
-    async def _relay(
+    async def _connect(
         self, session: Session, accepted: Accepted, record: Callable[[records.Item], None]
-    ) -> End:
-        """Connect to the server and relay.  Raises NoServer."""
+    ) -> Relay | End:
+        """Connect to the server, and return the relay; the end where there is none.  Raises NoServer."""
         chain = self.chain
         endpoint, server, greeting, secured = await self.upstreams.dial(accepted.facts, accepted.plain)
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
@@ -222,18 +229,21 @@ class Connections:
         self._greeting = greeting.partition(b"\n")[0] + b"\n"
         local = str(facts.local)
         self._emit(Opened(accepted.opened, conn, facts.peer, upstream, local, conn, facts.proxied_by))
-        layers = self.layers or _no_layers
-        async with layers(conn, accepted.leg, server) as (client, server):
-            relay = self._make_relay(session, accepted._replace(leg=client), server, upstream, record)
-            if self.chain is not chain:  # it was swapped during the dial
-                relay.swap(self.chain)
-            return await relay.run(greeting)
+        relay = self._make_relay(session, accepted, server, greeting, upstream, record)
+        if self.chain is not chain:  # it was swapped during the dial
+            relay.swap(self.chain)
+        return relay
+
+    def _run(self, relay: Relay) -> Coroutine[Any, Any, End]:
+        # No coroutine of its own: it would take memory as long as the connection lasts.
+        return relay.run() if self.layers is None else _run_layered(relay, self.layers)
 
     def _make_relay(
         self,
         session: Session,
         accepted: Accepted,
         server: AnyLeg,
+        greeting: bytes,
         upstream: str,
         record: Callable[[records.Item], None],
     ) -> Relay:
@@ -244,11 +254,12 @@ class Connections:
             session,
             accepted,
             server,
+            greeting,
             self.plane,
             self._emit,
             record,
-            self._recording.most_frames,
-            partial(self._refusal_of, split_host_port(facts.peer)[0]),
+            self._most_frames,
+            self._check,
         )
         for timeslice in relay.timeslices:
             timeslice.observe = self.observe
@@ -270,11 +281,11 @@ class Connections:
             conn=accepted.conn,
             ordinal=accepted.conn,
             address=accepted.facts.peer,
-            certificate=Certificate() if accepted.facts.tls is None else accepted.facts.tls.certificate,
+            certificate=NO_CERTIFICATE if accepted.facts.tls is None else accepted.facts.tls.certificate,
             record=self._recording.active,
             now=accepted.opened,
             budget=self._budget,
-            hooks=Hooks(self._key_of, partial(self._heard, accepted.conn)),
+            hooks=self._hooks,
         )
 
     def _heard(self, conn: int, said: Info | str) -> None:
@@ -290,11 +301,11 @@ class Connections:
             # It is not written yet: a connection is on record once its client has spoken.
             self.relays[conn].opened["tls_subject"] = certificate.subject
 
-    async def _refusal_of(self, host: str, user: str, password: str) -> str | None:
-        """Return why a client is not who it says it is, as a clause; None where it is."""
+    async def _refusal_of(self, peer: str, user: str, password: str) -> str | None:
+        """Return why a client is not who it says it is, as a clause; None where it is.  peer: `host:port`."""
         if self._users is None:
             return "there are no users"
-        return await self._users.refusal(user, password, host)
+        return await self._users.refusal(user, password, split_host_port(peer)[0])
 
     def _key_of(self, name: str, ordinal: int) -> str:
         """Return the connection key of a client: its name and the number of clients of that name so far."""
@@ -327,7 +338,6 @@ class Connections:
         self._closed.set()
 
 
-def _no_layers(
-    conn: int, client: AnyLeg, server: AnyLeg
-) -> AbstractAsyncContextManager[tuple[AnyLeg, AnyLeg]]:
-    return nullcontext((client, server))
+async def _run_layered(relay: Relay, layers: Layers) -> End:
+    async with layers(relay.conn, *relay.legs) as relay.legs:
+        return await relay.run()

@@ -59,27 +59,28 @@ class Limits:
         finally:
             self._opening -= 1
 
-    @contextmanager
-    def connection(self, peer: str) -> Iterator[str | None]:
-        """Count a connection; give the limit that it exceeds, as a clause.  peer: `host:port`."""
+    def enter(self, peer: str) -> str | None:
+        """Count a connection until `leave`; return the limit that it exceeds, as a clause, or None.
+
+        peer: `host:port`.
+        """
         host = split_host_port(peer)[0]
         self._connections += 1
         self._by_address[host] += 1
-        try:
-            yield self._exceeded(host)
-        finally:
-            self._connections -= 1
-            self._by_address[host] -= 1
-            if not self._by_address[host]:
-                del self._by_address[host]
-
-    def _exceeded(self, host: str) -> str | None:
         most, most_each = self._settings.max_connections, self._settings.max_connections_per_address
         if most and self._connections > most:
             return f"there are {most} connections, max-connections"
         if most_each and self._by_address[host] > most_each:
             return f"{host} has {most_each} connections, max-connections-per-address"
         return None
+
+    def leave(self, peer: str) -> None:
+        """Count a connection no more."""
+        host = split_host_port(peer)[0]
+        self._connections -= 1
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
 
     # -- time
 
@@ -119,6 +120,8 @@ class _Progress:
 
     sent: the time (ns) at which it sent bytes last.  taken: at which it took bytes, or had none to take.
     """
+
+    __slots__ = ("_backlog", "_received", "sent", "taken")
 
     def __init__(self, now: int) -> None:
         self.sent = self.taken = now

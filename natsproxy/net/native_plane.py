@@ -18,6 +18,7 @@ from natsproxy.net._plane_py import PythonPlane
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
 from natsproxy.net.idle_loop import IdleLoop
+from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.plane_interface import Place, Rider
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -29,6 +30,7 @@ LOOP = 2  # a step ended because trio's epoll has an event
 class NativeLeg(_plane.NativeLeg):  # type: ignore[misc, unused-ignore]
     """A leg on the native plane."""
 
+    __slots__ = ()
     flushed: trio.Event | None
     broken: Final = False  # as in `Leg`
 
@@ -41,52 +43,50 @@ class NativeLeg(_plane.NativeLeg):  # type: ignore[misc, unused-ignore]
         """Wait until the kernel has all written bytes, or the leg is lost."""
         while self.backlog:
             if self.flushed is None:
-                self.flushed = trio.Event()
+                self.flushed = trio.Event()  # type: ignore[misc]  # a member of the compiled class
                 self.expect_flush()
             await self.flushed.wait()
 
 
-class NativePlace:
+class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
     """The place of one connection on the native plane."""
 
-    def __init__(self, rider: Rider, client: Leg, server: Leg, plane: Any) -> None:
-        self._rider = rider
-        self._origins = (client, server)
-        self._connection = plane.adopt(self, rider.conn, client, server, NativeLeg)
-        rider.client, rider.server = self._connection.client, self._connection.server
-        self.take, self.stop = self._connection.take, self._connection.stop
-        self.ended, self.leg_lost, self.failed = rider.ended, rider.leg_lost, rider.failed
-        for leg, origin in zip((rider.client, rider.server), self._origins, strict=True):
-            if backlog := origin.take_backlog():
+    __slots__ = ()
+    relay: Rider
+
+    def enter(self) -> None:
+        """Give the relay its legs, with the bytes that they have not sent yet."""
+        self.relay.client, self.relay.server = self.client, self.server
+        for leg in (self.client, self.server):
+            if backlog := leg.origin.take_backlog():
                 with suppress(LegLost):  # its end is read later
                     leg.write_all(backlog)
 
     def received(self, direction: Direction, data: bytes) -> None:
         """Give bytes to the session, for a time slice."""
-        self._rider.timeslices[direction].begin()
-        self._rider.received(direction, data)
+        self.relay.timeslices[direction].begin()
+        self.relay.received(direction, data)
 
     def flushed(self, leg: NativeLeg) -> None:
         """Wake the tasks that wait for the end of a backlog."""
         if leg.flushed is not None:
             leg.flushed.set()
-            leg.flushed = None
+            leg.flushed = None  # type: ignore[misc]
 
     def settle(self, *, recording: bool) -> None:
         """Go on as the pipes of the session say now."""
-        session = self._rider.session
+        session = self.relay.session
         for direction in (C2S, S2C):
             clear = session.bypass.clear(direction)
             decisions = session.bypass.decisions(direction) if clear else None
-            self._connection.settle(direction, clear, session.pipes[direction], recording, decisions)
+            self.settle_flow(direction, clear, session.pipes[direction], recording, decisions)
 
     def leave(self) -> tuple[bytes, bytes]:
         """Give the legs back; return the unfinished control lines of both directions."""
-        legs = (self._connection.client, self._connection.server)
-        for leg, origin, (backlog, ended) in zip(legs, self._origins, self._connection.remove(), strict=True):
-            origin.take_back(backlog, leg.lost, gone=leg.gone, ended=ended)
-        self._rider.client, self._rider.server = self._origins
-        return self._connection.rest(C2S), self._connection.rest(S2C)
+        for leg, (backlog, ended) in zip((self.client, self.server), self.remove(), strict=True):
+            leg.origin.take_back(backlog, leg.lost, gone=leg.gone, ended=ended)
+        self.relay.client, self.relay.server = self.client.origin, self.server.origin
+        return self.rest(C2S), self.rest(S2C)
 
 
 class NativePlane:
@@ -100,11 +100,13 @@ class NativePlane:
         self._idle = IdleLoop()
         admission.on_change = self._admit
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Place:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> Place:
         """Take over two legs; the plane in Python takes those that are not plain."""
         if isinstance(client, Leg) and isinstance(server, Leg):
-            return NativePlace(rider, client, server, self._plane)
-        return self._layered.adopt(rider, client, server, nursery)
+            place: NativePlace = self._plane.adopt(rider, rider.conn, client, server, NativeLeg, NativePlace)
+            place.enter()
+            return place
+        return self._layered.adopt(rider, client, server, tasks)
 
     def record_into(self, builder: Any, recorded: Callable[[], None]) -> None:
         """Record frames that pass without Python; builder: of the recorder's blocks, None for none."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import trio
-
+from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, PlaneLeg
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.session.passed import PassedFrames
@@ -62,7 +61,7 @@ class Place(PassedFrames, Protocol):
 class Plane(Protocol):
     """Moves the bytes of all connections."""
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, nursery: trio.Nursery) -> Place:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> Place:
         """Take over two legs; the rider gets others in their place until it leaves."""
         ...
 

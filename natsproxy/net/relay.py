@@ -1,8 +1,8 @@
 """A relay: one proxied connection, that is one session and two legs.
 
 A plane moves the bytes (`plane.py`) and calls the relay for those that the session is to see.  The relay
-gives them to the session and performs the session's actions.  A task wakes the session at its deadlines; it
-exists only while the session has one.
+gives them to the session and performs the session's actions.  Tasks exist only while there is something to
+wait for: one wakes the session at its deadlines while it has any.
 
 A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
 kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
@@ -19,6 +19,7 @@ import trio
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.net.clock import now_ns
+from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
 from natsproxy.net.lingering import LINGER, linger
 from natsproxy.net.opening import Accepted
@@ -32,16 +33,17 @@ from natsproxy.session.control import Control
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
 
-Check = Callable[[str, str], Awaitable[str | None]]
-"""From a user and a password to the reason why they are refused, None where they are right."""
+Check = Callable[[str, str, str], Awaitable[str | None]]
+"""From a client's address, a user and a password to the reason why they are refused, None for none."""
 
 
 class Relay:
     """Runs one session between two legs.
 
-    accepted: its client.  conn: its number.  client, server: its legs, on the plane while it is there.  emit,
-    record: take the events and the records of the session.  most_frames: returns the frames of one record at
-    most.  check: tells why a client is not who it says it is.  opened: the facts of its Open record.
+    accepted: its client.  conn: its number.  legs: those that it is given; client, server: the same, or what
+    the plane has made of them.  greeting: bytes that were received from the server already.  emit, record:
+    take the events and the records of the session.  most_frames: returns the frames of one record at most.
+    check: tells why a client is not who it says it is.  opened: the facts of its Open record.
     kernel: what the kernel knew of the client's leg at its end.
     """
 
@@ -50,6 +52,7 @@ class Relay:
         session: Session,
         accepted: Accepted,
         server: AnyLeg,
+        greeting: bytes,
         plane: Plane,
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
@@ -64,18 +67,18 @@ class Relay:
         self.client: PlaneLeg = accepted.leg
         self.server: PlaneLeg = server
         self.timeslices = (Timeslice(most_frames), Timeslice(most_frames))
-        self._legs = (accepted.leg, server)
+        self.legs: tuple[AnyLeg, AnyLeg] = (accepted.leg, server)
+        self._greeting = greeting
         self._plane = plane
         self._place: Place | None = None
         self._emit = emit
         self._record = record
         self._most_frames = most_frames
         self._check = check
-        self._nursery: trio.Nursery | None = None
+        self._tasks = LazyNursery()
         self._error: BaseException | None = None
-        self._ticking = False
-        self._retick = trio.Event()
-        self._over = trio.Event()
+        self._retick: trio.Event | None = None  # while a task waits for a deadline of the session
+        self._over: trio.Event | None = None  # while a barrier waits
         self.kernel: TcpInfo | None = None
 
     @property
@@ -88,41 +91,42 @@ class Relay:
         """The legs that the directions go to."""
         return self.server, self.client
 
-    async def run(self, greeting: bytes = b"") -> End:
-        """Relay until the connection ends, and return its end.
-
-        greeting: the bytes that were received from the server already.
-        """
+    async def run(self) -> End:
+        """Relay until the connection ends, and return its end."""
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                if greeting:
-                    self._perform(self.session.receive(S2C, greeting, now_ns()))
-                # A kill or another chain may have ended it before it had a place on the plane.
-                if self.end is None:
-                    self._place = self._plane.adopt(self, *self._legs, nursery)
-                    self._settle()
-                    self._arm()
-                    await trio.sleep_forever()
+            self._begin()
+            await self._tasks.run()
             self._leave()
             if self._error is not None:
                 raise self._error
-            assert self.end is not None  # only `_stop` and `failed` end the nursery
+            assert self.end is not None  # only `_stop` and `failed` stop the tasks
             with trio.CancelScope(shield=True):
                 if self.end.reset:
-                    for leg in self._legs:
+                    for leg in self.legs:
                         leg.reset()
                 else:
-                    await linger(self._legs)
+                    await linger(self.legs)
         finally:
             self.kernel = self.accepted.plain.tcp_info()
-            for leg in self._legs:
+            for leg in self.legs:
                 leg.close()
-            self._over.set()
+            self.session.stop()
+            if self._over is not None:
+                self._over.set()
             self._leave()  # last: a bug there must not keep the sockets
             with trio.CancelScope(shield=True):
                 await self._record_unsent()
         return self.end
+
+    def _begin(self) -> None:
+        """Deal with the greeting, and go on the plane."""
+        self.client, self.server = self.legs
+        greeting, self._greeting = self._greeting, b""
+        self._perform(self.session.receive(S2C, greeting, now_ns()))
+        # A kill or another chain may have ended it before it had a place on the plane.
+        if self.end is None:
+            self._place = self._plane.adopt(self, *self.legs, self._tasks)
+            self._settle()
 
     def _leave(self) -> None:
         """Take the legs back from the plane."""
@@ -199,13 +203,14 @@ class Relay:
         passed = trio.Event()
         self.catch_up()
         self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
+        self._over = self._over or trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._until_over, passed)
+            nursery.start_soon(self._until, self._over, passed)
             await passed.wait()
             nursery.cancel_scope.cancel()
 
-    async def _until_over(self, passed: trio.Event) -> None:
-        await self._over.wait()
+    async def _until(self, over: trio.Event, passed: trio.Event) -> None:
+        await over.wait()
         passed.set()
 
     # -- called by the plane
@@ -225,16 +230,15 @@ class Relay:
     def leg_lost(self, leg: PlaneLeg) -> None:
         """Pass on the bytes that the peer of a lost leg had sent, for a while, then end the connection."""
         self._end_if_gone()
-        if self.end is None and self._nursery is not None:
+        if self.end is None:
             direction = C2S if leg is self.client else S2C
-            self._nursery.start_soon(self._end_after_linger, direction)
+            self._tasks.start_soon(self._end_after_linger, direction)
 
     def failed(self, error: BaseException) -> None:
         """End the connection for a bug in its code: `run` raises the error."""
         if self._error is None:
             self._error = error
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel()
+        self._tasks.stop()
 
     async def _flush(self, leg: PlaneLeg) -> None:
         try:
@@ -268,14 +272,13 @@ class Relay:
             elif isinstance(action, Emit):
                 self._emit(action.event)
             elif isinstance(action, Authenticate):
-                if self._nursery is not None:
-                    self._nursery.start_soon(self._authenticate, action)
+                self._tasks.start_soon(self._authenticate, action)
             else:
                 self._send(pieces)  # the bytes before an end go out before it
                 if not isinstance(action, Finish):
                     self._stop(action)
-                elif self._nursery is not None:
-                    self._nursery.start_soon(self._finish, self._to[action.direction])
+                else:
+                    self._tasks.start_soon(self._finish, self._to[action.direction])
         self._send(pieces)
         if self.client.gone or self.server.gone:
             self._end_if_gone()
@@ -292,7 +295,7 @@ class Relay:
                 parts.clear()
 
     async def _authenticate(self, asked: Authenticate) -> None:
-        refusal = await self._check(asked.user, asked.password)
+        refusal = await self._check(self.accepted.facts.peer, asked.user, asked.password)
         self.catch_up()
         self._perform(self.session.authenticated(refusal, now_ns()))
 
@@ -306,8 +309,7 @@ class Relay:
             self.session.stop()
             if self._place is not None:
                 self._place.stop()
-            if self._nursery is not None:
-                self._nursery.cancel_scope.cancel()
+            self._tasks.stop()
 
     def _with_lost_cause(self, end: End) -> End:
         """Return an end with the cause that the sockets tell: to the session, a lost leg has only closed."""
@@ -322,13 +324,11 @@ class Relay:
     # -- deadlines of the session
 
     def _arm(self) -> None:
-        if self.session.next_tick() is None or self._nursery is None:
-            return
-        if self._ticking:
+        if self._retick is not None:
             self._retick.set()
-        else:
-            self._ticking = True
-            self._nursery.start_soon(self._tick)
+        elif self.session.next_tick() is not None:
+            self._retick = trio.Event()
+            self._tasks.start_soon(self._tick)
 
     async def _tick(self) -> None:
         timeslice = Timeslice(self._most_frames)
@@ -347,4 +347,4 @@ class Relay:
             for leg in self._to:
                 if leg.backlog:
                     await self._flush(leg)
-        self._ticking = False
+        self._retick = None

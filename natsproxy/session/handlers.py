@@ -49,23 +49,25 @@ def name_or_ordinal(name: str, ordinal: int) -> str:
     return name or f"#{ordinal}"
 
 
-def _not_heard(said: Info | str) -> None:
+def _not_heard(conn: int, said: Info | str) -> None:
     """Take what a server says where nobody wants to know it."""
 
 
 class Hooks(NamedTuple):
     """The functions of a proxy that its sessions call.
 
-    key_of: gives a connection its key at its CONNECT.  heard: takes each INFO of the server, and the text of
-    an -ERR with which it closes.
+    key_of: gives a connection its key at its CONNECT.  heard: takes the number of a connection with each INFO
+    of its server, and the text of an -ERR with which that closes.
     """
 
     key_of: KeyOf = name_or_ordinal
-    heard: Callable[[Info | str], None] = _not_heard
+    heard: Callable[[int, Info | str], None] = _not_heard
 
 
 class Handlers:
     """The handlers of one connection."""
+
+    __slots__ = ("_deliveries", "_heard", "_held_infos", "_key_of", "_login", "_pongs", "_runner", "_state")
 
     def __init__(self, parts: Parts, login: Login, hooks: Hooks) -> None:
         self._state, self._pongs, self._deliveries, self._runner = parts
@@ -144,7 +146,7 @@ class Handlers:
         """Note a subscription; `RuleRunner.settle` confirms it or takes it back."""
         if self._state.subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
             self._state.subs[frame.sid].delivered = -1  # being decided
-            self._deliveries.closed_sids.discard(frame.sid)
+            self._deliveries.closed_sids.pop(frame.sid, None)
             self._state.tallies.pop(frame.sid, None)
         return True
 
@@ -222,7 +224,7 @@ class Handlers:
             return False
         # The INFO behind the first PONG names the account; those of later news do not.
         state.info = replace(info, remote_account=info.remote_account or state.info.remote_account)
-        self._heard(state.info)
+        self._heard(state.conn, state.info)
         first = state.phase in BEFORE_INFO
         self._set_hold()
         state.last_info = frame.raw
@@ -282,7 +284,7 @@ class Handlers:
         if error.kind.closes or error.kind is OTHER:
             self._state.server_error = text
             self._state.speak_by = None
-            self._heard(text)
+            self._heard(self._state.conn, text)
         if error.kind is SUBSCRIPTION_REVOKED:
             self._deliveries.forget(error.sid)
         elif error.kind is SUBSCRIBE_DENIED or error.kind is TOO_MANY_TOKENS:
@@ -290,7 +292,7 @@ class Handlers:
             if sub is not None:
                 self._deliveries.unwatch(sub.sid)
         elif error.kind is MAX_SUBSCRIPTIONS:
-            self._state.subs.doubt(at_limit=True)
+            self._state.subs.doubt()
         return True
 
 

@@ -10,7 +10,7 @@ Theory
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
@@ -25,6 +25,9 @@ class Certificate(NamedTuple):
 
     subject: str = ""
     names: tuple[str, ...] = ()
+
+
+NO_CERTIFICATE: Final = Certificate()
 
 
 @dataclass(frozen=True, slots=True)

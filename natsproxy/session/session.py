@@ -32,7 +32,7 @@ from natsproxy.session.first_frames import FirstFrames
 from natsproxy.session.frame_paths import FramePaths
 from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import Handlers, Hooks
-from natsproxy.session.identity import Certificate
+from natsproxy.session.identity import NO_CERTIFICATE, Certificate
 from natsproxy.session.login import Login
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import FIRST_STOPPED, OVER, UNFRAMED, Phase, PhaseEvent
@@ -64,7 +64,7 @@ class Session:
         conn: int,
         ordinal: int,
         address: str,
-        certificate: Certificate = Certificate(),  # noqa: B008 (it is immutable)
+        certificate: Certificate = NO_CERTIFICATE,
         record: bool,
         now: int,
         budget: Budget | None = None,

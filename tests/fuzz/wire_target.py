@@ -126,7 +126,7 @@ class Ride:
 
     def settle(self) -> None:
         pipe = SimpleNamespace(full=False, pending=False, out_next=0, scanner=self.one)
-        self.connection.settle(self.direction, self.one.idle, pipe, False, self.decisions)
+        self.connection.settle_flow(self.direction, self.one.idle, pipe, False, self.decisions)
 
     def received(self, direction: Direction, data: bytes) -> None:
         self.catch_up()

@@ -38,7 +38,7 @@ class Relay:
         for direction in (C2S, S2C):
             pipe = SimpleNamespace(full=False, pending=False, out_next=0)
             pipe.scanner = Scanner(direction, Interest(clauses))
-            self.connection.settle(direction, True, pipe, False)
+            self.connection.settle_flow(direction, True, pipe, False)
 
     def leave(self) -> None:
         self.connection.remove()
