@@ -19,6 +19,8 @@ _CLIENT_LEFT = (close_reasons.CLIENT_CLOSED, close_reasons.CLIENT_LOST)
 class DeferredRecords:
     """Passes the records of one connection on to `record`, once its client has sent something."""
 
+    __slots__ = ("_deferred", "_record", "_session")
+
     def __init__(self, session: Session, record: Callable[[Item], None]) -> None:
         self._session = session
         self._record = record

@@ -60,10 +60,12 @@ class Resolver:
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._last: dict[Server, list[Endpoint]] = {}  # the last addresses of names
+        self._numeric: dict[Server, list[Endpoint]] = {}  # connections to one address share its endpoint
 
     async def look_up(self, servers: Sequence[Server]) -> tuple[list[Endpoint], list[str]]:
         """Return the endpoints of servers in their order, and why some have none, as sentences."""
-        found = {server: _numeric(server) for server in servers}
+        self._numeric = {server: self._numeric.get(server) or _numeric(server) for server in servers}
+        found = self._numeric.copy()
         names = [server for server in servers if not found[server]]
         reasons = dict.fromkeys(names, "no answer from the resolver in time")
         self._last = {name: self._last.get(name, []) for name in names}

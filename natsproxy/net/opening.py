@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import trio
 
@@ -20,6 +21,8 @@ from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import SessionSettings
 from natsproxy.units import MIB
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class ClientFacts:
     local: Address
     proxied_by: str = ""
     tls: TlsLeg | None = None
-    upgrade: Mapping[str, str] = field(default_factory=dict, repr=False)
+    upgrade: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS, repr=False)
 
 
 class Accepted(NamedTuple):

@@ -30,6 +30,8 @@ class Timeslice(WorkLimit):
     observe: takes the time (ns) of each step, None while nobody wants to know.
     """
 
+    __slots__ = ("_end", "_most_frames", "_step", "frames", "observe")
+
     clock = staticmethod(time.perf_counter_ns)
 
     def __init__(self, most_frames: Callable[[], int]) -> None:

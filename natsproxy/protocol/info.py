@@ -6,6 +6,7 @@ members only (order, spacing and Go's `\\u003c` escapes stay).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -100,8 +101,10 @@ def parse_info(args: bytes) -> Info:
     Raises ValueError for JSON that does not parse and for a wrong type.
     """
     found: dict[str, Any] = gojson.fill(args, _FIELDS)
+    # A server says nearly the same to all of its clients: their connections share the texts.
+    found |= {name: sys.intern(text) for name, text in found.items() if isinstance(text, str)}
     for name in GOSSIP:
-        found[name] = tuple(url for url in found.get(name, ()) if url)
+        found[name] = tuple(sys.intern(url) for url in found.get(name, ()) if url)
     found["nonce"] = bool(found.get("nonce"))
     keys = {gojson.fold(key) for key, _ in gojson.load_pairs(args) or ()}
     other = next((port for key, port in _OTHER_PORTS.items() if key in keys), "")

@@ -41,6 +41,7 @@ class Subscription:
     False where it was at a limit, and refused this one or another that named the sid as well.
     counted: `max` is set or about to be, and the session looks at each delivery.
     ours: the server does not know `max`, or has lost its own count: the session ends the subscription.
+    late: `delivered` is a lower bound.  named_again: another SUB has named the sid.
     """
 
     sid: bytes
@@ -52,6 +53,8 @@ class Subscription:
     certain: bool = True
     counted: bool = False
     ours: bool = False
+    late: bool = False
+    named_again: bool = False
 
 
 class View(Protocol):

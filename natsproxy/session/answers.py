@@ -11,10 +11,13 @@ its answer comes by the server's, and cannot be recognized.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.rules.interface import Subscription
 from natsproxy.wire.scanner import byte_table
+
+_NOTHING: Final[PatternSet[None]] = PatternSet(())
 
 
 class Answers:
@@ -24,11 +27,13 @@ class Answers:
     connection ends once no answer is due, None while it is not being drained.
     """
 
+    __slots__ = ("_subscribed", "_version", "table", "then_end")
+
     def __init__(self) -> None:
         self.table = byte_table()
         self.then_end: tuple[str, str] | None = None
         self._version = -1
-        self._subscribed: PatternSet[None] = PatternSet(())
+        self._subscribed = _NOTHING
 
     def due(self, subs: Mapping[bytes, Subscription], version: int) -> frozenset[bytes]:
         """Return the reply subjects on which an answer is due; the others of the table are forgotten.

@@ -18,6 +18,8 @@ from natsproxy.wire.ops import C2S, Direction, Op
 class Bypass:
     """The part of a session that lets frames go past it."""
 
+    __slots__ = ("_paths", "_pongs", "_runner", "_state")
+
     def __init__(self, parts: Parts, paths: FramePaths) -> None:
         self._state, self._pongs, _, self._runner = parts
         self._paths = paths

@@ -21,6 +21,8 @@ from natsproxy.wire.ops import C2S, S2C, Op
 class Control:
     """The control of one connection; its actions are taken from the session afterwards."""
 
+    __slots__ = ("_pongs", "_runner", "_state")
+
     def __init__(self, state: ConnectionState, pongs: PongQueue, runner: RuleRunner) -> None:
         self._state = state
         self._pongs = pongs

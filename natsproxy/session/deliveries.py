@@ -29,8 +29,10 @@ class Deliveries:
     messages may still come by the subject that they had before (`resubscribe.py`).
     """
 
+    __slots__ = ("_pongs", "_state", "closed_sids", "resubscribing")
+
     def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
-        self.closed_sids: set[bytes] = set()
+        self.closed_sids: dict[bytes, None] = {}  # an empty set takes 216 bytes, a dict 64
         self.resubscribing: dict[bytes, deque[Resubscription]] = {}
         self._state = state
         self._pongs = pongs
@@ -76,7 +78,7 @@ class Deliveries:
     def close_sid(self, sid: bytes, now: int) -> None:
         """Unsubscribe upstream and drop the messages that still come."""
         pongs = self._pongs
-        self.closed_sids.add(sid)
+        self.closed_sids[sid] = None
         self._state.watch_sid(sid, Need.LINE)
         # Two fences of its own, around the UNSUB: the +OK between their PONGs is the one of the UNSUB.
         pongs.last = None
@@ -89,7 +91,7 @@ class Deliveries:
     def _sid_closed(self, sid: bytes) -> None:
         self.expect_ok(0)
         if sid in self.closed_sids:
-            self.closed_sids.discard(sid)
+            del self.closed_sids[sid]
             self.unwatch(sid)
 
     def expect_ok(self, count: int) -> None:

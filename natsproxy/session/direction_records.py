@@ -57,6 +57,8 @@ class DirectionRecords:
     on: whether records are wanted; callers of `put` ask first, and build none otherwise.
     """
 
+    __slots__ = ("_actions", "_conn", "_direction", "_scanner", "_secrets", "on")
+
     def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
         self.on = context.record
         self._direction = direction

@@ -45,6 +45,8 @@ _NOBODY: Final[deque[Fence | None]] = deque()
 class PongQueue:
     """The FIFO of PONG owners: a `Fence`, or None for the client."""
 
+    __slots__ = ("_owners", "_state", "last")
+
     def __init__(self, state: ConnectionState) -> None:
         self.last: Fence | None = None
         self._state = state

@@ -22,6 +22,8 @@ _CONNECT: Final = b"Cc"  # the only first byte that nats-server takes from a cli
 class FirstFrames:
     """Deals with the first frames of one connection."""
 
+    __slots__ = ("_handlers", "_login", "_state", "_unframed")
+
     def __init__(self, parts: Parts, login: Login, handlers: Handlers, unframed: UnframedStreams) -> None:
         self._state = parts.state
         self._login = login

@@ -24,6 +24,8 @@ _OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as mu
 class FramePaths:
     """Deals with the frames of one connection that rules or the session want to see."""
 
+    __slots__ = ("_deliveries", "_handlers", "_pongs", "_runner", "_state")
+
     def __init__(self, parts: Parts, handlers: Handlers) -> None:
         self._state, self._pongs, self._deliveries, self._runner = parts
         self._handlers = handlers

@@ -41,6 +41,8 @@ class Login:
     asked: the CONNECT that is being checked, None for none.
     """
 
+    __slots__ = ("_given", "_identity", "_nonce", "_pongs", "_state", "asked")
+
     def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
         self.asked: Asked | None = None
         self._identity: Identity | None = state.settings.identity

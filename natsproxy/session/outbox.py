@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count
 from typing import Final
 
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.work_limit import UNLIMITED_WORK
 
 PLAIN = LinkConditions()
-# An empty deque takes 760 bytes, and most connections never hold anything: they share these two.
+# An empty deque takes 760 bytes, and most connections never hold anything: they share these three.
 _NO_ITEMS: Final[deque[Item]] = deque()
 _NO_BYTES: Final[deque[memoryview]] = deque()
+_NO_HEAP: Final[list[tuple[int, int, Item]]] = []
 OVERHEAD = 400
 """Bytes that an item takes beside its data: a frame of ten bytes must not be held for the price of ten."""
 
@@ -60,9 +60,8 @@ class Outbox:
         self.bytes = 0
         self._queue: deque[Item] = _NO_ITEMS
         self._aside = 0  # how many items may be overtaken: they are sent when due, wherever the queue is
-        self._numbered = count()
-        self._by_time: list[tuple[int, int, Item]] = []  # heaps of them; an item may be in both
-        self._by_count: list[tuple[int, int, Item]] = []
+        self._number = 0  # of the next of them
+        self._by_time = self._by_count = _NO_HEAP  # heaps of them; an item may be in both
         self._went = 0  # how many frames went by, for deferred items
         self._carry: deque[memoryview] = _NO_BYTES  # released frames that the slow link has not taken yet
         self._credit_at = 0  # when the link is free for the next slice
@@ -84,7 +83,9 @@ class Outbox:
             self._queue.append(item)
             return
         self._aside += 1
-        number = next(self._numbered)
+        if self._by_time is _NO_HEAP:
+            self._by_time, self._by_count = [], []
+        number, self._number = self._number, self._number + 1
         heappush(self._by_time, (item.due, number, item))
         if item.defer:
             heappush(self._by_count, (self._went + item.defer, number, item))

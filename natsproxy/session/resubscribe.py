@@ -31,6 +31,8 @@ from natsproxy.wire.ops import C2S, S2C, Op
 class Resubscriber:
     """Makes subscriptions anew when other rules come into force."""
 
+    __slots__ = ("_deliveries", "_pongs", "_state")
+
     def __init__(self, state: ConnectionState, pongs: PongQueue, deliveries: Deliveries) -> None:
         self._state = state
         self._pongs = pongs

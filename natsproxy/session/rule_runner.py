@@ -33,6 +33,8 @@ class RuleRunner:
     time (ns) at which a link condition changes, None for never.
     """
 
+    __slots__ = ("_deliveries", "_pongs", "_resubscriber", "_state", "chain", "next_due", "rules")
+
     def __init__(
         self, state: ConnectionState, pongs: PongQueue, deliveries: Deliveries, chain: Chain, now: int
     ) -> None:

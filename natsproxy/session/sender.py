@@ -23,6 +23,8 @@ class Sender:
     pass as they are cost it nothing.
     """
 
+    __slots__ = ("_actions", "_conn", "_direction", "_records", "out_bytes", "out_next", "outbox", "surplus")
+
     def __init__(self, direction: Direction, records: DirectionRecords, context: PipeContext) -> None:
         self.outbox = Outbox()
         self.out_next = self.out_bytes = 0

@@ -21,6 +21,8 @@ class StreamEnds:
     to look whether the client has all frames, None for never.
     """
 
+    __slots__ = ("_state", "check_at", "lingering")
+
     def __init__(self, state: ConnectionState) -> None:
         self.check_at: int | None = None
         self._state = state

@@ -2,7 +2,7 @@
 
 A SUB with a live sid is ignored by the server: the first subject stays.  Auto-unsubscribe counts from the
 SUB; deliveries are counted only while a sid is watched, so a count that began late is a lower bound and the
-entry may outlive the server's: `late` says so, and a new SUB of that sid replaces it.
+entry may outlive the server's: `Subscription.late` says so, and a new SUB of that sid replaces it.
 """
 
 from __future__ import annotations
@@ -28,41 +28,46 @@ class Resubscription(NamedTuple):
 class Subscriptions(dict[bytes, Subscription]):
     """Live subscriptions by sid."""
 
+    __slots__ = ("_at_limit", "version")
+
     def __init__(self) -> None:
         super().__init__()
         self.version = 0  # another one with each change
-        self._late: set[bytes] = set()
-        self._named_again: set[bytes] = set()  # live sids that another SUB named
         self._at_limit = False  # the server has refused some SUB without saying which
 
     def add(self, sid: bytes, subject: bytes, queue: bytes, upstream: bytes) -> bool:
         """Note a SUB; return whether the server takes it (valid subject, sid not live)."""
         if not is_valid_subscribe(upstream):
             return False
-        if sid in self and sid not in self._late:
+        sub = self.get(sid)
+        if sub is not None and not sub.late:
             # The server ignores it, unless it refused the first one without saying which (at a limit).
-            self._named_again.add(sid)
-            self.doubt()
+            sub.named_again = True
+            if self._at_limit:
+                self._doubt(sub)
             return False
-        self._late.discard(sid)
         self.version += 1
-        self[sid] = Subscription(sid, subject, queue, upstream)
+        again = sub is not None and sub.named_again
+        certain = not (again and self._at_limit)
+        self[sid] = Subscription(sid, subject, queue, upstream, certain=certain, named_again=again)
         return True
 
-    def doubt(self, *, at_limit: bool = False) -> None:
-        """Note that sids named by two SUBs are uncertain at the server, once it was at a limit."""
-        self._at_limit = self._at_limit or at_limit
-        if self._at_limit:
-            for sid in self._named_again:
-                self[sid].certain = False
-            self.version += 1
+    def doubt(self) -> None:
+        """Note that the server was at a limit: from now on, sids named by two SUBs are uncertain there."""
+        if not self._at_limit:
+            self._at_limit = True
+            for sub in self.values():
+                if sub.named_again:
+                    self._doubt(sub)
+
+    def _doubt(self, sub: Subscription) -> None:
+        sub.certain = False
+        self.version += 1
 
     def remove(self, sid: bytes) -> None:
         """Note that a sid is free again."""
         self.version += 1
         self.pop(sid, None)
-        self._late.discard(sid)
-        self._named_again.discard(sid)
 
     def count(self, sub: Subscription) -> None:
         """Note that each delivery of a subscription is looked at from here on."""
@@ -79,8 +84,7 @@ class Subscriptions(dict[bytes, Subscription]):
             return False
         sub.max = maximum
         self.version += 1
-        if not counted:
-            self._late.add(sid)
+        sub.late = sub.late or not counted
         return True
 
     def refused(self, subject: bytes, queue: bytes) -> Subscription | None:
@@ -96,5 +100,3 @@ class Subscriptions(dict[bytes, Subscription]):
         """Forget all (a second CONNECT on newer servers)."""
         self.version += 1
         super().clear()
-        self._late.clear()
-        self._named_again.clear()

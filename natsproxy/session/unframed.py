@@ -27,6 +27,8 @@ _ANSWERS = {
 class UnframedStreams:
     """Decides on the streams of one connection that cannot be framed."""
 
+    __slots__ = ("_pongs", "_runner", "_state")
+
     def __init__(self, parts: Parts) -> None:
         self._state, self._pongs, _, self._runner = parts
 

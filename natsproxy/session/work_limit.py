@@ -17,6 +17,8 @@ class WorkLimit:
     frames: the most frames that a call may deal with.
     """
 
+    __slots__ = ()
+
     frames = NO_LIMIT
 
     def reached(self) -> bool:

@@ -41,7 +41,7 @@ cdef extern from *:
 # `_scanner.OP_NUMBERS` shows them to the test that holds them equal to the table.
 cdef enum:
     PUB = 0, HPUB = 1, SUB = 2, UNSUB = 3, MSG = 4, HMSG = 5, PING = 8, PONG = 9, OK = 10
-    OPS_ROOM = 32               # room for op numbers in arrays: op bitmasks have 32 bits
+    OPS_ROOM = 16               # room for op numbers in arrays
 
 
 cdef struct Line:

@@ -54,6 +54,8 @@ class Secrets:
     renamed: returns the subject that rules would give a client's publish, None where chance decides.
     """
 
+    __slots__ = ("_answers", "_changed", "alert", "renamed")
+
     def __init__(self) -> None:
         self.alert = False
         self.renamed: Callable[[bytes], bytes | None] = _kept
