@@ -201,6 +201,12 @@ class RecordSettings:
     selection: Selection = field(default_factory=Selection)
     cassette: Mapping[str, Any] = field(default_factory=dict)
 
+    def described(self) -> dict[str, Any]:
+        """Return the settings that a segment's header has."""
+        found = {"compression": self.compression, "frame_max": self.frame_max, **self.selection.described()}
+        cassette = {**self.cassette, **self.selection.filters.described()}
+        return {**found, "cassette": cassette} if cassette else found
+
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.capture.filter.recording_filter import RecordingFilter, Selection
 from natsproxy.capture.format.records import Item
-from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
+from natsproxy.capture.write.builder import BlockBuilder, Missed, SealedBlock
 from natsproxy.net.clock import BlockClocks
 from natsproxy.wire.frames import NO_LIMIT
 
@@ -65,6 +65,12 @@ class LiveBlocks:
         first, mono0 = (block, mono0) if look.block is None else (look.block, look.mono0)
         self._look = Look(first, mono0, look.frames + block.frames, look.bytes + block.length)
 
+    def missed(self, missed: Missed | None) -> None:
+        """Count what nobody kept."""
+        if missed is not None:
+            look = self._look
+            self._look = look._replace(frames=look.frames + missed.frames, bytes=look.bytes + missed.bytes)
+
     def go_on(self, before: LiveBlocks) -> None:
         """Take over what others have taken since the last look."""
         self._look = before.take()
@@ -75,7 +81,6 @@ class LiveBlocks:
         if self.builder.begun:
             mono0 = self.builder.mono0
             self.sealed(self.builder.seal(), mono0)
+        self.missed(missed)
         look, self._look = self._look, Look(None, 0, 0, 0)
-        if missed is not None:
-            look = look._replace(frames=look.frames + missed.frames, bytes=look.bytes + missed.bytes)
         return look

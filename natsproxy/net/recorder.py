@@ -17,6 +17,7 @@ a disk that is too slow, or fails:
    read of each connection, and by the closing records of the connections that are ended.
 4. An outage is reported twice: an error when it begins, and an event when it is over, with the number of
    missing frames.  The capture has a gap record for it.
+5. Those who look on see a sample of what `gap` drops, and its counts.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ import trio
 
 from natsproxy.capture.filter.recording_filter import RecordingFilter
 from natsproxy.capture.format.records import Gap, Item, Preamble
-from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
+from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, Missed
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net.admission import Admission
-from natsproxy.net.clock import BlockClocks, now_ns
-from natsproxy.net.live_blocks import LiveBlocks
+from natsproxy.net.clock import BlockClocks, boot_id, now_ns
+from natsproxy.net.live_blocks import KEPT, LiveBlocks
 from natsproxy.net.retention import Expired, Retention
 from natsproxy.net.writer_thread import WriterThread
 from natsproxy.wire.frames import NO_LIMIT
@@ -76,7 +77,7 @@ class Recorder:
     ) -> None:
         self.settings = settings
         self.id = os.urandom(16)
-        self.boot = _boot_id()
+        self.boot = boot_id()
         self.failure: str | None = None
         self._clocks = BlockClocks()
         self._seed, self.rules = seed, rules
@@ -103,6 +104,8 @@ class Recorder:
         self._wake = trio.Event()
         self._rotate = False
         self._full = False
+        self._dropping = False  # what comes is not written
+        self._missed: Missed | None = None
         self._held_until: int | None = None
         self._credit, self._credit_at = _SLOWDOWN_CREDIT, now_ns()
         self._outage: tuple[str, int] | None = None  # its reason and begin (ns)
@@ -110,14 +113,7 @@ class Recorder:
         self._writer.open_segment()
 
     def _info(self) -> SegmentInfo:
-        settings = {
-            "compression": self.settings.compression,
-            "frame_max": self.settings.frame_max,
-            **self.settings.selection.described(),
-        }
-        cassette = {**self.settings.cassette, **self.settings.selection.filters.described()}
-        if cassette:
-            settings["cassette"] = cassette
+        settings = self.settings.described()
         if self._retention is not None:
             settings["keep"] = self._retention.described()
         mono, wall = self._clocks.read()
@@ -139,7 +135,7 @@ class Recorder:
         if builder.begun and not self._timed:
             self._timed = True
             self._wake.set()
-        if builder.size >= BLOCK_SIZE:
+        if builder.size >= (KEPT if self._dropping else BLOCK_SIZE):
             self._seal()
         waiting = self.waiting
         if waiting > self.settings.queue and not self._full:
@@ -153,14 +149,22 @@ class Recorder:
         return self._thread.waiting + self.builder.size
 
     def seal(self) -> None:
-        """Let the writer have the records so far, for those who look on."""
+        """Let the writer have the records so far, for those who look on; in an outage they alone get some."""
         if self.builder.begun:
             self._seal()
+        if self._dropping:
+            self._miss(missed := self.builder.keep())
+            if self.live is not None:
+                self.live.missed(missed)
 
     def _seal(self) -> None:
         mono0, block = self.builder.mono0, self.builder.seal()
         if self.live is not None:
             self.live.sealed(block, mono0)
+        if self._dropping:
+            self._miss(Missed(mono0, now_ns(), block.frames, block.length))
+            self.builder.drop()
+            return
         self.frames += block.frames
         self._thread.write(block)
         if self._due_to_rotate():
@@ -168,12 +172,18 @@ class Recorder:
 
     # -- outages
 
+    def _miss(self, missed: Missed | None) -> None:
+        """Count what is not written."""
+        if missed is not None:
+            t0, _, frames, size = self._missed or (missed.t0, 0, 0, 0)
+            self._missed = Missed(t0, missed.t1, frames + missed.frames, size + missed.bytes)
+
     def _overflow(self) -> None:
         self._full = True
         if self.builder.begun:
             self._seal()
         if self.settings.overflow == "gap":
-            self.builder.drop()
+            self._dropping = True
             self._begin_outage(SLOW, "traffic goes on unrecorded")
         elif self.settings.overflow == "close":
             self._refuse(SLOW)
@@ -218,7 +228,10 @@ class Recorder:
 
     def _resume(self) -> None:
         self._full = False
-        missed = self.builder.keep()
+        if self._dropping:
+            self.seal()
+            self._dropping = False
+        missed, self._missed = self._missed, None
         self._stop_holding()
         outage, self._outage = self._outage, None
         if outage is None:
@@ -279,7 +292,7 @@ class Recorder:
             if self._rotate or self._due_to_rotate():
                 self._rotate = False
                 self._next_segment()
-        if self.builder.dropping:
+        if self._dropping:
             self._resume()
         if self.builder.begun:
             self._seal()
@@ -335,11 +348,3 @@ class Recorder:
         self._closing = True
         self._admission.open()
         self._wake.set()
-
-
-def _boot_id() -> bytes:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123 - a kernel file
-            return bytes.fromhex(file.read().strip().replace("-", ""))
-    except OSError:
-        return bytes(16)

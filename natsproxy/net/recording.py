@@ -137,6 +137,7 @@ class Recording:
             live.go_on(self.live)
         self.live = live
         if self.recorder is not None:
+            self.recorder.seal()  # it was for those before
             self.recorder.live = live
         self._choose_builder()
         # Others come and go meanwhile; `active` says at each moment what is to be.

@@ -16,8 +16,10 @@ from natsproxy.admin.api.schema import check
 from natsproxy.admin.live_frames import MOST
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
 from natsproxy.config.settings import RecordSettings
+from natsproxy.events import Event, Gap
 from natsproxy.testing import NatsServer
 from tests.admin.kit import Api, client_of, running
+from tests.kit.disks import Disk
 
 
 class View:
@@ -241,3 +243,48 @@ async def test_a_header_is_looked_for_among_the_first_ones(nats_server: NatsServ
             await client.ping()
         assert [frame["subject"] for frame in await near.frames(3)] == ["a.3", "a.1000", "a.1001"]
         assert [frame["subject"] for frame in await far.frames(1)] == ["a.1001"]
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_full_disk_blinds_no_viewer(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plane: str
+) -> None:
+    """What the capture misses is shown and counted, to a viewer that comes then, too."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    disk = Disk(monkeypatch)
+    record = RecordSettings(tmp_path / "x.ncap", queue=100_000)
+    async with running(nats_server, record=record) as api, client_of(api) as client, viewing(api) as view:
+        gaps, over = list[Gap](), trio.Event()
+
+        def note(event: Event) -> None:
+            if isinstance(event, Gap):
+                gaps.append(event)
+                if event.frames:
+                    over.set()
+
+        api.proxy.subscribe(note)
+        recorder = api.proxy.recorder
+        assert recorder is not None
+        await client.ping()
+        while view.total < 2:
+            await view.event()
+        total, before = view.total, recorder.frames - view.total
+        disk.fill()
+        for _ in range(30):
+            await client.send(b"PUB a 10000\r\n" + bytes(10_000) + b"\r\n")
+            await client.ping()
+        while view.total < total + 30 * 3:
+            await view.event()
+        assert view.total == total + 30 * 3
+        recorded = recorder.frames
+        async with viewing(api, "subject=b") as late:
+            await client.send(b"PUB b 0\r\n\r\n")
+            await client.ping()
+            for one in (view, late):
+                while not any(frame.get("subject") == "b" for frame in (await one.event())["frames"]):
+                    pass
+            assert late.total <= 3
+        assert recorder.frames == recorded
+        disk.error = 0
+        await over.wait()
+        assert recorder.frames + sum(gap.frames for gap in gaps) == before + view.total
