@@ -9,6 +9,7 @@ makes them bring it as well, so the two headers count for reading, too.
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,6 @@ from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
 
-from natsproxy.addresses import split_host_port
 from natsproxy.admin.http_server import App
 from natsproxy.admin.page.sessions import Sessions
 from natsproxy.config.settings import HttpListener
@@ -24,6 +24,7 @@ from natsproxy.config.settings import HttpListener
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _OWN: Final = ("", "none", "same-origin")
 """The values of Sec-Fetch-Site that come from no browser, from a person, and from our page."""
+_HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 _OTHER_SITES: Final = "pages of other sites may not use the admin API"
 _HEADERS: Final = [
     (b"x-content-type-options", b"nosniff"),
@@ -76,8 +77,9 @@ class Guard:
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if not self._unix:
-            host = split_host_port(headers.get(b"host", ""))[0].strip("[]").lower()
-            if host not in self._hosts:
+            host = headers.get(b"host", "").lower()
+            known = _HOST.fullmatch(host)
+            if known is None or known[1].strip("[]") not in self._hosts:
                 return 421, f"this is not {host[:80] or 'nobody'}: name the host with --admin-host"
             origin = headers.get(b"origin")
             if origin is not None and not self._ours(origin, headers[b"host"], scope["scheme"]):

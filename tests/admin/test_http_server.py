@@ -254,6 +254,8 @@ class Guarded(Said):
         ("GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff", b"401"),
         ("GET /open HTTP/1.1\r\nHost: localhost", b"404"),
         ("GET / HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer 0123456789abcdef", b"421"),
+        ("GET / HTTP/1.1\r\nHost: [::1].evil\r\nAuthorization: Bearer 0123456789abcdef", b"421"),
+        ("GET / HTTP/1.1\r\nHost: 127.0.0.1:1@evil\r\nAuthorization: Bearer 0123456789abcdef", b"421"),
         (
             "GET / HTTP/1.1\r\nHost: localhost:1\r\nOrigin: http://localhost:1\r\n"
             "Authorization: Bearer 0123456789abcdef",
