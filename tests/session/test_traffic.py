@@ -92,7 +92,9 @@ def check(running: Counted, *, record: bool) -> None:
         if inward and running.session.over:  # it does not read to the end
             continue
         assert running.bytes(point) == len(data)
-        assert running.frames(point) == Counter(frame.op for frame in parse_frames(data, direction))
+        # A slow link takes whole frames; what it still had when the connection ended is lost on the way.
+        on_link = b"" if inward else b"".join(running.session.pipes[direction].sender.outbox._carry)
+        assert running.frames(point) == Counter(frame.op for frame in parse_frames(data + on_link, direction))
     for direction, (came, went) in zip(Direction, ((0, 1), (2, 3)), strict=True):
         assert running.session.pipes[direction].out_next == running.frames(went).total()
         if record:
