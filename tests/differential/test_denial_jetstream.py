@@ -29,7 +29,7 @@ from tests.differential.wirelog import settings_before, with_accounts
 from tests.kit.servers import NatsServer
 
 DENIED = ["secret.>", "$KV.B.secret", "rp.secret.>"]
-ALLOWED_LAST = {b"x:mid", b"x:end"}
+ALLOWED_LAST = frozenset({b"x:mid", b"x:end"})
 STREAM = {"name": "S", "subjects": ["secret.>", "open.>"], "storage": "memory", "allow_direct": True}
 BUCKET = {"name": "KV_B", "subjects": ["$KV.B.>"], "storage": "memory", "max_msgs_per_subject": 9}
 NEXT = b"PUB $JS.API.CONSUMER.MSG.NEXT.S.C in.1 %d\r\n%s\r\n"
@@ -51,7 +51,8 @@ class Form:
 
     subscribe: what the client subscribes to.  consumer, others: what a second client sets up.  asks: what the
     client sends after the first and the second lot of messages.  late: what it sends between them.  answers:
-    how many messages and statuses end each lot.  filtered: whether an armed filter keeps something back.
+    how many messages and statuses end each lot.  lasts: the bodies of these messages.  filtered: whether an
+    armed filter keeps something back.
     """
 
     subscribe: bytes
@@ -61,6 +62,7 @@ class Form:
     asks: tuple[bytes, bytes] = (b"", b"")
     late: bytes = b""
     answers: tuple[int, int] = (1, 1)
+    lasts: frozenset[bytes] = ALLOWED_LAST
     filtered: bool = True
     arms: bool = False
 
@@ -106,7 +108,7 @@ FORMS = {
     "direct get": Form(
         b"SUB in.1 2\r\n",
         asks=(get(subject=b".secret.x"), get(b'{"last_by_subj":"secret.x"}')),
-        answers=(0, 0),
+        lasts=frozenset({b"x:0", b"x:2"}),
         filtered=False,
     ),
     "direct get of a batch": Form(
@@ -150,9 +152,9 @@ class Peer:
         while self._pongs == pongs:
             await self._more()
 
-    async def hear(self, count: int) -> None:
-        """Wait for messages that are the last of their lot, and for statuses."""
-        while sum(is_last(frame) for frame in self.heard) < count:
+    async def hear(self, count: int, lasts: frozenset[bytes]) -> None:
+        """Wait for messages that are the last of their lot, by their bodies, and for statuses."""
+        while sum(is_last(frame, lasts) for frame in self.heard) < count:
             await self._more()
 
     async def ask(self, data: bytes) -> None:
@@ -169,10 +171,10 @@ class Peer:
         await self.ask(b"PUB $JS.API.%s api.1 %d\r\n%s\r\n" % (verb.encode(), len(data), data))
 
 
-def is_last(frame: Frame) -> bool:
+def is_last(frame: Frame, lasts: frozenset[bytes]) -> bool:
     status = frame.headers.startswith(b"NATS/1.0 ")
     size_only = b"Nats-Msg-Size:" in frame.headers and frame.subject == b"open.x"
-    return status or size_only or frame.body in ALLOWED_LAST
+    return status or size_only or frame.body in lasts
 
 
 @asynccontextmanager
@@ -211,11 +213,11 @@ async def outcome(port: int, server: int, form: Form, arm: tuple[bytes, bytes]) 
             await other.api(f"STREAM.CREATE.{stream['name']}", stream)
         await other.ask(lot(b"x:0", b"x:mid", bucket=bucket))
         await client.send(form.asks[0])
-        await client.hear(form.answers[0])
+        await client.hear(form.answers[0], form.lasts)
         await client.send(arm[1] + form.late)
         await other.ask(lot(b"x:1", b"x:2", b"x:end", bucket=bucket))
         await client.send(form.asks[1])
-        await client.hear(sum(form.answers))
+        await client.hear(sum(form.answers), form.lasts)
         for name in ("M", form.stream["name"])[not form.others :]:
             await other.api(f"STREAM.DELETE.{name}", {})
         await client.send(b"")
