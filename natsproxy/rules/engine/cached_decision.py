@@ -18,11 +18,16 @@ REWRITE_CAUSE: Final = "rewrite"
 
 @dataclass(slots=True, eq=False)
 class RewrittenBatch:
-    """The frames of one read that a rule rewrites: how many so far, and the firing's facts on the first."""
+    """The frames of one read that a rule rewrites: how many so far, and the firing's facts on the first.
+
+    counted: how many of them are counted as matches.
+    """
 
     direction: Direction
     now: int = 0
     count: int = 0
+    counted: int = 0
+    m: int = 0
     ordinal: int = 0
     before: bytes = b""
     after: bytes = b""
@@ -34,16 +39,22 @@ class RewrittenBatch:
                 self.now, self.ordinal, (self.before, self.after) = now, ordinal, subjects
             self.count += count
 
+    def count_matches(self, state: RuleState) -> None:
+        """Count the frames so far as matches of the rule."""
+        count, new = state.counts[self.direction], self.count - self.counted
+        if not self.counted:
+            self.m = count.matched + 1
+        count.matched += new
+        state.rule.shared.matched += new
+        self.counted = self.count
+
     def take_firing(self, state: RuleState) -> Firing:
-        """Count the frames as matches of the rule, return their one firing and forget them."""
-        count = state.counts[self.direction]
-        m = count.matched + 1
-        count.matched += self.count
-        state.rule.shared.matched += self.count
+        """Count the frames, return their one firing and forget them."""
+        self.count_matches(state)
         client = self.before if self.direction == C2S else self.after
         detail = f"{subject_text(self.before)} -> {subject_text(self.after)}"
-        firing = state.firing(self.direction, self.now, m, client, detail=detail)
-        size, self.count = self.count, 0
+        firing = state.firing(self.direction, self.now, self.m, client, detail=detail)
+        size, self.count, self.counted = self.count, 0, 0
         return replace(firing, ordinal=self.ordinal, count=size)
 
 

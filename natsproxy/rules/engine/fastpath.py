@@ -313,6 +313,12 @@ class FastPath:
 
     # -- firings
 
+    def count_rewritten(self) -> None:
+        """Count what has been rewritten in this read, before the general path counts a frame behind it."""
+        for (_, rule), batch in self._rewritten.items():
+            if batch.count > batch.counted:
+                batch.count_matches(self._states[rule])
+
     def take_firings(self) -> Iterable[Firing]:
         """Return the firings since the last call, at the end of a read, and forget them."""
         for cache in self._cache:

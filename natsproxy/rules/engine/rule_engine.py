@@ -135,6 +135,7 @@ class RuleEngine:
         builder = self._evaluate(C2S, frame, now)
         if rewriter is None or (builder is not None and builder.over):
             return builder
+        self._fastpath.count_rewritten()
         trace = RewriteTrace(self._states, C2S, frame.subject, now)
         current, extra = (frame, ()) if builder is None else (builder.frame, builder.extra)
         result = rewriter.forward(current, extra, trace)
@@ -147,6 +148,7 @@ class RuleEngine:
         rewriter = self._index.rewriter
         if rewriter is None:
             return self._evaluate(S2C, frame, now, frame)
+        self._fastpath.count_rewritten()
         trace = RewriteTrace(self._states, S2C, frame.subject, now)
         restored = rewriter.restore(frame, self._view, self._requests, trace)
         builder = self._evaluate(S2C, restored, now, frame)

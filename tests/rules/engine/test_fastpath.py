@@ -178,6 +178,13 @@ def test_one_firing_stands_for_the_frames_of_one_read() -> None:
     }
 
 
+def test_matches_are_counted_in_the_order_of_frames_whatever_their_path() -> None:
+    run = RuleSession(RENAME)
+    run.feed(C2S, b"PUB o.a.b 0\r\n\r\nPUB  o.a.b 0\r\n\r\nPUB o.a.b 0\r\n\r\nPUB  o.a.b 0\r\n\r\n")
+    # The first and the third frame are one firing, which has the first one's number.
+    assert sorted((one.ordinal, one.m, one.count) for one in run.firings) == [(2, 1, 2), (3, 2, 1), (5, 4, 1)]
+
+
 def test_a_recorded_frame_of_the_fast_path_has_its_cause() -> None:
     run = RuleSession(RENAME, record=True)
     run.causes.clear()
