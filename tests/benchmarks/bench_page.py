@@ -30,7 +30,8 @@ requestAnimationFrame(function next() { frames_ += 1; requestAnimationFrame(next
 def main() -> None:
     """Print the figures."""
     with (
-        tempfile.TemporaryDirectory(prefix="natsproxy-bench-") as folder,
+        # Processes of the browser write to its profile a moment longer than the one that was started.
+        tempfile.TemporaryDirectory(prefix="natsproxy-bench-", ignore_cleanup_errors=True) as folder,
         Browser(Path(folder) / "profile") as browser,
         site(browser, Path(folder)) as page,
     ):
