@@ -3,6 +3,8 @@
 hypercorn would do the same, and HTTP/2.  But it has no limit on connections, and it shields what it sends
 from cancellation: a client that does not read its answer would keep the whole proxy from ending.  Here each
 client has a limit in time for its head, its body and each piece of its answer, and one in bytes for both.
+Where there is no room for one more connection, the one that has waited longest for a request makes room:
+those who connect and say nothing keep nobody out.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class HttpServer:
         self._report = report
         self._most_body = most_body
         self._room = most_connections
+        self._silent: dict[trio.CancelScope, None] = {}  # connections without a request, the longest first
         self._context = _context(listener)
         self.address: Address | Path = listener.address
         self.answers: Counter[int] = Counter()
@@ -104,6 +107,11 @@ class HttpServer:
                 if error.errno in _OUT_OF:
                     await trio.sleep(_RETRY)
                 continue
+            if not self._room and self._silent:
+                longest = next(iter(self._silent))
+                del self._silent[longest]
+                longest.cancel()
+                self._room += 1
             if self._room:
                 self._room -= 1
                 nursery.start_soon(self._guarded, stream)
@@ -114,14 +122,21 @@ class HttpServer:
 
     async def _guarded(self, stream: trio.SocketStream) -> None:
         """Serve one connection; a bug there ends no other."""
+        scope = trio.CancelScope()
         try:
-            with suppress(HttpLost, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-                await self._connection(await self._secured(stream))
+            with (
+                scope,
+                suppress(HttpLost, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError),
+            ):
+                self._silent[scope] = None
+                await self._connection(await self._secured(stream), scope)
         except Exception as error:
             self._report(f"the HTTP server failed, please report it: {place_of(error)}")
         finally:
             stream.socket.close()
-            self._room += 1
+            self._silent.pop(scope, None)
+            # One that had to make room has given its place away.
+            self._room += not scope.cancel_called
 
     async def _secured(self, stream: trio.SocketStream) -> Stream:
         if self._context is None:
@@ -131,9 +146,10 @@ class HttpServer:
             await secured.do_handshake()
         return secured
 
-    async def _connection(self, stream: Stream) -> None:
+    async def _connection(self, stream: Stream, scope: trio.CancelScope) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
         while True:
+            self._silent[scope] = None
             exchange = Exchange(connection, stream, self._most_body, self.answers)
             try:
                 with trio.fail_after(_IDLE):
@@ -143,6 +159,7 @@ class HttpServer:
                 return
             if request is None:
                 return
+            self._silent.pop(scope, None)
             await self._answer(exchange, request)
             if not await exchange.finish():
                 return

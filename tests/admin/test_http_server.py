@@ -6,7 +6,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -179,13 +179,49 @@ async def test_one_client_too_many_is_told_so() -> None:
     async with serving(Said(), most_connections=1) as server:
         assert isinstance(server.address, Address)
         held = await trio.open_tcp_stream(server.address.host, server.address.port)
-        await held.send_all(get("/"))
+        await held.send_all(get("/stream"))
         await held.receive_some()
         assert (await talk(server)).startswith(b"HTTP/1.1 503")
         await held.aclose()
         with trio.fail_after(5):
             while not (await talk(server, get("/", CLOSE))).startswith(b"HTTP/1.1 200"):
                 await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_those_who_say_nothing_keep_nobody_out(secured: bool, authority: Authority) -> None:
+    """Whoever has waited longest for a request goes: before it, or behind an answer."""
+    certificate = authority.server() if secured else None
+    async with serving(
+        Said(), HttpListener(Address("127.0.0.1", 0), certificate), most_connections=2
+    ) as server:
+        assert isinstance(server.address, Address)
+        place = server.address.host, server.address.port
+        async with AsyncExitStack() as stack:
+
+            async def connect() -> trio.abc.Stream:
+                stream = await trio.open_tcp_stream(*place)
+                stack.push_async_callback(trio.aclose_forcefully, stream)
+                return stream
+
+            async def newcomer() -> trio.abc.Stream:
+                stream = await connect()
+                if secured:
+                    context = ssl.create_default_context(cafile=str(authority.file))
+                    stream = trio.SSLStream(
+                        stream, context, server_hostname="127.0.0.1", https_compatible=True
+                    )
+                await stream.send_all(get("/"))
+                answer = b""
+                while b"hello" not in answer:
+                    answer += await stream.receive_some()
+                return stream
+
+            with trio.fail_after(20):
+                quiet = [await connect() for _ in range(2)]
+                first, _, _ = [await newcomer() for _ in range(3)]
+                assert [await stream.receive_some() for stream in quiet] == [b"", b""]
+                assert await first.receive_some() == b""
 
 
 async def test_a_silent_client_is_let_go(autojump_clock: trio.testing.MockClock) -> None:
