@@ -31,6 +31,8 @@ MOST: Final = 400
 """Frames that are decoded in one look."""
 PAYLOAD: Final = 1 << 20
 """The most bytes of a payload that a viewer may ask for: nats-server's default limit."""
+VIEWERS: Final = 32
+"""The most viewers of one proxy: an event with large payloads takes some 13 MB until a slow one has it."""
 _KEPT: Final = 10  # looks that wait for viewers
 _SEGMENT: Final = Segment("the traffic", b"", b"", 0, 0, 0, None, None, "", {})
 _BLOCK: Final = Block(0, Kind.RECORDS, 0, 0, 0, 0)
@@ -69,6 +71,11 @@ class LiveFrames:
         self._next = 0.0
         self._turn = trio.Lock()
         self._change = trio.Lock()
+
+    @property
+    def full(self) -> bool:
+        """True if nobody else may look on."""
+        return len(self._viewers) >= VIEWERS
 
     @asynccontextmanager
     async def view(self, subjects: tuple[bytes, ...] = ()) -> AsyncGenerator[Viewer, None]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy.admin import live_frames
 from natsproxy.admin.api.app import SHAPES
 from natsproxy.admin.api.schema import check
 from natsproxy.admin.live_frames import MOST
@@ -205,6 +206,22 @@ async def test_a_viewer_that_reads_nothing_costs_no_other(nats_server: NatsServe
             await client.ping()
             while not (await view.event())["total"]:
                 pass
+
+
+async def test_there_are_so_many_viewers_and_no_more(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_frames, "VIEWERS", 2)
+    async with running(nats_server) as api, viewing(api):
+        async with viewing(api):
+            answer = await api.ask("GET", "frames/stream")
+            assert answer.status == 429
+            assert "viewers already" in answer.json["error"]
+        with trio.fail_after(10):  # the server sees a little later that one has gone
+            while api.managed.live_frames.full:
+                await trio.lowlevel.checkpoint()
+        async with viewing(api):
+            pass
 
 
 async def test_the_headers_of_a_stream_alone(nats_server: NatsServer) -> None:

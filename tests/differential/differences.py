@@ -64,5 +64,9 @@ SEEN_OTHERWISE: Final[dict[str, str]] = {
         "the server frees it at its last delivery; we unsubscribe for the client there, so it is free one "
         "round trip later"
     ),
+    "a CONNECT whose JSON is nested a thousand levels deep": (
+        "the server reads ten thousand; Python's reader gives up earlier, and the connection ends as it does "
+        "where a CONNECT is no JSON"
+    ),
 }
 """Differences in what a client can see that are no refusals; the generators keep clear of them."""

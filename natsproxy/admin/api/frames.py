@@ -9,7 +9,7 @@ from typing import Any, Final
 from natsproxy.admin.api.events import HEADERS, MEDIA, event
 from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
-from natsproxy.admin.live_frames import MOST, PAYLOAD
+from natsproxy.admin.live_frames import MOST, PAYLOAD, VIEWERS
 from natsproxy.admin.streamed import Streamed
 from natsproxy.admin.turn import sliced
 from natsproxy.capture.format.records import Close, Open
@@ -158,6 +158,8 @@ def _change(event: Event) -> dict[str, Any]:
 async def _stream(ask: Ask) -> Streamed:
     choice, limit, most = _choice(ask.query), ask.query["limit"], ask.query["payload"]
     live, exchanges = ask.proxy.live_frames, Exchanges(_HELD) if choice.exchange else None
+    if live.full:
+        raise ApiError(429, f"there are {VIEWERS} viewers already: one of them has to go")
 
     def chosen(seen: list[Listed]) -> Iterator[Listed | None]:
         """Yield the frames that are wanted, and None behind each that was looked at."""
@@ -196,5 +198,6 @@ OPERATIONS: Final = (
         _stream,
         MEDIA,
         params=_FILTERS,
+        more=(429,),
     ),
 )

@@ -27,6 +27,7 @@ _MEANINGS: Final = {
     421: "The Host is not one of this server's.",
     422: "The proxy refuses the rule or the setting; the sentence says why.",
     428: "If-Match is needed.",
+    429: "There are too many viewers.",
     503: "Clients are not served now.",
 }
 
