@@ -105,6 +105,7 @@ class Recorder:
         self._rotate = False
         self._full = False
         self._dropping = False  # what comes is not written
+        self._owed = False  # the preambles of a segment that began meanwhile
         self._missed: Missed | None = None
         self._held_until: int | None = None
         self._credit, self._credit_at = _SLOWDOWN_CREDIT, now_ns()
@@ -239,21 +240,17 @@ class Recorder:
         reason, since = outage
         if missed is not None:
             self.put(Gap(None, missed.t1, {"reason": reason, **missed._asdict()}))
+        if self._owed:
+            self._owed = False
+            self._introduce()
         _, _, frames, size = missed or (0, 0, 0, 0)
         self._emit(GapEvent(now_ns(), None, reason, size, frames, since))
 
     def _on_expired(self, expired: Expired) -> None:
         segments, size = self.expired
         self.expired = segments + expired.segments, size + expired.bytes
-        facts: dict[str, object] = {
-            "segments": expired.segments,
-            "bytes": expired.bytes,
-            "last": expired.last,
-        }
-        if expired.segments:
-            self._emit(Notice(now_ns(), None, "info", "old segments of the capture are deleted", facts))
-        if expired.failure:
-            self._emit(Notice(now_ns(), None, "error", f"the capture exceeds record-keep: {expired.failure}"))
+        for notice in expired.notices():
+            self._emit(notice)
 
     def _stop_holding(self) -> None:
         """Let traffic pass; the time that it was held up under `gap` is taken from the credit."""
@@ -321,8 +318,11 @@ class Recorder:
     def _next_segment(self) -> None:
         if self.builder.begun:
             self._seal()
-        self._segment_began = now_ns()
+        self._segment_began, self._owed = now_ns(), self._dropping
         self._thread.begin_segment(self._info())
+        self._introduce()
+
+    def _introduce(self) -> None:
         for preamble in self._preambles():
             self.put(preamble)
 

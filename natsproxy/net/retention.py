@@ -29,6 +29,8 @@ from typing import NamedTuple
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.config.settings import RecordSettings
 from natsproxy.errors import CaptureError, TruncatedCapture
+from natsproxy.events import Notice
+from natsproxy.net.clock import now_ns
 
 _Key = tuple[str, int]
 """A file by its name and inode."""
@@ -41,6 +43,14 @@ class Expired(NamedTuple):
     bytes: int
     last: str
     failure: str = ""
+
+    def notices(self) -> Iterator[Notice]:
+        """Yield the lines about it for the log."""
+        if self.segments:
+            facts: dict[str, object] = {"segments": self.segments, "bytes": self.bytes, "last": self.last}
+            yield Notice(now_ns(), None, "info", "old segments of the capture are deleted", facts)
+        if self.failure:
+            yield Notice(now_ns(), None, "error", f"the capture exceeds record-keep: {self.failure}")
 
 
 class _Finished(NamedTuple):

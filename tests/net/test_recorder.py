@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Frames, Gap, Open
+from natsproxy.capture.format.records import Frames, Gap, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
@@ -191,6 +191,32 @@ async def test_gap_lets_traffic_go_on(nats_server: NatsServer, tmp_path: Path, d
     assert run.notices("error") == [
         "the capture stands still, traffic goes on unrecorded: the disk did not keep up"
     ]
+
+
+@pytest.mark.server
+async def test_a_segment_that_begins_in_an_outage_stands_alone(
+    nats_server: NatsServer, tmp_path: Path, disk: Disk
+) -> None:
+    """Its preambles come behind the gap."""
+    async with running(nats_server, tmp_path / "x.ncap") as run:
+        recorder = run.proxy.recorder
+        assert recorder is not None
+        stream = await run.connect()
+        disk.moving.clear()
+        for _ in range(10):
+            assert await ask(stream, MESSAGE * 10)
+        recorder.rotate()
+        with trio.fail_after(20):
+            while recorder._rotate:  # noqa: ASYNC110 - no event tells it
+                await trio.sleep(0.001)
+        disk.moving.set()
+        await run.until(run.gaps)
+        assert await ask(stream, MESSAGE)
+    items = [item for _, item in open_capture(tmp_path / "x-1.ncap").items()]
+    gap, preamble, *rest = items
+    assert isinstance(gap, Gap)
+    assert isinstance(preamble, Preamble)
+    assert sum(one.frames for one in rest if isinstance(one, Frames)) > 0
 
 
 @pytest.mark.server
