@@ -34,6 +34,8 @@ _ROOMY: Final = 160  # columns from which inboxes are written out
 _NAME: Final = 12
 _INDENT: Final = "    "
 _ARROWS: Final = {C2S: "→", S2C: "←"}
+# rich imports its table at the first text beyond ASCII; a signal that comes in an import may get lost.
+cell_len(_ARROWS[C2S])
 Part = tuple[str, str]
 """A text, which may come from a peer, and its style."""
 _PLAIN: Final = "plain"
