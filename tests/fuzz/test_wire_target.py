@@ -21,6 +21,13 @@ def test_the_readers_agree_on_the_first_corpus() -> None:
         one_input(plane, data)
 
 
+def test_headers_looked_at_before_a_wrong_end() -> None:
+    """The plane looks at the headers of a frame that streams; a reader that holds the frame never does."""
+    line = b"HMSG FOO 503.BAZZZZZZZZZZZZZZZ6 34 45\r\n"
+    headers = b"NATS/1.0\r\nFoodGroup:" + bytes(14) + b"u\0\0 vegetable\r\n\r\n"
+    one_input(new_plane(), b"\x0f\x02\x00\x07\x00\x45" + line + headers + b"Hello World\r\nHMSG FO\xc6")
+
+
 def test_the_readers_agree_on_mutations() -> None:
     plane, rng, corpus = new_plane(), random.Random(1), list(seeds())
     for _ in range(1_000):

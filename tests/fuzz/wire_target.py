@@ -229,7 +229,11 @@ def same_passage(
     least = covered[:between] if waits else covered
     assert arrived[: len(least)] == least, (arrived, least)
     assert stream.startswith(arrived), (arrived, stream)
-    assert unknown(ride.seen) == unknown(seen), (ride.seen, seen)
+    looked_at, wanted_lines = unknown(ride.seen), unknown(seen)
+    if ride.bad is not None and ride.bad.streaming and not (bad is not None and bad.streaming):
+        # Of a frame whose end is wrong, the headers may be looked at before the end has come.
+        looked_at = looked_at[: len(wanted_lines)]
+    assert looked_at == wanted_lines, (ride.seen, seen)
     if ride.bad is not None and (bad is None or ride.bad.streaming):
         # The end of a frame that went on as it came is wrong at its first byte; a line that was kept in
         # pieces is looked at once it is whole.

@@ -43,7 +43,8 @@ cdef class ColumnBuilder:
     cdef void first_null(self) noexcept:
         """Set the bits of all rows so far, since each of them has a value."""
         memset(self.bit, 0xFF, self.rows >> 3)
-        self.bit[self.rows >> 3] |= (1 << (self.rows & 7)) - 1
+        if self.rows & 7:  # else the next byte may be beyond the room
+            self.bit[self.rows >> 3] |= (1 << (self.rows & 7)) - 1
 
     cdef int add_nulls(self, Py_ssize_t count) except -1:
         """Add rows without a value."""
