@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.kit.peak_memory import peak, start
 from tests.kit.traffic import traffic
 
 COMMANDS = [
@@ -19,16 +17,6 @@ COMMANDS = [
     ["export", "--pcapng", "-"],
     ["export", "--parquet", "-"],
 ]
-
-
-def peak(capture: Path, command: list[str]) -> int:
-    """Run a command; return the most memory that it had, in bytes."""
-    whole = [sys.executable, "-m", "natsproxy", "capture", command[0], str(capture), *command[1:]]
-    process = subprocess.Popen(whole, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)  # it is waited for: Popen need not
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
 
 
 @pytest.fixture(scope="module")
@@ -47,4 +35,5 @@ def test_memory_does_not_follow_the_capture(captures: tuple[Path, Path], command
     small, large = captures
     more = large.stat().st_size - small.stat().st_size
     assert more > 200e6
-    assert peak(large, command) - peak(small, command) < more / 4
+    least, most = (peak(start("capture", command[0], one, *command[1:])) for one in captures)
+    assert most - least < more / 4

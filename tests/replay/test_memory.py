@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.kit.peak_memory import peak, start
 from tests.replay.big import big
 
 PAYLOAD = 8192
@@ -17,30 +15,11 @@ ROOM = 48 << 20
 """How much more the large one may take: allocators keep what they once had."""
 
 
-def start(*arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "natsproxy", *map(str, arguments)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-
-def peak(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process; return the most memory that it had, in bytes."""
-    assert process.stderr is not None
-    with process.stderr:
-        stderr = process.stderr.read().decode()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, stderr
-    return used.ru_maxrss << 10
-
-
 def played(capture: Path) -> tuple[int, int, int]:
     """Play a capture's clients to its server, compare it with itself; return the peaks of the three."""
     server = start("replay", "to-client", capture, "--listen", "127.0.0.1:0", "--timeout", "30")
     assert server.stderr is not None
-    address = server.stderr.readline().decode().split("on nats://")[1].strip()
+    address = server.stderr.readline().split("on nats://")[1].strip()
     clients = start("replay", "to-server", capture, "--to", address, "--speed", "max", "--timeout", "30")
     return peak(clients), peak(server), peak(start("capture", "diff", capture, capture))
 

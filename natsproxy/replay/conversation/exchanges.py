@@ -121,9 +121,9 @@ class RecordedConnection:
     queues: effects in the order in which they must be sent, by `queue_key`.  sids: recorded sid to live sid.
     parked: keys of queues that wait, by the place that they wait for.  client_id: the live client that plays
     it, None for nobody.  unused, unsent: the number of CHANGE exchanges, and of effects other than answers to
-    READs, that are left.  changes: the former, in order.  polls: the last READs and PULLs that have happened,
-    by `key_of`.  first_seq, last_seq: seq of its CONNECT and of its last client frame.  top_sid: the greatest
-    sid.
+    READs, that are left.  changes: the former, by seq, in order.  polls: the last READs and PULLs that have
+    happened, by `key_of`.  first_seq, last_seq: seq of its CONNECT and of its last client frame.
+    top_sid: the greatest sid.
     """
 
     conn: int
@@ -133,7 +133,7 @@ class RecordedConnection:
     queues: dict[QueueKey, deque[Effect]] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
     parked: dict[Place, dict[QueueKey, None]] = field(default_factory=dict)
-    changes: deque[Exchange] = field(default_factory=deque)
+    changes: OrderedDict[int, Exchange] = field(default_factory=OrderedDict)
     polls: OrderedDict[Key, deque[Exchange]] = field(default_factory=OrderedDict)
     client_id: int | None = None
     unused: int = 0
@@ -203,10 +203,10 @@ class RecordedConnection:
                 self._put_change(exchange)
 
     def _put_change(self, exchange: Exchange) -> None:
-        if not self.changes or self.changes[-1].seq < exchange.seq:
-            self.changes.append(exchange)
-        elif exchange not in self.changes:  # given back
-            self.changes = deque(sorted([*self.changes, exchange], key=lambda one: one.seq))
+        given_back = bool(self.changes) and next(reversed(self.changes)) > exchange.seq
+        self.changes[exchange.seq] = exchange
+        if given_back:
+            self.changes = OrderedDict(sorted(self.changes.items()))
 
     def take(self, exchange: Exchange) -> None:
         """Count an exchange as used."""
@@ -214,6 +214,7 @@ class RecordedConnection:
         self.exact.take(exchange.exact, exchange)
         if exchange.kind is Kind.CHANGE:
             self.unused -= 1
+            self.changes.pop(exchange.seq, None)
         elif exchange.kind is not Kind.INBOX:
             self.polls.setdefault(exchange.key, deque(maxlen=_POLLS_OF_A_KEY)).append(exchange)
             self.polls.move_to_end(exchange.key)
@@ -222,9 +223,7 @@ class RecordedConnection:
 
     def next_change(self) -> Exchange | None:
         """Return the first CHANGE that has not happened; None when all have."""
-        while self.changes and self.changes[0].matched is not None:
-            self.changes.popleft()
-        return self.changes[0] if self.changes else None
+        return next(iter(self.changes.values()), None)
 
 
 def key_of(frame: Frame) -> Key:

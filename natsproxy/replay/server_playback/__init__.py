@@ -5,7 +5,7 @@ identifiers, flow out, and mismatches for a report. `playback.py` is the state m
 the recorded connection of a client, `delivery.py` sends effects, `standing.py` the statuses of pull requests
 and heartbeats, `repeats.py` answers polls that come more often, `mismatch_replies.py` answers unrecorded
 input, `suggestions.py` finds the nearest recorded frames, `remedies.py` the options that would accept a live
-one, `new_episodes.py` collects input for the cassette.
+one, `forwarding.py` passes unrecorded input to a real server, `new_episodes.py` collects it for the cassette.
 `server.py` drives the machine on trio, with `upstream.py` for input that goes to a real server.
 
 Read `playback.py` first.

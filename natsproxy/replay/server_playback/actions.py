@@ -24,10 +24,14 @@ class EndConnection(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Pass a client's frame to the real server behind it."""
+    """Pass whole frames of a client to the real server behind it.
+
+    settle: those of clients that begin later wait until the server has handled these.
+    """
 
     client_id: int
     data: bytes
+    settle: bool = False
 
 
 Action = Send | EndConnection | Forward

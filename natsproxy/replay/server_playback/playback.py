@@ -9,7 +9,8 @@
    a subscription to an inbox belongs to the request that names it.
 5. Unrecorded input: `error` sends an error that clients survive (`mismatch_replies.py`) and keeps the
    mismatch; `ignore` sends nothing; `pass` hands it to a real server, with all subscriptions, so that the
-   server can answer; `record` does that and collects both for the cassette (`new_episodes.py`).
+   server can answer (`forwarding.py`); `record` does that and collects both for the cassette
+   (`new_episodes.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from natsproxy.replay.conversation.steps import Event
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
 from natsproxy.replay.server_playback.binding import HISTORY, Binder, Client
 from natsproxy.replay.server_playback.delivery import Delivery
+from natsproxy.replay.server_playback.forwarding import Forwarding
 from natsproxy.replay.server_playback.mismatch_replies import mismatch_replies
 from natsproxy.replay.server_playback.new_episodes import NewEpisodes
 from natsproxy.replay.server_playback.repeats import Repeats
@@ -85,6 +87,7 @@ class ServerPlayback:
         self._clients: dict[int, Client] = {}
         self._now = 0
         self._actions: list[Action] = []
+        self._forwarding = Forwarding(self._clients, self._actions)
         self._binder = Binder(self.conversation, self.matcher)
         self._delivery = Delivery(
             self.conversation, self.identifiers, self._clients, self._actions, recorded=timing == "recorded"
@@ -229,7 +232,7 @@ class ServerPlayback:
         kind = self.conversation.kind_of(frame)
         if frame.op == Op.SUB:
             client.subs[frame.sid] = frame.subject
-            self._pass(client, frame)
+            self._accompany(client, frame)
         recorded = client.recorded
         if kind is Kind.INBOX and recorded is not None:
             client.inboxes[frame.sid] = standalone(frame), now
@@ -261,7 +264,7 @@ class ServerPlayback:
             self._repeats.fulfil(recorded, now)
 
     def _optional(self, client: Client, frame: Frame, now: int) -> None:
-        self._pass(client, frame)
+        self._accompany(client, frame)
         if frame.op == Op.UNSUB:
             if not frame.args.strip():
                 client.subs.pop(frame.sid, None)
@@ -318,8 +321,8 @@ class ServerPlayback:
             self._delivery.release(recorded, END, now)
 
     def _mismatch(self, client: Client, frame: Frame, now: int) -> None:
-        if self._passes and frame.op != Op.SUB:
-            self._pass(client, frame)
+        if self._passes:
+            self._forwarding.unrecorded(client, frame)
         if self.new_episodes is not None:
             client.committed = True
             self._settle_inboxes(client, now)
@@ -334,10 +337,9 @@ class ServerPlayback:
             self.mismatches.append(mismatch)
         self._actions += mismatch_replies(client, self._clients.values(), frame, mismatch.difference)
 
-    def _pass(self, client: Client, frame: Frame) -> None:
+    def _accompany(self, client: Client, frame: Frame) -> None:
         if self._passes:
-            client.passed = True
-            self._actions.append(Forward(client.id, frame.raw))
+            self._forwarding.accompany(client, frame)
 
     def _pong(self, client: Client) -> None:
         # A PONG says that the frames before were handled, by the real server too where it has some of them.

@@ -255,7 +255,7 @@ class CassetteServer:
             if leg is None:
                 continue
             if isinstance(data, Forward):
-                self._forward(client_id, data.data)
+                self._forward(data)
             elif data is None:
                 self._end_connection(client_id)
             else:
@@ -288,16 +288,21 @@ class CassetteServer:
         self._legs[client_id].finish()  # half-closed first: the frames sent before still arrive
         self._scopes[client_id].cancel()
 
-    def _forward(self, client_id: int, data: bytes) -> None:
+    def _forward(self, action: Forward) -> None:
         assert self.upstream is not None
         assert self._nursery is not None
+        client_id = action.client_id
         upstream = self._upstreams.get(client_id)
         if upstream is None:
-            upstream = self._upstreams[client_id] = Upstream(
-                self.upstream, partial(self._answered, client_id)
-            )
+            settling = [one for one in self._upstreams.values() if not one.settled.is_set()]
+            behind = () if action.settle else settling
+            upstream = Upstream(self.upstream, partial(self._answered, client_id), behind=behind)
+            self._upstreams[client_id] = upstream
             self._nursery.start_soon(self._carry, client_id, upstream)
-        upstream.send(data)
+        if action.settle:
+            upstream.settle(action.data)
+        else:
+            upstream.send(action.data)
 
     async def _carry(self, client_id: int, upstream: Upstream) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -26,12 +26,19 @@ _CONNECT: Final = (
 class Upstream:
     """Carries a client's unrecorded frames to a real server; `deliver` gets its messages, errors and PONGs.
 
+    behind: those whose first frames the server must have handled before it gets any of this one.
     backlog: bytes that the server has not taken yet; a sender waits in `room` when they become many.
+    settled: set while others need not wait for this one.
     """
 
-    def __init__(self, address: Address, deliver: Callable[[Frame], None]) -> None:
+    def __init__(
+        self, address: Address, deliver: Callable[[Frame], None], *, behind: Sequence[Upstream] = ()
+    ) -> None:
         self.address = address
         self.backlog = 0
+        self.settled = trio.Event()
+        self.settled.set()
+        self._behind = behind
         self._deliver = deliver
         self._parts: list[bytes] = []
         self._more = trio.Event()
@@ -43,6 +50,11 @@ class Upstream:
         self._parts.append(data)
         self.backlog += len(data)
         self._more.set()
+
+    def settle(self, data: bytes) -> None:
+        """Send the first frames; others wait until the server has handled them."""
+        self.settled = trio.Event()
+        self.send(data + encode.PING)
 
     async def room(self) -> None:
         """Wait until some of the backlog was sent, or the connection has ended."""
@@ -63,6 +75,7 @@ class Upstream:
         finally:
             self.backlog = 0
             self._sent.set()
+            self.settled.set()
 
     async def _carry(self) -> None:
         try:
@@ -78,6 +91,8 @@ class Upstream:
             leg.close()
 
     async def _write(self, leg: Leg) -> None:
+        for other in self._behind:
+            await other.settled.wait()
         with suppress(LegLost):  # the reading side sees the end too
             while True:
                 # Frames that came during a flush go out together in the next one.
@@ -102,6 +117,8 @@ class Upstream:
                         return
                     if frame.op == Op.PING:
                         self.send(encode.PONG)
+                    elif frame.op == Op.PONG and not self.settled.is_set():
+                        self.settled.set()
                     elif frame.op in (Op.MSG, Op.HMSG, Op.ERR, Op.PONG):
                         self._deliver(frame)
                 data = await receive(leg)

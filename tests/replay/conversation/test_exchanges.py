@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from natsproxy.errors import CaptureError
-from natsproxy.replay.conversation.exchanges import is_optional
+from natsproxy.replay.conversation.exchanges import Exchange, is_optional, key_of
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
@@ -50,6 +52,21 @@ def test_unsubscribing_and_flow_control_are_optional() -> None:
 def test_an_invalid_connect_is_reported() -> None:
     with pytest.raises(CaptureError, match="connection 1 has an invalid CONNECT"):
         RecordedConversation(events([(1, ">", b"CONNECT nonsense\r\n")])).fill()
+
+
+def test_used_exchanges_leave_also_behind_one_that_never_comes() -> None:
+    def in_memory() -> int:
+        return sum(isinstance(one, Exchange) for one in gc.get_objects())
+
+    before = in_memory()
+    conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", b"PUB a 0\r\n\r\n" * 3000)]))
+    conversation.fill()
+    first, *others = conversation.connections[1].exchanges[key_of(next(frames(b"PUB a 0\r\n\r\n", C2S)))]
+    for exchange in others:
+        conversation.use(exchange, exchange.frame, 1)
+    del others, exchange
+    assert conversation.next_change({None}) == first.seq  # type: ignore[arg-type]
+    assert in_memory() - before <= 1 + len(conversation.used) < 1100
 
 
 def test_used_exchanges_keep_only_their_own_bytes_alive() -> None:

@@ -192,9 +192,10 @@ def test_the_real_server_answers_a_ping_behind_frames_that_it_has() -> None:
     play = Play(REQUEST, unrecorded="pass")
     play.open(1, "a")
     assert play.send(1, b"PING\r\n") == b"PONG\r\n"
-    assert play.send(1, b"SUB _INBOX.%b.* 9\r\nPING\r\n" % B.encode()) == b""
+    assert play.send(1, b"SUB _INBOX.%b.* 9\r\nPING\r\n" % B.encode()) == b"PONG\r\n"
+    assert play.send(1, b"PUB other 0\r\n\r\nPING\r\n") == b""
     assert play.send(1, b"PING\r\n") == b""
-    assert play.other[1:] == [Forward(1, b"PING\r\n")] * 2
+    assert play.other[2:] == [Forward(1, b"PING\r\n")] * 2
     assert play.answer(1, b"PONG\r\n") == b"PONG\r\n"
 
 
