@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -33,15 +35,22 @@ def main() -> None:
         NatsServer() as server,
         ProxyProcess(server.url) as plain,
         ProxyProcess(server.url, "--monitor", "127.0.0.1:0") as seen,
+        asked(seen),
     ):
-        url = seen.wait_for(lambda line: line["event"] == "monitor listens")["url"]
-        command = [sys.executable, "-c", _READER, url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
-            assert reader.stdout is not None
-            assert reader.stdout.readline() == "read\n"
-            compare(
-                [Way(proxy.port, proxy.process.pid) for proxy in (plain, seen)], "with /metrics each second"
-            )
+        compare([Way(proxy.port, proxy.process.pid) for proxy in (plain, seen)], "with /metrics each second")
+
+
+@contextmanager
+def asked(proxy: ProxyProcess) -> Iterator[None]:
+    """Ask the monitoring port of a proxy each second."""
+    url = proxy.wait_for(lambda line: line["event"] == "monitor listens")["url"]
+    command = [sys.executable, "-c", _READER, url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "read\n"
+        try:
+            yield
+        finally:
             reader.kill()
 
 

@@ -64,15 +64,18 @@ Colour = tuple[int, int, int]
 
 
 class Browser:
-    """One Chromium with two tabs: the page under test, and a blank one that counts pixels."""
+    """One Chromium with two tabs: the page under test, and a blank one that counts pixels.
 
-    def __init__(self, profile: Path) -> None:
+    before: words before its command, as `nice`.
+    """
+
+    def __init__(self, profile: Path, *before: str) -> None:
         found = next(filter(None, map(shutil.which, NAMES)), None)
         if found is None:
             pytest.skip(f"no browser here: none of {', '.join(NAMES)} is installed")
         reading, self._out = os.pipe()
         answers, writing = os.pipe()
-        command = [sys.executable, "-c", LAUNCH, str(reading), str(writing), found, *FLAGS]
+        command = [*before, sys.executable, "-c", LAUNCH, str(reading), str(writing), found, *FLAGS]
         with (profile.parent / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, f"--user-data-dir={profile}", "about:blank"],
