@@ -128,7 +128,7 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
             flags = ("--admin", "127.0.0.1:0", "--admin-captures", str(tmp_path))
             proxy = stack.enter_context(ProxyProcess(nats_server.url, *flags))
             listens = proxy.wait_for(lambda said: said["event"] == "admin listens")
-            environment["NATSPROXY_ADMIN"] = listens["url"]
+            environment["NATSPROXY_ADMIN_URL"] = listens["url"]
         check(arguments, tmp_path, environment)
 
 

@@ -203,7 +203,7 @@ def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def client_of(values: Mapping[str, Any]) -> AdminClient:
     """Return the client that the values of the options mean.  Raises ConfigError."""
     if not values["admin"]:
-        raise ConfigError("name the admin API of a proxy: --admin http://HOST:PORT, or NATSPROXY_ADMIN")
+        raise ConfigError("name the admin API of a proxy: --admin http://HOST:PORT, or NATSPROXY_ADMIN_URL")
     token = "" if values["token"] is None else read_secret(values["token"], "token", str.strip)
     return AdminClient(values["admin"], token, values["ca"], values["proxy"])
 
@@ -212,7 +212,7 @@ _OPTIONS: Final = (
     click.option(
         "--admin",
         metavar="URL",
-        envvar="NATSPROXY_ADMIN",
+        envvar="NATSPROXY_ADMIN_URL",
         help="The admin API: http://HOST:PORT, https://HOST:PORT or unix:PATH.",
     ),
     click.option(
@@ -237,7 +237,7 @@ def names(path: str, key: Callable[[Any], list[Any]]) -> Callable[..., list[Comp
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         defaults = {
-            "admin": os.environ.get("NATSPROXY_ADMIN"),
+            "admin": os.environ.get("NATSPROXY_ADMIN_URL"),
             "token": os.environ.get("NATSPROXY_ADMIN_TOKEN"),
         }
         given = {name: context.params.get(name) or defaults.get(name) for name in _FIELDS}

@@ -20,11 +20,11 @@ from natsproxy.printable import printable
 def ctl() -> None:
     """Steer a running proxy by its admin API.
 
-    The proxy was started with natsproxy run --admin.  NATSPROXY_ADMIN names its address, or --admin URL
+    The proxy was started with natsproxy run --admin.  NATSPROXY_ADMIN_URL names its address, or --admin URL
     behind a command.
 
     \b
-    export NATSPROXY_ADMIN=http://127.0.0.1:8223
+    export NATSPROXY_ADMIN_URL=http://127.0.0.1:8223
     natsproxy ctl health
     natsproxy ctl fault latency --subject 'orders.>' --delay 200ms --for 30s
     natsproxy ctl rules list

@@ -132,7 +132,7 @@ def _monitoring() -> None:
             natsproxy run --monitor 127.0.0.1:8222 --upstream nats://127.0.0.1:4223
 
             natsproxy run --admin 127.0.0.1:8223 --upstream nats://127.0.0.1:4223
-            export NATSPROXY_ADMIN=http://127.0.0.1:8223
+            export NATSPROXY_ADMIN_URL=http://127.0.0.1:8223
             natsproxy ctl page         a link to the page of the proxy
             natsproxy ctl rules list   rules; see natsproxy ctl --help for more
             natsproxy top              connections and their rates

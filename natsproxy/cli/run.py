@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -35,6 +35,10 @@ from natsproxy.net.systemd import Notifier, passed_sockets
 if TYPE_CHECKING:  # it needs packages of an extra
     from natsproxy.admin.http_server import HttpServer
     from natsproxy.admin.managed import ManagedProxy
+
+
+_NO_OPTIONS: Final = ("NATSPROXY_CONFIG", "NATSPROXY_PURE", "NATSPROXY_PLANE", "NATSPROXY_ADMIN_URL")
+"""Variables that belong to no option of the table."""
 
 
 class _StrictCommand(click.Command):
@@ -167,7 +171,7 @@ def _http_servers(
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
     """Return a sentence for each NATSPROXY_ variable that belongs to no option."""
-    known = [f"NATSPROXY_{option.key.upper()}" for option in OPTIONS] + ["NATSPROXY_CONFIG", "NATSPROXY_PURE"]
+    known = [*(f"NATSPROXY_{option.key.upper()}" for option in OPTIONS), *_NO_OPTIONS]
     warnings = []
     for name in sorted(environment):
         if name.startswith("NATSPROXY_") and name not in known:

@@ -31,7 +31,7 @@ _SAID: Final = 5
 def tap(client: AdminClient, as_json: bool, payload: str, everything: bool, choice: Choice) -> None:
     """Print the frames that pass a running proxy, one per line, until Ctrl-C.
 
-    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN names it here.  Lines are
+    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN_URL names it.  Lines are
     those of capture cat; nothing is written to a disk, and the proxy selects the frames.  Busy traffic is
     sampled: standard error says how much of it was looked at.
 

@@ -71,7 +71,7 @@ def top(
 ) -> None:
     """Show the connections of a running proxy, the busiest first.
 
-    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN names it here.  Keys: o
+    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN_URL names it.  Keys: o
     order, n number, d delay, s subjects, ? help, q quit.  Rates are those between two updates.
 
     \b

@@ -78,6 +78,9 @@ class HttpListener:
     cert: Path | None = None
     key: Path | None = None
 
+    def __str__(self) -> str:
+        return f"unix:{self.address}" if isinstance(self.address, Path) else str(self.address)
+
     @property
     def local(self) -> bool:
         """True if only this machine reaches it."""

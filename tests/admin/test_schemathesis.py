@@ -25,6 +25,10 @@ CONFIG = """
 "path.rule" = "r"
 "If-Match" = "*"
 
+# What may be answered to a wrong request: the defaults, and 413 to one that is too large as well.
+[checks.negative_data_rejection]
+expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429]
+
 [[operations]]
 include-operation-id = "closeConnection"
 parameters = { "path.conn" = 2 }

@@ -258,6 +258,7 @@ def test_toml_is_a_file_that_config_reads_back(tmp_path: Path) -> None:
         '[[rules]]\nname = "slow"\nkind = "latency"\ndelay = "1ms"\n'
     )
     words = ["config", "--config", str(first), "--seed", "7", "--drain", "90s"]
+    words += ["--monitor", "127.0.0.1:8222", "--admin", f"unix:{tmp_path}/admin"]
     before = json.loads(CliRunner().invoke(main, [*words, "--json"]).output)
     second.write_text(CliRunner().invoke(main, [*words, "--toml"]).output)
     after = json.loads(CliRunner().invoke(main, ["config", "--config", str(second), "--json"]).output)

@@ -39,7 +39,7 @@ def proxy(nats_server: NatsServer, folder: Path) -> Iterator[ProxyProcess]:
     flags = ["--admin", f"unix:{folder}/admin", "--admin-token", f"{folder}/token"]
     flags += ["--admin-captures", f"{folder}/captures", "--rules", f"{folder}/rules.toml"]
     with pytest.MonkeyPatch.context() as patch, ProxyProcess(nats_server.url, *flags) as running:
-        patch.setenv("NATSPROXY_ADMIN", f"unix:{folder}/admin")
+        patch.setenv("NATSPROXY_ADMIN_URL", f"unix:{folder}/admin")
         patch.setenv("NATSPROXY_ADMIN_TOKEN", f"{folder}/token")
         yield running
 
@@ -217,9 +217,9 @@ def test_names_are_completed(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NATSPROXY_ADMIN", raising=False)
+    monkeypatch.delenv("NATSPROXY_ADMIN_URL", raising=False)
     assert (
-        "name the admin API of a proxy: --admin http://HOST:PORT, or NATSPROXY_ADMIN"
+        "name the admin API of a proxy: --admin http://HOST:PORT, or NATSPROXY_ADMIN_URL"
         in ctl("rules", code=2).output
     )
 
