@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from natsproxy.rules.interface import LinkConditions
@@ -24,6 +24,7 @@ _NO_BYTES: Final[deque[memoryview]] = deque()
 _NO_HEAP: Final[list[tuple[int, int, Item]]] = []
 OVERHEAD = 400
 """Bytes that an item takes beside its data: a frame of ten bytes must not be held for the price of ten."""
+_PART: Final = 4096  # shorter parts of an open item are joined: a peer may send its payload byte by byte
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +93,10 @@ class Outbox:
 
     def grow(self, item: Item, data: bytes, *, last: bool) -> None:
         """Add bytes to the open item."""
-        item.parts.append(data)
+        if len(item.parts[-1]) < _PART:
+            item.parts[-1] += data
+        else:
+            item.parts.append(data)
         item.size += len(data)
         self.bytes += len(data)
         item.open = not last
@@ -135,15 +139,18 @@ class Outbox:
             item.parts = []  # another heap may still know it
         for entry in waiting:
             heappush(self._by_time, entry)
-        if not self._aside:
-            self._by_count.clear()
+        for heap in (self._by_time, self._by_count):
+            # Not only where nothing is aside: under steady traffic that never comes.
+            if len(heap) > 4 * self._aside + 64:
+                heap[:] = [entry for entry in heap if not entry[2].gone]
+                heapify(heap)
 
     def carry(self, data: bytes | memoryview) -> None:
         """Give released bytes to the link's slicer and rate limit."""
         if self._carry is _NO_BYTES:
             self._carry = deque()
         self._carry.append(memoryview(data))
-        self.bytes += len(data)
+        self.bytes += len(data) + OVERHEAD
 
     @property
     def limited(self) -> bool:
@@ -164,6 +171,7 @@ class Outbox:
                 self._carry[0] = rest
             else:
                 self._carry.popleft()
+                self.bytes -= OVERHEAD
             self.bytes -= len(head)
             cost = conditions.slice_delay + (
                 len(head) * 1_000_000_000 // conditions.rate if conditions.rate else 0
@@ -180,7 +188,7 @@ class Outbox:
         self._by_time.clear()
         self._by_count.clear()
         self._aside = 0
-        self.bytes = sum(map(len, self._carry))
+        self.bytes = sum(len(piece) + OVERHEAD for piece in self._carry)
         return items
 
     def next_due(self) -> int | None:

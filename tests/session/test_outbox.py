@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.outbox import OVERHEAD, Item, Outbox
 
 
@@ -72,3 +77,43 @@ def test_small_frames_are_not_held_for_the_price_of_their_bytes() -> None:
     for name in range(10):
         box.put(item(name, 5))
     assert box.bytes == 10 * (1 + OVERHEAD)
+
+
+def items_in_memory() -> int:
+    gc.collect()
+    return sum(type(found) is Item for found in gc.get_objects())
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_items_that_went_are_forgotten_although_others_wait(by_time: bool) -> None:
+    """Each waits for a time and for a count of frames, and leaves by one of them."""
+    box, before = Outbox(), items_in_memory()
+    box.put(item(0, 500_000, defer=10_000))
+    for now in range(3_000):
+        box.put(item(now, now if by_time else 1_000_000, defer=9_000 if by_time else 1))
+        if not by_time:
+            box.put(item(now, now))
+        assert list(box.release(now))
+    assert items_in_memory() - before < 300
+
+
+def test_a_payload_in_tiny_pieces_is_held_for_the_price_of_its_bytes() -> None:
+    box, held = Outbox(), item(1, 5)
+    held.open = True
+    box.put(held)
+    for last in [False] * 20_000 + [True]:
+        box.grow(held, b"xy", last=last)
+    assert sum(map(sys.getsizeof, held.parts)) < 1.1 * 40_003
+    assert b"".join(next(box.release(5)).parts) == b"1" + b"xy" * 20_001
+
+
+def test_released_pieces_of_a_slow_link_are_not_held_for_the_price_of_their_bytes() -> None:
+    box = Outbox()
+    box.conditions = LinkConditions(slice_size=2, slice_delay=1)
+    for _ in range(10):
+        box.carry(b"xyz")
+    assert box.bytes == 10 * (3 + OVERHEAD)
+    assert [bytes(piece) for piece in box.slices(1_000_000_000)][:3] == [b"xy", b"z", b"xy"]
+    for now in range(1_000_000_001, 1_000_000_100):
+        list(box.slices(now))
+    assert (box.bytes, box.active) == (0, True)
