@@ -193,6 +193,23 @@ def test_not_a_capture_is_one_sentence(tmp_path: Path) -> None:
             open_capture(tmp_path / name)
 
 
+def test_a_single_file_that_goes_on_in_another_one_is_told(tmp_path: Path) -> None:
+    """The name of a later run looks the same, and is no part of it."""
+    for run in (b"1", b"2"):
+        writer = CaptureWriter(tmp_path / "x.ncap", SegmentInfo(run * 16, bytes(16), WALL, MONO))
+        writer.open_segment()
+        writer.open_segment()
+        writer.close()
+    told: list[str] = []
+    for name in ("x.ncap", "x-1.ncap", "x-2.ncap", "x*.ncap"):
+        open_capture(tmp_path / name, told.append)
+    assert told == [f"{tmp_path / 'x.ncap'}: the recording goes on in x-1.ncap, which is not read"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x-1.ncap", "x-2.ncap", "x-3.ncap", "x.ncap"]
+    (tmp_path / "x-1.ncap").unlink()
+    open_capture(tmp_path / "x.ncap", told.append)
+    assert len(told) == 1
+
+
 def test_a_growing_capture_is_followed_across_rotation(tmp_path: Path) -> None:
     """`poll` gives each item once, as blocks become whole."""
     folder = tmp_path / "capture"

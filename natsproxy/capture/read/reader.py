@@ -95,9 +95,9 @@ class CaptureReader:
 def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
     """Return a reader of a file, a folder of segments, or a glob.
 
-    lost: told of segments that are deleted before they are read, if the reading is to go on.  Raises
-    UnreadableCapture if there is none, or if its format is newer than this reader, and CaptureError if its
-    first file is no capture.
+    lost: told of segments that are deleted before they are read, if the reading is to go on; and of the one
+    in which the recording of a single file goes on.  Raises UnreadableCapture if there is none, or if its
+    format is newer than this reader, and CaptureError if its first file is no capture.
     """
     where = Path(path)
     if where.is_dir():
@@ -119,7 +119,24 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
         except TruncatedCapture:
             if path == paths[-1]:
                 raise
+    if lost is not None and paths == [where] and (other := _continuation(where)) is not None:
+        lost(f"{where}: the recording goes on in {other.name}, which is not read")
     return CaptureReader(paths, lost)
+
+
+def _continuation(path: Path) -> Path | None:
+    """Return the file `x-1.ncap` in which the recording of `x.ncap` goes on; others may be of later runs."""
+    if _recorder(path) != path.stem:
+        return None  # one segment was chosen out of many
+    recorder = None
+    for other in segment_order(path.parent.glob(f"{glob.escape(path.stem)}-*.ncap")):
+        with suppress(CaptureError), CaptureFile(other) as found:
+            if recorder is None:
+                with CaptureFile(path) as first:
+                    recorder = first.segment.recorder
+            if found.segment.recorder == recorder:
+                return other
+    return None
 
 
 def last_moment(reader: CaptureReader) -> int | None:
