@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -81,8 +82,7 @@ class Recorder:
         self.failure: str | None = None
         self._clocks = BlockClocks()
         self._seed, self.rules = seed, rules
-        self.expired = (0, 0)
-        self.frames = 0
+        self.expired, self.frames = (0, 0), 0
         self._retention = Retention(settings, owner) if settings.keep else None
         self._emit, self._preambles, self._admission, self._end_all = emit, preambles, admission, end_all
         self._writer = CaptureWriter(settings.path, self._info(), compression=settings.compression)
@@ -100,10 +100,10 @@ class Recorder:
         self.most_frames = FILTERED_FRAMES if chosen.in_python else NO_LIMIT
         self.live: LiveBlocks | None = None
         self._timed = False  # the task will look no later than the block that is being built is due
+        self._behind_at = 0  # when the thread was last seen to be behind (ns)
         self._segment_began = now_ns()
         self._wake = trio.Event()
-        self._rotate = False
-        self._full = False
+        self._rotate = self._full = False
         self._dropping = False  # what comes is not written
         self._owed = False  # the preambles of a segment that began meanwhile
         self._missed: Missed | None = None
@@ -146,7 +146,7 @@ class Recorder:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that are not written yet."""
+        """The number of bytes that are not written yet, and what their blocks take beside them."""
         return self._thread.waiting + self.builder.size
 
     def seal(self) -> None:
@@ -223,9 +223,8 @@ class Recorder:
 
     def _begin_outage(self, reason: str, meanwhile: str) -> None:
         if self._outage is None:
-            now = now_ns()
-            self._outage = reason, now
-            self._emit(Notice(now, None, "error", f"the capture stands still, {meanwhile}: {reason}"))
+            self._outage = reason, now_ns()
+            self._emit(Notice(now_ns(), None, "error", f"the capture stands still, {meanwhile}: {reason}"))
 
     def _resume(self) -> None:
         self._full = False
@@ -279,7 +278,9 @@ class Recorder:
         while not self._closing:
             await self._until_due()
             now = now_ns()
-            if self.builder.begun and now >= self.builder.mono0 + self.settings.flush:
+            if self._thread.behind:
+                self._behind_at = now
+            elif now >= self._due():
                 self._seal()
             if self._held_until is not None and now >= self._held_until:
                 if self.settings.overflow == "gap":
@@ -301,19 +302,17 @@ class Recorder:
             return
         self._wake = trio.Event()
         self._timed = self.builder.begun  # a later block is due later
-        times = [self._held_until] if self._held_until is not None else []
-        if self.builder.begun:
-            times.append(self.builder.mono0 + self.settings.flush)
-        with trio.move_on_at(min(times) / 1e9 if times else float("inf")):
+        with trio.move_on_at(min(self._due(), self._held_until or inf) / 1e9):
             await self._wake.wait()
 
+    def _due(self) -> float:
+        """Return when the block that is being built is to be sealed, at the latest (ns)."""
+        return max(self.builder.mono0, self._behind_at) + self.settings.flush if self.builder.begun else inf
+
     def _due_to_rotate(self) -> bool:
-        if self._thread.rotating:
-            return False
         size, interval = self.settings.rotate_size, self.settings.rotate_interval
-        if size and self._writer.size >= size:
-            return True
-        return bool(interval) and now_ns() - self._segment_began >= interval
+        due = 0 < size <= self._writer.size or 0 < interval <= now_ns() - self._segment_began
+        return due and not self._thread.segments
 
     def _next_segment(self) -> None:
         if self.builder.begun:
@@ -339,9 +338,10 @@ class Recorder:
         return self._writer.size
 
     def rotate(self) -> None:
-        """Begin a new segment."""
-        self._rotate = True
-        self._wake.set()
+        """Begin a new segment; in an outage no more than two of them wait."""
+        if self._thread.segments < 2:
+            self._rotate = True
+            self._wake.set()
 
     def close(self) -> None:
         """Write the rest and end `run`."""

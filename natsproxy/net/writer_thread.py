@@ -6,8 +6,9 @@ thread goes into calls that release the interpreter lock (checksum, compression,
 wait for it.
 
 The thread repeats a write that fails (a full disk, a removed folder, a device error) after pauses that grow;
-the blocks behind it wait in memory, and the recorder bounds them.  The loop gets two calls for an outage: one
-when writing first fails, and one when writing goes on and the queue has room again.
+the blocks behind it wait in memory, and the recorder bounds them and seals no small ones meanwhile.  The loop
+gets two calls for an outage: one when writing first fails, and one when writing goes on and the queue has room
+again.
 
 Old segments are deleted here too (`retention.py`), so that no traffic waits for it.
 """
@@ -27,6 +28,9 @@ from natsproxy.net.retention import Expired, Retention
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 """Seconds between two attempts."""
+BLOCK_COST: Final = 8192
+"""Bytes of memory that a waiting block takes beside its length: the rest of its last page, its summary."""
+_MANY: Final = 8  # jobs that wait
 
 
 class WriterThread:
@@ -67,17 +71,22 @@ class WriterThread:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that are not written yet."""
+        """The number of bytes that blocks take which are not written yet."""
         return self._bytes_given - self._bytes_written
 
     @property
-    def rotating(self) -> bool:
-        """True if a new segment is in the queue."""
-        return self._segments_given != self._segments_begun
+    def behind(self) -> bool:
+        """True while so many blocks wait that another small one would only take memory."""
+        return self._jobs.qsize() >= _MANY
+
+    @property
+    def segments(self) -> int:
+        """The number of new segments in the queue."""
+        return self._segments_given - self._segments_begun
 
     def write(self, block: SealedBlock) -> None:
         """Put a block in the queue."""
-        self._bytes_given += block.length
+        self._bytes_given += block.length + BLOCK_COST
         self._jobs.put(block)
 
     def begin_segment(self, info: SegmentInfo) -> None:
@@ -136,7 +145,7 @@ class WriterThread:
         if isinstance(job, SegmentInfo):
             self._segments_begun += 1
         elif job is not None:
-            self._bytes_written += job.length
+            self._bytes_written += job.length + BLOCK_COST
         if self._notify and self.failure is None and self.waiting <= self._low:
             self._notify_now()
         return job is not None

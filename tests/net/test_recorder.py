@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Frames, Gap, Open, Preamble
+from natsproxy.capture.format.records import Frames, Gap, Note, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net import writer_thread
 from natsproxy.net.admission import Admission
+from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.recorder import Recorder
 from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S
 from tests.kit.captures import legs
@@ -130,6 +133,26 @@ async def running(server: NatsServer, path: Path, **record: Any) -> AsyncIterato
         nursery.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def alone(path: Path, **record: Any) -> AsyncIterator[Recorder]:
+    """Run a recorder without a proxy; it is closed at the end of the block."""
+    recorder = Recorder(
+        RecordSettings(path, **{"flush": 5 * MS, **record}),
+        seed=None,
+        rules=None,
+        owner="test",
+        emit=lambda _: None,
+        preambles=lambda: (),
+        admission=Admission(),
+        end_all=lambda _: None,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(recorder.run)
+        await wait_all_tasks_blocked()
+        yield recorder
+        recorder.close()
+
+
 def counted(path: Path) -> tuple[int, list[Gap]]:
     """Return how many frames came to the proxy by the capture, and its gaps."""
     items = [item for _, item in open_capture(path).items()]
@@ -217,6 +240,55 @@ async def test_a_segment_that_begins_in_an_outage_stands_alone(
     assert isinstance(gap, Gap)
     assert isinstance(preamble, Preamble)
     assert sum(one.frames for one in rest if isinstance(one, Frames)) > 0
+
+
+@pytest.mark.parametrize("trouble", ["slow", "full"])
+async def test_quiet_traffic_in_an_outage_comes_in_few_blocks(
+    trouble: str, tmp_path: Path, disk: Disk, mock_clock: MockClock
+) -> None:
+    """Each block takes memory beside its bytes, so few wait; all of them are written in the end."""
+    path = tmp_path / "x.ncap"
+    async with alone(path) as recorder:
+        if trouble == "slow":
+            disk.moving.clear()
+        else:
+            disk.fill()
+        for number in range(100):
+            recorder.put(Note(now_ns(), {"text": str(number)}))
+            await wait_all_tasks_blocked()
+            mock_clock.jump(0.006)
+            await wait_all_tasks_blocked()
+        disk.error = 0
+        disk.moving.set()
+    reader = open_capture(path)
+    assert len([item for _, item in reader.items() if isinstance(item, Note)]) == 100
+    assert len(list(reader.blocks())) < 20
+
+
+async def test_the_queue_is_bounded_in_memory_where_blocks_are_small(tmp_path: Path, disk: Disk) -> None:
+    """Those who look on have a block sealed at each look, in an outage too."""
+    path = tmp_path / "x.ncap"
+    async with alone(path, queue=QUEUE) as recorder:
+        disk.moving.clear()
+        for number in range(100):
+            recorder.put(Note(now_ns(), {"text": str(number)}))
+            recorder.seal()
+        disk.moving.set()
+    reader = open_capture(path)
+    assert len(list(reader.blocks())) < 40
+    assert any(isinstance(item, Gap) for _, item in reader.items())
+
+
+async def test_segments_do_not_pile_up_in_an_outage(tmp_path: Path, disk: Disk) -> None:
+    """Those that wait to begin are enough."""
+    async with alone(tmp_path) as recorder:
+        disk.moving.clear()
+        for _ in range(20):
+            recorder.put(Note(now_ns(), {"text": ""}))
+            recorder.rotate()
+            await wait_all_tasks_blocked()
+        disk.moving.set()
+    assert len(listed(tmp_path)) == 3
 
 
 @pytest.mark.server

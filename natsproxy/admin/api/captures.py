@@ -55,7 +55,7 @@ SHAPES: Final = {
             "path": text("Its file or folder; null for none.", null=True),
             "file": text("The segment that is being written; null for none.", null=True),
             "size": whole("The bytes of that segment so far."),
-            "waiting": whole("The bytes that are not written yet."),
+            "waiting": whole("The bytes of memory that wait to be written."),
             "unwritten": text("Why the capture that ended last is not whole; null if it is.", null=True),
         }
     ),

@@ -156,7 +156,7 @@ def _recorder(server: MonitoredServer) -> Iterator[Metric]:
     recorder = proxy.recorder
     yield _gauge("natsproxy_recorder_active", "1 while a capture is being made.", recorder is not None)
     queued = 0 if recorder is None else recorder.waiting
-    yield _gauge("natsproxy_recorder_queue_bytes", "Bytes that are not written yet.", queued)
+    yield _gauge("natsproxy_recorder_queue_bytes", "Bytes of memory that wait to be written.", queued)
     limit = 0 if recorder is None else recorder.settings.queue
     yield _gauge("natsproxy_recorder_queue_limit_bytes", "The bound of that queue.", limit)
     yield _counter("natsproxy_recorder_frames", "Frames that were recorded.", proxy.recorded_frames)
