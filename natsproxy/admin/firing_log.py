@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import trio
@@ -37,7 +38,8 @@ class FiringLog:
         if not isinstance(event, Firing):
             return
         self.total += 1
-        self._ring.append(Fired(self.total, event))
+        kept = replace(event, also=()) if event.also else event  # up to 65,536 frames of one read
+        self._ring.append(Fired(self.total, kept))
         if event.rule in self._counts or len(self._counts) < _MOST_NAMES:
             self._counts[event.rule] += event.count
         if self._awaited:
