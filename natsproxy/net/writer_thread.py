@@ -7,8 +7,8 @@ wait for it.
 
 The thread repeats a write that fails (a full disk, a removed folder, a device error) after pauses that grow;
 the blocks behind it wait in memory, and the recorder bounds them and seals no small ones meanwhile.  The loop
-gets two calls for an outage: one when writing first fails, and one when writing goes on and the queue has room
-again.
+gets two calls for an outage: one when writing first fails, and one when writing goes on and the queue has
+room again.
 
 Old segments are deleted here too (`retention.py`), so that no traffic waits for it.
 """

@@ -19,7 +19,7 @@ from natsproxy.rules.engine.link_rules import LinkRules
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import ConnectionRules, Decision, FastPathFunction, LinkConditions, View
 from natsproxy.rules.model.gate import Count
-from natsproxy.rules.model.roles import PUBS, OpenRequests
+from natsproxy.rules.model.roles import PUBS, TRANSLATION, OpenRequests
 from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.seeded_random import Draws
@@ -71,6 +71,7 @@ class RuleEngine:
             [self._states[rule] for rule in index.rules[S2C]],
         )
         self._requests: OpenRequests = before._requests if before is not None else OpenRequests()
+        self._requests.keep({*self._states, TRANSLATION})
         self._fired: list[Firing] = before.fired if before is not None else []
         self._fastpath = FastPath(index, view, self._states, self._requests)
         self.fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (
@@ -192,7 +193,7 @@ class RuleEngine:
         waiters = index.request_rules(frame.subject)
         need = index.request_need if waiters else Need.NONE
         if rewriter is not None and rewriter.translates_answer(frame.subject):
-            waiters, need = waiters | {rewriter}, Need.PAYLOAD
+            waiters, need = waiters | {TRANSLATION}, Need.PAYLOAD
         if waiters:
             upstream = frame.reply if rewriter is None else rewriter.reply(frame.reply)
             self._requests.open(frame.reply, upstream, waiters, need, self._view)

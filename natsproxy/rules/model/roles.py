@@ -12,7 +12,7 @@ Theory
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -249,13 +249,15 @@ _ROWS: Final = (
         requests=PULLS,
     ),
 )
+TRANSLATION: Final = "translation"
+"""The rewriting of an answer's body, as a waiter for it."""
 ROLES: Final[dict[str, Role]] = {role.name: role for role in _ROWS}
 
 
 class OpenRequests:
     """The open requests of one connection: the waiters for answers, by reply subject.
 
-    A waiter is a rule, or the rewriter; this class only compares them.  opened: the number of requests so
+    A waiter is a rule, or `TRANSLATION`; this class only compares them.  opened: the number of requests so
     far.
     """
 
@@ -281,6 +283,11 @@ class OpenRequests:
     def waiters(self, reply: bytes) -> frozenset[object]:
         """Return the waiters for answers on the client's reply subject."""
         return self._open[reply][1] if reply in self._open else frozenset()
+
+    def keep(self, waiters: Set[object]) -> None:
+        """Forget all waiters but these."""
+        for reply, (upstream, known) in self._open.items():
+            self._open[reply] = upstream, known & waiters
 
     def close(self, view: View) -> None:
         """Take back all watches."""

@@ -20,7 +20,7 @@ from natsproxy.protocol.headers import get as get_header
 from natsproxy.protocol.headers import set_header, span, trace_span
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.rules.interface import View
-from natsproxy.rules.model.roles import MSGS, PUBS, OpenRequests
+from natsproxy.rules.model.roles import MSGS, PUBS, TRANSLATION, OpenRequests
 from natsproxy.rules.rewriting.jetstream_api import translate_api_subject, translate_body
 from natsproxy.rules.rewriting.subjects import Refused, Rewritten, SubjectRewriter
 from natsproxy.rules.rewriting.trace import RewriteTrace
@@ -168,9 +168,7 @@ class FrameRewriter(SubjectRewriter):
         if headers and (named := get_header(headers, NATS_SUBJECT)) is not None:
             restored = self._to_client(named, trace)
             headers = headers if restored == named else set_header(headers, NATS_SUBJECT, restored)
-        if self.jetstream and any(
-            isinstance(waiter, FrameRewriter) for waiter in requests.waiters(frame.subject)
-        ):
+        if self.jetstream and TRANSLATION in requests.waiters(frame.subject):
             body = translate_body(body, lambda inner: self._to_client(inner, trace))
         if headers == frame.headers and body == frame.body:
             return frame

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from natsproxy.rules.interface import Decision
 from natsproxy.wire.ops import C2S, Direction
 from tests.rules.kit import Wire, parse
@@ -59,3 +62,19 @@ def test_counts_go_on_when_the_name_becomes_known() -> None:
     decision = wire.decide(C2S, "PUB a 0\n")
     assert decision is not None
     assert [(firing.key, firing.m) for firing in decision.firings] == [("app/2", 2)]
+
+
+def test_rules_that_are_replaced_leave_no_trace_at_a_reply_subject_in_use() -> None:
+    """Clients use one inbox for many requests, and rules change many times meanwhile."""
+    tenant = '[[rules]]\nname = "t"\nkind = "rewrite"\nprefix = "t"\njetstream = true\n'
+    wire = Wire(tenant)
+    for number in range(1, 4):
+        wire.rebind(tenant + rule("latency", 'role = "api-reply"', f'delay = "{number}ms"'))
+        wire.c2s("PUB $JS.API.INFO _INBOX.1 0\n")
+        assert len(wire.rules._requests.waiters(b"_INBOX.1")) == 2  # the rule, and the rewriting of answers
+    before = weakref.ref(wire.chain.index((0, 1)).rewriter)
+    wire.rebind(tenant)
+    gc.collect()
+    assert before() is None
+    answer = '{"type":"x","subjects":["t.a"]}'
+    assert b'["a"]' in wire.s2c(f"MSG _INBOX.1 1 {len(answer)}\n{answer}")
