@@ -82,10 +82,10 @@ class Deliveries:
         self._state.watch_sid(sid, Need.LINE)
         # Two fences of its own, around the UNSUB: the +OK between their PONGs is the one of the UNSUB.
         pongs.last = None
-        pongs.fence(now).then.append(lambda _: self.expect_ok(1))
+        pongs.then(lambda _: self.expect_ok(1), now)
         self._state.pipes[C2S].inject(encode.unsub(sid), Op.UNSUB.bit, now, "proxy")
         pongs.last = None
-        pongs.fence(now).then.append(lambda _: self._sid_closed(sid))
+        pongs.then(lambda _: self._sid_closed(sid), now)
         pongs.last = None
 
     def _sid_closed(self, sid: bytes) -> None:

@@ -32,7 +32,7 @@ class DirectionPipe:
     those behind it wait.  handled: the frames that the last call dealt with.  boundary_by: the time (ns) by
     which a frame that keeps injections back must have ended.  unsent: held frames of a connection that is
     gone, not yet recorded.  open: the frame whose payload is still coming.  later: frames of ours that wait
-    for its end.  owed: bytes of answers to the sender that wait for their fences.  unread: bytes of a
+    for its end.  owed: bytes that fences take, and the answers that wait for them.  unread: bytes of a
     connection that is gone that came, and that no call has come to.
     """
 

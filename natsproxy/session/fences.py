@@ -18,6 +18,7 @@ from typing import Final
 
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import ConnectionState
+from natsproxy.session.outbox import OVERHEAD
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C, Op
 
@@ -26,11 +27,12 @@ from natsproxy.wire.ops import C2S, S2C, Op
 class Fence:
     """A PING of ours, and the work to be done at its PONG.
 
-    answer: frames for the client.  then: functions of the time.  end: the cause and detail with which the
+    cost: the bytes that it is counted for until then.  answer: frames for the client.  then: functions of the time.  end: the cause and detail with which the
     connection ends there.  deadline: the time (ns) at which a fence with an `end` is over without a PONG.
     drains: where that end is a drain's, it waits for the answers that are due (`answers.py`).
     """
 
+    cost: int = 0
     answer: bytearray = field(default_factory=bytearray)
     then: list[Callable[[int], None]] = field(default_factory=list)
     end: tuple[str, str] | None = None
@@ -63,7 +65,26 @@ class PongQueue:
             self.last = Fence(deadline=now + self._state.settings.fence_timeout)
             self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")
             self._own(self.last)
+            self._charge(self.last, OVERHEAD)
         return self.last
+
+    def then(self, work: Callable[[int], None], now: int) -> None:
+        """Do some work at this place of the c2s stream."""
+        fence = self.fence(now)
+        fence.then.append(work)
+        self._charge(fence, OVERHEAD)
+
+    def answer(self, answer: bytes, now: int) -> Fence:
+        """Answer the client at this place of the c2s stream; return the fence."""
+        fence = self.fence(now)
+        fence.answer += answer
+        self._charge(fence, len(answer))
+        return fence
+
+    def _charge(self, fence: Fence, size: int) -> None:
+        # A client that does not read keeps the PONGs back, and could make fences without end.
+        fence.cost += size
+        self._state.pipes[C2S].owed += size
 
     def end_here(self, answer: bytes, cause: str, detail: str, now: int) -> None:
         """End the connection at this place of the c2s stream; answer: frames for the client, or none."""
@@ -73,9 +94,7 @@ class PongQueue:
                 state.pipes[S2C].inject(answer, Op.ERR.bit, now, "proxy")
             state.end(cause, detail)
             return
-        fence = self.fence(now)
-        fence.answer += answer
-        fence.end = (cause, detail)
+        self.answer(answer, now).end = (cause, detail)
 
     def _own(self, owner: Fence | None) -> None:
         if self._owners is _NOBODY:
@@ -94,12 +113,15 @@ class PongQueue:
     def pass_(self, fence: Fence, now: int) -> None:
         """Do the work that waits for a fence."""
         c2s, s2c = self._state.pipes
-        for then in fence.then:
-            then(now)
-        fence.then = []
-        if fence.answer:
-            s2c.inject(bytes(fence.answer), 0, now, "rule" if fence.end is None else "proxy")
-        c2s.owed = max(0, c2s.owed - len(fence.answer))
+        # Taken out: a fence whose deadline came first passes again with its PONG.
+        works, fence.then = fence.then, []
+        answer, fence.answer = bytes(fence.answer), bytearray()
+        for work in works:
+            work(now)
+        if answer:
+            s2c.inject(answer, 0, now, "rule" if fence.end is None else "proxy")
+        c2s.owed -= fence.cost
+        fence.cost = 0
         if fence.end is None:
             return
         if fence.drains and fence.end[0] == close_reasons.DRAINED:

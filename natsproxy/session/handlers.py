@@ -38,6 +38,7 @@ from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import head
 
+_MOST_INFOS = 16  # kept for a client that has had no PONG, the latest: each tells the whole state of the server
 _NO_LIMIT = 999_999_999  # the largest number that the server reads
 
 KeyOf = Callable[[str, int], str]
@@ -96,7 +97,8 @@ class Handlers:
         state.connect = connect
         if state.phase in AFTER_CONNECT:
             if clears_subscriptions(state.info.version):
-                state.subs.clear()
+                for sid in (*state.subs,):
+                    self._deliveries.forget(sid)
         else:
             state.key = self._key_of(state.connect.name, state.ordinal)
         state.step(PhaseEvent.CONNECT)
@@ -167,7 +169,7 @@ class Handlers:
             # from this place of the stream, and earlier messages have not arrived yet: hence the fence.
             sub.ours = True
             self._state.watch_sid(frame.sid, Need.LINE)
-            self._pongs.fence(now).then.append(lambda at: self._deliveries.limit(sub, maximum, counted, at))
+            self._pongs.then(lambda at: self._deliveries.limit(sub, maximum, counted, at), now)
             # Passed on with a limit out of reach: a verbose client is owed the +OK of the server.
             raw = encode.unsub(frame.sid, _NO_LIMIT)
             pipe.replace(frame, (raw,), ordinal, now, "proxy")
@@ -238,11 +240,19 @@ class Handlers:
                 self._runner.bind(now)
             if state.phase is Phase.CONNECTED:
                 # A fence of ours provoked it: clients expect PONG first.
-                self._held_infos.append((frame, ordinal))
-                pipe.sender.surplus[frame.op] -= 1
+                self._hold_info(pipe, frame, ordinal, now)
                 return False
         self._send_info(pipe, frame, ordinal, now)
         return False
+
+    def _hold_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        if len(self._held_infos) == _MOST_INFOS:
+            oldest, place = self._held_infos.pop(0)
+            pipe.sender.surplus[oldest.op] += 1
+            pipe.drop(oldest, place, now, "proxy")
+        # A frame of its own bytes: the other one keeps its whole read in memory.
+        self._held_infos.append((head(frame.raw, S2C) or frame, ordinal))
+        pipe.sender.surplus[frame.op] -= 1
 
     def _send_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
         args = rewritten(frame.args, self._state.settings)

@@ -46,10 +46,10 @@ class Resubscriber:
         # Each of the fences stands at a place of its own: none may be shared with its neighbour.
         pongs.last = None
         if state.verbose:
-            pongs.fence(now).then.append(lambda _: deliveries.expect_ok(len(moved)))
+            pongs.then(lambda _: deliveries.expect_ok(len(moved)), now)
         pipe.inject(b"".join(encode.unsub(sub.sid) for sub, _ in moved), Op.UNSUB.bit, now, "rewrite")
         pongs.last = None
-        pongs.fence(now).then.append(lambda _: self._done([sub for sub, _ in moved]))
+        pongs.then(lambda _: self._done([sub for sub, _ in moved]), now)
         pongs.last = None
         for sub, subject in moved:
             waiting = deliveries.resubscribing.setdefault(sub.sid, deque())
@@ -60,7 +60,7 @@ class Resubscriber:
         pipe.inject(raw, Op.SUB.bit, now, "rewrite")
         if state.verbose:
             pongs.last = None
-            pongs.fence(now).then.append(lambda _: deliveries.expect_ok(0))
+            pongs.then(lambda _: deliveries.expect_ok(0), now)
         pongs.last = None
         state.notice("info", f"rewrite rules have changed: {len(moved)} subscriptions are made anew", now)
 

@@ -216,8 +216,7 @@ class RuleRunner:
     def _answer(self, pipe: DirectionPipe, answer: bytes, now: int) -> None:
         """Answer the sender of a frame at that frame's place."""
         if pipe.direction == C2S:
-            self._pongs.fence(now).answer += answer
-            pipe.owed += len(answer)
+            self._pongs.answer(answer, now)
         else:
             self._state.pipes[C2S].inject(answer, 0, now, "rule")
 
@@ -227,9 +226,7 @@ class RuleRunner:
             self._state.end(close_reasons.RULE, cause, reset=True)
         elif pipe.direction == C2S and raw:
             # In the server's order: behind all that it has to say of earlier frames.
-            fence = self._pongs.fence(now)
-            fence.answer += raw
-            fence.end = (close_reasons.RULE, cause)
+            self._pongs.answer(raw, now).end = (close_reasons.RULE, cause)
             pipe.step(PipeEvent.END)
         else:
             if raw:

@@ -334,7 +334,7 @@ class Session:
         if self.over or self._state.shut or self.pipes[C2S].mid_frame:
             then(now)
         else:
-            self._pongs.fence(now).then.append(then)
+            self._pongs.then(then, now)
         return self.take_actions()
 
     def closed(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:

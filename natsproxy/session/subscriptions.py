@@ -95,8 +95,3 @@ class Subscriptions(dict[bytes, Subscription]):
                 self.remove(sid)
                 return sub
         return None
-
-    def clear(self) -> None:
-        """Forget all (a second CONNECT on newer servers)."""
-        self.version += 1
-        super().clear()
