@@ -38,10 +38,12 @@ class Subscription:
     subject: the subject in the client's SUB.  upstream: the subject in the SUB to the server (the same bytes
     unless rewritten).  max: the client's auto-unsubscribe count, 0 for none.  delivered: messages that went
     to the client since the SUB, kept only once `max` is set.  certain: the server has this SUB on that sid;
-    False where it was at a limit, and refused this one or another that named the sid as well.
+    False where it was at a limit, and refused this one or another that named the sid as well, or where it
+    may still have an earlier one of that sid.
     counted: `max` is set or about to be, and the session looks at each delivery.
     ours: the server does not know `max`, or has lost its own count: the session ends the subscription.
-    late: `delivered` is a lower bound.  named_again: another SUB has named the sid.
+    since: the messages that had come on the connection at its SUB.  unseen: the deliveries that the server
+    may have made beside `delivered`, at most.  named_again: another SUB has named the sid.
     """
 
     sid: bytes
@@ -53,7 +55,8 @@ class Subscription:
     certain: bool = True
     counted: bool = False
     ours: bool = False
-    late: bool = False
+    since: int = 0
+    unseen: int = 0
     named_again: bool = False
 
 

@@ -163,6 +163,12 @@ class ConnectionState:
         """Take back `watch_subject`."""
         self.pipes[direction].scanner.watch_subjects.pop(subject, None)
 
+    @property
+    def came(self) -> int:
+        """The number of messages that have come from the server."""
+        counts = self.pipes[S2C].scanner.counts
+        return counts[Op.MSG] + counts[Op.HMSG]
+
     # -- the view of the proxy
 
     def delivered(self, sub: Subscription) -> int:

@@ -27,8 +27,9 @@ from natsproxy.wire.ops import C2S, S2C, Op
 class Fence:
     """A PING of ours, and the work to be done at its PONG.
 
-    cost: the bytes that it is counted for until then.  answer: frames for the client.  then: functions of the time.  end: the cause and detail with which the
-    connection ends there.  deadline: the time (ns) at which a fence with an `end` is over without a PONG.
+    cost: the bytes that it is counted for until then.  answer: frames for the client.  then: functions of the
+    time.  end: the cause and detail with which the connection ends there.  deadline: the time (ns) at which a
+    fence with an `end` is over without a PONG.
     drains: where that end is a drain's, it waits for the answers that are due (`answers.py`).
     """
 
@@ -68,11 +69,11 @@ class PongQueue:
             self._charge(self.last, OVERHEAD)
         return self.last
 
-    def then(self, work: Callable[[int], None], now: int) -> None:
-        """Do some work at this place of the c2s stream."""
+    def then(self, work: Callable[[int], None], now: int, size: int = OVERHEAD) -> None:
+        """Do some work at this place of the c2s stream; size: the bytes that it keeps until then."""
         fence = self.fence(now)
         fence.then.append(work)
-        self._charge(fence, OVERHEAD)
+        self._charge(fence, size)
 
     def answer(self, answer: bytes, now: int) -> Fence:
         """Answer the client at this place of the c2s stream; return the fence."""

@@ -38,6 +38,7 @@ class FramePaths:
         if handler is not None and not handler(self._handlers, pipe, frame, ordinal, now):
             return
         if pipe.swallowing and frame.op in MESSAGE_OPS:
+            self._deliveries.lost(frame)
             pipe.drop(frame, ordinal, now, "swallow")
             return
         runner = self._runner

@@ -32,13 +32,13 @@ from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
 from natsproxy.session.login import Login
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
-from natsproxy.session.subscriptions import unsub_max
+from natsproxy.session.subscriptions import MOST_REFUSED, unsub_max
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import head
 
-_MOST_INFOS = 16  # kept for a client that has had no PONG, the latest: each tells the whole state of the server
+_MOST_INFOS = 16  # the latest are kept for a client that has had no PONG: each tells the whole state
 _NO_LIMIT = 999_999_999  # the largest number that the server reads
 
 KeyOf = Callable[[str, int], str]
@@ -146,7 +146,7 @@ class Handlers:
 
     def on_sub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Note a subscription; `RuleRunner.settle` confirms it or takes it back."""
-        if self._state.subs.add(frame.sid, frame.subject, frame.queue, frame.subject):
+        if self._state.subs.add(frame.sid, frame.subject, frame.queue, frame.subject, self._state.came):
             self._state.subs[frame.sid].delivered = -1  # being decided
             self._deliveries.closed_sids.pop(frame.sid, None)
             self._state.tallies.pop(frame.sid, None)
@@ -162,6 +162,7 @@ class Handlers:
             self._deliveries.forget(frame.sid)
             return True
         counted = frame.sid in self._state.tallies or frame.sid in self._state.pipes[S2C].scanner.watch_sids
+        unseen = 0 if counted else self._state.came - sub.since
         sub.delivered = self._state.tallies.pop(frame.sid, sub.delivered)
         self._state.subs.count(sub)
         if sub.ours or self._runner.rules.alters_delivery:
@@ -169,16 +170,17 @@ class Handlers:
             # from this place of the stream, and earlier messages have not arrived yet: hence the fence.
             sub.ours = True
             self._state.watch_sid(frame.sid, Need.LINE)
-            self._pongs.then(lambda at: self._deliveries.limit(sub, maximum, counted, at), now)
+            self._pongs.then(lambda at: self._deliveries.limit(sub, maximum, unseen, at), now)
             # Passed on with a limit out of reach: a verbose client is owed the +OK of the server.
             raw = encode.unsub(frame.sid, _NO_LIMIT)
             pipe.replace(frame, (raw,), ordinal, now, "proxy")
             self._pongs.last = None
             return False
-        if not self._state.subs.limit(frame.sid, maximum, counted=counted):
+        if not self._state.subs.limit(frame.sid, maximum, unseen=unseen):
             self._deliveries.unwatch(frame.sid)
             return True
         self._state.watch_sid(frame.sid, Need.LINE)
+        self._deliveries.end_uncertain(now)
         return True
 
     def on_message(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
@@ -301,8 +303,9 @@ class Handlers:
             sub = self._state.subs.refused(error.subject, error.queue)
             if sub is not None:
                 self._deliveries.unwatch(sub.sid)
-        elif error.kind is MAX_SUBSCRIPTIONS:
-            self._state.subs.doubt()
+        elif error.kind is MAX_SUBSCRIPTIONS and self._state.subs.doubt():
+            why = f"the server has refused more than {MOST_REFUSED} of its subscriptions"
+            self._state.end(close_reasons.CLIENT_PROTOCOL, why)
         return True
 
 

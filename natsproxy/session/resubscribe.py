@@ -56,6 +56,7 @@ class Resubscriber:
             waiting.append(Resubscription(before, sub.upstream))
             state.watch_sid(sub.sid, Need.PAYLOAD)
             sub.upstream, sub.ours = subject, True
+            state.subs.uncertain.pop(sub.sid, None)
         raw = b"".join(encode.sub(sub.upstream, sub.sid, sub.queue) for sub, _ in moved)
         pipe.inject(raw, Op.SUB.bit, now, "rewrite")
         if state.verbose:

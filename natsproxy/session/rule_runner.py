@@ -62,7 +62,7 @@ class RuleRunner:
         # Before subscriptions are made anew: one that is revoked must not be.
         for sid, text in self.rules.revoked:
             self._deliveries.forget(sid)
-            self._deliveries.close_sid(sid, now)
+            self._deliveries.close_sids([sid], now)
             self._answer(self._state.pipes[C2S], err_frame(text), now)
         self.update_conditions(now)
         if self.rules is not before and self.rules.resubscribed and not self._state.over:
@@ -196,14 +196,14 @@ class RuleRunner:
             elif frame.reply and not passes:  # no server will answer it
                 self._state.answers.table.pop(frame.reply, None)
             elif frame.op == Op.SUB:
-                self._subscribed(frame, passes, upstream)
+                self._subscribed(frame, passes, upstream, now)
         elif frame.op in (Op.MSG, Op.HMSG):
             if passes:
                 self._deliveries.passed(frame, altered=self.rules.alters_delivery, now=now)
             else:
                 self._deliveries.dropped(frame)
 
-    def _subscribed(self, frame: Frame, passes: bool, upstream: bytes | None) -> None:
+    def _subscribed(self, frame: Frame, passes: bool, upstream: bytes | None, now: int) -> None:
         sub = self._state.subs.get(frame.sid)
         if sub is None or sub.delivered != -1:  # the sid is live already: the server ignores this SUB
             return
@@ -212,6 +212,8 @@ class RuleRunner:
             sub.upstream = upstream or sub.upstream
         else:
             self._deliveries.forget(frame.sid)
+            if not sub.certain:  # the server may still have an earlier one of that sid
+                self._deliveries.close_sids([frame.sid], now)
 
     def _answer(self, pipe: DirectionPipe, answer: bytes, now: int) -> None:
         """Answer the sender of a frame at that frame's place."""
