@@ -90,8 +90,9 @@ class Frame(NamedTuple):
     @property
     def alone(self) -> Frame:
         """The frame with its own bytes: it does not keep the read or record around it alive."""
-        length = self.end - self.start
-        return Frame(self.raw, 0, length, self.line_end - self.start, *self[4:])
+        buffer, start, end, line_end = self[:4]
+        # The tuple is made at once: that takes half the time, and replays do it for each frame.
+        return tuple.__new__(Frame, (buffer[start:end], 0, end - start, line_end - start, *self[4:]))
 
     @property
     def no_responders(self) -> bool:

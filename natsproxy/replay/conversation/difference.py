@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _AROUND: Final = 20  # letters shown before the first that differs
 _SHOWN: Final = 60
@@ -19,6 +19,23 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
+
+
+class DifferenceText(NamedTuple):
+    """A difference as people see it.
+
+    recorded, live: the values, cut around the place where the two begin to differ.
+    """
+
+    field: str
+    place: str
+    recorded: str
+    live: str
+    note: str
+
+    def __str__(self) -> str:
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.place}: {self.recorded} recorded, {self.live} sent{note}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +54,11 @@ class Difference:
     note: str = ""
 
     @property
-    def recorded(self) -> str:
-        """The recorded value, cut around the place where the two begin to differ."""
-        return self._shown()[0]
-
-    @property
-    def live(self) -> str:
-        """The live value, cut likewise."""
-        return self._shown()[1]
-
-    def __str__(self) -> str:
-        ours, theirs = self._shown()
-        note = f" ({self.note})" if self.note else ""
-        return f"{self.place}: {ours} recorded, {theirs} sent{note}"
-
-    def _shown(self) -> tuple[str, str]:
+    def text(self) -> DifferenceText:
+        """The part for people, which does not keep the values alive."""
         ours, theirs = _text(self.ours), _text(self.theirs)
         at = _first_difference(ours, theirs)
-        return _cut(ours, at), _cut(theirs, at)
+        return DifferenceText(self.field, self.place, _cut(ours, at), _cut(theirs, at), self.note)
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,8 @@
 """The recorded conversation, read as it is played, in a bounded window.
 
 Exchanges and effects that are not played yet take at most `window` bytes of frames in memory, for a capture
-of any size.  Played exchanges leave; a ring of the last thousand stays, so that a report can tell *already
-used* from *never recorded*.
+of any size: one that waits long does not keep the record around it.  Played exchanges leave; a ring of the
+last thousand stays, so that a report can tell *already used* from *never recorded*.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RecordedConversation:
     def _exchange(self, recorded: RecordedConnection, step: Step) -> None:
         kind = self.kind_of(step.frame)
         self._causes.sent(step, kind)
-        exchange = Exchange(step.seq, step.conn, step.t, step.frame, kind)
+        exchange = Exchange(step.seq, step.conn, step.t, standalone(step.frame), kind)
         recorded.put(exchange)
         recorded.last_seq = step.seq
         if step.frame.op == Op.SUB and step.frame.sid.isdigit():
@@ -129,8 +129,9 @@ class RecordedConversation:
         cause = self._causes.of(step)
         if cause.timing is Timing.LIVE:
             return
+        frame = standalone(step.frame)
         effect = Effect(
-            step.seq, step.conn, step.t, step.frame, cause.timing, stream=cause.stream, pulled=cause.pulled
+            step.seq, step.conn, step.t, frame, cause.timing, stream=cause.stream, pulled=cause.pulled
         )
         self._size += effect.size
         self.frames += 1
@@ -183,11 +184,8 @@ class RecordedConversation:
         live_frame: the frame that matched it; copies of a publish carry its body.
         """
         exchange.matched = now
-        exchange.frame = standalone(exchange.frame)
         if exchange.kind is Kind.READ:
-            exchange.answers = [
-                standalone(e.frame) for e in exchange.effects if e.read and e.frame is not None
-            ]
+            exchange.answers = [e.frame for e in exchange.effects if e.read and e.frame is not None]
         self.reach(exchange.seq, now)
         self.connections[exchange.conn].take(exchange)
         self._waiting.pop(exchange.seq, None)

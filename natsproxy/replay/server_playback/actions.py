@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from natsproxy.printable import printable
-from natsproxy.replay.conversation.difference import Difference
+from natsproxy.replay.conversation.difference import DifferenceText
 from natsproxy.replay.server_playback.remedies import Remedy
 
 
@@ -66,7 +66,7 @@ class Candidate:
     """
 
     text: str
-    difference: Difference | None
+    difference: DifferenceText | None
     used: bool
     conn: int
     accepted: Remedy | None = None

@@ -123,7 +123,7 @@ class ServerPlayback:
                 except ValueError:  # nats-server closes without an -ERR too
                     self._actions.append(EndConnection(client_id))
                     return self._take()
-                client.connect_frame = frame
+                client.connect_frame = standalone(frame)
                 # The server's default is verbose, but before its CONNECT no client expects a +OK.
                 client.verbose = client.connect.verbose
                 if client.verbose:

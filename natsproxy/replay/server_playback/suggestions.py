@@ -103,7 +103,8 @@ def _difference(matcher: Matcher, exchange: Exchange, frame: Frame) -> Differenc
 def _shown(exchange: Exchange, frame: Frame, difference: Difference | None) -> Candidate:
     used = exchange.matched is not None
     accepted = remedy(exchange.frame, frame, difference, used=used)
-    return Candidate(preview(exchange.frame), difference, used, exchange.conn, accepted)
+    text = None if difference is None else difference.text
+    return Candidate(preview(exchange.frame), text, used, exchange.conn, accepted)
 
 
 def _candidates(frame: Frame, conversation: RecordedConversation) -> list[Exchange]:

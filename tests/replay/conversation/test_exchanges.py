@@ -69,15 +69,20 @@ def test_used_exchanges_leave_also_behind_one_that_never_comes() -> None:
     assert in_memory() - before <= 1 + len(conversation.used) < 1100
 
 
-def test_used_exchanges_keep_only_their_own_bytes_alive() -> None:
+def test_what_waits_or_was_used_keeps_only_its_own_bytes_alive() -> None:
     many = b"".join(b"PUB a%d 3\r\nxyz\r\n" % n for n in range(1000))
-    conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", many)]))
+    sent = b"".join(b"MSG a%d 1 3\r\nxyz\r\n" % n for n in range(1000))
+    conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", many), (1, "<", sent)]))
     conversation.fill()
-    exchanges = [queue[0] for queue in conversation.connections[1].exchanges.values()]
+    recorded = conversation.connections[1]
+    exchanges = [queue[0] for queue in recorded.exchanges.values()]
+    effects = [effect.frame for queue in recorded.queues.values() for effect in queue]
+    assert sum(len(exchange.frame.buffer) for exchange in exchanges) == len(many)
+    assert sum(len(frame.buffer) for frame in effects if frame is not None) == len(sent)
     for exchange in exchanges:
         raw = exchange.frame.raw
         conversation.use(exchange, exchange.frame, 1)
-        assert (exchange.frame.raw, exchange.frame.body, exchange.live_frame) == (raw, b"xyz", None)
+        assert (exchange.frame.raw, exchange.frame.body) == (raw, b"xyz")
     assert sum(len(exchange.frame.buffer) for exchange in conversation.used) == len(many)
 
 

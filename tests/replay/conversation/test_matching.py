@@ -197,7 +197,7 @@ def test_any_two_frames_can_be_compared(subject: bytes, ours: bytes, theirs: byt
         assert matcher.differs(one, one, Lesson()) is None
     found = matcher.differs(recorded, live, Lesson())
     if found is not None:
-        assert str(found).encode("utf-8", "backslashreplace")
+        assert str(found.text).encode("utf-8", "backslashreplace")
     elif not headers:
         assert matcher.differs(live, recorded, Lesson()) is None
 
@@ -213,7 +213,7 @@ def test_a_small_number_that_changed_is_named_by_its_pointer(
     )
     found = Matcher(IdentifierMap()).differs(ours, theirs, Lesson())
     assert found is not None
-    assert (found.place, found.recorded, found.live) == (
+    assert (found.place, found.text.recorded, found.text.live) == (
         pointer_text((name,)),
         str(members[name]),
         str(members[name] + 1),

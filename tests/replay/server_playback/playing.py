@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 from natsproxy.replay.server_playback.actions import Send
 from natsproxy.replay.server_playback.playback import ServerPlayback
+from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import Line, events
+
+LARGE = b"PING\r\n" * 2000
+"""Frames that make a read large: what was read with them must not keep it alive."""
+
+
+def kept(size: int) -> list[Frame]:
+    """Return the frames in memory whose bytes are a part of a read of a size."""
+    return [one for one in gc.get_objects() if isinstance(one, Frame) and len(one.buffer) == size]
 
 
 class Play:

@@ -9,7 +9,7 @@ from natsproxy.replay.server_playback.remedies import Remedy
 
 def test_a_frame_that_differs_shows_both_values_and_the_option_that_accepts_it() -> None:
     near = Candidate(
-        "PUB a '{\"qty\":3}'", Difference("body", "/qty", 3, 4), False, 1, Remedy("like_json", "a /qty")
+        "PUB a '{\"qty\":3}'", Difference("body", "/qty", 3, 4).text, False, 1, Remedy("like_json", "a /qty")
     )
     mismatch = Mismatch(2, "", "PUB a", "PUB a '{\"qty\":4}'", (near,), 5, 4)
     assert mismatch.summary == "/qty: 3 recorded, 4 sent: PUB a of connection 2"

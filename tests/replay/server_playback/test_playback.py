@@ -9,10 +9,10 @@ from natsproxy.replay.conversation.match_options import MatchOptions
 from natsproxy.replay.server_playback.actions import EndConnection, Forward, Send
 from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire import encode
-from natsproxy.wire.ops import S2C
+from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
-from tests.replay.scripted import MS, Line, events, hello
-from tests.replay.server_playback.playing import Play
+from tests.replay.scripted import MS, Line, connect, events, hello
+from tests.replay.server_playback.playing import LARGE, Play, kept
 
 A, B = "A" * 21 + "1", "B" * 21 + "2"  # nuids, recorded and live
 
@@ -313,3 +313,11 @@ def test_two_clients_whose_programs_interleave_differently_still_match(
         for frame in frames(play.got[who], S2C):
             got.setdefault((who, frame.subject), []).append(frame.body)
     assert got == wanted
+
+
+def test_a_client_does_not_keep_its_first_read_alive() -> None:
+    machine = ServerPlayback(events(hello(1, "a")))
+    machine.opened(1, ("127.0.0.1", 4222))
+    read = connect("a") + LARGE
+    machine.received(1, list(frames(read, C2S)), 0)
+    assert kept(len(read)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import uuid
 
 import pytest
@@ -171,3 +172,15 @@ def test_the_option_that_accepts_a_difference_does_so(
     assert mismatch.candidates[0].accepted == option
     if b"X-Other" not in live:  # that one needs two
         assert not play(**{option[0]: option[1]})
+
+
+@pytest.mark.parametrize("body", [b"%b", b'{"a":"%b"}'])
+def test_a_mismatch_keeps_what_it_shows_and_not_the_payloads(body: bytes) -> None:
+    """A client may retry a large message for hours."""
+    recorded, live = (encode.pub(b"a", body % (letter * 100_000)) for letter in (b"x", b"y"))
+    play = Play([*hello(1, "a"), (1, ">", recorded)])
+    play.open(1, "a")
+    play.send(1, live)
+    (mismatch,) = play.machine.mismatches
+    assert "yyyy... sent" in mismatch.summary
+    assert len(pickle.dumps(mismatch)) < 2000
