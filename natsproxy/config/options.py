@@ -178,7 +178,7 @@ OPTIONS: Final = (
         "record-rotate",
         values.size,
         "256MiB",
-        "The size at which a new segment starts; 0 for never.",
+        "The size at which a new segment starts, sooner where its blocks are very many; 0 for never.",
         metavar="SIZE",
     ),
     Option(

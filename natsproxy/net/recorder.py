@@ -311,7 +311,7 @@ class Recorder:
 
     def _due_to_rotate(self) -> bool:
         size, interval = self.settings.rotate_size, self.settings.rotate_interval
-        due = 0 < size <= self._writer.size or 0 < interval <= now_ns() - self._segment_began
+        due = self._writer.full(size) or 0 < interval <= now_ns() - self._segment_began
         return due and not self._thread.segments
 
     def _next_segment(self) -> None:

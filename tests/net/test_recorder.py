@@ -17,6 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Gap, Note, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.write import index
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
@@ -289,6 +290,23 @@ async def test_segments_do_not_pile_up_in_an_outage(tmp_path: Path, disk: Disk) 
             await wait_all_tasks_blocked()
         disk.moving.set()
     assert len(listed(tmp_path)) == 3
+
+
+async def test_a_segment_ends_before_its_index_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of quiet traffic are small, so a large index comes before a large file; 0 means one file."""
+    monkeypatch.setattr(index, "FULL", 500)
+    for folder, rotate_size in (("many", 1 << 20), ("one", 0)):
+        async with alone(tmp_path / folder, rotate_size=rotate_size) as recorder:
+            for _ in range(30):
+                recorder.put(Note(now_ns(), {"text": ""}))
+                recorder.seal()
+                with trio.fail_after(20):
+                    while recorder.waiting:  # noqa: ASYNC110 - states of the writer's thread
+                        await trio.sleep(0.001)
+    assert len(listed(tmp_path / "many")) > 2
+    assert len(listed(tmp_path / "one")) == 1
 
 
 @pytest.mark.server

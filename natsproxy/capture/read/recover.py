@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import msgpack
-
 from natsproxy.capture.format.blocks import (
     HEADER,
     MAGIC,
@@ -24,9 +22,7 @@ from natsproxy.capture.format.blocks import (
     ZSTD,
     Block,
     Kind,
-    Summary,
     check,
-    header,
     parse_header,
     parse_summary,
     unpack,
@@ -34,7 +30,7 @@ from natsproxy.capture.format.blocks import (
 from natsproxy.capture.read.segment import segment_of, unreadable
 from natsproxy.capture.text.compiled import compiled
 from natsproxy.capture.text.statements import MAGIC as TEXT
-from natsproxy.capture.write.writer import footer
+from natsproxy.capture.write.index import Index
 from natsproxy.errors import CaptureError
 
 _WINDOW = 16 << 20  # bytes of the file that stay in memory
@@ -137,8 +133,7 @@ def _walk(source: Path, out: BinaryIO | None) -> Recovery:
 
 def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
     result = Recovery()
-    index: list[list[object]] = []
-    walls: list[int] = []
+    index = Index(0)
     written = gone = 0
     for found in scan(data, source):
         if isinstance(found, int):
@@ -153,14 +148,14 @@ def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
             result.segment = True
         if found.kind == Kind.RECORDS and not found.flags & ~ZSTD:
             raw = data[found.offset + HEADER.size : middle]
-            _count(result, parse_summary(raw, source, found.offset), walls)
-            index.append([written, int(found.kind), msgpack.unpackb(raw)])
+            index.add(written, raw, parse_summary(raw, source, found.offset))
         if out is not None and result.segment and found.kind != Kind.INDEX:
             written += out.write(data[found.offset : found.end])
         if found.end - gone > _WINDOW:
             gone = _let_go(data, gone, found.end)
     if out is not None and result.segment:
-        _finish(out, index, result, walls, written)
+        out.writelines(index.ending(written))
+    result.blocks, result.items, result.frames = index.blocks, index.items, index.frames
     return result
 
 
@@ -170,20 +165,3 @@ def _let_go(data: mmap.mmap, start: int, end: int) -> int:
     if hasattr(mmap, "MADV_DONTNEED"):
         data.madvise(mmap.MADV_DONTNEED, start, end - start)
     return end
-
-
-def _count(result: Recovery, summary: Summary, walls: list[int]) -> None:
-    result.blocks += 1
-    result.items += summary.items
-    result.frames += summary.frames
-    first, last = summary.wall0 + summary.t_first, summary.wall0 + summary.t_last
-    walls[:] = [min([first, *walls[:1]]), max([last, *walls[1:]])]
-
-
-def _finish(
-    out: BinaryIO, index: list[list[object]], result: Recovery, walls: list[int], offset: int
-) -> None:
-    body = msgpack.packb(index)
-    summary = msgpack.packb([len(index), result.items, result.frames, *(walls or [0, 0])])
-    for part in (header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(offset)):
-        out.write(part)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, Final, cast
+from typing import IO, Final, cast
 
 import msgpack
 
@@ -21,7 +21,8 @@ from natsproxy.capture.format.blocks import BODY_MAX, Kind, header
 from natsproxy.capture.format.records import Flags, Frames, Item, Preamble
 from natsproxy.capture.text.parser import TextParser, Timed
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, SealedBlock
-from natsproxy.capture.write.writer import beginning, ending
+from natsproxy.capture.write.index import Index
+from natsproxy.capture.write.writer import beginning
 from natsproxy.errors import CaptureError
 from natsproxy.wire.ops import C2S, S2C
 
@@ -61,21 +62,20 @@ def _compiled(text: bytes, path: Path | str) -> bytes:
 def compile_text(file: IO[bytes], path: Path | str, out: IO[bytes]) -> int:
     """Write the binary form of a text; return the number of frames."""
     parser = TextParser(file, path)
-    index: list[list[Any]] = []
+    index = Index(parser.info.wall)
     offset = 0
     for part in beginning(parser.info, 0):
         offset += out.write(part)
     try:
         for block in _blocks(_records(_clean(parser.items())), path):
             summary, size = msgpack.packb(block.summary), sum(map(len, block.buffers))
-            index.append([offset, int(Kind.RECORDS), block.summary])
+            index.add(offset, summary, block.summary)
             for part in (header(Kind.RECORDS, 0, summary, block.buffers, size), summary, *block.buffers):
                 offset += out.write(part)
-        for part in ending(index, offset, parser.info.wall):
-            out.write(part)
+        out.writelines(index.ending(offset))
     except OverflowError:
         raise CaptureError("a number in it is beyond what a capture holds", path=path) from None
-    return sum(block[2][5] for block in index)
+    return index.frames
 
 
 def _blocks(items: Iterator[Timed], path: Path | str) -> Iterator[SealedBlock]:

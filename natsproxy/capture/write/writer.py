@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from errno import EDQUOT, ENOSPC
@@ -29,8 +28,9 @@ from typing import Any
 import msgpack
 
 from natsproxy import __version__
-from natsproxy.capture.format.blocks import END, FOOTER, MAGIC, VERSION, ZSTD, Kind, Parts, header
+from natsproxy.capture.format.blocks import MAGIC, VERSION, ZSTD, Kind, Parts, header
 from natsproxy.capture.write.builder import SealedBlock
+from natsproxy.capture.write.index import Index
 from natsproxy.errors import CaptureError
 
 _IOV_MAX = 1000  # below the kernel's 1,024
@@ -70,8 +70,12 @@ class CaptureWriter:
         self._fd = -1
         self._torn = False
         self._broken = False
-        self._index: list[list[Any]] = []
+        self._index = Index(info.wall)
         self._compress = _compressor(compression)
+
+    def full(self, size: int) -> bool:
+        """Tell whether a segment of at most this size is to end; 0: of any size."""
+        return size > 0 and (self.size >= size or self._index.full)
 
     def open_segment(self, info: SegmentInfo | None = None) -> Path:
         """Close the present segment, and begin the next one."""
@@ -91,7 +95,7 @@ class CaptureWriter:
             raise
         self.size = self._behind = 0
         self._torn = self._broken = False
-        self._index = []
+        self._index = Index(self.info.wall)
         try:
             self._write(beginning(self.info, self.segment))
         except CaptureError:
@@ -134,8 +138,9 @@ class CaptureWriter:
             body = self._compress(body)
             flags = ZSTD
         offset = self.size
-        self._block(Kind.RECORDS, flags, msgpack.packb(block.summary), [body])
-        self._index.append([offset, int(Kind.RECORDS), block.summary])
+        summary = msgpack.packb(block.summary)
+        self._block(Kind.RECORDS, flags, summary, [body])
+        self._index.add(offset, summary, block.summary)
         if self.size - self._behind >= _BEHIND:
             self._write_behind()
 
@@ -197,7 +202,7 @@ class CaptureWriter:
             self.abandon()
             return
         size = self.size
-        self._write(ending(self._index, size, self.info.wall))
+        self._write(self._index.ending(size))
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -210,7 +215,7 @@ class CaptureWriter:
         """Close the file without an index; a file without blocks is removed, and its number used again."""
         if self._fd < 0:
             return
-        if not self._index and self.file is not None:
+        if not self._index.blocks and self.file is not None:
             self.segment -= 1
             with suppress(OSError):  # it may be gone already, and another file may have its name
                 if os.path.samestat(self.file.stat(), os.fstat(self._fd)):
@@ -240,25 +245,6 @@ def beginning(info: SegmentInfo, number: int) -> list[bytes]:
         }
     )
     return [MAGIC, header(Kind.SEGMENT, 0, b"", [body], len(body)), body]
-
-
-def ending(index: list[list[Any]], offset: int, wall: int) -> list[bytes]:
-    """Return the last bytes of a segment: the index of its blocks, for this offset, and the footer.
-
-    wall: the wall clock of a segment without blocks.
-    """
-    summaries = [summary for _, _, summary in index]
-    first = summaries[0][1] + summaries[0][2] if index else wall
-    last = max((summary[1] + summary[3] for summary in summaries), default=wall)
-    counts = [len(index), sum(one[4] for one in summaries), sum(one[5] for one in summaries), first, last]
-    summary, body = msgpack.packb(counts), msgpack.packb(index)
-    return [header(Kind.INDEX, 0, summary, [body], len(body)), summary, body, footer(offset)]
-
-
-def footer(offset: int) -> bytes:
-    """Return the footer that points at the index block at `offset`."""
-    place = offset.to_bytes(8, "little")
-    return FOOTER.pack(END, zlib.crc32(place), offset)
 
 
 def _compressor(name: str) -> Any:
