@@ -1,0 +1,39 @@
+"""The publishes that are known for their copies: the latest ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproxy.capture.listing import copies
+from natsproxy.capture.listing.copies import Copies
+
+
+@pytest.fixture(autouse=True)
+def _limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "LIMIT", 100)
+
+
+def test_a_copy_is_that_of_its_publish_after_many_equal_ones() -> None:
+    found = Copies()
+    for number in range(1000):
+        found.add(1, number)
+        assert found.copy(1, "sub") == number
+    assert found.copy(1, "sub") is None
+
+
+def test_the_latest_publishes_of_all_keys_together_are_known() -> None:
+    found = Copies()
+    for key in (1, 2, 3):
+        for number in range(60):
+            found.add(key, 100 * key + number)
+    assert found.copy(1, "sub") is None
+    second = [found.copy(2, "sub") for _ in range(60)]
+    assert second == [None] * 20 + list(range(220, 260))
+    assert found.copy(3, "sub") == 300
+
+
+def test_a_copy_on_every_subscription() -> None:
+    found = Copies()
+    found.add(1, 7)
+    found.add(1, 8)
+    assert [found.copy(1, sub) for sub in "aabab"] == [7, 8, 7, None, 8]
