@@ -23,8 +23,6 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 OVERHEAD: Final = 512  # bytes counted for a frame's objects
-_POLLS_KEPT: Final = 1000
-_POLLS_OF_A_KEY: Final = 8
 _NEXT: Final = 16  # exchanges in whose order clients may be wrong without a cost
 _SHAPED: Final = 4096  # bytes of a payload
 _TRANSLATED: Final = 64 << 10  # bytes of a payload
@@ -46,10 +44,9 @@ def is_optional(frame: Frame) -> bool:
 class Exchange:
     """A recorded client frame with its effects.
 
-    kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  live_frame: the
-    frame that matched it, kept where copies of it were delivered.  answers: of a READ that has happened.
-    key, exact: see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.  size: bytes that it
-    takes in the window.
+    kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  answers: of a READ
+    that has happened.  key, exact: see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.
+    size: bytes that it takes in the window.
     """
 
     seq: int
@@ -59,7 +56,6 @@ class Exchange:
     kind: Kind = Kind.CHANGE
     effects: list[Effect] = field(default_factory=list)
     matched: int | None = None
-    live_frame: Frame | None = None
     answers: list[Frame] = field(default_factory=list)
     key: Key = field(init=False)
     exact: int = field(init=False)
@@ -86,9 +82,9 @@ class Effect:
 
     pending_causes: the number of causes that have not happened.  caused_at: the time of the last cause (ns).
     due: the time from which it may be sent (ns), None while it waits.  offset: ns after its last cause, for a
-    timed one.  stream, pulled: see `Cause`.  origin: the publish that it is a copy of, if it is one.  to: the
-    client that sent the request, where it plays another connection.  read: answers a READ, so that nobody
-    misses it.  queue: see `queue_key`.  size: bytes that it takes in the window.
+    timed one.  stream, pulled: see `Cause`.  origin: the publish of which it is a copy.  live: its live
+    frame.  to: the client that sent the request, where it plays another connection.  read: it
+    answers a READ, so nobody misses it.  queue: see `queue_key`.  size: bytes that it takes in the window.
     """
 
     seq: int
@@ -102,6 +98,7 @@ class Effect:
     offset: int = 0
     stream: bool = False
     origin: Exchange | None = None
+    live: Frame | None = None
     to: Answered | None = None
     pulled: Consumer | None = None
     read: bool = False
@@ -121,9 +118,8 @@ class RecordedConnection:
     queues: effects in the order in which they must be sent, by `queue_key`.  sids: recorded sid to live sid.
     parked: keys of queues that wait, by the place that they wait for.  client_id: the live client that plays
     it, None for nobody.  unused, unsent: the number of CHANGE exchanges, and of effects other than answers to
-    READs, that are left.  changes: the former, by seq, in order.  polls: the last READs and PULLs that have
-    happened, by `key_of`.  first_seq, last_seq: seq of its CONNECT and of its last client frame.
-    top_sid: the greatest sid.
+    READs, that are left.  changes: the former, by seq, in order.  first_seq, last_seq: seq of its CONNECT and
+    of its last client frame.  top_sid: the greatest sid.
     """
 
     conn: int
@@ -134,7 +130,6 @@ class RecordedConnection:
     sids: dict[bytes, bytes] = field(default_factory=dict)
     parked: dict[Place, dict[QueueKey, None]] = field(default_factory=dict)
     changes: OrderedDict[int, Exchange] = field(default_factory=OrderedDict)
-    polls: OrderedDict[Key, deque[Exchange]] = field(default_factory=OrderedDict)
     client_id: int | None = None
     unused: int = 0
     unsent: int = 0
@@ -215,11 +210,6 @@ class RecordedConnection:
         if exchange.kind is Kind.CHANGE:
             self.unused -= 1
             self.changes.pop(exchange.seq, None)
-        elif exchange.kind is not Kind.INBOX:
-            self.polls.setdefault(exchange.key, deque(maxlen=_POLLS_OF_A_KEY)).append(exchange)
-            self.polls.move_to_end(exchange.key)
-            if len(self.polls) > _POLLS_KEPT:
-                self.polls.popitem(last=False)
 
     def next_change(self) -> Exchange | None:
         """Return the first CHANGE that has not happened; None when all have."""

@@ -49,6 +49,9 @@ class Kind(Enum):
     INBOX = "inbox"
 
 
+POLLS: Final = (Kind.READ, Kind.PULL)
+
+
 def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> Kind:
     """Return the kind of a client frame; publishes on the subjects of `repeat` are taken for reads."""
     subject = frame.subject

@@ -2,7 +2,7 @@
 
 Exchanges and effects that are not played yet take at most `window` bytes of frames in memory, for a capture
 of any size: one that waits long does not keep the record around it.  Played exchanges leave; a ring of the
-last thousand stays, so that a report can tell *already used* from *never recorded*.
+last ones stays, so that a report can tell *already used* from *never recorded*.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from natsproxy.replay.conversation.exchanges import (
     is_optional,
     standalone,
 )
-from natsproxy.replay.conversation.polls import Kind, kind_of
+from natsproxy.replay.conversation.past import PastPolls, Used
+from natsproxy.replay.conversation.polls import POLLS, Kind, kind_of
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.session import close_reasons
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
 WINDOW: Final = 64 << 20
-_USED_KEPT: Final = 1000
 _BY_SERVER: Final = frozenset(
     {
         close_reasons.SERVER_CLOSED,
@@ -55,7 +55,8 @@ class RecordedConversation:
         self, source: Iterator[Event], *, window: int = WINDOW, repeat: Sequence[bytes] = ()
     ) -> None:
         self.connections: dict[int, RecordedConnection] = {}
-        self.used: deque[Exchange] = deque(maxlen=_USED_KEPT)
+        self.used = Used()
+        self.past_polls = PastPolls()
         self.info: bytes = b""
         self.frames = self.played = 0
         self._source = source
@@ -191,13 +192,16 @@ class RecordedConversation:
         self._waiting.pop(exchange.seq, None)
         if not self._ended:  # effects of it may come
             self._times[exchange.seq] = (exchange.t, now)
-        self.used.append(exchange)
+        self.used.add(exchange)
+        if exchange.kind in POLLS:
+            self.past_polls.add(exchange)
         self.played += 1
         self._size -= exchange.size
         ready = []
+        alone = None
         for effect in exchange.effects:
-            if effect.origin is exchange and exchange.live_frame is None:
-                exchange.live_frame = standalone(live_frame)
+            if effect.origin is exchange:
+                effect.live = alone = alone or standalone(live_frame)
             effect.pending_causes -= 1
             effect.caused_at = max(effect.caused_at, now)
             if not effect.pending_causes:
@@ -208,14 +212,13 @@ class RecordedConversation:
     def give_back(self, exchange: Exchange) -> None:
         """Undo `use` of an exchange without effects: the wrong client had matched it."""
         recorded = self.connections[exchange.conn]
-        if exchange.kind in (Kind.READ, Kind.PULL):
-            recorded.polls[exchange.key].remove(exchange)
         recorded.put(exchange)  # exchanges of one key are matched in recorded order
         recorded.sids.pop(exchange.frame.sid, None)
-        exchange.matched = exchange.live_frame = None
+        exchange.matched = None
         self._waiting[exchange.seq] = exchange
         self._times.pop(exchange.seq, None)
-        self.used.remove(exchange)
+        self.used.give_back(exchange)
+        self.past_polls.give_back(exchange)
         self.played -= 1
         self._size += exchange.size
 

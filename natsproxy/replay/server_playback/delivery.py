@@ -189,10 +189,8 @@ class Delivery:
         return sid
 
     def _message(self, effect: Effect, frame: Frame, sid: bytes, inbox: bytes = b"") -> bytes:
-        origin = effect.origin
-        known, live = frame, None
-        if origin is not None and origin.live_frame is not None:
-            known, live = origin.frame, origin.live_frame
+        live = effect.live
+        known = frame if effect.origin is None else effect.origin.frame
         subject = inbox or self._live(frame.subject)
         body = self._live(frame.body) if live is None else live.body
         reply, block = frame.reply, frame.headers if frame.header_size else b""

@@ -200,12 +200,13 @@ class ServerPlayback:
 
         Polls are not among them where the client has sent one of their kind.
         """
+        asked = self.conversation.past_polls.asked
         left = [
             x
             for r in self.conversation.connections.values()
             for key, queue in r.exchanges.items()
             for x in queue
-            if x.kind is not Kind.INBOX and not (self._repeats.may_repeat(x.kind) and key in r.polls)
+            if x.kind is not Kind.INBOX and not (self._repeats.may_repeat(x.kind) and asked(r.conn, key))
         ]
         return sorted(left, key=lambda x: x.seq)
 

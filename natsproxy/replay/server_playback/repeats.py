@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
 from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.conversation.polls import Kind
+from natsproxy.replay.conversation.polls import POLLS, Kind
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.binding import Binder, Client
 from natsproxy.replay.server_playback.delivery import Delivery
@@ -38,7 +38,7 @@ class Repeats:
 
     def may_repeat(self, kind: Kind) -> bool:
         """Tell whether frames of a kind may come more or less often than recorded."""
-        return kind in (Kind.READ, Kind.PULL) and self._matcher.options.allow_repeats
+        return kind in POLLS and self._matcher.options.allow_repeats
 
     def answers(
         self,
@@ -70,7 +70,7 @@ class Repeats:
     def _past(self, recorded: RecordedConnection, kind: Kind, frame: Frame) -> Exchange | None:
         """Return the last poll that asked the same; any pull request at its consumer does."""
         bare = self._matcher.seen(frame)._replace(reply=b"")
-        for exchange in reversed(recorded.polls.get(key_of(bare), ())):
+        for exchange in self._conversation.past_polls.of(recorded.conn, key_of(bare)):
             known = exchange.frame._replace(reply=b"")
             if kind is Kind.PULL or self._matcher.differs(known, bare, Lesson()) is None:
                 return exchange
