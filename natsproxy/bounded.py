@@ -1,4 +1,4 @@
-"""A dict of bounded size: tables of readers and replays must not grow with the capture."""
+"""A dict of bounded size: tables must not grow with the capture, or with the time that a proxy runs."""
 
 from __future__ import annotations
 

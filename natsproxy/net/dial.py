@@ -20,6 +20,7 @@ from typing import NamedTuple
 import trio
 
 from natsproxy.addresses import split_host_port
+from natsproxy.bounded import BoundedDict
 from natsproxy.config.settings import ProxySettings
 from natsproxy.net import proxy_protocol
 from natsproxy.net.endpoints import Endpoint
@@ -60,7 +61,8 @@ class Dialer:
     def __init__(self, settings: ProxySettings, contexts: TlsContexts) -> None:
         self._settings = settings
         self._contexts = contexts
-        self._speaks_tls: dict[Endpoint, bool] = {}  # of servers without a greeting, once it is known
+        # Of servers without a greeting, once it is known; the addresses behind a name may change for ever.
+        self._speaks_tls: BoundedDict[Endpoint, bool] = BoundedDict()
         self._probing = trio.Lock()
 
     async def dial(self, endpoint: Endpoint, client: ClientFacts) -> Dialled:

@@ -6,8 +6,9 @@ Theory
 2. An endpoint that takes no more clients, in lame duck mode or full, is behind all others for a fixed time.
    Its greeting would look well, so only time brings it back.
 3. The outage of one endpoint, while others serve, is one notice when it begins and one when it is over.
-4. The outage of all is a warning when it begins, one more for each further reason, and one when it is over,
-   with the number of connections that were turned away.  Each attempt of each client would only repeat them.
+4. The outage of all is a warning when it begins, one more for each further reason, up to a bound, and one
+   when it is over, with the number of connections that were turned away.  Each attempt of each client would
+   only repeat them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from natsproxy.units import SECOND
 FIRST_WAIT: Final = SECOND
 LONGEST_WAIT: Final = 30 * SECOND
 ASIDE: Final = 30 * SECOND
+MOST_REASONS: Final = 100
+"""The reasons of one outage that are reported."""
 
 
 @dataclass(slots=True)
@@ -120,7 +123,7 @@ class Health:
         if not self._reasons:
             self._since = self._clock()
         for reason in reasons:
-            if reason not in self._reasons:
+            if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
                 self._reasons.add(reason)
                 self._notice("warning", f"the upstream cannot be used: {reason}")
         self._turned_away += turned_away

@@ -9,7 +9,7 @@ from natsproxy.addresses import Address
 from natsproxy.config.settings import Server
 from natsproxy.events import Event, Notice
 from natsproxy.net.endpoints import Endpoint
-from natsproxy.net.health import ASIDE, FIRST_WAIT, LONGEST_WAIT, Health
+from natsproxy.net.health import ASIDE, FIRST_WAIT, LONGEST_WAIT, MOST_REASONS, Health
 
 
 def endpoint(number: int) -> Endpoint:
@@ -126,3 +126,14 @@ def test_endpoints_that_are_no_longer_named_are_forgotten() -> None:
     assert case.health.in_order([A, B]) == [A, B]
     case.health.answered(C)
     assert case.notices() == []
+
+
+def test_the_reasons_of_one_outage_are_bounded() -> None:
+    """Each new address behind a name makes a new one, as long as the outage lasts."""
+    case = Case()
+    for number in range(2 * MOST_REASONS):
+        case.health.down([f"cannot connect to {number}"], turned_away=True)
+    assert len(case.notices()) == MOST_REASONS
+    case.health.up()
+    case.health.down(["cannot connect to 1"], turned_away=True)
+    assert len(case.notices()) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -16,13 +17,18 @@ import trio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from natsproxy import bounded
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Frames, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.log import LogFile, log_event, logger
+from natsproxy.net.dial import Dialer, NoServer
+from natsproxy.net.endpoints import Endpoint
+from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
@@ -284,3 +290,30 @@ async def test_both_ends_of_the_server_leg_are_recorded_alike(
     before_it = [item.info["open"] for _, item in open_capture(near).items() if isinstance(item, Preamble)]
     assert [info["upstream_local"] for info in (*before_it, *opened)] == clients
     assert len(clients) == 2
+
+
+async def test_servers_without_a_greeting_are_remembered_within_bounds(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Addresses behind a name may change for ever.  Each gets one ClientHello while it is remembered."""
+    monkeypatch.setattr(bounded, "LIMIT", 2)
+    dialled = 0
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        nonlocal dialled
+        dialled += 1
+        await stream.aclose()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+    sockaddr = listener.socket.getsockname()
+    settings = ProxySettings()
+    dialer = Dialer(settings, TlsContexts(settings))
+    found = []
+    for name in "aabca":
+        endpoint = Endpoint(Server(Address(name, 1)), socket.AF_INET, sockaddr)
+        before = dialled
+        with pytest.raises(NoServer):
+            await dialer.dial(endpoint, ClientFacts("127.0.0.1:1", Address()))
+        found.append(dialled - before)
+    assert found == [2, 1, 2, 2, 2]
+    nursery.cancel_scope.cancel()

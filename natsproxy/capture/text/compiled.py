@@ -18,7 +18,7 @@ import msgpack
 
 from natsproxy.capture.filter.redact import Secrets, redact_frames
 from natsproxy.capture.format.blocks import BODY_MAX, Kind, header
-from natsproxy.capture.format.records import Flags, Frames, Item, Preamble
+from natsproxy.capture.format.records import Close, Flags, Frames, Item, Preamble
 from natsproxy.capture.text.parser import TextParser, Timed
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, SealedBlock
 from natsproxy.capture.write.index import Index
@@ -141,6 +141,8 @@ def _clean(items: Iterator[Timed]) -> Iterator[Timed]:
     for clocks, item in items:
         for clean in _without_secrets(item, secrets):
             yield Timed(clocks, clean)
+        if isinstance(item, Close) and item.conn in secrets and not secrets[item.conn].alert:
+            del secrets[item.conn]  # it has learned nothing
 
 
 def _without_secrets(item: Item, secrets: defaultdict[int, Secrets]) -> Iterator[Item]:

@@ -112,7 +112,7 @@ def scan(
     """
     first: int | None = None
     seq = 0
-    seen: set[int] = set()
+    seen: set[int] = set()  # the connections that are open
     for ref, item in open_capture(path).items():
         t = ref.wall(item.t)
         first = t if first is None else first
@@ -127,6 +127,7 @@ def scan(
             seen.add(item.conn)
             found.append(Began(item.conn, t))
         elif isinstance(item, records.Close):
+            seen.discard(item.conn)
             found.append(Ended(item.conn, t, item.cause))
         # Each segment of a capture repeats the preambles of open connections: only the first is news.
         elif isinstance(item, records.Preamble) and item.conn not in seen:

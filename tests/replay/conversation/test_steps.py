@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from natsproxy.capture.format.records import Flags, Frames, Item, Preamble
+from natsproxy.capture.format.records import Close, Flags, Frames, Item, Open, Preamble
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
 from natsproxy.replay.conversation.steps import Began, Ended, Step, events
 from natsproxy.wire.ops import C2S, S2C
+from tests.kit import captures
+from tests.kit.captures import MONO
 from tests.replay.scripted import MS, hello, write
 
 
@@ -88,3 +91,22 @@ def test_a_preamble_that_holds_nonsense_is_reported(tmp_path: Path) -> None:
     path = _write(tmp_path / "x.ncap", Preamble(4, 5, {"connect": b"NONSENSE\r\n"}))
     with pytest.raises(CaptureError, match="a preamble cannot be read"):
         list(events(path))
+
+
+def test_memory_does_not_grow_with_the_connections_of_a_capture(tmp_path: Path) -> None:
+    items: list[Item] = []
+    for conn in range(5_000):
+        items += [Open(1 << 40 | conn, MONO, {}), Close(1 << 40 | conn, MONO, "", {})]
+    path = captures.write(tmp_path / "x.ncap", items, per_block=100)
+    del items
+    found = events(path)
+    tracemalloc.start()
+    try:
+        for _ in range(1_000):
+            next(found)
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(8_900):  # in the last block still
+            next(found)
+        assert tracemalloc.get_traced_memory()[0] - before < 50_000
+    finally:
+        tracemalloc.stop()
