@@ -33,6 +33,7 @@ from natsproxy.replay.client_playback.state import (
     Head,
     LiveConnection,
     Missing,
+    MissingList,
     PlaybackState,
     QueuedBatch,
     Write,
@@ -68,7 +69,7 @@ class ClientPlayback:
     ) -> None:
         self.sent = self.received_frames = self.sent_bytes = 0
         self.lag = Lag()
-        self.missing: list[Missing] = []
+        self.missing = MissingList()
         self._state = PlaybackState()
         self._reader = ReadAhead(source, self._state, window=window, timed=speed is not None, keep=keep)
         self._readiness = Readiness(self._state, keep)
@@ -103,7 +104,7 @@ class ClientPlayback:
             return
         left = connection.frames_left
         if left:
-            self.missing.append(Missing(conn, f"{left} frames", f"its connection: {reason}"))
+            self.missing.add(Missing(conn, f"{left} frames", f"its connection: {reason}"))
         connection.lost = True
         # Its PONGs will never come: others must not wait for them.
         for fence in connection.unfenced:
@@ -219,10 +220,9 @@ class ClientPlayback:
                         break
                     self._send(connection, head, parts, subs)
                     self._count_lag(head, now)
-                self._reader.dequeued(head)
                 if connection.lost and isinstance(head, Planned):
                     self._state.interest.pop(head.step.seq, None)
-            connection.queue.popleft()
+            self._reader.dequeued(connection.queue.popleft())
             connection.waiting_since, connection.blocked = None, -1
             moved = True
         if connection.ready and not connection.lost and (subs or connection.fence_due):
@@ -281,6 +281,7 @@ class ClientPlayback:
             unmet = unmet or ("a PONG" if connection.unfenced else "")
             if unmet and not self._given_up(connection, head, unmet, now):
                 return False
+        self._reader.dequeued(head)
         if connection.dialled:
             actions.append(EndConnection(connection.conn))
         state = self._state
@@ -342,7 +343,7 @@ class ClientPlayback:
         if now < until:
             self._wake(connection.recheck_at or until)
             return False
-        self.missing.append(Missing(connection.conn, name_of(head), unmet))
+        self.missing.add(Missing(connection.conn, name_of(head), unmet))
         return True
 
     def _wake(self, at: int) -> None:

@@ -8,7 +8,14 @@ from typing import Final
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.client_playback.batches import Batch, PlainBatch, ReceivedBatch
 from natsproxy.replay.client_playback.dependencies import Dependencies, Planned, PlannedEnd
-from natsproxy.replay.client_playback.state import PART_OVERHEAD, PlaybackState, QueuedBatch, cost_of, seq_of
+from natsproxy.replay.client_playback.state import (
+    PART_OVERHEAD,
+    Head,
+    PlaybackState,
+    QueuedBatch,
+    cost_of,
+    seq_of,
+)
 from natsproxy.replay.conversation.steps import PUBLISHES, Began, Ended, Step
 from natsproxy.wire.ops import C2S, Op
 
@@ -63,17 +70,22 @@ class ReadAhead:
                 self._take(batch)
         return self.batches != before
 
-    def dequeued(self, head: Planned | QueuedBatch) -> None:
+    def dequeued(self, head: Head) -> None:
         """Note that an entry has left its queue."""
         self._size -= cost_of(head)
-        del self._state.unsent[seq_of(head)]
+        if isinstance(head, Planned | QueuedBatch):
+            del self._state.unsent[seq_of(head)]
+
+    def _queue(self, conn: int, head: Planned | Began | PlannedEnd) -> None:
+        self._state.connection(conn).queue.append(head)
+        self._size += cost_of(head)
 
     def _end(self) -> None:
         self.whole = True
         # A capture that stopped before its connections did: they end where it ends.
         for conn, live in self._state.connections.items():
             if not (live.queue and isinstance(live.queue[-1], PlannedEnd)):
-                live.queue.append(self._dependencies.ended(conn, self._seq + 1, self.t))
+                self._queue(conn, self._dependencies.ended(conn, self._seq + 1, self.t))
 
     def _take(self, batch: Batch) -> None:
         if isinstance(batch, PlainBatch):
@@ -93,14 +105,14 @@ class ReadAhead:
             end = self._dependencies.ended(batch.conn, self._seq + 1, batch.t)
             self._mark += 1
             self._state.leaving[batch.conn] = end.seq
-            self._state.connections[batch.conn].queue.append(end)
+            self._queue(batch.conn, end)
 
     def _sent(self, step: Step) -> None:
         frame, state = step.frame, self._state
         # The first CONNECT opens the live connection; a client may send more, which are not repeated.
         if frame.op == Op.CONNECT and step.conn not in state.connects:
             state.connects[step.conn] = frame.args
-            state.connection(step.conn).queue.append(Began(step.conn, step.t))
+            self._queue(step.conn, Began(step.conn, step.t))
         if frame.op in _SKIPPED or frame.subject.startswith(b"$JS.FC."):
             return
         if frame.op in PUBLISHES and not frame.reply and not frame.subject.startswith(b"$JS."):
@@ -118,10 +130,8 @@ class ReadAhead:
             self._mark += 1
         if frame.op == Op.SUB:
             state.interest[step.seq] = (step.conn, frame.subject)
-        planned = self._dependencies.sent(step)
-        state.connection(step.conn).queue.append(planned)
+        self._queue(step.conn, self._dependencies.sent(step))
         state.unsent[step.seq] = None
-        self._size += cost_of(planned)
 
     def _plain(self, plain: PlainBatch) -> None:
         """Queue publishes without requirements, joined to their neighbours where nothing came between."""

@@ -17,7 +17,7 @@ from natsproxy.replay.client_playback.credentials import ReplayCredentials
 from natsproxy.replay.client_playback.iterations import Iteration
 from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.player import ClientPlayer
-from natsproxy.replay.client_playback.state import Missing
+from natsproxy.replay.client_playback.state import MissingList
 from natsproxy.replay.observe import observe
 
 
@@ -37,10 +37,10 @@ class ReplayOptions:
 
 
 class ReplayJob:
-    """One replay of a capture against a server.  missing: the waits that were in vain."""
+    """One replay of a capture against a server.  missing: the waits in vain."""
 
     def __init__(self, capture: Path, options: ReplayOptions, observed: Path | None = None) -> None:
-        self.missing: list[Missing] = []
+        self.missing = MissingList()
         self.iteration = 0
         self.machine: ClientPlayback | None = None
         self._capture, self._options, self._observed = capture, options, observed
@@ -73,7 +73,7 @@ class ReplayJob:
                 self._count(machine, player)
 
     def _count(self, machine: ClientPlayback, player: ClientPlayer) -> None:
-        self.missing += machine.missing
+        self.missing.join(machine.missing)
         self._totals["frames"] += machine.sent
         self._totals["bytes"] += machine.sent_bytes
         self._totals["received"] += machine.received_frames
@@ -90,5 +90,5 @@ class ReplayJob:
             "frames_per_second": round(frames / seconds) if seconds else 0,
             "lag_p99_ms": round(self._lags[0] / 1e6, 3),
             "worst_lag_ms": round(self._lags[1] / 1e6, 3),
-            "missing": len(self.missing),
+            "missing": self.missing.total,
         }

@@ -17,7 +17,10 @@ PART_OVERHEAD: Final = 64
 """Bytes of memory of a small `bytes` object beside its content."""
 _FRAME_OVERHEAD: Final = 256
 """Bytes of memory of a parsed frame beside its content."""
+_CONNECTION_OVERHEAD: Final = 2048
+"""Bytes of memory that the beginning of a connection stands for, and its end too."""
 _BATCH_BYTES: Final = 64 << 10
+_MISSING_KEPT: Final = 1000
 
 
 class Dial(NamedTuple):
@@ -50,6 +53,23 @@ class Missing:
 
     def __str__(self) -> str:
         return f"connection {self.conn}: {self.frame} waited in vain for {self.requirement}"
+
+
+class MissingList(list[Missing]):
+    """The first thousand waits in vain.  total: the number of all."""
+
+    total = 0
+
+    def add(self, one: Missing) -> None:
+        """Count a wait, and keep it if it is one of the first."""
+        self.total += 1
+        if len(self) < _MISSING_KEPT:
+            self.append(one)
+
+    def join(self, later: MissingList) -> None:
+        """Take the waits of a later iteration in."""
+        self.total += later.total
+        self += later[: _MISSING_KEPT - len(self)]
 
 
 Action = Dial | Write | EndConnection
@@ -97,11 +117,6 @@ class QueuedBatch:
         return self.mark == mark and self.size < _BATCH_BYTES and (t is None or t == self.t)
 
 
-def cost_of(head: Planned | QueuedBatch) -> int:
-    """Return the bytes that the head of a queue takes of the window."""
-    return head.cost if isinstance(head, QueuedBatch) else head.step.frame.wire_size + _FRAME_OVERHEAD
-
-
 class Fence(NamedTuple):
     """A PING of ours.  first: the first frame that it fences, None for none; subs: the SUBs among them."""
 
@@ -110,6 +125,13 @@ class Fence(NamedTuple):
 
 
 Head = Planned | QueuedBatch | Began | PlannedEnd
+
+
+def cost_of(head: Head) -> int:
+    """Return the bytes that the head of a queue takes of the window."""
+    if isinstance(head, QueuedBatch):
+        return head.cost
+    return head.step.frame.wire_size + _FRAME_OVERHEAD if isinstance(head, Planned) else _CONNECTION_OVERHEAD
 
 
 def seq_of(head: Planned | QueuedBatch | PlannedEnd) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from natsproxy.replay.client_playback.playback import ClientPlayback
+from natsproxy.replay.client_playback.state import Dial, Write
+from natsproxy.replay.conversation.steps import Event
 from tests.replay.play import PATIENCE, Play
 from tests.replay.scripted import MS, events, hello
 
@@ -240,3 +244,31 @@ def test_reading_is_bounded_by_the_window() -> None:
     machine = ClientPlayback(source(), window=4096)  # type: ignore[arg-type]
     machine.advance(0)
     assert len(read) < 100
+
+
+def test_connections_without_frames_are_read_in_a_window() -> None:
+    """Else a capture of a million connections that did nothing would be read as a whole."""
+    count, window = 2000, 1 << 16
+    lines = [
+        line for conn in range(count) for line in (*hello(conn, "a"), (conn, "closed", b"client_closed"))
+    ]
+    read = 0
+
+    def counted() -> Iterator[Event]:
+        nonlocal read
+        for event in events(lines):
+            read += 1
+            yield event
+
+    machine = ClientPlayback(counted(), window=window)
+    machine.advance(0)
+    assert 0 < read < count
+    dialled = 0
+    while not machine.done:
+        for action in machine.advance(0):
+            if isinstance(action, Dial):
+                dialled += 1
+                machine.connected(action.conn)
+            elif isinstance(action, Write):
+                machine.received(action.conn, b"PONG\r\n" * action.data.count(b"PING\r\n"))
+    assert dialled == count

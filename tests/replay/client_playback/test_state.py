@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.replay.client_playback.batches import PlainBatch
-from natsproxy.replay.client_playback.state import Missing, QueuedBatch
+from natsproxy.replay.client_playback.state import Missing, MissingList, QueuedBatch
 
 
 def publish(subject: bytes) -> PlainBatch:
@@ -31,3 +31,16 @@ def test_a_bulk_knows_its_subjects_also_of_those_that_join_later() -> None:
 
 def test_a_missing_requirement_is_a_sentence() -> None:
     assert str(Missing(3, "PUB a", "a PONG")) == "connection 3: PUB a waited in vain for a PONG"
+
+
+def test_the_first_waits_in_vain_stay_and_all_are_counted() -> None:
+    """A capture of a million requests, played to a server where nobody answers."""
+    one, all_ = MissingList(), MissingList()
+    for n in range(1500):
+        one.add(Missing(n, "PUB a", "a PONG"))
+    all_.add(Missing(-1, "PUB a", "a PONG"))
+    all_.join(one)
+    all_.join(one)
+    assert [missing.conn for missing in one] == list(range(1000))
+    assert [missing.conn for missing in all_] == list(range(-1, 999))
+    assert (one.total, all_.total) == (1500, 3001)
