@@ -88,7 +88,7 @@ class Deliveries:
             for sid in oldest:
                 self.forget(sid)
             self.close_sids(oldest, now)
-            text = f"{len(oldest)} subscriptions near their limit are ended: the server may have none of them"
+            text = f"{len(oldest)} old subscriptions with a limit are ended, if the server has not done so"
             self._state.notice("info", text, now)
 
     def forget(self, sid: bytes) -> None:
