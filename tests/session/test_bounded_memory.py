@@ -158,3 +158,31 @@ def test_refused_subscriptions_that_the_client_takes_back_do_not_count() -> None
         play.client(b"SUB a x%d\r\n" % number).server(REFUSAL).client(b"UNSUB x%d\r\n" % number)
     assert play.end is None
     assert list(play.session.subs) == [b"1", b"2"]
+
+
+def test_messages_of_a_suspended_connection_count_where_the_server_has_a_limit() -> None:
+    """The server ends the subscription without a message that came; the next SUB of the sid is a new one."""
+    play = Playbook().greeted()
+    play.client(b"SUB a 1\r\nUNSUB 1 1\r\n")
+    play.session.control.suspend(0, on=True)
+    play.server(b"MSG a 1 0\r\n\r\n")
+    play.session.control.suspend(0, on=False)
+    play.client(b"SUB b 1\r\n").server(b"MSG b 1 0\r\n\r\n" * 2)
+    assert play.session.subs[b"1"].subject == b"b"
+    assert play.to_client == b"MSG b 1 0\r\n\r\n" * 2
+
+
+def test_a_verbose_client_gets_no_ok_for_subscriptions_that_are_ended_here() -> None:
+    play = Playbook().server(INFO).client(CONNECT.replace(b'"verbose":false', b'"verbose":true'))
+    play.client(encode.PING).server(b"+OK\r\n" + PONG)
+    for number in range(MOST + 1):
+        play.client(b"SUB a %d\r\n" % number).server(b"+OK\r\nMSG a %d 0\r\n\r\n" % number)
+        assert play.to_server
+        play.client(b"UNSUB %d 1\r\n" % number)
+        if number < MOST:
+            play.server(b"+OK\r\n")
+    assert play.to_client
+    ended = b"".join(b"UNSUB %d\r\n" % number for number in range(MOST // 4))
+    assert play.to_server == encode.PING + ended + encode.PING + b"UNSUB %d 1\r\n" % MOST
+    play.server(PONG + b"+OK\r\n" * (MOST // 4) + PONG + b"+OK\r\n")
+    assert play.to_client == b"+OK\r\n"
