@@ -48,7 +48,8 @@ class RecordedConversation:
 
     repeat: patterns of subjects whose messages are polls.  newly_ready: effects that were read after their
     causes had happened.  reached: the last recorded frame that happened live (seq), and its time (ns).
-    kind_of: returns the kind of a client frame, recorded or live.
+    kind_of: returns the kind of a client frame, recorded or live.  ended_sids: the live sids of the last
+    subscriptions that ended, by recorded connection and sid.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class RecordedConversation:
         self.connections: dict[int, RecordedConnection] = {}
         self.used = Used()
         self.past_polls = PastPolls()
+        self.ended_sids: BoundedDict[tuple[int, bytes], bytes] = BoundedDict()
         self.info: bytes = b""
         self.frames = self.played = 0
         self._source = source
@@ -214,6 +216,7 @@ class RecordedConversation:
         recorded = self.connections[exchange.conn]
         recorded.put(exchange)  # exchanges of one key are matched in recorded order
         recorded.sids.pop(exchange.frame.sid, None)
+        self.ended_sids.pop((exchange.conn, exchange.frame.sid), None)
         exchange.matched = None
         self._waiting[exchange.seq] = exchange
         self._times.pop(exchange.seq, None)

@@ -39,7 +39,8 @@ class Client:
     sids: live sid to recorded sid.  held: frames that wait for it to be bound.  history: its first frames.
     used, learned: the exchanges that they matched, the identifiers that they taught.  committed: a frame was
     sent because of it, so it cannot become another recorded connection.  passed: the real server has frames
-    of it.  unpassed: what the real server would need for each of its subscriptions, by sid.
+    of it.  unpassed: what the real server would need for each of its subscriptions, by sid.  limits: the
+    number of messages that a subscription still takes, by sid, where it has a limit.
     """
 
     id: int
@@ -57,6 +58,7 @@ class Client:
     committed: bool = False
     passed: bool = False
     unpassed: dict[bytes, bytes] = field(default_factory=dict)
+    limits: dict[bytes, int] = field(default_factory=dict)
 
     def remember(self, exchange: Exchange, new: Lesson) -> None:
         """Note the exchange that one of its frames matched, as long as that may have to be undone."""

@@ -87,6 +87,26 @@ class Delivery:
         for key in recorded.parked.pop(place, ()):
             self.release(recorded, key, now)
 
+    def unsubscribed(self, client: Client, sid: bytes) -> None:
+        """Forget a subscription; messages that are late still go there."""
+        for table in (client.subs, client.inboxes, client.unpassed, client.limits):
+            table.pop(sid, None)
+        recorded, known = client.recorded, client.sids.get(sid)
+        if recorded is None or known is None:
+            return
+        if recorded.sids.get(known) == sid:
+            self._conversation.ended_sids[recorded.conn, known] = recorded.sids.pop(known)
+        if not client.passed:  # else its messages may be on their way from the real server
+            del client.sids[sid]
+
+    def heard(self, client: Client, sid: bytes, frame: Frame) -> None:
+        """Count a message, recorded or of the real server, on a subscription that may have a limit."""
+        left = client.limits.get(sid)
+        if left is not None and not frame.no_responders:
+            client.limits[sid] = left - 1
+            if left <= 1:
+                self.unsubscribed(client, sid)
+
     def stands(
         self,
         client: Client,
@@ -110,6 +130,7 @@ class Delivery:
         for answer in exchange.answers:
             body, block = self._live(answer.body), self._live(answer.headers)
             self._actions.append(Send(client.id, encode.msg(frame.reply, sid, body, headers=block)))
+            self.heard(client, sid, answer)
 
     def _ready(self, effect: Effect) -> None:
         timed = effect.timing is Timing.TIMED or self._recorded_timing
@@ -149,7 +170,10 @@ class Delivery:
             return not recorded.unused and recorded.unsent == 1
         if effect.pulled is not None:
             return self.standing.taker(recorded, effect.pulled) is not None
-        return not frame.sid or frame.sid in recorded.sids
+        return not frame.sid or self._live_sid(recorded, frame.sid) is not None
+
+    def _live_sid(self, recorded: RecordedConnection, sid: bytes) -> bytes | None:
+        return recorded.sids.get(sid) or self._conversation.ended_sids.get((recorded.conn, sid))
 
     def _deliver(self, recorded: RecordedConnection, effect: Effect, now: int) -> None:
         self._conversation.sent(recorded, effect, now)
@@ -163,11 +187,14 @@ class Delivery:
             self._actions.append(
                 Send(client.id, self._message(effect, frame, effect.to.sid, effect.to.inbox))
             )
+            self.heard(client, effect.to.sid, frame)
         elif frame is None:
             self._actions.append(EndConnection(client.id))
         elif frame.op in (Op.MSG, Op.HMSG):
             sid = self._sid(client, recorded, effect, frame, now)
             self._actions.append(Send(client.id, self._message(effect, frame, sid)))
+            if client.limits:
+                self.heard(client, sid, frame)
         else:
             self._actions.append(Send(client.id, frame.raw))
 
@@ -180,7 +207,8 @@ class Delivery:
             assert taker is not None  # else it would not have been released
             self.standing.took(taker, frame.reply, now)
             return taker.sid or b""
-        sid = recorded.sids[frame.sid]
+        sid = self._live_sid(recorded, frame.sid)
+        assert sid is not None  # else it would not have been released
         if effect.stream:
             if frame.reply:
                 self.standing.pushed(client, sid, frame.reply, now)

@@ -161,6 +161,7 @@ class ServerPlayback:
             if self.new_episodes is not None and frame.op != Op.PONG:
                 self.new_episodes.answered(client, frame, now)
             self._actions.append(Send(client_id, frame.raw))
+            self._delivery.heard(client, frame.sid, frame)
         return self._take()
 
     def tick(self, now: int) -> list[Action]:
@@ -214,8 +215,7 @@ class ServerPlayback:
         self.conversation.fill()
         self._delivery.send_newly_ready(self._now)
         self._delivery.standing.settle()
-        actions = self._actions[:]
-        self._actions.clear()
+        actions, self._actions[:] = self._actions[:], ()
         return actions
 
     def _bind(self, client: Client, now: int) -> None:
@@ -233,6 +233,7 @@ class ServerPlayback:
         kind = self.conversation.kind_of(frame)
         if frame.op == Op.SUB:
             client.subs[frame.sid] = frame.subject
+            client.limits.pop(frame.sid, None)
             self._accompany(client, frame)
         recorded = client.recorded
         if kind is Kind.INBOX and recorded is not None:
@@ -267,11 +268,12 @@ class ServerPlayback:
     def _optional(self, client: Client, frame: Frame, now: int) -> None:
         self._accompany(client, frame)
         if frame.op == Op.UNSUB:
-            if not frame.args.strip():
-                client.subs.pop(frame.sid, None)
-                client.inboxes.pop(frame.sid, None)
             if self.new_episodes is not None:
                 self.new_episodes.unsubscribed(client, frame, now)
+            if not frame.args.strip():
+                self._delivery.unsubscribed(client, frame.sid)
+            elif frame.args.isdigit() and frame.sid in client.subs:
+                client.limits[frame.sid] = int(frame.args)
 
     def _remember(self, client: Client, frame: Frame) -> None:
         if len(client.history) < HISTORY:

@@ -19,7 +19,7 @@ from typing import Final
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection
+from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, standalone
 from natsproxy.replay.conversation.polls import Consumer, StandingRequest, standing_request, starts_again
 from natsproxy.replay.server_playback.actions import Action, Send
 from natsproxy.replay.server_playback.binding import Client
@@ -29,6 +29,7 @@ from natsproxy.wire.frames import Frame
 _HEARTBEAT: Final = (b"100", b"Idle Heartbeat")
 _NO_MESSAGES: Final = (b"404", b"No Messages")
 _TIMEOUT: Final = (b"408", b"Request Timeout")
+_CLOSED_KEPT: Final = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +85,7 @@ class StandingRequests:
         self._pushes: list[Standing] = []
         self._hasty: list[Standing] = []
         self._due: list[tuple[int, int, Standing]] = []
+        self._most_due = _CLOSED_KEPT
         self._ties = 0
 
     def add(
@@ -108,7 +110,7 @@ class StandingRequests:
             recorded,
             request,
             known.consumer,
-            frame,
+            standalone(frame),
             request.deliver or frame.reply,
             request.batch,
             now + request.expires if request.expires else None,
@@ -245,6 +247,10 @@ class StandingRequests:
         if one.next is not None:
             self._ties += 1
             heapq.heappush(self._due, (one.next, self._ties, one))
+        if len(self._due) > self._most_due:  # pulls that got their messages, long before their time is over
+            self._due = [entry for entry in self._due if entry[2].open]
+            heapq.heapify(self._due)
+            self._most_due = 2 * len(self._due) + _CLOSED_KEPT
 
 
 def _lost(one: Standing) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -321,3 +322,29 @@ def test_a_client_does_not_keep_its_first_read_alive() -> None:
     read = connect("a") + LARGE
     machine.received(1, list(frames(read, C2S)), 0)
     assert kept(len(read)) == []
+
+
+@pytest.mark.parametrize("unrecorded", ["error", "pass"])
+@pytest.mark.parametrize("limit", [b"", b" 2"])
+def test_a_subscription_that_ended_leaves_and_what_is_late_still_goes_there(
+    limit: bytes, unrecorded: str
+) -> None:
+    """Some clients have an inbox for each request."""
+    lines: list[Line] = [*hello(1, "a"), *hello(2, "b")]
+    for n in range(1, 51):
+        lines += [
+            (1, ">", b"SUB in.%d %d\r\n" % (n, n)),
+            (2, ">", b"PUB in.%d 1\r\nx\r\nPUB in.%d 1\r\ny\r\n" % (n, n)),
+            (1, "<", b"MSG in.%d %d 1\r\nx\r\nMSG in.%d %d 1\r\ny\r\n" % (n, n, n, n)),
+        ]
+    play = Play(lines, unrecorded=unrecorded)
+    play.open(1, "a")
+    play.open(2, "b")
+    for n in range(1, 51):
+        play.send(1, b"SUB in.%d %d\r\nUNSUB %d%b\r\n" % (n, n + 100, n + 100, limit))
+        for letter in (b"x", b"y"):
+            play.send(2, b"PUB in.%d 1\r\n%b\r\n" % (n, letter))
+            assert play.got[1].endswith(b"MSG in.%d %d 1\r\n%b\r\n" % (n, n + 100, letter))
+    client, recorded = play.machine._clients[1], play.machine.conversation.connections[1]
+    assert (client.subs, client.sids, client.limits, client.unpassed, recorded.sids) == ({},) * 5
+    assert play.machine.done

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
+from natsproxy.replay.server_playback.standing import Standing
 from tests.replay.scripted import MS, Line, hello
-from tests.replay.server_playback.playing import Play
+from tests.replay.server_playback.playing import LARGE, Play, kept
 
 NEXT = b"$JS.API.CONSUMER.MSG.NEXT.S.C"
 
@@ -145,3 +148,19 @@ def test_a_push_consumer_beats_until_its_client_has_to_start_again(starts_again:
     play.send(1, b"PUB next 0\r\n\r\n")
     play.wait(2 * MS)
     assert play.got[1].count(b"Heartbeat") == (1 if starts_again else 2)
+
+
+def test_pulls_that_got_their_messages_leave_before_their_time_is_over() -> None:
+    body = b'{"batch":1,"expires":30000000000}'
+    lines: list[Line] = [*hello(1, "a"), (1, ">", b"SUB _INBOX.a.* 1\r\n")]
+    for n in range(1, 501):
+        ack = b"$JS.ACK.S.C.1.%d.%d.0.0" % (n, n)
+        lines += [(1, ">", pull(b"_INBOX.a.%d" % n, body)), (1, "<", b"MSG s 1 %b 1\r\nx\r\n" % ack)]
+    play = Play(lines)
+    play.open(1, "a")
+    play.send(1, b"SUB _INBOX.a.* 1\r\n")
+    for n in range(1, 501):
+        read = pull(b"_INBOX.a.%d" % n, body) + (LARGE if n == 500 else b"")
+        assert b"MSG s" in play.send(1, read)
+    assert kept(len(read)) == []
+    assert sum(isinstance(one, Standing) for one in gc.get_objects()) < 250
