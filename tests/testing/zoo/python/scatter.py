@@ -17,7 +17,7 @@ async def main(url: str) -> None:
         offers: list[dict[str, str]] = []
         while True:
             try:
-                offer = json.loads((await sub.next_msg(timeout=0.3 if offers else 3)).data)
+                offer = json.loads((await sub.next_msg(timeout=1 if offers else 10)).data)
             except nats.errors.TimeoutError:
                 break
             assert offer["rfq"] == question["rfq"]
