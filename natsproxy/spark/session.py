@@ -43,6 +43,8 @@ ALWAYS = {
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Seconds.  What is broadcast is small, but a pass over all frames may come before it.
+    "spark.sql.broadcastTimeout": "86400",
 }
 """The settings that the tables depend on, wherever they are made."""
 LOCAL = {
