@@ -33,7 +33,11 @@ def connect(port: int, into: ExitStack, count: int) -> None:
 
 
 @pytest.mark.skipif(not COMPILED, reason="not compiled")
-async def test_an_idle_connection_takes_little_memory(nats_server: NatsServer) -> None:
+async def test_an_idle_connection_takes_little_memory(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the native plane."""
+    monkeypatch.delenv("NATSPROXY_PLANE", raising=False)
     settings = ProxySettings(
         listen=(Listener(Address("127.0.0.1", 0)),),
         upstream=(Server(Address("127.0.0.1", nats_server.port)),),
