@@ -241,7 +241,7 @@ class ServerPlayback:
             self._remember(client, frame)
             self._know_inboxes(now)
             return
-        found = self._binder.find(recorded, frame, self._clients)
+        found = self._repeats.find(recorded, frame, kind)
         poll = recorded if kind is not Kind.CHANGE else None
         if poll and self._repeats.answers(client, poll, found and found[0], frame, kind, now):
             return

@@ -1,8 +1,8 @@
 """Polls that come more often than recorded, or at other times.
 
 Such a request for information gets the last answer again, such a pull request stands until the live program
-has its answer or its time is over.  A recorded poll behind a change that the clients have not made yet does
-not count: its answer would come from the future.
+has its answer or its time is over.  A recorded poll is due when the clients have made all changes before it:
+else its answer would come from the future.
 """
 
 from __future__ import annotations
@@ -39,6 +39,25 @@ class Repeats:
     def may_repeat(self, kind: Kind) -> bool:
         """Tell whether frames of a kind may come more or less often than recorded."""
         return kind in POLLS and self._matcher.options.allow_repeats
+
+    def find(
+        self, recorded: RecordedConnection | None, frame: Frame, kind: Kind
+    ) -> tuple[Exchange, Lesson] | None:
+        """Return the recorded frame that agrees with a live one: of polls the first that is due.
+
+        One that asked for another number of messages may be due where the one that is equal is not.
+        """
+        found = self._binder.find(recorded, frame, self._clients)
+        if recorded is None or found is None or not self.may_repeat(kind) or self._is_due(found[0]):
+            return found
+        seen = self._matcher.seen(frame)
+        for exchange in recorded.exchanges.get(key_of(seen), ()):
+            if not self._is_due(exchange):
+                break
+            new = Lesson()
+            if self._matcher.differs(exchange.frame, seen, new) is None:
+                return exchange, new
+        return found
 
     def answers(
         self,
@@ -79,7 +98,7 @@ class Repeats:
     def fulfil(self, recorded: RecordedConnection, now: int) -> None:
         """Find recorded requests for the pull requests that stand, now that the clients made a change."""
         for standing in self._delivery.standing.unrecorded(recorded):
-            found = self._binder.find(recorded, standing.frame, self._clients)
+            found = self.find(recorded, standing.frame, Kind.PULL)
             if found is not None and self._is_due(found[0]):
                 exchange, new = found
                 self._matcher.identifiers.learn(new)

@@ -78,6 +78,28 @@ def test_more_pull_requests_than_recorded_are_as_empty() -> None:
     assert play.machine.mismatches == []
 
 
+@pytest.mark.parametrize("stands", [False, True])
+def test_the_request_that_is_due_goes_before_the_one_that_is_equal(stands: bool) -> None:
+    """The recorded program had asked for fewer messages at that place.
+
+    stands: the live program asks before it makes the change that has to come first.
+    """
+    ten, nine = (b'{"batch":%d,"expires":5000000}' % batch for batch in (10, 9))
+    play = playing(
+        (1, ">", b"SUB inb 1\r\n" + pull(b"inb", ten)),
+        (1, "<", message(1)),
+        (1, ">", b"PUB done 1\r\n1\r\n" + pull(b"inb", nine)),
+        (1, "<", message(2)),
+        (1, ">", b"PUB done 1\r\n2\r\n" + pull(b"inb", ten)),
+        (1, "<", message(3)),
+    )
+    assert play.send(1, b"SUB inb 1\r\n" + pull(b"inb", ten)) == message(1)
+    asked = (pull(b"inb", ten), b"PUB done 1\r\n1\r\n")
+    assert play.send(1, b"".join(asked if stands else reversed(asked))) == message(2)
+    assert play.send(1, b"PUB done 1\r\n2\r\n" + pull(b"inb", ten)) == message(3)
+    assert play.machine.done
+
+
 def test_a_message_goes_to_the_request_that_stands() -> None:
     """Its own recorded request had to end before the program published."""
     inboxes = [b"_INBOX.%b" % (letter * 21 + b"1") for letter in (b"A", b"B", b"C", b"D", b"E")]
