@@ -92,10 +92,10 @@ class Connections:
         # Made once, because each connection keeps them.
         self._hooks = Hooks(self._key_of, self._heard)
         self._most_frames, self._check = recording.most_frames, self._refusal_of
-        self._opening = Opening(settings, contexts)
+        self._limits = Limits(settings)
+        self._opening = Opening(settings, contexts, self._limits.opening_from)
         self.upstreams = Upstreams(settings, contexts, emit, now_ns, seed)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
-        self._limits = Limits(settings)
         self._greeting = b""  # the last INFO of a server
         self._warned_of_plain = False
         self._budget = Budget(settings.buffers)

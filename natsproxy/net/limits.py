@@ -4,6 +4,7 @@
 | --- | --- | --- | --- |
 | connections in all | `max_connections` | INFO, then the server's own -ERR | `limit` |
 | connections of one address | `max_connections_per_address` | the same | `limit` |
+| legs that are being opened (PROXY header, TLS, WebSocket) | both of these, apart | nothing | `limit` |
 | a client that sends nothing | `idle_timeout` | `-ERR 'Stale Connection'`, so that it reconnects | `idle` |
 | a client that takes nothing | `write_deadline` | nothing: it would not take that either | `slow` |
 
@@ -42,6 +43,7 @@ class Limits:
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
         self._opening = self._connections = 0
+        self._opening_by_address: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
         self._progress: dict[Relay, _Progress] = {}
 
@@ -58,6 +60,24 @@ class Limits:
             yield
         finally:
             self._opening -= 1
+
+    @contextmanager
+    def opening_from(self, peer: str) -> Iterator[None]:
+        """Count a leg that is being opened as one of its client's, too; raises OpeningFailed as `opening`.
+
+        peer: `host:port`.  Apart from the connections: a client that has as many as it may gets an -ERR, and
+        only a leg that is open can carry one.
+        """
+        host = split_host_port(peer)[0]
+        most = self._settings.max_connections_per_address
+        if most and self._opening_by_address[host] >= most:
+            reason = f"{host} is opening {most} connections, max-connections-per-address"
+            raise OpeningFailed(close_reasons.LIMIT, reason)
+        self._opening_by_address[host] += 1
+        try:
+            yield
+        finally:
+            _count_down(self._opening_by_address, host)
 
     def enter(self, peer: str) -> str | None:
         """Count a connection until `leave`; return the limit that it exceeds, as a clause, or None.
@@ -78,9 +98,7 @@ class Limits:
         """Count a connection no more."""
         host = split_host_port(peer)[0]
         self._connections -= 1
-        self._by_address[host] -= 1
-        if not self._by_address[host]:
-            del self._by_address[host]
+        _count_down(self._by_address, host)
 
     # -- time
 
@@ -113,6 +131,12 @@ class Limits:
                 relay.control(
                     partial(Control.expel, error=STALE.text, cause=close_reasons.IDLE, detail=detail)
                 )
+
+
+def _count_down(counter: Counter[str], host: str) -> None:
+    counter[host] -= 1
+    if not counter[host]:
+        del counter[host]
 
 
 class _Progress:

@@ -5,7 +5,8 @@ Each step is there for the listeners that ask for it.  A plain listener has none
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -64,11 +65,20 @@ class OpeningFailed(Exception):
 
 
 class Opening:
-    """Opens client legs."""
+    """Opens client legs.
 
-    def __init__(self, settings: ProxySettings, contexts: TlsContexts) -> None:
+    counted: from the address of a client (`host:port`) to what counts the leg until it is open.
+    """
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        contexts: TlsContexts,
+        counted: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
         self._settings = settings
         self._contexts = contexts
+        self._counted = counted
 
     async def open(self, leg: Leg, listener: Listener) -> tuple[AnyLeg, ClientFacts]:
         """Return the leg that carries NATS, and its facts.
@@ -79,6 +89,13 @@ class Opening:
         facts = ClientFacts(leg.peer, leg.local)
         if proxy_protocol.expected(listener, facts.peer):
             facts = await self._with_header(leg, facts)
+        with self._counted(facts.peer):  # not before: the load balancer's own address is not the client's
+            return await self._with_layers(leg, listener, facts)
+
+    async def _with_layers(
+        self, leg: Leg, listener: Listener, facts: ClientFacts
+    ) -> tuple[AnyLeg, ClientFacts]:
+        """Return the leg with the layers of its listener, and its facts."""
         opened: AnyLeg = leg
         if listener.tls:
             opened = secured = await self._with_tls(opened, first=listener.websocket)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings, Server, TlsSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.leg import Leg
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
+from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 
 MS = 1_000_000
@@ -129,6 +131,66 @@ async def test_legs_that_never_open_take_no_more_than_their_number(nats_server: 
         await silent.aclose()
         nursery.cancel_scope.cancel()
     assert close_reasons.LIMIT in [event.cause for event in events if isinstance(event, Closed)]
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("kind", ["ws", "tls", "behind a load balancer"])
+async def test_legs_of_one_address_that_never_open_leave_room_for_others(
+    nats_server: NatsServer, authority: Authority, kind: str
+) -> None:
+    balanced = kind == "behind a load balancer"
+
+    streams: list[trio.SocketStream] = []
+
+    async def connect(number: int) -> trio.SocketStream:
+        local = "127.0.0.1" if balanced else f"127.0.0.{number}"
+        stream = await trio.open_tcp_stream("127.0.0.1", address.port, local_address=local)
+        streams.append(stream)
+        if balanced:
+            await stream.send_all(f"PROXY TCP4 10.0.0.{number} 10.0.0.1 1 2\r\n".encode())
+        return stream
+
+    settings = ProxySettings(
+        listen=(
+            Listener(
+                scheme="tls" if kind == "tls" else "ws",
+                proxy_protocol=(ip_network("127.0.0.0/8"),) if balanced else (),
+            ),
+        ),
+        upstream=(Server(Address("127.0.0.1", nats_server.port)),),
+        max_connections=4,
+        max_connections_per_address=1,
+        tls=TlsSettings(cert=authority.server(), handshake_first=HandshakeFirst()),
+    )
+    proxy, events, done = Proxy(settings), list[Event](), False
+    proxy.subscribe(events.append)
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + 30
+        (address,) = await nursery.start(proxy.serve)
+        for stream in [await connect(7) for _ in range(4)][1:]:
+            assert await until(stream, b"") == b""
+        client = await connect(9)
+        if kind == "tls":
+            context = authority.client_context()
+            secured = trio.SSLStream(client, context, server_hostname="127.0.0.1")
+            assert (await secured.receive_some()).startswith(b"INFO ")
+        else:
+            await client.send_all(UPGRADE)
+            assert (await client.receive_some()).startswith(b"HTTP/1.1 101 ")
+        for stream in streams:
+            stream.socket.close()
+        done = True
+        nursery.cancel_scope.cancel()
+    assert done
+    host = "10.0.0.7" if balanced else "127.0.0.7"
+    reason = f"{host} is opening 1 connections, max-connections-per-address"
+    ends = [event for event in events if isinstance(event, Closed)]
+    assert [(end.cause, end.detail) for end in ends[:3]] == [(close_reasons.LIMIT, reason)] * 3
 
 
 @pytest.mark.parametrize("plane", ["native", "python"])
