@@ -112,7 +112,8 @@ async def accept_websocket(
     frame_max: bytes of one frame.  origins: of the pages that may connect; none: all.  Raises
     WebSocketRefused and LegLost.
     """
-    allowed = [Origin(origin) for origin in origins] or None
+    # A program is no page and names none; nats-server takes it too.
+    allowed = [None, *map(Origin, origins)] if origins else None
     protocol = ServerProtocol(origins=allowed, max_size=(None, frame_max), logger=_SILENT)
     request = await _first_event(leg, protocol)
     if not isinstance(request, Request):

@@ -149,6 +149,27 @@ async def test_a_cookie_passes_only_where_clients_log_in_themselves(identity: Id
     assert (b"hunter2" in asked[0]) == (identity is None)
 
 
+@pytest.mark.parametrize("origin", ["http://good.example", "http://evil.example", None])
+async def test_the_pages_that_may_connect(origin: str | None) -> None:
+    """As at the server: another page may not, and a program, which names none, may."""
+    allowed = "http://good.example"
+    config = f'websocket {{ listen: "127.0.0.1:-1", no_tls: true, allowed_origins: ["{allowed}"] }}\n'
+    said = []
+    with NatsServer(config) as server:
+        async with before(server, ("ws", "nats"), websocket_origin=(allowed,)) as url:
+            for port in (websocket_port(server), int(url.rpartition(":")[2])):
+                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                    named = "" if origin is None else f"Origin: {origin}\r\n"
+                    await stream.send_all(
+                        f"GET / HTTP/1.1\r\nHost: h\r\n{named}Upgrade: websocket\r\nConnection: Upgrade\r\n"
+                        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+                        "Sec-WebSocket-Version: 13\r\n\r\n".encode()
+                    )
+                    with trio.fail_after(20):
+                        said.append((await stream.receive_some())[:12])
+    assert said[0] == said[1] == (b"HTTP/1.1 403" if origin == "http://evil.example" else b"HTTP/1.1 101")
+
+
 async def test_a_client_of_the_wrong_kind_is_told_so(nats_server: NatsServer) -> None:
     events = list[Event]()
     async with before(nats_server, ("ws", "nats"), events) as url:
