@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("captures", nargs=-1, required=True)
-@click.option("--out", required=True, help="The folder for the tables, or a URL that Spark can write.")
+@click.option(
+    "--out", required=True, help="The folder for the tables; with Spark also a URL that it can write."
+)
 @click.option("--tables", default="", help="Only these tables, comma-separated (frames is always written).")
 @click.option("--report", help="Also write a report, one HTML page, to this file.")
 @click.option("--watch", is_flag=True, help="Continue while the captures grow, until stopped.")
@@ -82,26 +84,30 @@ def analyze(
     natsproxy analyze 's3://bucket/traffic/*.ncap' --out s3a://bucket/tables --master spark://host:7077
     """
     logging.basicConfig(handlers=[logging.NullHandler()])  # py4j would log the traceback of a Ctrl-C
-    from natsproxy.spark.session import need_pyspark, open_session
+    from natsproxy.spark.session import connect_server, need_pyspark, open_session
 
     need_pyspark()
     from natsproxy.spark.jobs import analyze
     from natsproxy.spark.source import copies, survey
+    from natsproxy.spark.storage.store import check_place
     from natsproxy.spark.tables import TABLES
 
-    wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
-    files: list[survey.SegmentFile] | None = None
-    if not remote and not watch:
-        files = survey.survey(captures)  # before the seconds that Spark takes to start
-        if (sentence := copies.told(files)) is not None:
-            click.echo(f"Note: {sentence}", err=True)
+    check_place(out, sail=engine == "sail")
     if watch and engine == "sail":
         raise ConfigError(
             "--watch needs --engine spark: Sail would delete the hours that a watch has written"
         )
-    size = None if files is None else sum(file.size for file in files)
     settings = dict(map(_setting, conf))
+    wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
     with _RunProgress(quiet) as progress:
+        files: list[survey.SegmentFile] | None = None
+        if not watch and connect_server(engine, remote, settings) is None:  # a server has its own files
+            progress.say("looking for captures")
+            files = survey.survey(captures, looked=progress.looking)  # before the seconds of Spark's start
+            if (sentence := copies.told(files)) is not None:
+                progress.end()
+                click.echo(f"Note: {sentence}", err=True)
+        size = None if files is None else sum(file.size for file in files)
         spark = open_session(
             cores,
             size=size,
@@ -154,8 +160,13 @@ class _RunProgress:
         elif not self._quiet and text:
             click.echo(text, err=True)
 
+    def looking(self, done: int, files: int) -> None:
+        """Say how many captures were looked at; only where that line can change."""
+        if self._status is not None:
+            self.say(f"looking for captures: {done:,} of {files:,}")
+
     def reading(self, done: int, tasks: int) -> None:
-        """Say how much is read; only where that line can change."""
+        """Say how much is read, likewise."""
         if self._status is not None:
             self.say(f"reading: {done} of {tasks} parts")
 

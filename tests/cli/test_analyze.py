@@ -82,7 +82,7 @@ def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytes
     named = make(tmp_path / "bad.ncap")
     good = write(tmp_path / "good.ncap", [])
     done = CliRunner().invoke(
-        main, ["analyze", str(good), str(tmp_path / "bad.ncap"), "--out", str(tmp_path / "out")]
+        main, ["analyze", str(good), str(tmp_path / "bad.ncap"), "--out", str(tmp_path / "out"), "--quiet"]
     )
     assert done.exit_code == 2
     assert str(named) in done.output
@@ -97,18 +97,44 @@ def test_bad_input_is_one_sentence(case: str, tmp_path: Path, monkeypatch: pytes
         (["--tables", "frames,nope"], "there is no table 'nope': there are frames, requests,"),
         (["--conf", "memory"], "--conf memory: must be NAME=VALUE"),
         (["--master", "local[1]", "--remote", "sc://there"], "either a master or a Connect server, not both"),
+        (
+            ["--conf", "spark.master=local[1]", "--conf", "spark.remote=sc://there"],
+            "either a master or a Connect server, not both",
+        ),
+        (
+            ["--engine", "sail", "--conf", "spark.master=local[1]"],
+            "the engine sail runs on this machine, without a master",
+        ),
+        (
+            ["--engine", "sail", "--out", "file:///tmp/out"],
+            "file:///tmp/out: the engine sail writes into a folder of this machine: give its path",
+        ),
+        (["--engine", "sail", "--out", "s3a://there/out"], "s3a://there/out: the engine sail writes into"),
     ],
 )
-def test_options_that_make_no_sense(options: list[str], expected: str, tmp_path: Path) -> None:
-    """One sentence."""
+def test_options_that_make_no_sense(
+    options: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence, before a session starts."""
+    started = lambda *_: pytest.fail("a session was started")  # noqa: E731
+    monkeypatch.setattr("natsproxy.spark.session.sail_session", started)
+    monkeypatch.setattr("natsproxy.spark.session.find_java", started)
     good = write(tmp_path / "good.ncap", [])
-    done = CliRunner().invoke(main, ["analyze", str(good), "--out", str(tmp_path / "out"), *options])
+    done = CliRunner().invoke(
+        main, ["analyze", str(good), "--out", str(tmp_path / "out"), "--quiet", *options]
+    )
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
     assert expected in done.output
 
 
 @pytest.mark.parametrize(
-    "option", ["--master=spark://127.0.0.1:{},127.0.0.1:{}", "--remote=sc://127.0.0.1:{}"]
+    "option",
+    [
+        "--master=spark://127.0.0.1:{},127.0.0.1:{}",
+        "--conf=spark.master=spark://127.0.0.1:{}",
+        "--remote=sc://127.0.0.1:{}",
+        "--conf=spark.remote=sc://127.0.0.1:{}",
+    ],
 )
 def test_a_master_that_cannot_be_reached_is_said_at_once(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,10 +147,35 @@ def test_a_master_that_cannot_be_reached_is_said_at_once(
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         place = option.replace("{}", str(port))
-        done = CliRunner().invoke(main, ["analyze", str(good), "--out", str(tmp_path / "out"), place])
+        command = ["analyze", str(good), "--out", str(tmp_path / "out"), "--quiet", place]
+        done = CliRunner().invoke(main, command)
     assert done.exit_code == 2
     assert f"://127.0.0.1:{port} cannot be reached: Connection refused" in done.output
     assert len(done.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("way", ["--remote", "--conf", "SPARK_REMOTE"])
+def test_captures_of_a_server_are_not_looked_for_here(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are others than ours, whatever names the server; Sail's are ours."""
+    monkeypatch.setattr("natsproxy.spark.session.find_spec", lambda name: object())
+    server = "sc://127.0.0.1"
+
+    def reached(url: str) -> None:
+        raise NatsproxyError(f"asked for {url}")
+
+    monkeypatch.setattr("natsproxy.spark.session.check_reachable", reached)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    given = {"--remote": ["--remote", server], "--conf": ["--conf", f"spark.remote={server}"]}.get(way, [])
+    if way == "SPARK_REMOTE":
+        monkeypatch.setenv(way, server)
+    command = ["analyze", "/only/there", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(main, [*command, *given])
+    assert done.output == f"Error: asked for {server}\n"
+    if way == "SPARK_REMOTE":
+        done = CliRunner().invoke(main, [*command, "--engine", "sail", "--quiet"])
+        assert done.output == "Error: /only/there: no such file or folder\n"
 
 
 def test_without_the_extra_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

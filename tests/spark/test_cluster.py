@@ -227,6 +227,7 @@ def test_a_connect_server_makes_the_same_tables(
         PYTHONPATH=path,
         PATH=str(tmp_path),
         JAVA_HOME="",
+        MASTER="local[1]",  # which is for a Spark of ours
         **variable,
     )
     assert_equal(spark, tmp_path / "out", local)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,11 +68,16 @@ def damaged(path: Path) -> Path:
     return path
 
 
-def analyze(captures: list[Path], out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def analyze(captures: list[Path], out: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command on Sail, in a process of its own: one that has a Spark cannot also have a client."""
     command = [sys.executable, "-m", "natsproxy", "analyze", *map(str, captures), "--out", str(out)]
     return subprocess.run(
-        [*command, "--engine", "sail", *options], capture_output=True, text=True, check=False, timeout=120
+        [*command, "--engine", "sail", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **env},
     )
 
 
@@ -113,8 +122,65 @@ def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
     """As it is on Spark."""
     other = tmp_path / "other.ncap"
     other.write_bytes(b"something else entirely")
-    done = analyze([other], tmp_path / "out")
+    done = analyze([other], tmp_path / "out", "--quiet")
     assert (done.returncode, done.stderr) == (2, f"Error: {other}: this is not a natsproxy capture\n")
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_an_environment_for_spark_is_not_sails(tmp_path: Path) -> None:
+    """A master, and a server that is not there: both are for the other engine."""
+    elsewhere = {"MASTER": "local[1]", "SPARK_REMOTE": "sc://127.0.0.1:9"}
+    done = analyze([damaged(tmp_path / "a.ncap")], tmp_path / "out", "--tables", "errors", **elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert "frames: 28 rows" in done.stderr
+
+
+HELD = """
+from natsproxy.__main__ import start
+from natsproxy.spark.source import survey
+from natsproxy.spark.storage import executor_writer
+
+look, read = survey._look, executor_writer.write_partition
+
+def held(work):
+    def after_a_line(*given, **named):
+        input()
+        return work(*given, **named)
+    return after_a_line
+
+survey._look = held(look)
+executor_writer.write_partition = held(read)
+start()
+"""
+"""The command, which looks at each capture, and reads each part, after a line from its terminal."""
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_a_terminal_is_told_how_far_it_is(tmp_path: Path) -> None:
+    """From the first second on: captures that were looked at, parts that were read."""
+    captures = [skewed(tmp_path / "a.ncap"), damaged(tmp_path / "b.ncap")]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", HELD, "analyze", *map(str, captures), "--out", str(tmp_path / "out")]
+    command += ["--engine", "sail", "--tables", "errors"]
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    process = subprocess.Popen(command, stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL, env=env)
+    os.close(theirs)
+    said = b""
+    try:
+        for text in (b"looking for captures", b"looking for captures: 1 of 2", b"reading: 0 of 1 parts"):
+            while text not in said:
+                assert select.select([ours], [], [], 120)[0], said.decode()
+                said += os.read(ours, 4096)
+            os.write(ours, b"\n")
+        with suppress(OSError):  # the terminal's other end was closed
+            while more := os.read(ours, 4096):
+                said += more
+        assert process.wait(120) == 0, said.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert b"frames: 4029 rows" in said
 
 
 MANY = """

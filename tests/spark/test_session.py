@@ -179,6 +179,7 @@ def test_analyze_works_where_no_java_is_installed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr + log.read_text()
     assert "quotes.acme" in done.stdout
     assert done.stderr.splitlines() == [
+        "looking for captures",
         "starting Spark",
         f"reading {capture}",
         "frames: 28 rows",

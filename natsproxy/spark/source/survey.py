@@ -7,7 +7,7 @@ a process of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -48,17 +48,23 @@ class SegmentFile(NamedTuple):
     damage: tuple[Damage, ...]
 
 
-def survey(places: Iterable[str], query: Query = _ALL) -> list[SegmentFile]:
+def survey(
+    places: Iterable[str], query: Query = _ALL, looked: Callable[[int, int], None] = lambda done, files: None
+) -> list[SegmentFile]:
     """Open every segment of all places once; return those that have begun, each file once.
 
-    query: blocks that it rules out are left out.  Raises CaptureError where there is no file, for a file that
+    query: blocks that it rules out are left out.  looked: called after each file, with the number of those
+    that were looked at and of all.  Raises CaptureError where there is no file, for a file that
     is no capture or of a newer version, and without permission.  A segment that has not
     begun, or was just deleted, is passed over, unless its place has no other.
     """
     named = {place: segments(place) for place in places}
     names = list(dict.fromkeys(name for found in named.values() for name in found))
     with ThreadPoolExecutor(AT_ONCE if any(map(is_url, names)) else 1) as pool:
-        seen = dict(zip(names, pool.map(partial(_look, query=query), names), strict=True))
+        seen = dict[str, SegmentFile | CaptureError]()
+        for name, file in zip(names, pool.map(partial(_look, query=query), names), strict=True):
+            seen[name] = file
+            looked(len(seen), len(names))
     for found in named.values():
         passed = [error for name in found if isinstance(error := seen[name], CaptureError)]
         if passed and len(passed) == len(found):

@@ -49,21 +49,32 @@ KEPT = ("_pairs", "_exchanges")
 FEW = 100_000
 """The number of frames below which the rows of a table come here, and are written here."""
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 Written = Literal["batch", "stream"]
+
+
+def check_place(out: str, *, sail: bool) -> None:
+    """Raise ConfigError for a folder whose name Spark takes for a pattern; with Sail, for a URL.
+
+    Sail's small tables are written here, as files.
+    """
+    if any(mark in out for mark in _WILDCARDS):
+        raise ConfigError(f"{out}: no folder for tables, Spark takes {_WILDCARDS} for wildcards")
+    if sail and _URL.match(out):
+        raise ConfigError(f"{out}: the engine sail writes into a folder of this machine: give its path")
 
 
 class Store:
     """The tables under `out`, a folder or a URL that Spark can write to.
 
-    Raises ConfigError for a folder whose name Spark takes for a pattern.
+    Raises ConfigError as `check_place` does.
     """
 
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
         self._spark = spark
         self.out = str(out).rstrip("/") or "/"
-        if any(mark in self.out for mark in _WILDCARDS):
-            raise ConfigError(f"{self.out}: no folder for tables, Spark takes {_WILDCARDS} for wildcards")
-        self._local_files = not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", self.out) and _reads_files(spark)
+        check_place(self.out, sail=is_sail(spark))
+        self._local_files = not _URL.match(self.out) and _reads_files(spark)
         self.local_tasks = self._local_files and _is_local(spark)
         self.few = False
         self._rows: dict[str, int | None] = {}
