@@ -1,12 +1,13 @@
-"""The first frames of a client that cannot be served, must say who it is, or says nothing."""
+"""The first frames of a client that cannot be served, must say who it is, or says nothing or no NATS."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from natsproxy.protocol.errors import AUTH_TIMEOUT
+from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP
 from natsproxy.session import close_reasons
 from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import Handlers
 from natsproxy.session.login import Login
 from natsproxy.session.parts import Parts
@@ -56,6 +57,21 @@ class FirstFrames:
             self._unframed.malformed(pipe, segment, now)
         elif not (isinstance(segment, Frame) and segment.op == Op.CONNECT):
             self._login.refuse_early(pipe, now)
+
+    def turn_away(self, head: bytes, now: int) -> bool:
+        """End the connection of a client whose first bytes are another protocol's; return whether they are.
+
+        It gets the server's own answer, with no fence: it has sent nothing else that the server answers.
+        """
+        other, state = other_protocol(head), self._state
+        if other is None:
+            return False
+        identity = state.settings.identity
+        logs_in = identity.asks if identity is not None and identity.logs_in else state.info.auth_required
+        answer = encode.err((AUTHORIZATION if logs_in else UNKNOWN_OP).text)
+        state.pipes[S2C].inject(answer, Op.ERR.bit, now, "proxy")
+        state.end(close_reasons.CLIENT_PROTOCOL, f"the client sent {other}")
+        return True
 
     def stalled(self, now: int) -> None:
         """End a connection whose client has had its INFO and says nothing, as the server does."""

@@ -30,7 +30,6 @@ from natsproxy.session.direction_records import UNSENT
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.first_frames import FirstFrames
 from natsproxy.session.frame_paths import FramePaths
-from natsproxy.session.greeting import other_protocol
 from natsproxy.session.handlers import Handlers, Hooks
 from natsproxy.session.identity import NO_CERTIFICATE, Certificate
 from natsproxy.session.login import Login
@@ -189,11 +188,8 @@ class Session:
         if self._state.phase is OVER or pipe.phase >= FIRST_STOPPED:
             return self.take_actions()
         # Only the first bytes of a client: behind them, the same bytes may be part of a payload.
-        if direction == C2S and pipe.in_bytes == len(data):
-            other = other_protocol(data)
-            if other is not None:
-                self._state.end(close_reasons.CLIENT_PROTOCOL, f"the client sent {other}")
-                return self.take_actions()
+        if direction == C2S and pipe.in_bytes == len(data) and self._first_frames.turn_away(data, now):
+            return self.take_actions()
         if pipe.phase is UNFRAMED:
             pipe.pass_unframed(data, now)
             return self.take_actions()

@@ -218,12 +218,13 @@ def test_a_fence_that_never_returns_ends_at_its_deadline() -> None:
 
 
 def test_tls_hello_is_refused_by_name() -> None:
-    """The end names the protocol of a client that does not speak NATS."""
+    """The end names the protocol of a client that does not speak NATS; the answer is the server's."""
     play = Playbook()
-    play.client(b"\x16\x03\x01\x02\x00")
+    play.server(INFO).client(b"\x16\x03\x01\x02\x00")
 
     assert play.end is not None
     assert "TLS ClientHello" in play.end.detail
+    assert play.to_client == INFO + b"-ERR 'Unknown Protocol Operation'\r\n"
     play.nothing()
 
 

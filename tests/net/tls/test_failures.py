@@ -181,12 +181,26 @@ async def test_plain_text_where_tls_should_begin(authority: Authority, leg: str)
     assert closed.cause == close_reasons.CLIENT_PROTOCOL
 
 
-async def test_tls_on_a_plain_listener(authority: Authority) -> None:
-    """The reason names the remedy."""
-    with NatsServer() as plain:
+@pytest.mark.parametrize("users", ["", 'authorization { user: "u", password: "hunter2hunter2" }'])
+async def test_tls_on_a_plain_listener(authority: Authority, users: str) -> None:
+    """The client sees what a real server shows it; the reason in the log names the remedy."""
+    context, hello = authority.client_context(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1").do_handshake()
+    sent, said = hello.read(), []
+    with NatsServer(users) as plain:
         async with between(authority, "plain", plain, "plain") as one:
-            assert isinstance(await converse(one.address.port, authority.client_context()), str)
+            expected = await converse(plain.port, context)
+            assert await converse(one.address.port, context) == expected == "WRONG_VERSION_NUMBER"
             closed = await one.closed()
+            for port in (plain.port, one.address.port):
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+                await first_line(stream)
+                await stream.send_all(sent)
+                said.append(await read_to_end(stream))
+    error = b"Authorization Violation" if users else b"Unknown Protocol Operation"
+    assert said[0] == said[1] == b"-ERR '%b'\r\n" % error
+    assert closed.cause == close_reasons.CLIENT_PROTOCOL
     assert "a TLS ClientHello: the listener is a plain one" in closed.detail
 
 
