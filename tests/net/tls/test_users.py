@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import nats
 import pytest
 import trio
 from cryptography import x509
@@ -20,11 +25,24 @@ from tests.kit.authority import Authority
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer
 from tests.net.test_websocket import PROGRAM
-from tests.net.tls.legs import running, settings
+from tests.net.tls.legs import (
+    LEGS,
+    Running,
+    in_asyncio,
+    options,
+    running,
+    server_config,
+    settings,
+)
 from tests.net.tls.test_failures import converse
 from tests.net.tls.test_optional import plain
+from tests.net.tls.test_wss import play
 
-pytestmark = pytest.mark.server
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float'"),  # nats-py's own call
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # it leaves a refused connection open
+]
 OWN = Identity(Credentials("proxy", "own-secret"), "certificate")
 BEHIND = 'authorization { user: "proxy", password: "own-secret" }\n'
 CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'  # a server prefers a password to a certificate
@@ -37,9 +55,14 @@ def subject_of(path: Path) -> str:
     return x509.load_pem_x509_certificate(raw[raw.index(b"-----BEGIN CERT") :]).subject.rfc4514_string()
 
 
-def with_users(authority: Authority, port: int, *users: str, listen: str = "after INFO") -> ProxySettings:
-    """Return the settings of a proxy that knows these users by their certificates."""
-    made = settings(authority, listen, "plain", port)
+def with_users(
+    authority: Authority, port: int, *users: str, listen: str = "after INFO", server: str = "plain"
+) -> ProxySettings:
+    """Return the settings of a proxy that knows these users by their certificates.
+
+    listen, server: the kinds of its legs.
+    """
+    made = settings(authority, listen, server, port)
     return replace(
         made,
         tls=replace(made.tls, ca=authority.file),
@@ -86,14 +109,82 @@ async def login(port: int, context: ssl.SSLContext, *, first: bool) -> bytes | s
         return bytes(await stream.receive_some())
 
 
-async def test_nats_js(authority: Authority) -> None:
+KINDS = list(itertools.product(LEGS[1:], LEGS))
+"""Of both legs; only a client with TLS has a certificate."""
+
+
+@asynccontextmanager
+async def ann_only(authority: Authority, client: str, server: str) -> AsyncIterator[Running]:
+    """Run a proxy before a real server: it logs in there itself, and ann's certificate is her login."""
+    with NatsServer(server_config(authority, server) + BEHIND) as behind:
+        made = with_users(authority, behind.port, "ann@example.com", listen=client, server=server)
+        async with running(made) as one:
+            yield one
+            closed = await one.closed()
+            (greeted,) = [event for event in one.events if isinstance(event, Greeted)]
+            assert greeted.user == closed.user == "ann@example.com"
+            assert closed.tls_subject.startswith("CN=ann,")
+
+
+@pytest.mark.parametrize(("client", "server"), KINDS)
+async def test_nats_py(authority: Authority, client: str, server: str) -> None:
+    """Its certificate stands for a user of the proxy, whatever the other leg has."""
+    certificate = authority.client("ann")
+
+    async def program() -> None:
+        more = options(authority, client, certificate)
+        connection = await nats.connect(f"nats://{one.address}", allow_reconnect=False, **more)
+        subscription = await connection.subscribe("a")
+        for size in (0, 100, 70_000):
+            await connection.publish("a", b"x" * size)
+            assert len((await subscription.next_msg(20)).data) == size
+        await connection.drain()
+
+    async with ann_only(authority, client, server) as one:
+        await in_asyncio(program)
+
+
+@pytest.mark.parametrize("client", ["after INFO", "before INFO"])
+async def test_nats_py_with_the_certificate_of_another(authority: Authority, client: str) -> None:
+    """It is told what the server tells it."""
+    certificate = authority.client("bob")
+
+    async def program() -> None:
+        for port in (real.port, one.address.port):
+            more = options(authority, client, certificate)
+            with pytest.raises(nats.errors.Error) as caught:
+                await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, **more)
+            said.append(str(caught.value))
+
+    said: list[str] = []
+    ann = 'authorization { users: [ { user: "ann@example.com" } ] }\n'
+    first = ", handshake_first: true" if client == "before INFO" else ""
+    with (
+        NatsServer(authority.server_config("verify_and_map: true" + first) + ann) as real,
+        NatsServer(authority.server_config() + BEHIND) as behind,
+    ):
+        made = with_users(authority, behind.port, "ann@example.com", listen=client, server="after INFO")
+        async with running(made) as one:
+            await play(program)
+    assert said[0] == said[1]
+    assert "Authorization Violation" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("client", "server"),
+    [
+        pytest.param(*kinds, marks=[] if kinds == ("after INFO", "plain") else pytest.mark.long)
+        for kinds in KINDS
+    ],
+)
+async def test_nats_js(authority: Authority, client: str, server: str) -> None:
     """Its certificate stands for a user of the proxy."""
     certificate = str(authority.client("ann"))
     tls = {"caFile": str(authority.file), "certFile": certificate, "keyFile": certificate}
-    with NatsServer(BEHIND) as behind:
-        async with running(with_users(authority, behind.port, "ann@example.com")) as one:
-            run = partial(run_node, PROGRAM, f"nats://{one.address}", f'{{"tls": {tls}}}'.replace("'", '"'))
-            assert await trio.to_thread.run_sync(run) == "hello: 11 headers: yes\n"
+    more = json.dumps({"tls": {**tls, "handshakeFirst": client == "before INFO"}})
+    async with ann_only(authority, client, server) as one:
+        run = partial(run_node, PROGRAM, f"nats://{one.address}", more)
+        assert await trio.to_thread.run_sync(run) == "hello: 11 headers: yes\n"
 
 
 async def test_a_client_without_tls_has_no_certificate(authority: Authority) -> None:
