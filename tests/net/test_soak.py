@@ -6,28 +6,33 @@ import itertools
 import os
 import random
 import signal
+import socket
 import ssl
+import urllib.request
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import trio
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
 SECONDS = float(os.environ.get("NATSPROXY_SOAK_SECONDS", "1200"))
 SETTLED = min(60.0, SECONDS / 3)  # seconds until memory has its lasting size
-RATE = 200  # connections a second
+RATE = 200  # connections a second, as long as the machine keeps up
+PATIENCE = 4  # times as long it may take for all of them: a machine with other work does fewer a second
 MOST = 300  # clients at once
 STORM = 100  # clients that come back at once
-CONNECT = b'CONNECT {"verbose":false,"name":"soak"}\r\nPING\r\n'
+CONNECT = b'CONNECT {"verbose":false,"name":"%s"}\r\nPING\r\n'
 ROOM = (
     24 << 20
 )  # bytes of growth that are no leak: pages that the allocator keeps, a Python heap in fragments
 TLS = Path(__file__).parent.parent / "kit" / "tls"
-EXPECTED = {"client-closed", "client-lost", "server-closed", "server-lost", "stalled"}
+EXPECTED = {"client-closed", "client-lost", "server-closed", "server-lost", "stalled", "slow"}
 RULES = (
     '[[rules]]\nname = "late"\nkind = "latency"\nsubject = "a.*"\ndelay = "2ms"\n',
     '[[rules]]\nname = "lost"\nkind = "drop"\nsubject = "b.*"\nprobability = 0.5\n',
@@ -35,7 +40,11 @@ RULES = (
 
 
 class Load:
-    """The clients; outcomes: how their conversations ended."""
+    """The clients.
+
+    outcomes: how their conversations ended.  wanted: the number of clients that there should have been, and
+    the seconds that they took.
+    """
 
     def __init__(self, port: int, tls_port: int) -> None:
         self._port = port
@@ -45,47 +54,56 @@ class Load:
         self._rng = random.Random(7)
         self._numbers = itertools.count()
         self.outcomes: Counter[str] = Counter()
+        self.wanted = 0
+        self.seconds = 0.0
 
     async def run(self, seconds: float) -> None:
-        """Open connections at the rate for a time; each ends soon."""
-        begun = trio.current_time()
-        started = 0
-        async with trio.open_nursery() as nursery:
-            while (age := trio.current_time() - begun) < seconds:
-                room = MOST - len(nursery.child_tasks)  # a busy machine has fewer a second, not more at once
-                for _ in range(min(room, int(age * RATE) - started)):
-                    nursery.start_soon(self._client, self._rng.choice(PROGRAMS))
-                started = int(age * RATE)
-                if room > STORM and self._rng.random() < 0.02:
-                    for _ in range(STORM):
-                        nursery.start_soon(self._client, "storm")
-                await trio.sleep(0.02)
-            nursery.cancel_scope.deadline = trio.current_time() + 30
+        """Open as many connections as the rate makes in a time, none before its time; each ends soon."""
+        begun, started, wanted = trio.current_time(), 0, int(seconds * RATE)
+        with trio.move_on_after(seconds * PATIENCE):
+            async with trio.open_nursery() as nursery:
+                while started < wanted:
+                    due = min(wanted, int((trio.current_time() - begun) * RATE)) - started
+                    room = MOST - len(nursery.child_tasks)  # those that are late come when there is room
+                    if due > 0 and room > STORM and self._rng.random() < 0.02:
+                        programs = ["storm"] * STORM
+                    else:
+                        programs = self._rng.choices(PROGRAMS, WEIGHTS, k=max(0, min(room, due)))
+                    for program in programs:
+                        nursery.start_soon(self._client, program)
+                    started += len(programs)
+                    await trio.sleep(0.02)
+        self.wanted += wanted
+        self.seconds += trio.current_time() - begun
 
     async def _client(self, program: str) -> None:
         try:
             with trio.fail_after(20):
                 port = self._tls_port if program == "tls" else self._port
-                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                async with await _connected(port, small=program == "slow") as stream:
                     await self._talk(stream, program)
             self.outcomes[program] += 1
         except (OSError, trio.BrokenResourceError, EOFError):
             self.outcomes["cut"] += 1  # its server was killed, or the proxy had none for it
         except trio.TooSlowError:
-            self.outcomes["slow"] += 1
+            self.outcomes["late"] += 1
 
     async def _talk(self, stream: trio.abc.Stream, program: str) -> None:
         if program == "probe":
             return
         await _until(stream, b"\r\n")
+        connect = CONNECT % program.encode()
         if program == "half":
-            await stream.send_all(CONNECT[: self._rng.randrange(len(CONNECT))])
+            await stream.send_all(connect[: self._rng.randrange(len(connect))])
             return
         if program == "tls":
             stream = trio.SSLStream(stream, self._tls, https_compatible=True)
         own = next(self._numbers)  # each hears itself: hundreds that hear all others are another test
-        await stream.send_all(CONNECT + b"SUB a.%d 1\r\nSUB b.%d 2\r\n" % (own, own))
+        await stream.send_all(connect + b"SUB a.%d 1\r\nSUB b.%d 2\r\n" % (own, own))
         await _until(stream, b"PONG\r\n")
+        if program == "slow":
+            await _ask_and_take_nothing(stream, b"a.%d" % own)
+            return
         if program == "reader":  # takes little of what it asked for, and leaves
             await stream.send_all(b"PUB a.%d 200000\r\n%b\r\n" % (own, bytes(200_000)))
             return
@@ -95,7 +113,30 @@ class Load:
             await _until(stream, b"PONG\r\n")
 
 
-PROGRAMS = ("probe", "half", "reader", "tls", "talk", "talk")
+PROGRAMS = ("probe", "half", "reader", "tls", "talk", "slow")
+WEIGHTS = (20, 20, 20, 20, 40, 1)  # of the programs: each that is slow holds megabytes for seconds
+
+
+async def _connected(port: int, *, small: bool) -> trio.SocketStream:
+    sock = trio.socket.socket()
+    if small:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    try:
+        await sock.connect(("127.0.0.1", port))
+    except BaseException:
+        sock.close()
+        raise
+    return trio.SocketStream(sock)
+
+
+async def _ask_and_take_nothing(stream: trio.abc.Stream, subject: bytes) -> None:
+    """Go on until the proxy ends the connection: only those who write learn of it, as nothing is read."""
+    try:
+        for size in itertools.chain(itertools.repeat(200_000, 20), itertools.repeat(0)):
+            await stream.send_all(b"PUB %b %d\r\n%b\r\n" % (subject, size, bytes(size)))
+            await trio.sleep(0.02)
+    except trio.BrokenResourceError:
+        return
 
 
 async def _until(stream: trio.abc.Stream, end: bytes) -> None:
@@ -107,20 +148,39 @@ async def _until(stream: trio.abc.Stream, end: bytes) -> None:
         data = data[-len(end) :] + more
 
 
-def _descriptors(process: ProxyProcess) -> int:
-    return len(list(Path(f"/proc/{process.process.pid}/fd").iterdir()))
+class Held(NamedTuple):
+    """The things that a proxy holds once all connections are gone."""
+
+    connections: int
+    tasks: int
+    descriptors: int
+    memory: int
 
 
-async def _settled(process: ProxyProcess) -> tuple[int, int]:
-    """Return the descriptors and the memory once all connections are gone."""
-    last, same = -1, 0
-    with trio.fail_after(60):
-        while same < 10:
-            now = _descriptors(process)
-            same = same + 1 if now == last else 0
-            last = now
+def _held(process: ProxyProcess, monitor: str) -> Held:
+    found = _metrics(monitor)
+    descriptors = len(list(Path(f"/proc/{process.process.pid}/fd").iterdir()))
+    connections, tasks = (found[f"natsproxy_{name}"] for name in ("connections_open", "tasks"))
+    return Held(int(connections), int(tasks), descriptors, process.memory())
+
+
+def _metrics(monitor: str) -> dict[str, float]:
+    """Return the values by their names; those with a label by name and the first label."""
+    with urllib.request.urlopen(monitor + "/metrics", timeout=20) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = [sample for family in families for sample in family.samples]
+    return {" ".join([one.name, *list(one.labels.values())[:1]]): one.value for one in samples}
+
+
+async def _settled(process: ProxyProcess, monitor: str) -> Held:
+    """Return the least of the things that are held, in a while without connections."""
+    seen: list[Held] = []
+    with trio.fail_after(120):
+        while len(seen) < 10:
+            held = await trio.to_thread.run_sync(_held, process, monitor)
+            seen = [] if held.connections else [*seen, held]
             await trio.sleep(0.3)
-    return last, process.memory()
+    return Held(*map(min, zip(*seen, strict=True)))
 
 
 async def _change_rules(process: ProxyProcess, file: Path) -> None:
@@ -157,26 +217,41 @@ async def test_nothing_grows(tmp_path: Path) -> None:
         options += ["--listen", "tls://127.0.0.1:0", "--tls-cert", str(TLS / "cert.pem")]
         options += ["--tls-key", str(TLS / "key.pem"), "--tls-timeout", "15s"]
         options += ["--auth-timeout", "15s"]  # the load, on a busy machine, is late itself
+        options += ["--write-deadline", "3s", "--monitor", "127.0.0.1:0"]
         process = stack.enter_context(ProxyProcess(upstream, *options))
-        ports = [int(address.rpartition(":")[2]) for address in process.lines()[0]["listen"]]
+        listening = process.wait_for(lambda line: line["event"] == "listening")["listen"]
+        ports = [int(address.rpartition(":")[2]) for address in listening]
+        monitor = process.wait_for(lambda line: line["event"] == "monitor listens")["url"]
         load = Load(*ports)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_change_rules, process, rules)
             nursery.start_soon(_kill_servers, servers)
             await load.run(SETTLED)
-            descriptors, memory = await _settled(process)
+            before = await _settled(process, monitor)
             await load.run(SECONDS - SETTLED)
             nursery.cancel_scope.cancel()
-        later = await _settled(process)
-        report = f"{load.outcomes}, descriptors {descriptors} -> {later[0]}, memory {memory} -> {later[1]}"
+        after = await _settled(process, monitor)
+        metrics = await trio.to_thread.run_sync(_metrics, monitor)
+        accepted = int(metrics["natsproxy_connections_accepted_total"])
+        slow = int(metrics["natsproxy_connections_ended_total slow"])
+        rate = f"{accepted} connections, {accepted / load.seconds:.0f} a second, {slow} of them slow"
+        report = f"{rate}\n{load.outcomes}\n{before}\n{after}"
         print(report)
-        assert all(load.outcomes[program] for program in PROGRAMS), report
-        assert later[0] <= descriptors + 2, report  # a capture file is being opened or closed, at most
-        assert later[1] <= memory + ROOM, report
+        assert all(load.outcomes[program] for program in (*PROGRAMS, "storm")), report
+        assert accepted >= load.wanted, report
+        assert load.outcomes["late"] + load.outcomes["cut"] < accepted / 10, report
+        assert after.connections == before.connections == 0, report
+        assert after.tasks <= before.tasks, report
+        assert after.descriptors <= before.descriptors + 2, report  # a capture file is opened or closed
+        assert after.memory <= before.memory + ROOM, report
+        assert slow > 0, report
         assert len(list(captures.glob("*.ncap"))) <= 6
         events = Counter(line["event"] for line in process.lines())
         assert events["opened"] > 0
         assert "Traceback" not in process.log.read_text()
-        causes = {line["cause"] for line in process.lines() if line["event"] == "closed"}
-        assert causes <= EXPECTED, report
+        ends = {
+            (line["cause"], line.get("name", "")) for line in process.lines() if line["event"] == "closed"
+        }
+        assert {cause for cause, _ in ends} <= EXPECTED, report
+        assert {name for cause, name in ends if cause == "slow"} == {"slow"}, report
         assert process.drain() == 0

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
+import trio
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -184,5 +185,7 @@ def _others(server: MonitoredServer) -> Iterator[Metric]:
 def _process(server: MonitoredServer) -> Iterator[Metric]:
     yield _counter("process_cpu_seconds", "Processor time of the process.", time.process_time())
     yield _gauge("process_resident_memory_bytes", "Memory of the process.", resident_bytes())
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    yield _gauge("natsproxy_tasks", "Tasks of the event loop; one at least for each open connection.", tasks)
     started = server.statistics.started / SECOND
     yield _gauge("process_start_time_seconds", "The start, in seconds since 1970.", started)

@@ -36,12 +36,10 @@ from tests.net.tls.legs import (
 )
 from tests.net.tls.test_failures import converse
 from tests.net.tls.test_optional import plain
-from tests.net.tls.test_wss import play
 
 pytestmark = [
     pytest.mark.server,
     pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float'"),  # nats-py's own call
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # it leaves a refused connection open
 ]
 OWN = Identity(Credentials("proxy", "own-secret"), "certificate")
 BEHIND = 'authorization { user: "proxy", password: "own-secret" }\n'
@@ -142,32 +140,6 @@ async def test_nats_py(authority: Authority, client: str, server: str) -> None:
 
     async with ann_only(authority, client, server) as one:
         await in_asyncio(program)
-
-
-@pytest.mark.parametrize("client", ["after INFO", "before INFO"])
-async def test_nats_py_with_the_certificate_of_another(authority: Authority, client: str) -> None:
-    """It is told what the server tells it."""
-    certificate = authority.client("bob")
-
-    async def program() -> None:
-        for port in (real.port, one.address.port):
-            more = options(authority, client, certificate)
-            with pytest.raises(nats.errors.Error) as caught:
-                await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, **more)
-            said.append(str(caught.value))
-
-    said: list[str] = []
-    ann = 'authorization { users: [ { user: "ann@example.com" } ] }\n'
-    first = ", handshake_first: true" if client == "before INFO" else ""
-    with (
-        NatsServer(authority.server_config("verify_and_map: true" + first) + ann) as real,
-        NatsServer(authority.server_config() + BEHIND) as behind,
-    ):
-        made = with_users(authority, behind.port, "ann@example.com", listen=client, server="after INFO")
-        async with running(made) as one:
-            await play(program)
-    assert said[0] == said[1]
-    assert "Authorization Violation" in said[0]
 
 
 @pytest.mark.parametrize(
