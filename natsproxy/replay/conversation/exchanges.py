@@ -45,8 +45,9 @@ class Exchange:
     """A recorded client frame with its effects.
 
     kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  answers: of a READ
-    that has happened.  key, exact: see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.
-    size: bytes that it takes in the window.
+    that has happened.  reads, shows: the subject whose last message a READ is for, and the seq of the publish
+    of the message that it got (`stored_messages.py`).  key, exact: see `key_of` and `exact_key`.  shape: see
+    `shape_of`, once it was needed.  size: bytes that it takes in the window.
     """
 
     seq: int
@@ -57,6 +58,8 @@ class Exchange:
     effects: list[Effect] = field(default_factory=list)
     matched: int | None = None
     answers: list[Frame] = field(default_factory=list)
+    reads: bytes = b""
+    shows: int | None = None
     key: Key = field(init=False)
     exact: int = field(init=False)
     size: int = field(init=False)
@@ -150,7 +153,7 @@ class RecordedConnection:
         Those are equal as they are, or with the known identifiers; they go before one that would teach that
         an identifier stands for another one.  any_subject: the subjects of applications need not agree.
         """
-        exact = self._equal(frame, identifiers)
+        exact = self.equal(frame, identifiers)
         yield from exact
         key = key_of(frame)
         others: Iterable[Exchange] = self.exchanges.get(key, ())
@@ -170,7 +173,8 @@ class RecordedConnection:
                 later.append(exchange)
         yield from later
 
-    def _equal(self, frame: Frame, identifiers: IdentifierMap) -> Collection[Exchange]:
+    def equal(self, frame: Frame, identifiers: IdentifierMap) -> Collection[Exchange]:
+        """Return the exchanges that are equal to a live frame as it is, or with the known identifiers."""
         op, subject, body = _kind(frame.op), frame.subject, frame.body
         found = self.exact.get(exact_key(op, subject, body))
         if found is not None or len(body) > _TRANSLATED:

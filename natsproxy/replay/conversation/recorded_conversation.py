@@ -26,6 +26,7 @@ from natsproxy.replay.conversation.exchanges import (
 from natsproxy.replay.conversation.past import PastPolls, Used
 from natsproxy.replay.conversation.polls import POLLS, Kind, kind_of
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
+from natsproxy.replay.conversation.stored_messages import StoredMessages
 from natsproxy.session import close_reasons
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
@@ -58,6 +59,7 @@ class RecordedConversation:
         self.connections: dict[int, RecordedConnection] = {}
         self.used = Used()
         self.past_polls = PastPolls()
+        self.stored = StoredMessages()
         self.ended_sids: BoundedDict[tuple[int, bytes], bytes] = BoundedDict()
         self.info: bytes = b""
         self.frames = self.played = 0
@@ -148,6 +150,8 @@ class RecordedConversation:
             if waiting is not None:
                 waiting.effects.append(effect)
                 effect.pending_causes += 1
+                if effect.frame is not None and effect.frame.subject == waiting.frame.reply:
+                    self.stored.answered(waiting, effect.frame)
                 latest = max(latest, waiting.t)
                 effect.read = waiting.kind is Kind.READ and len(after) == 1
                 copied = effect.frame is not None and effect.frame.subject == waiting.frame.subject
@@ -195,6 +199,7 @@ class RecordedConversation:
         if not self._ended:  # effects of it may come
             self._times[exchange.seq] = (exchange.t, now)
         self.used.add(exchange)
+        self.stored.happened(exchange)
         if exchange.kind in POLLS:
             self.past_polls.add(exchange)
         self.played += 1

@@ -2,12 +2,14 @@
 
 Such a request for information gets the last answer again, such a pull request stands until the live program
 has its answer or its time is over.  A recorded poll is due when the clients have made all changes before it:
-else its answer would come from the future.
+else its answer would come from the future.  A read of a subject is due while the publish that it shows is the
+last one on this subject: what other tasks of a program do meanwhile is no change to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 
 from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
 from natsproxy.replay.conversation.lesson import Lesson
@@ -45,19 +47,23 @@ class Repeats:
     ) -> tuple[Exchange, Lesson] | None:
         """Return the recorded frame that agrees with a live one: of polls the first that is due.
 
-        One that asked for another number of messages may be due where the one that is equal is not.
+        A pull that asked for another number of messages may be due where the one that is equal is not, and of
+        reads that are equal a later one.
         """
         found = self._binder.find(recorded, frame, self._clients)
         if recorded is None or found is None or not self.may_repeat(kind) or self._is_due(found[0]):
             return found
         seen = self._matcher.seen(frame)
-        for exchange in recorded.exchanges.get(key_of(seen), ()):
-            if not self._is_due(exchange):
-                break
+        for exchange in self._due(recorded, seen, kind):
             new = Lesson()
             if self._matcher.differs(exchange.frame, seen, new) is None:
                 return exchange, new
         return found
+
+    def _due(self, recorded: RecordedConnection, seen: Frame, kind: Kind) -> Iterator[Exchange]:
+        if kind is Kind.READ:
+            return filter(self._is_due, recorded.equal(seen, self._matcher.identifiers))
+        return itertools.takewhile(self._is_due, recorded.exchanges.get(key_of(seen), ()))
 
     def answers(
         self,
@@ -83,6 +89,10 @@ class Repeats:
         return True
 
     def _is_due(self, exchange: Exchange) -> bool:
+        if exchange.reads:
+            due = self._conversation.stored.is_due(exchange)
+            if due is not None:
+                return due
         change = self._conversation.next_change(self._clients.keys())
         return change is None or exchange.seq < change
 

@@ -144,6 +144,8 @@ class StandingRequests:
         assert standing.left is not None
         standing.left -= 1
         standing.open = standing.left > 0
+        if standing.open and standing.request.no_wait:  # now that it has some, it waits for no more
+            self._hasty.append(standing)
         self._delivered(standing, reply, now)
 
     def pushed(self, client: Client, sid: bytes, reply: bytes, now: int) -> None:

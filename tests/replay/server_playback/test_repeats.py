@@ -137,3 +137,133 @@ def test_one_worker_does_all_the_work_where_order_does_not_count(
     play.open(1, "w")
     play.send(1, b"SUB work q 1\r\nPUB done.1 0\r\n\r\nPUB done.2 0\r\n\r\n")
     assert len(play.machine.mismatches) == mismatches
+
+
+# -- reads of what the program writes
+
+GET = b"$JS.API.DIRECT.GET.KV_a.$KV.a.%b"
+
+
+def put(key: bytes, value: bytes, seq: int, answer: bytes = b"") -> list[Line]:
+    """Return a recorded publish to a stream, and its ack."""
+    answer = answer or b'{"stream":"KV_a","seq":%d}' % seq
+    reply = b"%b.put%d" % (A, seq)
+    return [
+        (1, ">", ask(b"$KV.a." + key, reply, value)),
+        (1, "<", b"MSG %b 1 %d\r\n%b\r\n" % (reply, len(answer), answer)),
+    ]
+
+
+def got(key: bytes, value: bytes, seq: int, at: bytes = b"") -> list[Line]:
+    """Return a recorded read of a key, which shows a sequence; at: makes its inbox its own."""
+    reply, block = b"%b.get%d%b" % (A, seq, at), b"NATS/1.0\r\nNats-Sequence: %d\r\n\r\n" % seq
+    size = len(block), len(block) + len(value)
+    return [
+        (1, ">", ask(GET % key, reply)),
+        (1, "<", b"HMSG %b 1 %d %d\r\n%b%b\r\n" % (reply, *size, block, value)),
+    ]
+
+
+def absent(key: bytes, at: bytes) -> list[Line]:
+    reply, block = b"%b.none%b" % (A, at), b"NATS/1.0 404 Message Not Found\r\n\r\n"
+    size = len(block), len(block)
+    return [(1, ">", ask(GET % key, reply)), (1, "<", b"HMSG %b 1 %d %d\r\n%b\r\n" % (reply, *size, block))]
+
+
+class Keys:
+    """A program that writes and reads keys."""
+
+    def __init__(self, *lines: list[Line]) -> None:
+        self.play = playing([line for some in lines for line in some])
+        self.calls = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._ask(b"$KV.a." + key, value)
+
+    def get(self, key: bytes) -> bytes:
+        return self._ask(GET % key).split(b"\r\n")[-2]
+
+    def _ask(self, subject: bytes, body: bytes = b"") -> bytes:
+        self.calls += 1
+        return self.play.send(1, ask(subject, b"%b.%d" % (B, self.calls), body))
+
+
+def test_a_read_shows_the_write_before_it_whatever_other_tasks_have_left_to_do() -> None:
+    keys = Keys(
+        put(b"x", b"x1", 1),
+        got(b"x", b"x1", 1),
+        put(b"y", b"y1", 2),
+        got(b"y", b"y1", 2),
+        put(b"x", b"x2", 3),
+        got(b"x", b"x2", 3),
+    )
+    keys.put(b"x", b"x1")
+    assert keys.get(b"x") == b"x1"
+    keys.put(b"x", b"x2")
+    assert [keys.get(b"x"), keys.get(b"x")] == [b"x2", b"x2"]
+    keys.put(b"y", b"y1")
+    assert [keys.get(b"y"), keys.get(b"x")] == [b"y1", b"x2"]
+    assert keys.play.machine.mismatches == []
+
+
+def test_reads_that_are_left_over_show_nothing_to_later_ones() -> None:
+    """The program asks less often than when it was recorded."""
+    keys = Keys(
+        absent(b"x", b"1"),
+        absent(b"x", b"2"),
+        put(b"x", b"x1", 1),
+        got(b"x", b"x1", 1, b"first"),
+        got(b"x", b"x1", 1, b"second"),
+        put(b"x", b"x2", 2),
+        got(b"x", b"x2", 2),
+    )
+    keys.get(b"x")
+    keys.put(b"x", b"x1")
+    assert keys.get(b"x") == b"x1"
+    keys.put(b"x", b"x2")
+    assert keys.get(b"x") == b"x2"
+
+
+def test_two_tasks_that_write_one_key_in_another_order_read_their_own() -> None:
+    keys = Keys(put(b"x", b"a", 1), got(b"x", b"a", 1), put(b"x", b"b", 2), got(b"x", b"b", 2))
+    keys.put(b"x", b"b")
+    assert keys.get(b"x") == b"b"
+    keys.put(b"x", b"a")
+    assert keys.get(b"x") == b"a"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"error":{"code":400,"err_code":10071,"description":"wrong sequence"},"stream":"KV_a","seq":0}',
+        b'{"stream":"KV_a","seq":1,"duplicate":true}',
+    ],
+)
+def test_a_publish_that_the_stream_did_not_take_is_no_write(answer: bytes) -> None:
+    keys = Keys(
+        put(b"x", b"x1", 1),
+        got(b"x", b"x1", 1, b"first"),
+        put(b"x", b"no", 2, answer),
+        put(b"y", b"y1", 3),
+        got(b"x", b"x1", 1, b"second"),
+        put(b"x", b"x2", 4),
+        got(b"x", b"x2", 4),
+    )
+    keys.put(b"x", b"x1")
+    keys.put(b"x", b"no")
+    assert [keys.get(b"x") for _ in range(3)] == [b"x1"] * 3
+    keys.put(b"x", b"x2")
+    assert keys.get(b"x") == b"x2"
+
+
+def test_what_somebody_else_wrote_waits_for_the_request_that_made_him() -> None:
+    keys = Keys(
+        put(b"x", b"mine", 1),
+        got(b"x", b"mine", 1),
+        [(1, ">", b"PUB please 0\r\n\r\n")],
+        got(b"x", b"his", 2),
+    )
+    keys.put(b"x", b"mine")
+    assert [keys.get(b"x"), keys.get(b"x")] == [b"mine", b"mine"]
+    keys.play.send(1, b"PUB please 0\r\n\r\n")
+    assert keys.get(b"x") == b"his"

@@ -58,6 +58,14 @@ def test_one_that_does_not_wait_ends_at_once() -> None:
     assert play.send(1, hasty) == status(b"404 No Messages")
 
 
+def test_one_that_does_not_wait_for_more_ends_behind_a_message_that_came_late() -> None:
+    hasty, put = pull(b"inb", b'{"batch":3,"no_wait":true,"expires":9000000000}'), b"PUB s 1\r\n1\r\n"
+    late = message(1) + status(b"404 No Messages")
+    play = playing((1, ">", b"SUB inb 1\r\n" + hasty), (1, ">", put), (1, "<", late))
+    assert play.send(1, b"SUB inb 1\r\n" + hasty) == b""
+    assert play.send(1, put) == late
+
+
 def test_heartbeats_come_at_the_distance_that_the_request_names() -> None:
     play = playing(*EMPTY)
     play.send(1, b"SUB inb 1\r\n" + pull(b"inb", b'{"expires":5000000,"idle_heartbeat":2000000}'))
