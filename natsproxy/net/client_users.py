@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
@@ -22,6 +22,9 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.redaction import without_seeds
 
 _MOST = 72  # bytes of a password that bcrypt, and so nats-server, looks at
+
+Check = Callable[[str, str, str], Awaitable[str | None]]
+"""From a client's address, a user and a password to the reason why they are refused, None for none."""
 
 
 class _Turn:

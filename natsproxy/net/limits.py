@@ -154,7 +154,7 @@ class _Progress:
     def note(self, relay: Relay, now: int) -> None:
         """Compare a connection with the last look."""
         received, backlog = relay.received_from_client(), relay.client.backlog
-        if received != self._received:
+        if received is not None and received != self._received:
             self._received, self.sent = received, now
         # A client that takes bytes may have as many again once, but not time after time.
         if not backlog or backlog != self._backlog:

@@ -1,4 +1,4 @@
-"""The end of a relay's legs: both peers get a while to take the bytes before it."""
+"""The end of a relay's legs: both peers get a while to take the bytes before it, and its cause."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Final
 
 import trio
 
-from natsproxy.net.leg import AnyLeg, LegLost
+from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
+from natsproxy.session import close_reasons
+from natsproxy.session.actions import End
 
 LINGER: Final = 1.0
 """Seconds that a peer has to take the bytes before the end."""
@@ -29,3 +31,14 @@ async def _close_in_order(leg: AnyLeg) -> None:
         leg.finish()
         while await leg.receive():
             await trio.lowlevel.checkpoint()  # a peer that never stops sending must not keep the loop
+
+
+def with_lost_cause(end: End, client: PlaneLeg, server: PlaneLeg, error: str) -> End:
+    """Return an end with the cause that the sockets tell: to a session, a lost leg has only closed.
+
+    error: the -ERR with which the server closes; it may reset as well, where bytes of the client are left.
+    """
+    if end.cause not in close_reasons.LOST or (error and end.cause == close_reasons.SERVER_CLOSED):
+        return end
+    leg = client if end.cause == close_reasons.CLIENT_CLOSED else server
+    return end if leg.lost is None else End(close_reasons.LOST[end.cause][leg.broken], leg.lost)

@@ -182,11 +182,11 @@ class Proxy:
 
         Later requests do not count: of many busy clients one always waits for something.
         """
-        in_flight = {relay: relay.session.control.requests() for relay in relays}
+        in_flight = {relay: relay.requests() or frozenset() for relay in relays}
         while any(in_flight.values()):  # looks: an event of each answer would cost the traffic
             await trio.sleep(_DRAIN_LOOK)
             in_flight = {
-                relay: left & relay.session.control.requests() for relay, left in in_flight.items() if left
+                relay: left & (relay.requests() or frozenset()) for relay, left in in_flight.items() if left
             }
 
     # -- the upstream

@@ -215,8 +215,9 @@ class Recording:
 
     def _preambles(self) -> Iterator[records.Preamble]:
         for conn, relay in self._relays.items():
-            if not self._deferred[conn].deferring:
-                yield records.Preamble(conn, now_ns(), relay.snapshot())
+            state = None if self._deferred[conn].deferring else relay.snapshot()
+            if state is not None:
+                yield records.Preamble(conn, now_ns(), state)
 
     def refusal(self) -> End | None:
         """Return the end of a connection that cannot be recorded now; None where it can, or need not be."""

@@ -11,17 +11,19 @@ connection.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import trio
 
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
+from natsproxy.net.client_users import Check
 from natsproxy.net.clock import now_ns
+from natsproxy.net.contained import contained
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
-from natsproxy.net.lingering import LINGER, linger
+from natsproxy.net.lingering import LINGER, linger, with_lost_cause
 from natsproxy.net.opening import Accepted
 from natsproxy.net.plane_interface import Place, Plane
 from natsproxy.net.tcp_info import TcpInfo
@@ -33,9 +35,6 @@ from natsproxy.session.control import Control
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
 
-Check = Callable[[str, str, str], Awaitable[str | None]]
-"""From a client's address, a user and a password to the reason why they are refused, None for none."""
-
 
 class Relay:
     """Runs one session between two legs.
@@ -44,7 +43,7 @@ class Relay:
     the plane has made of them.  greeting: bytes that were received from the server already.  emit, record:
     take the events and the records of the session.  most_frames: returns the frames of one record at most.
     check: tells why a client is not who it says it is.  opened: the facts of its Open record.
-    kernel: what the kernel knew of the client's leg at its end.
+    kernel: what the kernel knew of the client's leg at its end.  error: the bug that it ends for.
     """
 
     def __init__(
@@ -76,15 +75,10 @@ class Relay:
         self._most_frames = most_frames
         self._check = check
         self._tasks = LazyNursery()
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self._retick: trio.Event | None = None  # while a task waits for a deadline of the session
-        self._over: trio.Event | None = None  # while a barrier waits
+        self._barriers: tuple[trio.Event, ...] = ()
         self.kernel: TcpInfo | None = None
-
-    @property
-    def _from(self) -> tuple[PlaneLeg, PlaneLeg]:
-        """The legs that the directions come from."""
-        return self.client, self.server
 
     @property
     def _to(self) -> tuple[PlaneLeg, PlaneLeg]:
@@ -97,8 +91,8 @@ class Relay:
             self._begin()
             await self._tasks.run()
             self._leave()
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             assert self.end is not None  # only `_stop` and `failed` stop the tasks
             with trio.CancelScope(shield=True):
                 if self.end.reset:
@@ -111,8 +105,8 @@ class Relay:
             for leg in self.legs:
                 leg.close()
             self.session.stop()
-            if self._over is not None:
-                self._over.set()
+            for passed in self._barriers:
+                passed.set()
             self._leave()  # last: a bug there must not keep the sockets
             with trio.CancelScope(shield=True):
                 await self._record_unsent()
@@ -123,8 +117,7 @@ class Relay:
         self.client, self.server = self.legs
         greeting, self._greeting = self._greeting, b""
         self._perform(self.session.receive(S2C, greeting, now_ns()))
-        # A kill or another chain may have ended it before it had a place on the plane.
-        if self.end is None:
+        if not self.session.over:  # a kill, a bug or another chain may have ended it before
             self._place = self._plane.adopt(self, *self.legs, self._tasks)
             self._settle()
 
@@ -132,13 +125,13 @@ class Relay:
         """Take the legs back from the plane."""
         if self._place is not None:
             try:
-                self.catch_up()
+                self._catch_up()
             finally:  # a bug there must not keep the sockets
                 place, self._place = self._place, None
                 rests = place.leave()
             self.session.bypass.leave(rests)
 
-    def catch_up(self) -> None:
+    def _catch_up(self) -> None:
         """Let the session count the frames that went past it: called before it does anything."""
         if self._place is not None:
             self.session.bypass.catch_up(self._place)
@@ -162,15 +155,22 @@ class Relay:
 
     # -- control
 
+    @contained
+    def catch_up(self) -> None:
+        """Let the session count the frames that went past it."""
+        self._catch_up()
+
+    @contained
     def record(self, on: bool) -> None:
         """Make records from the next frame on, or stop making them."""
-        self.catch_up()
+        self._catch_up()
         self.session.record(on)
         self._settle()
 
+    @contained
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the connection for a preamble (see `ConnectionState.snapshot`)."""
-        self.catch_up()
+        self._catch_up()
         state = self.session.snapshot()
         state["open"] |= self.opened
         return state
@@ -179,52 +179,58 @@ class Relay:
         """End the connection now."""
         self._stop(End(cause, detail, reset))
 
+    @contained
     def swap(self, chain: Chain) -> None:
         """Put another chain in force."""
-        self.catch_up()
+        self._catch_up()
         self._perform(self.session.swap(chain, now_ns()))
 
+    @contained
     def control(self, act: Callable[[Control, int], None]) -> None:
         """Let an operator act on the connection.  act: is given the time (ns)."""
-        self.catch_up()
+        self._catch_up()
         act(self.session.control, now_ns())
         self._perform(self.session.take_actions())
 
+    @contained
     def received_from_client(self) -> int:
         """Return the number of bytes that came from the client."""
-        self.catch_up()
+        self._catch_up()
         return self.session.pipes[C2S].in_bytes
+
+    @contained
+    def requests(self) -> frozenset[bytes]:
+        """Return the reply subjects of the client's requests that have no answer yet."""
+        return self.session.control.requests()
 
     async def barrier(self) -> None:
         """Wait until we and the server have handled all that the client has sent so far."""
         # Bytes in our socket, or read and not scanned, were sent before the barrier.
         while (self.client.readable or self.session.pipes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
-        passed = trio.Event()
-        self.catch_up()
-        self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
-        self._over = self._over or trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._until, self._over, passed)
+        if not self.session.over:
+            passed = trio.Event()
+            self._barriers = (*(one for one in self._barriers if not one.is_set()), passed)
+            self._fence(passed)
             await passed.wait()
-            nursery.cancel_scope.cancel()
 
-    async def _until(self, over: trio.Event, passed: trio.Event) -> None:
-        await over.wait()
-        passed.set()
+    @contained
+    def _fence(self, passed: trio.Event) -> None:
+        self._catch_up()
+        self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
 
     # -- called by the plane
 
     def received(self, direction: Direction, data: bytes) -> bool:
         """Give bytes to the session, or let it go on with its work; return whether the slice is over."""
         timeslice, pipe = self.timeslices[direction], self.session.pipes[direction]
-        self.catch_up()
+        self._catch_up()
         self._perform(self.session.receive(direction, data, now_ns(), timeslice))
         return timeslice.end_step(pipe.handled)
 
     def ended(self, direction: Direction) -> None:
         """Take the end of a stream."""
-        self.catch_up()
+        self._catch_up()
         self._perform(self.session.eof(direction, now_ns()))
 
     def leg_lost(self, leg: PlaneLeg) -> None:
@@ -235,10 +241,10 @@ class Relay:
             self._tasks.start_soon(self._end_after_linger, direction)
 
     def failed(self, error: BaseException) -> None:
-        """End the connection for a bug in its code: `run` raises the error."""
-        if self._error is None:
-            self._error = error
-        self._tasks.stop()
+        """End the connection for a bug in its code, and pass no more: `run` raises the error."""
+        self.error = self.error or error
+        self._halt()
+        self.session.take_actions()  # those of the work that failed are not carried out
 
     async def _flush(self, leg: PlaneLeg) -> None:
         try:
@@ -253,7 +259,7 @@ class Relay:
 
     def _end_if_gone(self) -> None:
         """End the connection if a leg is gone and all of its bytes are passed on."""
-        for pipe, leg in zip(self.session.pipes, self._from, strict=True):
+        for pipe, leg in zip(self.session.pipes, (self.client, self.server), strict=True):
             if leg.gone and pipe.passed_on:
                 self._stop(self._end_of(pipe.direction))
 
@@ -296,7 +302,7 @@ class Relay:
 
     async def _authenticate(self, asked: Authenticate) -> None:
         refusal = await self._check(self.accepted.facts.peer, asked.user, asked.password)
-        self.catch_up()
+        self._catch_up()
         self._perform(self.session.authenticated(refusal, now_ns()))
 
     async def _finish(self, leg: PlaneLeg) -> None:
@@ -305,21 +311,14 @@ class Relay:
 
     def _stop(self, end: End) -> None:
         if self.end is None:
-            self.end = self._with_lost_cause(end)
-            self.session.stop()
-            if self._place is not None:
-                self._place.stop()
-            self._tasks.stop()
+            self.end = with_lost_cause(end, self.client, self.server, self.session.server_error)
+            self._halt()
 
-    def _with_lost_cause(self, end: End) -> End:
-        """Return an end with the cause that the sockets tell: to the session, a lost leg has only closed."""
-        if end.cause not in close_reasons.LOST:
-            return end
-        leg = self.client if end.cause == close_reasons.CLIENT_CLOSED else self.server
-        # A server that closes with an -ERR may reset as well, where bytes of the client are left.
-        if leg.lost is None or (leg is self.server and self.session.server_error):
-            return end
-        return End(close_reasons.LOST[end.cause][leg.broken], leg.lost)
+    def _halt(self) -> None:
+        self.session.stop()
+        if self._place is not None:
+            self._place.stop()
+        self._tasks.stop()
 
     # -- deadlines of the session
 
@@ -340,7 +339,7 @@ class Relay:
             if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
                 continue
             timeslice.begin()  # after the wait: only work counts
-            self.catch_up()
+            self._catch_up()
             before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))
             timeslice.end_step(self.session.frames_sent - before)

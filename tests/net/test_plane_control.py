@@ -6,8 +6,7 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write.builder import BLOCK_SIZE
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
-from natsproxy.events import Closed
-from natsproxy.net.proxy import Proxy
+from natsproxy.config.settings import RecordSettings
 from natsproxy.net.recorder import Recorder
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
@@ -31,11 +27,8 @@ from natsproxy.session import close_reasons
 from natsproxy.session.bypass import Bypass
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, Direction
+from tests.kit.stage import DEADLINE, FRAME, Stage, receive, stage
 
-DEADLINE = 60.0  # seconds
-INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
-HELLO = b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\nPING\r\n'
-FRAME = b"PUB a 5\r\nhello\r\n"
 SIZE = 200_000
 HEAD = b"PUB a %d\r\n" % SIZE
 
@@ -43,63 +36,6 @@ HEAD = b"PUB a %d\r\n" % SIZE
 @pytest.fixture(params=["native", "python"], autouse=True)
 def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROXY_PLANE", request.param)
-
-
-async def receive(stream: trio.SocketStream, size: int) -> bytes:
-    """Return so many bytes, or fewer at the end of the stream."""
-    received = bytearray()
-    while len(received) < size and (data := await stream.receive_some(size - len(received))):
-        received += data
-    return bytes(received)
-
-
-class Stage:
-    """A proxy, the listener behind it, and the ends of its connections."""
-
-    def __init__(self, proxy: Proxy, listener: trio.SocketListener) -> None:
-        self.proxy, self._listener = proxy, listener
-        self.ends: dict[int, Closed] = {}
-        self._ended = trio.Event()
-        proxy.subscribe(self._on_event)
-
-    def _on_event(self, event: object) -> None:
-        if isinstance(event, Closed):
-            self.ends[event.conn] = event
-            self._ended.set()
-
-    async def end_of(self, conn: int) -> str:
-        """Wait for the end of a connection; return its cause."""
-        while conn not in self.ends:
-            self._ended = trio.Event()
-            await self._ended.wait()
-        return self.ends[conn].cause
-
-    async def connect(self) -> tuple[trio.SocketStream, trio.SocketStream]:
-        """Return a client and its server, past the first PONG."""
-        client = await trio.open_tcp_stream("127.0.0.1", self.proxy.listen[0].port)
-        server = await self._listener.accept()
-        await server.send_all(INFO)
-        greeting = b""
-        while b"\r\n" not in greeting:
-            greeting += await client.receive_some()
-        await client.send_all(HELLO)
-        assert await receive(server, len(HELLO)) == HELLO
-        await server.send_all(b"PONG\r\n")
-        assert await receive(client, 6) == b"PONG\r\n"
-        return client, server
-
-
-@asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=5_000)
-    upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
-    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(upstream),)))
-    made = Stage(proxy, listener)
-    async with listener, trio.open_nursery() as nursery:
-        await nursery.start(proxy.serve)
-        with trio.fail_after(DEADLINE):
-            yield made
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_bug_in_the_code_of_one_connection_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
