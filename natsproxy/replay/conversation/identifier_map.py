@@ -9,6 +9,9 @@ one that was the same in both runs, or that the client got from us, stands for i
 identifier may also come back literally, where the client received it in a recorded answer.  Times are no
 pairs: any live time agrees with a recorded one, and the latest is the one that `to_live` puts in.
 
+Members of JSON for which a user vouches may be short, or numbers: their live values come back in members of
+the same name alone.
+
 Tokens that are too short to be known by their looks are kept with the token before them (an inbox's tokens:
 `<nuid>.<token>`), so `1` in one inbox is no other `1`.
 
@@ -32,10 +35,13 @@ from natsproxy.replay.conversation.generated_values import (
     split,
     words,
 )
-from natsproxy.replay.conversation.lesson import Learned, Lesson, short
+from natsproxy.replay.conversation.lesson import Learned, Lesson, Member, short
 
 _RUN: Final = re.compile(rb"[0-9A-Za-z_$+/-][0-9A-Za-z_.:+$/-]{7,}")
 """A part of a text that may hold mapped values, each of them whole (but for times with blanks)."""
+_MEMBER: Final = re.compile(
+    rb'("[^"\\]{0,64}")(\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)'  # name, colon, text or number
+)
 _MASKED: Final = re.compile(rb"[0-9A-Za-z_:+-]{13,}")
 _EIGHT: Final = re.compile(rb"[0-9A-Za-z]{8}")
 _DIGEST: Final = b"SHA-256="
@@ -71,6 +77,7 @@ class IdentifierMap:
         self._live: dict[bytes, bytes] = {}
         self._recorded: dict[bytes, bytes] = {}
         self._times: dict[bytes, bytes] = {}
+        self._members: dict[Member, bytes] = {}
         self._limit = limit
         self.learned: dict[str, Learned] = {}
 
@@ -84,8 +91,9 @@ class IdentifierMap:
             if where not in self.learned:
                 where = _ENTRY.sub("/*", where)
                 self.learned.setdefault(where, Learned(where, recorded, live))
-        if lesson.live or lesson.times:
+        if lesson.live or lesson.times or lesson.members:
             self._times |= lesson.times
+            self._members |= lesson.members
             self._live |= lesson.live
             self._recorded |= lesson.recorded
             self._bound()
@@ -96,6 +104,8 @@ class IdentifierMap:
             self._recorded.pop(self._live.pop(oldest), None)
         while len(self._times) > self._limit:
             del self._times[next(iter(self._times))]
+        while len(self._members) > self._limit:
+            del self._members[next(iter(self._members))]
 
     def forget(self, lesson: Lesson) -> None:
         """Remove pairs that turned out to be wrong."""
@@ -158,7 +168,7 @@ class IdentifierMap:
 
         whole: they may be a pair whatever they look like, since a user vouches for their place.
         """
-        if recorded == live or not learn:
+        if recorded == live or not learn or len(new.live) > _PLACES:  # a copy for each value has its price
             return
         tried = new.copy()
         if self.unify(recorded, live, tried, place) or (
@@ -268,6 +278,17 @@ class IdentifierMap:
         if found is not None or not (self._live or self._times):
             return found or text
         return _RUN.sub(lambda run: _translated(run[0], self._live, self._times), text)
+
+    def live_members(self, text: bytes) -> bytes:
+        """Return recorded JSON with the live values of the members for which a user vouches."""
+        if not self._members:
+            return text
+
+        def live(found: re.Match[bytes]) -> bytes:
+            value = self._members.get((found[1], found[3]))
+            return found[0] if value is None else found[1] + found[2] + value
+
+        return _MEMBER.sub(live, text)
 
     def knows(self, live: bytes) -> bool:
         """Tell whether a live text is or has in it an identifier that is known, and long enough to show."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.difference import ABSENT, Difference
 from natsproxy.replay.conversation.generated_values import SHORTEST_WORD, are_alike, are_times, form_of
 from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap
-from natsproxy.replay.conversation.lesson import Lesson
+from natsproxy.replay.conversation.lesson import Learned, Lesson
 from natsproxy.replay.conversation.match_options import MatchOptions, Treatment
 
 _LARGEST: Final = 1 << 20
@@ -96,10 +97,9 @@ class JsonComparison:
     def _value(self, ours: Any, theirs: Any, path: Path) -> Difference | None:
         if self._special:
             treatment = self._options.member(self._subject, path)
-            if treatment is Treatment.IGNORED:
-                return None
-            if treatment is Treatment.LIKE and are_alike(ours, theirs):
-                self._learn(ours, theirs, path)
+            alike = treatment is Treatment.LIKE and are_alike(ours, theirs)
+            if alike or treatment is Treatment.IGNORED:
+                self._learn(ours, theirs, path, whole=alike)
                 return None
         if isinstance(ours, dict) and isinstance(theirs, dict):
             return self._object(ours, theirs, path)
@@ -145,15 +145,35 @@ class JsonComparison:
         member = self._options.member
         return [name for name in names if member(self._subject, (*path, name)) is not Treatment.IGNORED]
 
-    def _learn(self, ours: Any, theirs: Any, path: Path) -> None:
-        """Learn two values that need not agree, so that the live one comes back."""
-        if isinstance(ours, str) and isinstance(theirs, str):
-            a, b = ours.encode("utf-8", "surrogatepass"), theirs.encode("utf-8", "surrogatepass")
+    def learn(self, ours: Any, theirs: Any) -> None:
+        """Learn from two values that need not agree, so that the live ones come back."""
+        with suppress(RecursionError):  # a hostile nesting
+            self._learn(ours, theirs, ())
+
+    def _learn(self, ours: Any, theirs: Any, path: Path, *, whole: bool = False) -> None:
+        """Learn.  whole: they are a pair whatever they look like, since a user vouches for their place."""
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            for name in ours:
+                if name in theirs:
+                    self._learn(ours[name], theirs[name], (*path, name), whole=whole)
+        elif isinstance(ours, list) and isinstance(theirs, list):
+            for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+                self._learn(a, b, (*path, str(at)), whole=whole)
+        elif isinstance(ours, str) and isinstance(theirs, str):
+            a, b = _encoded(ours), _encoded(theirs)
             place, learn = pointer_text(path), self._learns(path)
-            self._identifiers.try_unify(a, b, self._new, place, learn=learn, whole=True)
+            self._identifiers.try_unify(a, b, self._new, place, learn=learn, whole=whole)
+        elif type(ours) in _NUMBERS and type(theirs) in _NUMBERS:
+            self._numbers(ours, theirs, path)
+        if whole and ours != theirs and path and self._learns(path):
+            name, before, now = (
+                _encoded(json.dumps(one, ensure_ascii=False)) for one in (path[-1], ours, theirs)
+            )
+            self._new.members[name, before] = now
+            self._new.places.append(Learned(pointer_text(path), before, now))
 
     def _texts(self, ours: str, theirs: str, path: Path) -> bool:
-        a, b = ours.encode("utf-8", "surrogatepass"), theirs.encode("utf-8", "surrogatepass")
+        a, b = _encoded(ours), _encoded(theirs)
         if self._defined or (ours.startswith("_INBOX.") and b.startswith(INBOX)):
             return not self._identifiers.unify_subject(a, b, self._new, reply=True)
         if a == b:
@@ -181,3 +201,7 @@ class JsonComparison:
         if isinstance(ours, str) and isinstance(theirs, str):
             note = self._identifiers.conflict(ours.encode(errors="replace"), theirs.encode(errors="replace"))
         return Difference("body", pointer_text(path) or "body", ours, theirs, note)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -7,6 +7,9 @@ from typing import NamedTuple
 from natsproxy.printable import printable
 from natsproxy.replay.conversation.generated_values import is_time
 
+Member = tuple[bytes, bytes]
+"""The name of a JSON member and its value, both as JSON."""
+
 
 class Learned(NamedTuple):
     """A value that was learned: the place for people, and both values."""
@@ -22,15 +25,17 @@ class Learned(NamedTuple):
 class Lesson:
     """The pairs that one comparison finds, until it is known whether the frames agree.
 
-    subject: a pattern of the frames, for people.
+    members: live values of JSON members, by name and recorded value, both as JSON.  subject: a pattern of the
+    frames, for people.
     """
 
-    __slots__ = ("live", "places", "recorded", "subject", "times")
+    __slots__ = ("live", "members", "places", "recorded", "subject", "times")
 
     def __init__(self) -> None:
         self.live: dict[bytes, bytes] = {}
         self.recorded: dict[bytes, bytes] = {}
         self.times: dict[bytes, bytes] = {}
+        self.members: dict[Member, bytes] = {}
         self.places: list[Learned] = []
         self.subject = ""
 
@@ -44,6 +49,7 @@ class Lesson:
         self.live |= other.live
         self.recorded |= other.recorded
         self.times |= other.times
+        self.members |= other.members
         self.places += other.places
 
     def copy(self) -> Lesson:

@@ -31,7 +31,7 @@ def live_text(identifiers: IdentifierMap, text: bytes) -> bytes:
         return known
 
     def translate(part: bytes) -> bytes:
-        live = identifiers.to_live(part)
+        live = identifiers.live_members(identifiers.to_live(part))
         identifiers.keep_literal(live)
         return live
 

@@ -44,7 +44,7 @@ _IGNORED: Final = (
     "date",
 )
 """Headers of traces (W3C, B3, Jaeger, Sentry, Elastic, Datadog, AWS, Google), and the time of sending."""
-_ANY_VALUE: Final = ("nats-msg-id",)
+_ANY_VALUE: Final = ("nats-msg-id", "expires", "last-modified", "timestamp", "x-date", "x-timestamp")
 
 BodyMatcher = Callable[[bytes, bytes], bool]
 Given = dict[str, Any]

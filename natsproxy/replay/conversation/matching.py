@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from natsproxy.capture.filter.scrub import Scrubber
 from natsproxy.protocol import headers
@@ -180,8 +180,12 @@ class Matcher:
         subject, ours, theirs = recorded.subject, recorded.body, live.body
         for pattern, same in self.options.bodies:
             if matches(pattern, subject):
-                return None if same(ours, theirs) else Difference("body", "body", ours, theirs)
+                if not same(ours, theirs):
+                    return Difference("body", "body", ours, theirs)
+                self._learn_bodies(recorded, live, new)
+                return None
         if not self._all_bodies and self.options.ignores_body(subject):
+            self._learn_bodies(recorded, live, new)
             return None
         short = len(ours) <= _LONGEST_TEXT
         if ours == theirs:
@@ -191,23 +195,43 @@ class Matcher:
         short = short and len(theirs) <= _LONGEST_TEXT
         if short and self.identifiers.known_agree(ours, theirs, new):
             return None
-        volatile = _volatile(subject, ours)
-        empty = b"" if volatile is None else b"{}"
-        a, b = parse(ours or empty), parse(theirs or empty)
-        if a is not ABSENT and b is not ABSENT:
-            comparison = JsonComparison(
-                self.identifiers,
-                self.options,
-                subject,
-                new,
-                volatile=volatile or frozenset(),
-                defined=volatile is not None,
-            )
-            return comparison.differs(a, b)
+        values = _values_of(recorded, live)
+        if values is not None:
+            return self._json(recorded, new).differs(*values)
         learn = self.options.learns(subject, path=())
         if short and self.identifiers.unify(ours, theirs, new, "body", learn=learn):
             return None
         return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
+
+    def _learn_bodies(self, recorded: Frame, live: Frame, new: Lesson) -> None:
+        """Learn what agrees in payloads that need not agree."""
+        ours, theirs = recorded.body, live.body
+        if ours == theirs:
+            return
+        values = _values_of(recorded, live)
+        if values is not None:
+            self._json(recorded, new).learn(*values)
+        elif max(len(ours), len(theirs)) <= _LONGEST_TEXT:
+            learn = self.options.learns(recorded.subject, path=())
+            self.identifiers.try_unify(ours, theirs, new, "body", learn=learn)
+
+    def _json(self, recorded: Frame, new: Lesson) -> JsonComparison:
+        volatile = _volatile(recorded.subject, recorded.body)
+        return JsonComparison(
+            self.identifiers,
+            self.options,
+            recorded.subject,
+            new,
+            volatile=volatile or frozenset(),
+            defined=volatile is not None,
+        )
+
+
+def _values_of(recorded: Frame, live: Frame) -> tuple[Any, Any] | None:
+    """Return the JSON of two payloads; None where one has none."""
+    empty = b"" if _volatile(recorded.subject, recorded.body) is None else b"{}"
+    a, b = parse(recorded.body or empty), parse(live.body or empty)
+    return None if a is ABSENT or b is ABSENT else (a, b)
 
 
 def _values(pairs: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, list[bytes]]:

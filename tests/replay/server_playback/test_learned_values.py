@@ -168,6 +168,54 @@ def test_a_short_value_comes_back_where_the_user_says_that_it_may_differ() -> No
 
 
 @pytest.mark.parametrize(
+    ("recorded", "live"),
+    [
+        ("19521", "891387"),
+        ("3", "4.5"),
+        ('"a-1"', '"a-7"'),
+        ('"17 of 20"', '"8 of 20"'),
+        ("1790000000", "1791111111"),
+    ],
+)
+def test_members_for_which_a_user_vouches_come_back_under_their_name(recorded: str, live: str) -> None:
+    sent, got = '{"no": %s,"qty":1}', '{"items":[{"no":%s,"n":%s},{"no" : %s}]}'
+    play = conversation(
+        pub("a", sent % recorded),
+        msg("b", got % ((recorded,) * 3)),
+        MatchOptions(**read({"like_json": "/no"})),
+    )
+    assert play.send(1, pub("a", sent % live)) == msg("b", got % (live, recorded, live))
+    assert [str(one) for one in play.machine.identifiers.learned] == ["a /no"]
+
+
+def _always(recorded: bytes, live: bytes) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("text", ['{"order":{"id":"%s"},"n":%d}', "order %s"])
+@pytest.mark.parametrize(
+    "options",
+    [{"ignore_bodies": "a"}, {"match_on": "subject,headers,order"}, {"bodies": {"a": _always}}],
+)
+def test_a_payload_that_need_not_agree_is_learned_from(text: str, options: dict[str, object]) -> None:
+    """The number differs as well, and is data."""
+    recorded, live, answer = (
+        text.replace("%s", one).replace("%d", n) for one, n in ((R1, "7"), (L1, "8"), (L1, "7"))
+    )
+    play = conversation(pub("a", recorded), msg("b", recorded), MatchOptions(**read(options)))
+    assert play.send(1, pub("a", live)) == msg("b", answer)
+
+
+@pytest.mark.parametrize("place", ["/order", "/order/id"])
+def test_a_member_that_need_not_agree_is_learned_from(place: str) -> None:
+    sent = '{"order":{"id":"%s"}}'
+    play = conversation(
+        pub("a", sent % R1), msg("b", sent % R1), MatchOptions(**read({"ignore_json": place}))
+    )
+    assert play.send(1, pub("a", sent % L1)) == msg("b", sent % L1)
+
+
+@pytest.mark.parametrize(
     ("options", "learned"),
     [
         ({}, True),
