@@ -44,6 +44,8 @@ _MEMBER: Final = re.compile(
 )
 _MASKED: Final = re.compile(rb"[0-9A-Za-z_:+-]{13,}")
 _EIGHT: Final = re.compile(rb"[0-9A-Za-z]{8}")
+_IN_TEXTS: Final = re.compile(rb"(?=.*[0-9])[0-9A-Za-z_:+/-]{8,}")
+"""A token that is long enough, and no word of a language, to be known in texts too."""
 _DIGEST: Final = b"SHA-256="
 """The first letters of the digest of an object."""
 _WILD: Final = (b"*", b">")
@@ -244,6 +246,20 @@ class IdentifierMap:
             else:
                 data = a == b and len(a) < _LONG
                 agree = data or self.unify(a, b, new, place and place % (at + 1), learn=learn)
+            if not agree:
+                return at + 1
+        return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1
+
+    def pair_tokens(self, recorded: bytes, live: bytes, new: Lesson) -> int:
+        """Do as `unify_subject` for subjects of which a user says that their tokens may be any pairs."""
+        ours, theirs = recorded.split(b"."), live.split(b".")
+        for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+            if a == b:
+                agree = len(a) < _LONG or self.same(a, new)
+            else:
+                known = _IN_TEXTS.fullmatch(a) and _IN_TEXTS.fullmatch(b)
+                pair = (a, b) if known or not at else _keys(ours, theirs, at)
+                agree = self._pair(*pair, new, f"token {at + 1} of the subject")
             if not agree:
                 return at + 1
         return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1

@@ -14,7 +14,7 @@ from natsproxy.replay.conversation.identifier_map import IdentifierMap
 
 SHORTEST: Final = 8
 """No shorter text holds an identifier, an inbox or a time."""
-_LONGEST: Final = 64 << 10
+_LONGEST: Final = 256 << 10
 _LONGEST_JSON: Final = 1 << 20
 _STORED: Final = b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response"'
 _BASE64: Final = re.compile(rb'("(?:data|hdrs)":")([0-9A-Za-z+/]{16,}=*)"')

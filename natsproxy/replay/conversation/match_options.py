@@ -131,6 +131,14 @@ OPTIONS: Final = (
         metavar="[SUBJECT ]/POINTER",
     ),
     Option(
+        "like-subjects",
+        pattern,
+        None,
+        "Subjects whose tokens at * and > differ from run to run; the live ones come back.",
+        many=True,
+        metavar="SUBJECT",
+    ),
+    Option(
         "ignore-bodies",
         pattern,
         None,
@@ -188,6 +196,7 @@ class MatchOptions:
     match_headers: tuple[str, ...] = ()
     ignore_json: tuple[Place, ...] = ()
     like_json: tuple[Place, ...] = ()
+    like_subjects: tuple[bytes, ...] = ()
     ignore_bodies: tuple[bytes, ...] = ()
     learn: bool = True
     learn_only: tuple[Place, ...] = ()
@@ -229,6 +238,10 @@ class MatchOptions:
         if any(place.covers(path) and place.on(subject) for place in self.ignore_json):
             return Treatment.IGNORED
         return Treatment.EXACT
+
+    def like_subject(self, subject: bytes) -> bytes | None:
+        """Return the first pattern under which a subject may have other tokens, None without one."""
+        return next((one for one in self.like_subjects if matches(one, subject)), None)
 
     def ignores_body(self, subject: bytes) -> bool:
         """Tell whether payloads on `subject` need not agree."""

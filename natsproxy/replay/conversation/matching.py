@@ -47,7 +47,7 @@ _SERVICE_VOLATILE: Final = frozenset(
 )
 _NAMED_BY_LIBRARIES: Final = (b"$JS.", b"$O.", b"$SRV.")
 """Subjects with names of consumers, objects' chunks and services that are not the application's."""
-_LONGEST_TEXT: Final = 64 << 10  # bytes of a payload that is no JSON, up to which values in it are learned
+_LONGEST_TEXT: Final = 256 << 10  # bytes of a payload that is no JSON, up to which values in it are learned
 
 
 class Matcher:
@@ -63,6 +63,10 @@ class Matcher:
         self._scrubber = Scrubber(options.filters) if options.filters else None
 
     def any_subject(self, frame: Frame) -> bool:
+        """Tell whether a frame may agree with one on another subject."""
+        return self._free_subject(frame) or self.options.like_subject(frame.subject) is not None
+
+    def _free_subject(self, frame: Frame) -> bool:
         """Tell whether the subject of a frame need not agree; those of SUBs and of NATS itself have to."""
         return not (self._by_subject or frame.op == Op.SUB or frame.subject.startswith(b"$"))
 
@@ -107,7 +111,7 @@ class Matcher:
 
         Pairs of values learned on the way go to `new`; they count only if the frames agree.
         """
-        if self._by_subject or not self.any_subject(recorded):
+        if not self._free_subject(recorded):
             found = self._subjects(recorded.subject, live.subject, new)
             if found is not None:
                 return found
@@ -128,8 +132,12 @@ class Matcher:
         return found
 
     def _subjects(self, recorded: bytes, live: bytes, new: Lesson) -> Difference | None:
-        learn = recorded.startswith(_NAMED_BY_LIBRARIES) or self.options.learns(recorded)
-        at = self.identifiers.unify_subject(recorded, live, new, learn=learn)
+        like = self.options.like_subject(recorded)
+        if like is not None and matches(like, live):
+            at = self.identifiers.pair_tokens(recorded, live, new)
+        else:
+            learn = recorded.startswith(_NAMED_BY_LIBRARIES) or self.options.learns(recorded)
+            at = self.identifiers.unify_subject(recorded, live, new, learn=learn)
         if not at:
             return None
         note = self.identifiers.conflict(recorded, live)

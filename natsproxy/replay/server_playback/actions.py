@@ -123,7 +123,9 @@ class Mismatch:
         """The difference in one line, with the values first."""
         if self.difference:
             return printable(f"{self.difference}: {self.frame} of {self.who}")
-        return printable(f"{self.who} sent {self.frame}, {self._wrong()}")
+        nearest = self.candidates[0].difference if self.candidates else None
+        more = "" if nearest is None else f" ({nearest})"
+        return printable(f"{self.who} sent {self.frame}, {self._wrong()}{more}")
 
     def _wrong(self) -> str:
         if not self.candidates or self.candidates[0].difference is not None:

@@ -43,6 +43,9 @@ def remedy(recorded: Frame, live: Frame, difference: Difference | None, *, used:
         if place.startswith("/"):
             return Remedy(f"{_treatment(difference)}_json", f"{subject} {place}")
         return Remedy("ignore_bodies", subject)
+    tokens = subject.split(".")
+    if difference.field == "subject" and "*" in tokens[1:] and tokens[0] != "*":
+        return Remedy("like_subjects", subject)
     return None
 
 

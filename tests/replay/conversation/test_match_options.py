@@ -41,6 +41,7 @@ def test_each_row_is_a_field_with_its_default() -> None:
         (b"X-Amzn-Trace-Id", IGNORED),
         (b"Date", IGNORED),
         (b"Nats-Msg-Id", Treatment.ANY_VALUE),
+        (b"X-Timestamp", Treatment.ANY_VALUE),
         (b"X-Request-Id", EXACT),
         (b"X-Amz-Date", IGNORED),
         (b"X-Amz", EXACT),
