@@ -36,12 +36,10 @@ from natsproxy.replay.conversation.generated_values import (
     words,
 )
 from natsproxy.replay.conversation.lesson import Learned, Lesson, Member, short
+from natsproxy.replay.conversation.translation import translated, with_members
 
 _RUN: Final = re.compile(rb"[0-9A-Za-z_$+/-][0-9A-Za-z_.:+$/-]{7,}")
 """A part of a text that may hold mapped values, each of them whole (but for times with blanks)."""
-_MEMBER: Final = re.compile(
-    rb'("[^"\\]{0,64}")(\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)'  # name, colon, text or number
-)
 _MASKED: Final = re.compile(rb"[0-9A-Za-z_:+-]{13,}")
 _EIGHT: Final = re.compile(rb"[0-9A-Za-z]{8}")
 _IN_TEXTS: Final = re.compile(rb"(?=.*[0-9])[0-9A-Za-z_:+/-]{8,}")
@@ -293,18 +291,11 @@ class IdentifierMap:
         found = self._live.get(text)
         if found is not None or not (self._live or self._times):
             return found or text
-        return _RUN.sub(lambda run: _translated(run[0], self._live, self._times), text)
+        return _RUN.sub(lambda run: translated(run[0], self._live, self._times), text)
 
     def live_members(self, text: bytes) -> bytes:
         """Return recorded JSON with the live values of the members for which a user vouches."""
-        if not self._members:
-            return text
-
-        def live(found: re.Match[bytes]) -> bytes:
-            value = self._members.get((found[1], found[3]))
-            return found[0] if value is None else found[1] + found[2] + value
-
-        return _MEMBER.sub(live, text)
+        return with_members(text, self._members) if self._members else text
 
     def knows(self, live: bytes) -> bool:
         """Tell whether a live text is or has in it an identifier that is known, and long enough to show."""
@@ -315,7 +306,7 @@ class IdentifierMap:
         found = self._recorded.get(text)
         if found is not None or not self._recorded:
             return found or text
-        return _RUN.sub(lambda run: _translated(run[0], self._recorded, {}), text)
+        return _RUN.sub(lambda run: translated(run[0], self._recorded, {}), text)
 
     def keep_literal(self, text: bytes) -> None:
         """Map the unknown identifiers of a subject or a text to themselves.
@@ -341,23 +332,3 @@ def _keys(ours: list[bytes], theirs: list[bytes], at: int) -> tuple[bytes, bytes
     if len(a) >= _LONG and len(b) >= _LONG:
         return a, b
     return ours[at - 1] + b"." + a, theirs[at - 1] + b"." + b
-
-
-def _translated(run: bytes, table: dict[bytes, bytes], times: dict[bytes, bytes]) -> bytes:
-    found = table.get(run) or times.get(run)
-    if found is not None:
-        return found
-    if b"." not in run and b"/" not in run:
-        text = replace(run, table)
-        return replace(text, times) if times else text
-    made: list[bytes] = []
-    before = b""
-    for token in run.split(b"."):
-        found = table.get(token)
-        if found is None and before:
-            found = table.get(before + b"." + token)
-            found = found and found.rpartition(b".")[2]
-        made.append(found or b"/".join(table.get(part) or replace(part, table) for part in token.split(b"/")))
-        before = token
-    text = b".".join(made)
-    return replace(text, times) if times else text

@@ -247,10 +247,6 @@ class MatchOptions:
         """Tell whether payloads on `subject` need not agree."""
         return "body" not in self.match_on or _is_on(self.ignore_bodies, subject)
 
-    def repeats(self, subject: bytes) -> bool:
-        """Tell whether messages on `subject` may come more or less often than recorded."""
-        return _is_on(self.repeat, subject)
-
     def learns(self, subject: bytes, *, path: Path | None = None, header: bytes | None = None) -> bool:
         """Tell whether a value is learned: at a path of JSON, of a header, or in the tokens of `subject`."""
 

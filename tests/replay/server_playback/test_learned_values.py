@@ -60,9 +60,10 @@ def conversation(sent: bytes, got: bytes, options: MatchOptions = DEFAULT) -> Pl
         lambda one: pub("orders", "x", headers=block("X-Order", one)),
         lambda one: pub("orders", json.dumps({"items": [{"key": f"order-{one}"}], "qty": 2})),
         lambda one: pub("orders", f"order={one}"),
+        lambda one: pub("orders", "line\n" * 30_000 + one),
         lambda one: pub("orders", json.dumps({one: "new"})),
     ],
-    ids=["subject", "header", "json", "text", "name of a member"],
+    ids=["subject", "header", "json", "text", "a long text", "name of a member"],
 )
 def test_a_live_identifier_comes_back_wherever_it_was(sent: object, answer: object) -> None:
     assert callable(sent)
