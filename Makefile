@@ -15,7 +15,7 @@ RELAYED := tests/net tests/rules tests/differential tests/testing
 # environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast check check-long coverage bench fix clean
+.PHONY: demo test test-fast check check-long fuzz coverage bench fix clean
 
 $(STAMP): pyproject.toml $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
@@ -44,6 +44,14 @@ check-long: $(STAMP)
 	$(PYTEST) -m long
 	NATSPROXY_PLANE=python $(PYTEST) -m "not long" $(RELAYED)
 	NATSPROXY_PURE=1 $(PYTEST) -m "not long" $(RELAYED)
+
+# What was found last time is in the folder; it is where the next time begins.
+FUZZ ?= build/fuzz
+SECONDS ?= 1800
+
+fuzz:
+	rm -rf $(FUZZ)/tree
+	sh tests/fuzz/build.sh $(abspath $(FUZZ)) $(SECONDS)
 
 coverage: $(STAMP)
 	$(BIN)/coverage erase

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from natsproxy.wire.ops import C2S
-from tests.fuzz.wire_target import WANTS
+from tests.fuzz.choice import RECORDING, SELECTIONS, WANTS
 from tests.wire.cases import BAD, GOOD
 
 
@@ -19,8 +19,10 @@ def seeds() -> Iterator[bytes]:
     streams = [(case.direction, case.raw) for case in GOOD] + [(C2S, case.raw) for case in BAD]
     for number, (direction, raw) in enumerate(streams):
         choice = int(direction) | (number & 1) << 1 | (number % len(WANTS)) << 2
-        yield bytes([choice, 0]) + raw
-        yield bytes([choice, 2, 0, 7, 0, len(raw) % 256]) + raw * 2
+        recording = RECORDING | (number % len(SELECTIONS)) << 5
+        for first in (choice, choice | recording):
+            yield bytes([first, 0]) + raw
+            yield bytes([first, 2, 0, 7, 0, len(raw) % 256]) + raw * 2
 
 
 if __name__ == "__main__":

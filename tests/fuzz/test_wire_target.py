@@ -11,6 +11,7 @@ from natsproxy.wire.scanner import COMPILED
 if not COMPILED:
     pytest.skip("there is one reader only", allow_module_level=True)
 
+from tests.fuzz.choice import RECORDING
 from tests.fuzz.seeds import seeds
 from tests.fuzz.wire_target import new_plane, one_input
 
@@ -19,6 +20,12 @@ def test_the_readers_agree_on_the_first_corpus() -> None:
     plane = new_plane()
     for data in seeds():
         one_input(plane, data)
+
+
+def test_the_plane_records() -> None:
+    plane = new_plane()
+    one_input(plane, bytes([RECORDING, 0]) + b"PUB b 1\r\nx\r\n")
+    assert plane.frames == 1
 
 
 def test_headers_looked_at_before_a_wrong_end() -> None:
