@@ -2,8 +2,9 @@
 
 The flood is what one connection can send: blocks of 64 KiB, as fast as they are taken.  Measured are the PING
 of a client that is connected, and a new connection up to its first PONG; beside them stands how many frames
-of the flood were taken meanwhile.  The row without a proxy has what the machine and the server give.
-Loopback only, bounded in time.
+of the flood were taken meanwhile.  The row without a proxy has what the machine and the server give.  Each
+policy for payloads and each kind of rule has a row; a kind that would end the flood waits for another
+subject.  Words behind the command choose rows.  Loopback only, bounded in time.
 """
 
 from __future__ import annotations
@@ -15,35 +16,74 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.benchmarks.bench_proxy import dial, until
-from tests.benchmarks.rules_live import processor, rule
+from tests.benchmarks.bench_proxy import dial, processor, until
+from tests.benchmarks.rules_live import rule
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
-SECONDS = 4.0  # of measuring, for each row
+SECONDS = 3.0  # of measuring, for each row
 PAUSE = 0.002  # between two PINGs
 EACH = 20  # PINGs for one new connection
 NO_PROXY = "no proxy"
 FRAME = b"PUB flood.x 2\r\nhi\r\n"
-ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    (NO_PROXY, (), ""),
-    ("no recording", (), ""),
-    ("recording", ("--record",), ""),
-    ("recording, payload dropped", ("--record-payload", ">=drop", "--record"), ""),
-    ("recording, payload truncated", ("--record-payload", ">=truncate:1", "--record"), ""),
-    ("recording, payload hashed", ("--record-payload", ">=hash", "--record"), ""),
-    ("recording another subject", ("--record-subject", "other.>", "--record"), ""),
-    ("a corrupt rule", (), rule("corrupt", 'subject = "flood.>"', 'op = "PUB"')),
-    ("a corrupt rule, recording", ("--record",), rule("corrupt", 'subject = "flood.>"', 'op = "PUB"')),
-    ("a rewrite rule", (), rule("rewrite", 'prefix = "t"')),
-    ("a rewrite rule, recording", ("--record",), rule("rewrite", 'prefix = "t"')),
-    ("a deny rule", (), rule("deny", 'subject = "flood.>"', 'op = "PUB"')),
-    ("a header set", (), rule("headers", 'subject = "flood.>"', 'op = "PUB"', 'set = { A = "b" }')),
-)
+
+FLOOD = 'op = "PUB"\nsubject = "flood.>"'
+OTHER = 'op = "PUB"\nsubject = "other.>"'  # nobody publishes there: each kind that would end the flood
+FIRST = "client = { ordinal = 1 }"  # the connection that floods
+RULES: Mapping[str, tuple[str, ...]] = {
+    "permissions": ('publish = "flood.>"', "allow_responses = true"),
+    "deny": (FLOOD,),
+    "rewrite": ('prefix = "t"',),
+    "latency": (FLOOD, 'delay = "10ms"'),
+    "drop": (FLOOD, "probability = 0.01"),
+    "duplicate": (FLOOD,),
+    "reorder": (FLOOD, "every = 10"),
+    "corrupt": (FLOOD,),
+    "truncate": (FLOOD, "keep = 1"),
+    "headers": (FLOOD, 'set = { A = "b" }'),
+    "answer": (FLOOD, 'body = "x"'),
+    "error": (FLOOD, 'text = "Invalid Publish Subject"', "close = false"),
+    "info": ('max_payload = "64KiB"',),
+    "announce": ("lame_duck = true",),
+    "close": (OTHER,),
+    "reset": (OTHER,),
+    "refuse": ("client = { ordinal = 1000000 }",),
+    "bandwidth": (FIRST, 'direction = "c2s"', 'rate = "16MiB"'),
+    "slice": (FIRST, 'direction = "c2s"', "size = 1000"),
+    "pause": (OTHER,),
+    "swallow": (OTHER,),
+    "stop_reading": (OTHER, 'direction = "c2s"'),
+    "half_close": (OTHER, 'direction = "c2s"'),
+    "slow_close": (FIRST, 'delay = "1s"'),
+}
+"""A rule of each kind: the lines behind its kind."""
+
+
+class Row(NamedTuple):
+    """A row of the table: options of the proxy, and a rules file."""
+
+    options: tuple[str, ...] = ()
+    rules: str = ""
+
+
+ROWS: Mapping[str, Row] = {
+    NO_PROXY: Row(),
+    "no recording": Row(),
+    "recording": Row(("--record",)),
+    "recording, payload dropped": Row(("--record-payload", ">=drop", "--record")),
+    "recording, payload truncated": Row(("--record-payload", ">=truncate:1", "--record")),
+    "recording, payload hashed": Row(("--record-payload", ">=hash", "--record")),
+    "recording another subject": Row(("--record-subject", "other.>", "--record")),
+    **{kind: Row(rules=rule(kind, *lines)) for kind, lines in RULES.items()},
+    "latency of all": Row(rules=rule("latency", 'delay = "10ms"', 'direction = "c2s"', FIRST)),
+    "corrupt, recording": Row(("--record",), rule("corrupt", *RULES["corrupt"])),
+    "rewrite, recording": Row(("--record",), rule("rewrite", *RULES["rewrite"])),
+}
 
 
 class Flood(threading.Thread):
@@ -115,8 +155,9 @@ def under_flood(port: int, used: Callable[[], float]) -> str:
     return f"{columns} {frames / took / 1e3:8.0f} k/s {spent / max(1, frames) * 1e6:8.2f} µs"
 
 
-def measure(server: NatsServer, options: tuple[str, ...], rules: str, folder: Path) -> str:
+def measure(server: NatsServer, row: Row, folder: Path) -> str:
     """Return a row: through a proxy."""
+    options, rules = row
     if "--record" in options:
         options = (*options, str(folder / "f.ncap"))
     if rules:
@@ -124,21 +165,22 @@ def measure(server: NatsServer, options: tuple[str, ...], rules: str, folder: Pa
         file.write_text(rules)
         options = (*options, "--rules", str(file))
     with ProxyProcess(server.url, *options) as proxy:
-        return under_flood(proxy.port, lambda: processor(proxy))
+        return under_flood(proxy.port, lambda: processor(proxy.process.pid))
 
 
 def main() -> None:
     """Print the table."""
     waited = f"{'median':>8} {'p99':>8} {'worst':>8}"
     print(f"{'ms, of a PING, of a connection':32}{waited}  {waited}  flood, cost a frame")
-    rows = [row for row in ROWS if not sys.argv[1:] or any(word in row[0] for word in sys.argv[1:])]
-    for name, options, rules in rows:
+    for name, row in ROWS.items():
+        if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
+            continue
         with NatsServer() as server, tempfile.TemporaryDirectory() as folder:
             if name == NO_PROXY:
-                row = under_flood(server.port, lambda: 0.0)
+                figures = under_flood(server.port, lambda: 0.0)
             else:
-                row = measure(server, options, rules, Path(folder))
-            print(f"{name:32}{row}", flush=True)
+                figures = measure(server, row, Path(folder))
+            print(f"{name:32}{figures}", flush=True)
     print(json.dumps({"cpus": os.cpu_count(), "seconds": SECONDS}))
 
 
