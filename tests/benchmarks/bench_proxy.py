@@ -1,9 +1,10 @@
-"""Through the proxy against direct: publish plus deliver, request latency, idle connections.
+"""Through the proxy against direct: publish plus deliver, request latency, idle connections, the start.
 
 Raw sockets and pre-built buffers, a publisher and a subscriber process; every row is measured on all paths in
 interleaved rounds, and the medians are shown as ratios to the direct path.  Beside the proxy stand a bare
 relay on trio, which shows what the framework costs, and haproxy where it is installed, which shows what a
-second pair of sockets costs on this machine.  Loopback only, bounded in count.
+second pair of sockets costs on this machine.  The frames in the recording are counted against those sent.
+Loopback only, bounded in count.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -25,13 +28,23 @@ from typing import NamedTuple
 import trio
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from natsproxy.capture.format.records import Frames
+from natsproxy.capture.read.reader import open_capture
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
 ROUNDS = 3
+STARTS = 5
 REQUESTS = 2_000
 SIZES = ((16, 600_000), (128, 500_000), (1024, 200_000), (16384, 20_000))
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"echo":false,"protocol":1}\r\nPING\r\n'
+
+
+def processor(pid: int) -> float:
+    """Return the processor time of a process, ended threads included, in seconds."""
+    return time.clock_gettime(
+        ~pid << 3 | 2
+    )  # as clock_getcpuclockid(3) says; /proc tells it in ticks of 10 ms
 
 
 class Way(NamedTuple):
@@ -42,17 +55,16 @@ class Way(NamedTuple):
 
     def cpu(self) -> float:
         """Return the processor time of its process so far, in seconds."""
-        if not self.pid:
-            return 0.0
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor(self.pid) if self.pid else 0.0
 
 
-def dial(port: int) -> socket.socket:
-    """Connect and wait for the first PONG."""
+def dial(port: int, context: ssl.SSLContext | None = None) -> socket.socket:
+    """Connect and wait for the first PONG.  context: of TLS before INFO."""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.settimeout(15)
+    if context is not None:
+        sock = context.wrap_socket(sock, server_hostname="127.0.0.1")
     sock.sendall(CONNECT)
     until(sock, b"PONG\r\n")
     return sock
@@ -84,7 +96,7 @@ def subscriber(port: int, subject: str, expected: int) -> None:
 
 def throughput(ports: tuple[int, int], size: int, count: int) -> float:
     """Return messages a second from publish to delivery."""
-    subject = f"b.{os.getpid()}.{time.monotonic_ns()}"
+    subject = f"b.{size}.{time.monotonic_ns()}"
     frame = f"PUB {subject} {size}\r\n".encode() + b"x" * size + b"\r\n"
     delivered = len(f"MSG {subject} 1 {size}\r\n") + size + 2
     child = subprocess.Popen(
@@ -106,10 +118,21 @@ def throughput(ports: tuple[int, int], size: int, count: int) -> float:
     return count / seconds
 
 
-def latency(port: int, count: int) -> tuple[float, float]:
+def kept(folder: Path) -> dict[int, int]:
+    """Return how many PUBs and MSGs of `throughput` a capture has, by their size."""
+    found: dict[int, int] = {}
+    for _, item in open_capture(folder).items():
+        # All messages of a connection are on one subject, and no payload has such a word.
+        if isinstance(item, Frames) and (first := re.search(rb"(?:PUB|MSG) b\.(\d+)\.", item.data)):
+            size = int(first[1])
+            found[size] = found.get(size, 0) + bytes(item.data).count(first[0])
+    return found
+
+
+def latency(port: int, count: int, context: ssl.SSLContext | None = None) -> tuple[float, float]:
     """Return p50 and p99 of a request (four passes), in µs."""
     times = []
-    with dial(port) as asker, dial(port) as answerer:
+    with dial(port, context) as asker, dial(port, context) as answerer:
         answerer.sendall(b"SUB l.req 1\r\nPING\r\n")
         until(answerer, b"PONG\r\n")
         asker.sendall(b"SUB l.rep 1\r\nPING\r\n")
@@ -164,15 +187,15 @@ def bare_relay(upstream: int) -> Iterator[Way]:
 
 
 @contextlib.contextmanager
-def haproxy(upstream: int, folder: Path, bind: str = "") -> Iterator[Way]:
-    """Run haproxy in TCP mode.  bind: further words for its listener."""
+def haproxy(upstream: int, folder: Path, bind: str = "", server: str = "") -> Iterator[Way]:
+    """Run haproxy in TCP mode.  bind, server: further words for its two legs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    config = folder / "haproxy.cfg"
+    config = folder / f"haproxy-{port}.cfg"
     config.write_text(
         "defaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n"
-        f"listen nats\n bind 127.0.0.1:{port}{bind}\n server s 127.0.0.1:{upstream}\n"
+        f"listen nats\n bind 127.0.0.1:{port}{bind}\n server s 127.0.0.1:{upstream}{server}\n"
     )
     process = subprocess.Popen(["haproxy", "-db", "-f", str(config)], stderr=subprocess.DEVNULL)
     try:
@@ -235,6 +258,37 @@ def compare_latency(paths: dict[str, Way]) -> None:
     )
 
 
+def start(upstream: str) -> tuple[float, float, float]:
+    """Return the seconds of `natsproxy run` until it listens and until a PONG came, and of its processor."""
+    command = [sys.executable, "-m", "natsproxy", "run", "--listen", "127.0.0.1:0", "--upstream", upstream]
+    began = time.perf_counter()
+    with subprocess.Popen([*command, "--log-format", "json"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            line = next(line for text in process.stderr if (line := json.loads(text))["event"] == "listening")
+            listening = time.perf_counter() - began
+            dial(int(line["listen"][0].rpartition(":")[2])).close()
+            return listening, time.perf_counter() - began, processor(process.pid)
+        finally:
+            process.kill()
+
+
+def print_start(upstream: str) -> None:
+    """Print how long the proxy takes to be ready."""
+    starts = [start(upstream) for _ in range(STARTS)]
+    listening, pong, cpu = (statistics.median(values) * 1e3 for values in zip(*starts, strict=True))
+    print(
+        f"start: {listening:.0f} ms to listening, {pong:.0f} ms to the first PONG, {cpu:.0f} ms of processor"
+    )
+
+
+def print_kept(folder: Path) -> None:
+    """Print how many of the messages that were sent are in the recording; each came and went once."""
+    found = kept(folder)
+    rows = (f"{size} B: {found.get(size, 0):,} of {2 * ROUNDS * count:,}" for size, count in SIZES)
+    print(f"frames kept of those sent: {', '.join(rows)}")
+
+
 def main() -> None:
     """Print the tables."""
     with tempfile.TemporaryDirectory() as folder, NatsServer() as server, contextlib.ExitStack() as stack:
@@ -244,7 +298,7 @@ def main() -> None:
         paths["bare relay"] = stack.enter_context(bare_relay(server.port))
         plain = stack.enter_context(ProxyProcess(server.url))
         paths["proxy"] = Way(plain.port, plain.process.pid)
-        recorder = stack.enter_context(ProxyProcess(server.url, "--record", f"{folder}/b.ncap"))
+        recorder = stack.enter_context(ProxyProcess(server.url, "--record", f"{folder}/b/"))
         paths["recording"] = Way(recorder.port, recorder.process.pid)
         print(f"{'publish + deliver':20}" + "".join(f"{name:>17}" for name in paths))
         compare_throughput(paths)
@@ -254,6 +308,9 @@ def main() -> None:
         print(f"idle connections: {(plain.memory() - before) / 1_024_000:.1f} KiB each, at 1,000")
         for sock in idle:
             sock.close()
+        print_start(server.url)
+        recorder.drain()
+        print_kept(Path(folder, "b"))
     print(json.dumps({"cpus": os.cpu_count(), "rounds": ROUNDS}))
 
 

@@ -1,13 +1,15 @@
-"""TLS on one leg and on both: processor time, handshakes and latency, beside haproxy terminating TLS.
+"""TLS on one leg and on both: processor time, handshakes and latency, beside haproxy with TLS on those legs.
 
 A client publishes in writes of two sizes; a small write is a TLS record of its own.  Processor time is that
 of the proxy's process, for bytes in one direction, without a recording.  TLS is before INFO everywhere, since
-haproxy knows no other.  Loopback only, bounded in count; medians of interleaved rounds.
+haproxy knows no other.  Legs with TLS are on the plane in Python: their cost alone is the difference to the
+plain proxy on that plane.  Loopback only, bounded in count; medians of interleaved rounds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import ssl
@@ -15,11 +17,12 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.benchmarks.bench_proxy import CONNECT, Way, haproxy, until
+from tests.benchmarks.bench_proxy import Way, dial, haproxy, until
 from tests.kit.authority import Authority
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
@@ -28,6 +31,15 @@ ROUNDS = 3
 WRITES = ((65_536, 1_500), (512, 20_000))
 REQUESTS = 500
 HANDSHAKES = 100
+COLUMNS = {
+    "CPU s/GB, 64 KiB": ".2f",
+    "CPU s/GB, 512 B": ".2f",
+    "connections/s": ".0f",
+    "CPU ms for each": ".2f",
+    "PING p50, µs": ".0f",
+    "more than direct": "+.0f",
+}
+"""Their names, and the formats of their figures."""
 
 
 class Route(NamedTuple):
@@ -38,14 +50,7 @@ class Route(NamedTuple):
 
     def dial(self) -> socket.socket:
         """Connect and wait for the first PONG."""
-        sock = socket.create_connection(("127.0.0.1", self.way.port))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.settimeout(15)
-        if self.context is not None:
-            sock = self.context.wrap_socket(sock, server_hostname="127.0.0.1")
-        sock.sendall(CONNECT)
-        until(sock, b"PONG\r\n")
-        return sock
+        return dial(self.way.port, self.context)
 
 
 def publish(path: Route, size: int, count: int) -> float:
@@ -96,45 +101,56 @@ def open_paths(folder: Path, stack: contextlib.ExitStack) -> dict[str, Route]:
         "direct": Route(Way(plain.port, 0), None),
         "direct, TLS": Route(Way(secured.port, 0), context),
     }
-    if shutil.which("haproxy"):
-        way = stack.enter_context(haproxy(plain.port, folder, f" ssl crt {certificate}"))
-        paths["haproxy, client"] = Route(way, context)
     tls = secured.url.replace("nats://", "tls://")
-    for name, upstream, options in (
-        ("plain", plain.url, []),
-        ("client leg", plain.url, client),
-        ("server leg", tls, server),
-        ("both legs", tls, [*client, *server]),
+    terminate, begin = (
+        f" ssl crt {certificate}",
+        f" ssl verify required ca-file {authority.file} no-ssl-reuse",
+    )
+    if shutil.which("haproxy"):
+        for name, upstream, bind, to in (
+            ("haproxy, client leg", plain.port, terminate, ""),
+            ("haproxy, server leg", secured.port, "", begin),
+            ("haproxy, both legs", secured.port, terminate, begin),
+        ):
+            way = stack.enter_context(haproxy(upstream, folder, bind, to))
+            paths[name] = Route(way, context if bind else None)
+    for name, url, options, plane in (
+        ("plain", plain.url, [], "native"),
+        ("plain, plane in Python", plain.url, [], "python"),
+        ("client leg", plain.url, client, "native"),
+        ("server leg", tls, server, "native"),
+        ("both legs", tls, [*client, *server], "native"),
     ):
-        proxy = stack.enter_context(ProxyProcess(upstream, *options))
+        choose = partial(os.environ.__setitem__, "NATSPROXY_PLANE", plane)
+        proxy = stack.enter_context(ProxyProcess(url, *options, before=choose))
         listen = proxy.wait_for(lambda line: line["event"] == "listening")["listen"][-1]
         way = Way(int(listen.rpartition(":")[2]), proxy.process.pid)
-        paths[name] = Route(way, context if "--tls-cert" in options else None)
+        paths[name] = Route(way, context if options[:1] == client[:1] else None)
     return paths
+
+
+def measure(path: Route) -> list[float]:
+    """Return the figures of one round, in the order of `COLUMNS`."""
+    costs = [publish(path, size, count) for size, count in WRITES]
+    return [*costs, *handshakes(path), latency(path)]
 
 
 def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         paths = open_paths(Path(folder), stack)
-        print(f"{'':28}" + "".join(f"{name:>17}" for name in paths))
-        for size, count in WRITES:
-            costs = {
-                name: statistics.median(publish(path, size, count) for _ in range(ROUNDS))
-                for name, path in paths.items()
-            }
-            _row(f"CPU s/GB, writes of {size} B", costs, "{:.2f}")
-        opened = {name: handshakes(path) for name, path in paths.items()}
-        _row("connections a second", {name: rate for name, (rate, _) in opened.items()}, "{:.0f}")
-        _row("CPU ms a connection", {name: cost for name, (_, cost) in opened.items()}, "{:.2f}")
-        rounds = [{name: latency(path) for name, path in paths.items()} for _ in range(ROUNDS)]
-        _row(
-            "PING p50, µs", {name: statistics.median(one[name] for one in rounds) for name in paths}, "{:.0f}"
+        rounds = [{name: measure(path) for name, path in paths.items()} for _ in range(ROUNDS)]
+    print(f"{'':24}" + "".join(f"{name:>18}" for name in COLUMNS))
+    found = {
+        name: [statistics.median(values) for values in zip(*(one[name] for one in rounds), strict=True)]
+        for name in paths
+    }
+    for name, figures in found.items():
+        row = (*figures, figures[-1] - found["direct"][-1])
+        print(
+            f"{name:24}"
+            + "".join(f"{format(value, form):>18}" for value, form in zip(row, COLUMNS.values(), strict=True))
         )
-
-
-def _row(title: str, values: dict[str, float], form: str) -> None:
-    print(f"{title:28}" + "".join(f"{form.format(value):>17}" for value in values.values()), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.benchmarks.bench_proxy import dial, until
+from tests.benchmarks.bench_proxy import dial, processor, until
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 
@@ -162,16 +162,10 @@ class Measured(NamedTuple):
 
 def measure(proxy: ProxyProcess, load: list[bytes], count: int) -> Measured:
     """Send a load through a proxy."""
-    before = processor(proxy)
+    pid = proxy.process.pid
+    before = processor(pid)
     rate = throughput(proxy.port, load, count)
-    return Measured(rate, (processor(proxy) - before) / count * 1e6)
-
-
-def processor(proxy: ProxyProcess) -> float:
-    """Return the processor time that a proxy has used, in seconds."""
-    # Not the times of `stat`, which are told in ticks of 10 ms.
-    threads = Path(f"/proc/{proxy.process.pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    return Measured(rate, (processor(pid) - before) / count * 1e6)
 
 
 def compare(plain: ProxyProcess, ruled: ProxyProcess, name: str, load: list[bytes], count: int) -> None:
@@ -203,12 +197,12 @@ def main() -> None:
             file.write_text(rule("latency", 'delay = "100ms"', selected))
             with ProxyProcess(server.url, "--rules", str(file)) as slow:
                 _, usual, _ = delays(plain.port, server.port)
-                before = processor(slow)
+                before = processor(slow.process.pid)
                 lost, late, rate = delays(slow.port, server.port)
                 print(
                     f"100 ms on {what} at {rate / 1e3:.0f} k/s: {lost} lost, p50 of the added delay "
                     f"{late - usual:.1f} ms (without the rule {usual:.1f} ms), "
-                    f"{(processor(slow) - before) / (RATE * SECONDS) * 1e6:.2f} µs a message, "
+                    f"{(processor(slow.process.pid) - before) / (RATE * SECONDS) * 1e6:.2f} µs a message, "
                     f"{slow.memory('VmHWM') >> 20} MiB"
                 )
 
