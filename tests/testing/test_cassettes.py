@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
+from natsproxy.events import Closed, Event
 from natsproxy.testing import BlockingCall, CassetteMismatch, TestProxy, cassette, drop
 from tests.kit.disks import Disk
 from tests.kit.servers import NatsServer
@@ -260,3 +261,33 @@ def test_a_client_that_is_still_connected_may_read_on(tmp_path: Path) -> None:
         return await reading
 
     assert b"MSG x 1 1\r\n1\r\n" in asyncio.run(program())
+
+
+def test_its_end_waits_for_no_answer(tmp_path: Path) -> None:
+    """A client that still waits is ended once the server has what it sent, and not at a deadline."""
+    request = b"SUB _INBOX.1 1\r\nPUB ask _INBOX.1 1\r\n1\r\n"
+    ends: list[Event] = []
+
+    async def program() -> None:
+        async with cassette(write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", request)])) as tape:
+            assert tape._proxy is not None
+            tape._proxy.subscribe(ends.append)
+            host, port = tape.url.removeprefix("nats://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b'CONNECT {"verbose":false,"name":"a"}\r\n' + request + b"PING\r\n")
+            await reader.readuntil(b"PONG\r\n")
+        writer.close()
+
+    asyncio.run(program())
+    (closed,) = [event for event in ends if isinstance(event, Closed)]
+    assert (closed.cause, closed.detail) == ("drained", "natsproxy is shutting down")
+
+
+@pytest.mark.server
+def test_a_recording_waits_for_its_disk(nats_server: NatsServer, tmp_path: Path) -> None:
+    """A gap would be an exchange that no replay has."""
+    with TestProxy(nats_server.url, record=tmp_path / "x.ncap") as proxy:
+        assert proxy._proxy is not None
+        record = proxy._proxy.settings.record
+    assert record is not None
+    assert record.overflow == "wait"
