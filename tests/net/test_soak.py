@@ -239,7 +239,7 @@ async def test_nothing_grows(tmp_path: Path) -> None:
         print(report)
         assert all(load.outcomes[program] for program in (*PROGRAMS, "storm")), report
         assert accepted >= load.wanted, report
-        assert load.outcomes["late"] + load.outcomes["cut"] < accepted / 10, report
+        assert load.outcomes["late"] + load.outcomes["cut"] < accepted / 4, report
         assert after.connections == before.connections == 0, report
         assert after.tasks <= before.tasks, report
         assert after.descriptors <= before.descriptors + 2, report  # a capture file is opened or closed
