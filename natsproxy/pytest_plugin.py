@@ -10,7 +10,8 @@ The verdict on a test
 1. After its body has passed, a barrier ensures that every frame it sent was compared; frames that were never
    recorded fail the test there.  Frames that a fixture sends later are judged at teardown.  Where the body
    failed, the message begins with these frames, since their answers were errors.
-2. Unused recorded frames are named at the end of the run; with `--nats-strict` they fail the test.
+2. Recorded publishes that no client sent fail the test, too, with `--nats-strict` all recorded frames, with
+   `--nats-no-strict` none.  Frames that are allowed to be absent are named at the end of the run.
 3. A failure has a section: path, mode, seed, learned values, faults and the last frames.
 4. A recording is kept if its test passed.
 All of this travels in reports, so pytest-xdist, which runs tests in workers, shows the same.
@@ -110,9 +111,10 @@ def _close(use: _Use, tape: cassette) -> str:
         use.notes["recorded"] = f"recorded {tape.path}"
     elif tape.added:
         use.notes["recorded"] = f"{tape.added} frames added to {tape.path}"
-    if unused and not tape.strict:
+    complaint = tape.complaint(use.judged)
+    if unused and not complaint:
         use.notes["unused"] = [str(tape.path), len(unused), unused[:_SHOWN]]
-    return tape.complaint(use.judged)
+    return complaint
 
 
 @pytest.fixture
@@ -182,7 +184,7 @@ def _complaint(use: _Use, tape: cassette, *, wait: bool = False) -> str:
     except NatsproxyError as error:
         return str(error)
     use.judged = len(tape.mismatches())
-    return tape.complaint(strict=False)
+    return tape.complaint(ended=False)
 
 
 @pytest.hookimpl(wrapper=True)

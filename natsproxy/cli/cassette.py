@@ -20,9 +20,11 @@ from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.legs import legs
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, Exit
+from natsproxy.printable import printable
 from natsproxy.replay.between import inner_address, offered, reached
 from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.match_options import Given
+from natsproxy.replay.server_playback.suggestions import preview
 
 
 @click.group()
@@ -40,7 +42,11 @@ def cassette() -> None:
     metavar="HOST:PORT",
     help="The address for the program, or tls://HOST:PORT.",
 )
-@click.option("--strict", is_flag=True, help="Also fail if a recorded frame was not used.")
+@click.option(
+    "--strict/--no-strict",
+    default=None,
+    help="Fail if any recorded frame was not used, or never for that; without it, if a publish was not sent.",
+)
 @click.option("--timeout", type=Seconds(), default="600", show_default=True, help="The longest run.")
 @match_options
 @tls_options(listen=True)
@@ -50,7 +56,7 @@ def run(
     mode: str,
     upstream: str | None,
     listen: str,
-    strict: bool,
+    strict: bool | None,
     timeout: float,
     capture: Path,
     command: tuple[str, ...],
@@ -64,8 +70,8 @@ def run(
     Identifiers and times that it makes up may differ from run to run.  The report on stderr names them, and
     ends with the first cause of a failure.
 
-    Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded; 2 could not
-    run.  If the program fails, CAPTURE stays unchanged.
+    Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded, or left out
+    recorded publishes; 2 could not run.  If the program fails, CAPTURE stays unchanged.
 
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/
@@ -84,13 +90,17 @@ def run(
     server = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
     stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, list(command), timeout))
+    # Frames that a program did not send are no cause of its own failure, nor of its end before its time.
+    missed = strict if outcome.code == 0 else False
+    wrong = outcome.cassette is not None and _report(capture, outcome.cassette, missed)
+    if outcome.late:
+        raise ConfigError(f"{command[0]} did not end within {timeout:g} s")
     if stopped or outcome.code is None:
         raise SystemExit(Exit.STOPPED)
-    wrong = outcome.cassette is not None and _report(capture, outcome.cassette, strict)
     raise SystemExit(outcome.code or (Exit.FOUND_WRONG if wrong else Exit.OK))
 
 
-def _report(capture: Path, cassette: CassetteUse, strict: bool) -> bool:
+def _report(capture: Path, cassette: CassetteUse, strict: bool | None) -> bool:
     """Print the result of a cassette on stderr; return True if the program did not do as recorded."""
     if cassette.discarded:
         click.echo(f"{capture}: nothing was recorded, because the program failed", err=True)
@@ -98,14 +108,23 @@ def _report(capture: Path, cassette: CassetteUse, strict: bool) -> bool:
     if cassette.played is None:
         return False
     report_cassette(cassette.played)
-    return cassette.mismatched or (strict and bool(cassette.played.unused()))
+    missed = cassette.missed(strict)
+    if missed and not cassette.mismatched:
+        more = f", and {len(missed) - 1} more" if len(missed) > 1 else ""
+        first = f"the first cause: no client sent {preview(missed[0].frame)}{more} (--no-strict allows that)"
+        click.echo(printable(first), err=True)
+    return cassette.mismatched or bool(missed)
 
 
 class _Outcome:
-    """The exit code of the program (None: it did not end) and the cassette that it used."""
+    """The exit code of the program (None: it did not end), and the cassette that it used.
+
+    late: it did not end in time.
+    """
 
     def __init__(self) -> None:
         self.code: int | None = None
+        self.late = False
         self.cassette: CassetteUse | None = None
 
 
@@ -135,5 +154,4 @@ async def _run(
             outcome.code = done.returncode if done.returncode >= 0 else 128 - done.returncode
         if outcome.code != 0 and mode != "none":
             cassette.discard()
-    if scope.cancelled_caught:
-        raise ConfigError(f"{command[0]} did not end within {limit:g} s")
+        outcome.late = scope.cancelled_caught

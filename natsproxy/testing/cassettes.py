@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -19,6 +20,7 @@ from natsproxy.config.settings import Server
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.between import reached
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
+from natsproxy.replay.conversation.exchanges import Exchange
 from natsproxy.replay.conversation.match_options import read
 from natsproxy.replay.server_playback.suggestions import preview
 from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
@@ -53,9 +55,9 @@ class cassette(ProxyHarness):
     `bodies`, functions that compare two payloads by subject pattern: `{"orders.>": same}`.  A recording keeps
     them, but for `bodies`.  Also those of TLS, as flags of `natsproxy run`: `upstream_tls_ca="ca.pem"`.
 
-    The end raises CassetteMismatch for frames never recorded; with `strict` also for recorded frames
-    that were not used.  A block that fails keeps no recording.  Raises CaptureError and ConfigError when it
-    cannot start.
+    The end raises CassetteMismatch for frames never recorded, and for recorded publishes that no client sent
+    (strict=True: for any recorded frame, strict=False: for none).  A block that fails keeps no recording.
+    Raises CaptureError and ConfigError when it cannot start.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class cassette(ProxyHarness):
         *,
         upstream: str | None = None,
         listen: str = ANY_PORT,
-        strict: bool = False,
+        strict: bool | None = None,
         seed: int = 0,
         **options: Any,
     ) -> None:
@@ -114,7 +116,7 @@ class cassette(ProxyHarness):
         if error is None:
             self.check()
         elif self.mismatches():
-            error.add_note(self.complaint(strict=False))
+            error.add_note(self.complaint(ended=False))
 
     def close(self, *, keep: bool = True) -> None:
         """Stop without a check; idempotent.  keep: False throws the recording away."""
@@ -153,28 +155,37 @@ class cassette(ProxyHarness):
         found = self._thread.call(find) if self._thread.running else find()
         return [preview(one.frame) for one in found]
 
+    def _missed(self) -> list[Exchange]:
+        if self._use is None:
+            return []
+        find = partial(self._use.missed, self.strict)
+        return self._thread.call(find) if self._thread.running else find()
+
     def learned(self) -> list[str]:
         """Return the places of values that differ from run to run, each with the first pair of values."""
         played = None if self._use is None else self._use.played
         found = {} if played is None else played.machine.identifiers.learned
         return [str(one) for one in list(found.values())]
 
-    def complaint(self, since: int = 0, *, strict: bool | None = None) -> str:
+    def complaint(self, since: int = 0, *, ended: bool = True) -> str:
         """Return the message of a failure, `""` where there is none; its first line is the first cause.
 
-        since: the number of mismatches that count no more.  strict: that of the cassette, if not given.
+        since: the number of mismatches that count no more.  ended: False while clients may send more.
         """
         played = None if self._use is None else self._use.played
-        found = [] if played is None else list(played.mismatches)[since:]
+        mismatches = [] if played is None else list(played.mismatches)
+        found = mismatches[since:]
         lines = [str(one) for one in found]
-        if self.strict if strict is None else strict:
-            lines += [f"recorded, but not sent by any client: {one}" for one in self.unused()]
+        if ended and not mismatches:  # else those are why it was not sent
+            lines = [f"recorded, but not sent by any client: {preview(one.frame)}" for one in self._missed()]
         more = [f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         head = [one.summary for one in found[:1]] or [line.partition("\n")[0] for line in lines[:1]]
+        if lines and not found:
+            more.append("strict=False allows that (pytest: --nats-no-strict)")
         return "\n".join([*head, f"{self.path}:", *lines[:_SHOWN], *more]) if lines else ""
 
     def check(self) -> None:
-        """Raise CassetteMismatch for frames never recorded, and with `strict` for those not used."""
+        """Raise CassetteMismatch for frames never recorded, and for those missed."""
         complaint = self.complaint()
         if complaint:
             raise CassetteMismatch(complaint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from tests.replay.kit import PROGRAMS, record_program
-from tests.replay.scripted import hello, write
+from tests.replay.scripted import Line, hello, write
 
 NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
 
@@ -41,6 +42,68 @@ def test_exit_codes_and_sentences(arguments: list[str], code: int, expected: str
     done = CliRunner().invoke(main, ["cassette", "run", *(a.format(x=capture) for a in arguments)])
     assert done.exit_code == code
     assert expected in done.output
+
+
+FORGETS = [
+    (*hello(1, "a"), (1, ">", b"SUB x 1\r\nPUB $JS.API.STREAM.DELETE.S _INBOX.1 0\r\n\r\n")),
+    (*hello(1, "a"), (1, ">", b"PUB x 1\r\n1\r\nPUB x 1\r\n2\r\n")),
+]
+"""Recordings of programs that subscribe, and that publish."""
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "code", "last"),
+    [
+        (FORGETS[0], [], 0, None),
+        (FORGETS[0], ["--strict"], 1, "no client sent SUB x, and 1 more (--no-strict allows that)"),
+        (FORGETS[1], [], 1, "no client sent PUB x '1', and 1 more (--no-strict allows that)"),
+        (FORGETS[1], ["--no-strict"], 0, None),
+    ],
+)
+def test_a_publish_that_is_forgotten_fails(
+    lines: list[Line], flags: list[str], code: int, last: str | None, tmp_path: Path
+) -> None:
+    capture = write(tmp_path / "x.ncap", list(lines))
+    done = CliRunner().invoke(main, ["cassette", "run", *flags, str(capture), "--", "true"])
+    assert done.exit_code == code
+    assert ("the first cause: " in done.output) == (last is not None)
+    assert last is None or done.output.splitlines()[-1] == f"the first cause: {last}"
+    assert CliRunner().invoke(main, ["cassette", "run", str(capture), "--", "false"]).exit_code == 1
+
+
+HANGS = """
+import os, signal, socket, sys, time
+program = socket.create_connection(("127.0.0.1", int(os.environ["NATS_URL"].rsplit(":")[-1])))
+program.sendall(b"CONNECT {}\\r\\nPUB other 0\\r\\n\\r\\n")
+while b"-ERR" not in program.recv(4096):
+    pass
+if sys.argv[1:]:
+    os.kill(os.getppid(), signal.SIGINT)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments", "code", "end"),
+    [
+        (["--timeout", "2"], [], 2, "Error: python did not end within 2 s\n"),
+        ([], ["interrupted"], 130, ""),
+    ],
+)
+def test_the_first_cause_is_told_of_a_program_that_hangs_and_of_one_that_is_interrupted(
+    flags: list[str], arguments: list[str], code: int, end: str, tmp_path: Path, capture: Path
+) -> None:
+    (tmp_path / "python").symlink_to(sys.executable)
+    program = ["python", "-S", "-c", HANGS, *arguments]
+    done = subprocess.run(
+        [NATSPROXY, "cassette", "run", *flags, str(capture), "--", *program],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == code
+    cause = "the first cause: connection 1 sent a frame that was never recorded: PUB other ''\n"
+    assert done.stderr.decode() == f"{cause}  recorded on this subject: nothing\n{end}"
 
 
 def _recorded_options(tmp_path: Path, *flags: str) -> object:

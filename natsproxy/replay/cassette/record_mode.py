@@ -28,9 +28,12 @@ from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette.cassette_file import beside, replace
 from natsproxy.replay.cassette.merge import merge
+from natsproxy.replay.conversation.exchanges import Exchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
 
 Mode = Literal["none", "once", "new_episodes", "all", "rewrite"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -70,9 +73,26 @@ class CassetteUse:
         """True when clients sent unrecorded frames."""
         return self.played is not None and bool(self.played.mismatches)
 
+    def missed(self, strict: bool | None = None) -> list[Exchange]:
+        """Return the recorded client frames without which a use has failed.
+
+        strict: True for all kinds, False for none; None for publishes, other than requests and acks of
+        JetStream, and for none while new episodes are added: the program has changed.
+        """
+        if self.played is None or strict is False:
+            return []
+        if strict:
+            return self.played.unused()
+        growing = self.played.machine.new_episodes is not None
+        return [] if growing else [one for one in self.played.unused() if _is_publish(one.frame)]
+
     def discard(self) -> None:
         """Keep nothing of this use: the capture stays as it was."""
         self.discarded = True
+
+
+def _is_publish(frame: Frame) -> bool:
+    return frame.op is not Op.SUB and not frame.subject.startswith((b"$JS.", b"$SRV."))
 
 
 def parse_mode(text: str) -> Mode:
