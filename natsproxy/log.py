@@ -34,8 +34,10 @@ from natsproxy.units import SECOND
 
 QUEUE: Final = 1 << 20
 """Bytes of lines that wait to be written, at most."""
-_SERVER_CAUSES: Final = ("server-closed", "server-lost", "server-protocol")
-"""Ends that the server caused, which are warnings; `net/upstreams.py` reports outages."""
+_BY_SERVER: Final = ("server-closed", "server-lost", "server-protocol")
+"""Ends that the server caused."""
+_SERVER_FAULT: Final = "server-protocol"
+"""One that is a warning even without an -ERR; `net/server_ends.py` reports the others together."""
 _UNAUTHORIZED: Final = "unauthorized"
 """The end of a client that the proxy refused, a warning too."""
 _CLIENT_LEFT: Final = ("client-closed", "client-lost")
@@ -263,8 +265,8 @@ def log_event(log: Any, event: Event) -> None:
             upstream=event.upstream,
         )
     elif isinstance(event, Closed):
-        by_server = bool(event.error or event.cause in _SERVER_CAUSES)
-        warned = by_server or event.cause == _UNAUTHORIZED
+        by_server = bool(event.error or event.cause in _BY_SERVER)
+        warned = bool(event.error) or event.cause in (_SERVER_FAULT, _UNAUTHORIZED)
         (log.warning if warned else log.info)(
             "closed",
             conn=event.conn,

@@ -104,7 +104,7 @@ def test_probes_are_one_counter(tmp_path: Path) -> None:
         (200, "opened", "info"),
         (200, "closed", "info"),
         (201, "opened", "info"),
-        (201, "closed", "warning"),
+        (201, "closed", "info"),
     ]
 
 

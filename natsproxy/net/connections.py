@@ -31,6 +31,7 @@ from natsproxy.net.opening import Accepted, Opening, OpeningFailed, session_sett
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
+from natsproxy.net.server_ends import ServerEnds
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.net.upstreams import ClientLeft, Upstreams
@@ -96,6 +97,7 @@ class Connections:
         self._opening = Opening(settings, contexts, self._limits.opening_from)
         self.upstreams = Upstreams(settings, contexts, emit, now_ns, seed)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
+        self._server_ends = ServerEnds(self._endpoints, emit)
         self._greeting = b""  # the last INFO of a server
         self._warned_of_plain = False
         self._budget = Budget(settings.buffers)
@@ -123,9 +125,11 @@ class Connections:
             await self._closed.wait()
 
     async def watch(self) -> None:
-        """End the connections that are of no use, until cancelled."""
-        if self._limits.watches:
-            await self._limits.watch(self.relays)
+        """End the connections that are of no use, and report those that servers ended, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._server_ends.run)
+            if self._limits.watches:
+                await self._limits.watch(self.relays)
 
     async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
         """Serve one connection to its end.  conn: its number, counted from 1."""
@@ -334,6 +338,8 @@ class Connections:
                 **facts,
             )
         )
+        if endpoint is not None and end.cause in close_reasons.BY_SERVER and not session.server_error:
+            self._server_ends.count(endpoint)
         self.relays.pop(conn, None)  # last: whoever hears of the end may still look at it
         self._closed.set()
 

@@ -49,6 +49,9 @@ ALL: Final = (
 )
 """All of them."""
 
+BY_SERVER: Final = (SERVER_CLOSED, SERVER_LOST)
+"""Ends by a server, which may take all of its connections."""
+
 LOST: Final = {
     CLIENT_CLOSED: (CLIENT_LOST, CLIENT_PROTOCOL),
     SERVER_CLOSED: (SERVER_LOST, SERVER_PROTOCOL),
