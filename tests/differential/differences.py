@@ -28,7 +28,7 @@ DIFFERENCES: Final[dict[str, tuple[bytes, str]]] = {
 }
 
 SEEN_OTHERWISE: Final[dict[str, str]] = {
-    "a client that says nothing after INFO, where the server has no users": (
+    "a client that sends nothing, or a part of a line, after INFO, where the server asks for no login": (
         "the server pings it and closes after minutes; we say Authentication Timeout, as it does where it "
         "has users, since such a connection costs two sockets here"
     ),
