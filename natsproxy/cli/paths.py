@@ -24,5 +24,5 @@ class FilePath(click.Path):
 
 
 def tell_lost(text: str) -> None:
-    """Print a sentence about a segment that its recorder has deleted."""
+    """Print a sentence about segments that are not read, or not twice."""
     click.echo(f"Warning: {printable(text)}", err=True)

@@ -7,6 +7,8 @@ whole block.  Memory follows the size of a block, never that of the file.
 A recorder that has just opened a segment has written no header yet: such a segment has nothing to read, and
 is passed over beside others.
 
+Of a segment that several files hold each block is read once (`copied.py`).
+
 A recorder may delete old segments meanwhile.  One that is open is read to its end.  One that is deleted
 before its turn comes is a loss: it is told to whoever asked for losses, and ends the reading of others.
 """
@@ -17,10 +19,12 @@ import glob
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from natsproxy.capture.format import records
 from natsproxy.capture.format.blocks import MAGIC, Kind
+from natsproxy.capture.read.copied import Copy, copied, sentence
 from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
 from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
 
@@ -34,17 +38,34 @@ class CaptureReader:
     """A capture of one or several segments, in order.
 
     lost: told of each segment that was deleted before it was read; without it, that is a MissingCapture.
-    And told of each one that has not begun.  unbegun: those, as far as the segments have been read.
+    And told of each one that has not begun, and of copies.  unbegun: those that have not begun, as far as the
+    segments have been read.
     """
 
     def __init__(self, paths: list[Path], lost: Tell | None = None) -> None:
         self.paths = paths
         self.unbegun: list[Path] = []
         self._lost = lost
+        self._told = False  # of copies
+
+    @cached_property
+    def _copies(self) -> dict[Path, Copy]:
+        return copied(self.paths)
+
+    @property
+    def copies(self) -> str | None:
+        """The sentence that tells of files which hold the same segment; None where there are none."""
+        return sentence([(path, copy.of) for path, copy in self._copies.items()]) if self._copies else None
 
     def files(self) -> Iterator[CaptureFile]:
-        """Yield the segments, each open until the next."""
+        """Yield the segments, each open until the next; of a file without blocks of its own, nothing."""
+        if self._lost is not None and not self._told and (text := self.copies) is not None:
+            self._told = True
+            self._lost(text)
         for path in self.paths:
+            copy = self._copies.get(path)
+            if copy is not None and copy.whole:
+                continue
             try:
                 file = CaptureFile(path)
             except MissingCapture as error:
@@ -58,6 +79,7 @@ class CaptureReader:
                     self._lost(f"{path}: it has not begun, so nothing of it is read")
                 continue
             with file:
+                file.left_out = frozenset() if copy is None else copy.offsets
                 yield file
 
     def segments(self) -> Iterator[Segment]:
@@ -95,9 +117,9 @@ class CaptureReader:
 def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
     """Return a reader of a file, a folder of segments, or a glob.
 
-    lost: told of segments that are deleted before they are read, if the reading is to go on; and of the one
-    in which the recording of a single file goes on.  Raises UnreadableCapture if there is none, or if its
-    format is newer than this reader, and CaptureError if its first file is no capture.
+    lost: told of segments that are deleted before they are read, if the reading is to go on; of copies; and
+    of the one in which the recording of a single file goes on.  Raises UnreadableCapture if there is none, or
+    if its format is newer than this reader, and CaptureError if its first file is no capture.
     """
     where = Path(path)
     if where.is_dir():

@@ -82,11 +82,13 @@ class CaptureFile:
     """One segment, open for reading; a context manager.
 
     file: an open, seekable file where the segment is no local path; it is closed with this, and `path` is its
-    name in errors.  Raises CaptureError for a file that cannot be read or is no capture.
+    name in errors.  left_out: the offsets of blocks that are passed over, since another file has them too.
+    Raises CaptureError for a file that cannot be read or is no capture.
     """
 
     def __init__(self, path: Path | str, file: IO[bytes] | None = None) -> None:
         self.path = path
+        self.left_out = frozenset[int]()
         try:
             self._file: IO[bytes] = file or Path(path).open("rb")  # noqa: SIM115 - closed by __exit__
             self._fixed = file.seek(0, os.SEEK_END) if file is not None else None
@@ -164,13 +166,14 @@ class CaptureFile:
         if block is None or block.kind != Kind.INDEX:
             return None
         rows = unpack(self.read(block)[1], self.path, block.offset)
-        return _index_refs(rows, self.segment, block.offset)
+        refs = _index_refs(rows, self.segment, block.offset)
+        return refs and [ref for ref in refs if ref.block.offset not in self.left_out]
 
     def blocks(self, offset: int = len(MAGIC)) -> Iterator[BlockRef]:
         """Yield the records blocks from `offset` on, by their headers and summaries."""
         while (block := self.block_at(offset)) is not None:
             ref = self.ref(block)
-            if ref is not None:
+            if ref is not None and block.offset not in self.left_out:
                 yield ref
             offset = block.end
 

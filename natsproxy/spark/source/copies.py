@@ -10,14 +10,12 @@ file lost and another has is not lost.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from natsproxy.capture.read.copied import keyed, sentence
 from natsproxy.spark.source.partitions import Share
 from natsproxy.spark.source.survey import SegmentFile
-
-_Key = tuple[int, int]
-"""A block's identity, and the number of equal ones before it: hand-made captures have such blocks."""
 
 
 def copies(files: Iterable[SegmentFile]) -> list[list[SegmentFile]]:
@@ -33,10 +31,7 @@ def told(files: Iterable[SegmentFile]) -> str | None:
     found = copies(files)
     if not found:
         return None
-    first, second, *_ = found[0]
-    others = sum(len(holding) - 1 for holding in found)
-    such = f" ({others} such files)" if others > 1 else ""
-    return f"{second.name} holds the same segment as {first.name}: each block counts once{such}"
+    return sentence([(other.name, first.name) for first, *others in found for other in others])
 
 
 def shares(files: Iterable[SegmentFile]) -> dict[str, Share]:
@@ -44,18 +39,10 @@ def shares(files: Iterable[SegmentFile]) -> dict[str, Share]:
     return {name: share for holding in copies(files) for name, share in _shared(holding)}
 
 
-def _offsets(file: SegmentFile) -> dict[_Key, int]:
-    """Return the offsets of a file's blocks."""
-    found, equal = dict[_Key, int](), Counter[int]()
-    for block in file.blocks:
-        found[block.identity, equal[block.identity]] = block.offset
-        equal[block.identity] += 1
-    return found
-
-
 def _shared(files: Sequence[SegmentFile]) -> Iterator[tuple[str, Share]]:
     """Yield the files of one segment with their shares."""
-    ranked = sorted(((file, _offsets(file)) for file in files), key=lambda pair: -len(pair[1]))
+    blocks_of = ((file, keyed((block.identity, block.offset) for block in file.blocks)) for file in files)
+    ranked = sorted(blocks_of, key=lambda pair: -len(pair[1]))
     every = {key for _, offsets in ranked for key in offsets}
     waiting, told_of = set(every), set[tuple[int, int]]()
     for place, (file, mine) in enumerate(ranked):
