@@ -6,7 +6,7 @@ const part = (id, heading, found, draw) => [
   el("h3", { id }, heading), ...(found ? draw(found) : [el("p", { class: "empty" }, data.empty[id])]),
 ];
 
-const ANSWERS = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["not asked", "track", "not asked for"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
+const ANSWERS = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["not asked", "track", "not asked for"], ["unknown", "track", "perhaps not asked for"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
 
 const LINES = ["c2s", "fault", "s2c", "busy", "bad", "good"];
 

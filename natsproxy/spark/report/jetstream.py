@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.report.traffic import POINTS, TOP, Rows, cut, ms, percentiles, rows, seen_by, with_whole
 
-ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "not asked", "none")
+ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "not asked", "unknown", "none")
 """The answers to a delivery, as in the table `js_acks`."""
 OUTCOMES: Final = {
     "ack": "ack",

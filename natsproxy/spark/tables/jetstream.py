@@ -38,8 +38,9 @@ def js_acks(frames: DataFrame) -> DataFrame:
     """Return one row per JetStream delivery: its number, the client's answer, the time until then.
 
     answer: the first that settles it: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
-    there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); none.  With
-    the ack policy all, the ack of a later message is that of the ones before it.
+    there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); unknown
+    (its policy is not known, and nobody answered any delivery of it); none.  With the ack policy all, the ack
+    of a later message is that of the ones before it.
     ack_policy: of the consumer, where a call of JetStream's API tells it; else NULL.  redelivered: it was
     delivered before.  wpi: the times that the client asked for more time.  answer_ns: from delivery to
     answer.  Answers to deliveries from before the recording are none.
@@ -64,13 +65,16 @@ def js_acks(frames: DataFrame) -> DataFrame:
     grouped = with_text(grouped, rows.where("dir = 1"), "subject_id", "subject")
     split = grouped.withColumn("p", F.split("k", r"\.")).withColumn("o", F.expr("if(size(p) >= 11, 4, 2)"))
     split = split.withColumns({"stream": F.expr(_token(0)), "consumer": F.expr(_token(1))})
-    split = split.join(F.broadcast(_ack_policies(frames)), ["recorder", "stream", "consumer"], "left")
+    split = split.join(F.broadcast(_consumers(frames)), ["recorder", "stream", "consumer"], "left")
     split = split.withColumns(
         {"stream_seq": F.expr(_token(3, "bigint")), "domain": F.expr("if(o = 4, nullif(p[2], '_'), NULL)")}
     )
     split = _covered(split)
     words = ", ".join(f"'{word}'" for word in ANSWERS)
-    unanswered = "CASE WHEN wpi > 0 THEN 'wpi' WHEN ack_policy = 'none' THEN 'not asked' ELSE 'none' END"
+    unanswered = (
+        "CASE WHEN wpi > 0 THEN 'wpi' WHEN ack_policy = 'none' THEN 'not asked' "
+        "WHEN ack_policy IS NULL AND NOT coalesce(answers, false) THEN 'unknown' ELSE 'none' END"
+    )
     return shaped(
         "js_acks",
         split.withColumns(
@@ -107,24 +111,35 @@ def _covered(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def _ack_policies(frames: DataFrame) -> DataFrame:
-    """Return the last known ack policy of each consumer, from calls that make one or ask for it."""
+def _consumers(frames: DataFrame) -> DataFrame:
+    """Return the last known ack policy of each consumer, and whether clients answer its deliveries.
+
+    The policy is known from calls that make a consumer or ask for it.
+    """
     policies = ", ".join(f"'{policy}'" for policy in POLICIES)
-    calls = (
+    telling = f"contains(body, '\"ack_policy\"') AND (dir = 0 OR startswith(body, '{_TOLD}'))"
+    rows = (
         clients_side(frames)
-        .where(f"{MESSAGE} AND startswith(payload, X'7B')")
-        .withColumn("body", F.col("payload").cast("string"))
-        .where(f"contains(body, '\"ack_policy\"') AND (dir = 0 OR startswith(body, '{_TOLD}'))")
-        .withColumn("p", F.split(F.regexp_extract("subject", _MAKES_CONSUMER, 3), r"\.", 3))
+        .where(MESSAGE)
+        .withColumn("answers", F.expr(f"dir = 0 AND startswith(subject, '{ACK}')"))
+        .where("answers OR startswith(payload, X'7B')")
+        .withColumn("body", F.expr("if(answers, NULL, CAST(payload AS string))"))
+        .where(f"answers OR ({telling})")
+        .withColumn("made", F.regexp_extract("subject", _MAKES_CONSUMER, 3))
+        .withColumn("p", F.split(F.expr("if(answers, subject, made)"), r"\."))
+        .withColumn("o", F.expr("if(answers, if(size(p) >= 11, 4, 2), 0)"))
     )
-    told = calls.select(
+    told = rows.select(
         "recorder",
-        "at_ns",
-        F.expr(f"if(dir = 0, get(p, 0), {_value('stream_name')})").alias("stream"),
-        F.expr(f"if(dir = 0, get(p, 1), {_value('name')})").alias("consumer"),
+        "answers",
+        F.expr("if(answers, NULL, at_ns)").alias("told_ns"),
+        F.expr(f"if(dir = 0, get(p, o), {_value('stream_name')})").alias("stream"),
+        F.expr(f"if(dir = 0, get(p, o + 1), {_value('name')})").alias("consumer"),
         F.expr(f"array_position(array({policies}), {_value('ack_policy')})").alias("policy"),
     )
-    latest = told.groupBy("recorder", "stream", "consumer").agg(F.max_by("policy", "at_ns").alias("policy"))
+    latest = told.groupBy("recorder", "stream", "consumer").agg(
+        F.max_by("policy", "told_ns").alias("policy"), F.max("answers").alias("answers")
+    )
     return latest.withColumn("ack_policy", F.expr(f"elt(int(nullif(policy, 0)), {policies})")).drop("policy")
 
 

@@ -34,10 +34,11 @@ def counted(rows: list[Row]) -> Counter[str]:
 def test_tables_equal_those_of_a_sequential_reader(known: Known) -> None:
     """Five tables, row by row, on every golden capture and the traffic."""
     unsettled = {"answer": "none", "answered_ns": None}
+    undecided = ("wpi", "not asked", "unknown")
     same: dict[str, Callable[[Row], Row | None]] = {
         "subjects": lambda row: {**row, "minute": int(row["minute"].timestamp())},
         "headers": lambda row: row if row["position"] else None,
-        "js_acks": lambda row: {**row, **unsettled} if row["answer"] in ("wpi", "not asked") else row,
+        "js_acks": lambda row: {**row, **unsettled} if row["answer"] in undecided else row,
         "requests": lambda row: None if row["outcome"] == "pull" else row,
     }
     for name, expected, columns in known_tables(known.captures):
