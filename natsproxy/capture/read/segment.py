@@ -89,6 +89,7 @@ class CaptureFile:
     def __init__(self, path: Path | str, file: IO[bytes] | None = None) -> None:
         self.path = path
         self.left_out = frozenset[int]()
+        self._newest: tuple[BlockRef, bytes] | None = None  # the block that was read last, and its body
         try:
             self._file: IO[bytes] = file or Path(path).open("rb")  # noqa: SIM115 - closed by __exit__
             self._fixed = file.seek(0, os.SEEK_END) if file is not None else None
@@ -212,8 +213,19 @@ class CaptureFile:
         check(block, summary, body, self.path)
         return summary, body
 
+    def records_at(self, offset: int) -> BlockRef:
+        """Return the records block at `offset`, or the next one."""
+        if self._newest is not None and self._newest[0].block.offset == offset:
+            return self._newest[0]
+        return next(self.blocks(offset))
+
     def body(self, ref: BlockRef) -> bytes:
-        """Return the decompressed body of a records block."""
+        """Return the decompressed body of a records block; the last one is kept, for a second reader."""
+        if self._newest is None or self._newest[0] is not ref:
+            self._newest = ref, self._body(ref)
+        return self._newest[1]
+
+    def _body(self, ref: BlockRef) -> bytes:
         _, body = self.read(ref.block)
         if ref.block.flags & ZSTD:
             body = _decompress(body, ref.summary.raw_length, self.path, ref.block.offset)

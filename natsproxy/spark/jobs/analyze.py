@@ -1,7 +1,8 @@
 """The job `analyze`: captures to tables of Parquet.  The same code runs on a laptop and on a cluster.
 
-Captures are read once: `frames` and `items` are written first, all other tables derive from those.  A second
-run replaces the tables of the first; tables that an interrupted run left are never taken for whole (see
+`frames` and `items` are written first, all other tables derive from those.  In a session of this machine
+both come of one reading of the captures; elsewhere each is a read of Spark's own.  A second run replaces the
+tables of the first; tables that an interrupted run left are never taken for whole (see
 `natsproxy/spark/storage/store.py`).
 
     from natsproxy.spark.session import open_session

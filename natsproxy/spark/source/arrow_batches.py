@@ -11,9 +11,9 @@ that was deleted after the read was planned is damage too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
@@ -49,77 +49,96 @@ def item_schema() -> pa.Schema:
     return pa.schema([(name, TYPES[kind]) for name, kind in _ITEM_COLUMNS])
 
 
+class Wanted(NamedTuple):
+    """The rows that are wanted of a partition: their columns, and the options of the read."""
+
+    schema: pa.Schema
+    options: Options
+
+
 def read_partition(
     partition: InputPartition, schema: pa.Schema, options: Options
 ) -> Iterator[pa.RecordBatch]:
     """Yield the Arrow batches of one partition, in the columns of `schema`; Spark's workers call it.
 
-    Raises CaptureError for a damaged block, or a segment that is gone, where `mode` is FAILFAST, and for a
-    segment that cannot be opened.
+    Raises CaptureError as `read_together` does.
+    """
+    return (batch for _, batch in read_together(partition, [Wanted(schema, options)]))
+
+
+def read_together(
+    partition: InputPartition, wanted: Sequence[Wanted]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the Arrow batches of one partition for several tables.
+
+    Each file is opened once, and each block is read once.  With each batch comes the place of its table among
+    `wanted`.  Raises CaptureError for a damaged block, or a segment that is gone, where `mode` is FAILFAST,
+    and for a segment that cannot be opened.
     """
     if not isinstance(partition, BlockPartition):
         return  # Spark's stand-in where there are no partitions
     for run in partition.runs:
-        yield from _read_run(run, schema, options)
+        yield from _read_run(run, wanted)
 
 
-def _read_run(run: Run, schema: pa.Schema, options: Options) -> Iterator[pa.RecordBatch]:
+def _read_run(run: Run, wanted: Sequence[Wanted]) -> Iterator[tuple[int, pa.RecordBatch]]:
     if run.offsets:
         try:
             file = open_segment(run.name)
         except MissingCapture as error:  # its recorder has deleted it since the read was planned
-            yield from _read_copies(run, error, schema, options)
+            for place, each in enumerate(wanted):
+                yield from ((place, batch) for batch in _read_copies(run, error, each))
         else:
-            yield from _read_blocks(run, file, schema, options)
+            with file:
+                for offset in run.offsets:
+                    for place, each in enumerate(wanted):
+                        yield place, _read_block(run, file, offset, each)
     for damage in run.damage:
-        yield _damage_batch(run, damage, schema, options)
+        for place, each in enumerate(wanted):
+            yield place, _damage_batch(run, damage, each)
 
 
-def _read_blocks(
-    run: Run, file: CaptureFile, schema: pa.Schema, options: Options
-) -> Iterator[pa.RecordBatch]:
-    with file:
-        for offset in run.offsets:
-            try:
-                batch = _block_batch(file, offset, schema, options)
-            except CaptureError as error:
-                batch = _from_copies(run.copies.get(offset, ()), schema, options)
-                if batch is None:
-                    if options.mode == "FAILFAST":
-                        raise
-                    batch = _damage_batch(run, Damage(offset, offset, str(error)), schema, options)
-            yield batch
+def _read_block(run: Run, file: CaptureFile, offset: int, wanted: Wanted) -> pa.RecordBatch:
+    """Return the batch of a block; where it is damaged that of a copy, or the row that tells of it."""
+    try:
+        return _block_batch(file, offset, wanted)
+    except CaptureError as error:
+        batch = _from_copies(run.copies.get(offset, ()), wanted)
+        if batch is not None:
+            return batch
+        if wanted.options.mode == "FAILFAST":
+            raise
+        return _damage_batch(run, Damage(offset, offset, str(error)), wanted)
 
 
-def _read_copies(
-    run: Run, error: MissingCapture, schema: pa.Schema, options: Options
-) -> Iterator[pa.RecordBatch]:
+def _read_copies(run: Run, error: MissingCapture, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Yield the batches of those blocks of a deleted file that others hold, and a row for all the rest."""
     lost: int | None = None
     for offset in run.offsets:
-        batch = _from_copies(run.copies.get(offset, ()), schema, options)
+        batch = _from_copies(run.copies.get(offset, ()), wanted)
         if batch is not None:
             yield batch
         elif lost is None:
             lost = offset
     if lost is not None:
-        if options.mode == "FAILFAST":
+        if wanted.options.mode == "FAILFAST":
             raise error
-        yield _damage_batch(run, Damage(lost, lost, str(error)), schema, options)
+        yield _damage_batch(run, Damage(lost, lost, str(error)), wanted)
 
 
-def _from_copies(copies: tuple[Place, ...], schema: pa.Schema, options: Options) -> pa.RecordBatch | None:
+def _from_copies(copies: tuple[Place, ...], wanted: Wanted) -> pa.RecordBatch | None:
     """Return the batch of the first copy of a block that is whole; None where none is."""
     for name, offset in copies:
         with suppress(CaptureError), open_segment(name) as file:
-            return _block_batch(file, offset, schema, options)
+            return _block_batch(file, offset, wanted)
     return None
 
 
-def _block_batch(file: CaptureFile, offset: int, schema: pa.Schema, options: Options) -> pa.RecordBatch:
+def _block_batch(file: CaptureFile, offset: int, wanted: Wanted) -> pa.RecordBatch:
     from natsproxy.capture.columns.arrow import batch
 
-    ref = next(file.blocks(offset))
+    schema, options = wanted
+    ref = file.records_at(offset)
     if options.what == "items":
         return _to_batch(_item_columns(file, ref), schema)
     made = batch(file, ref, schema.names, payload=options.payload, query=options.query)
@@ -157,8 +176,9 @@ def _item_row(ref: BlockRef, item: Item) -> tuple[Any, ...]:
     )
 
 
-def _damage_batch(run: Run, damage: Damage, schema: pa.Schema, options: Options) -> pa.RecordBatch:
+def _damage_batch(run: Run, damage: Damage, wanted: Wanted) -> pa.RecordBatch:
     """Return the one row that stands for damage; none with DROPMALFORMED."""
+    schema, options = wanted
     if options.mode == "DROPMALFORMED":
         return _to_batch({}, schema)
     recorder, _, number = run.segment

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from natsproxy.spark.source.arrow_batches import item_schema, read_partition
+from natsproxy.spark.source.arrow_batches import Wanted, item_schema, read_together
 from natsproxy.spark.source.data_source import plan
 from natsproxy.spark.source.options import Options, parse
 from natsproxy.spark.storage import local
@@ -153,10 +153,10 @@ def write_partition(
 
     from natsproxy.capture.columns.arrow import schema
 
-    days, columns = DayFiles(folder), item_schema()
-    for batch in read_partition(partition, schema(), options["frames"]):
-        days.add(batch)
-    items = list(read_partition(partition, columns, options["items"]))
+    days, columns, items = DayFiles(folder), item_schema(), list[pa.RecordBatch]()
+    wanted = [Wanted(schema(), options["frames"]), Wanted(columns, options["items"])]
+    for place, batch in read_together(partition, wanted):
+        (items.append if place else days.add)(batch)
     days.close(most=0)
     files = [*days.written, *_item_file(pa.Table.from_batches(items, columns), folder)]
     (folder / f"{_DONE}{uuid.uuid4()}").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from natsproxy.capture.format.blocks import Block, Kind
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.errors import CaptureError
 from tests.spark.growing_captures import make
 
@@ -19,13 +22,16 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.types import StructType
 
+from natsproxy.spark.jobs.analyze import SOURCE_OPTIONS
 from natsproxy.spark.source import object_stores
-from natsproxy.spark.source.data_source import NatscapReader
+from natsproxy.spark.source.data_source import NatscapReader, plan
 from natsproxy.spark.source.object_stores import AT_ONCE, file_system
 from natsproxy.spark.source.options import parse
 from natsproxy.spark.source.paths import listing, segments
 from natsproxy.spark.source.stream import NatscapStream
 from natsproxy.spark.source.survey import survey
+from natsproxy.spark.storage import executor_writer
+from natsproxy.spark.storage.executor_writer import write_partition
 
 pytestmark = pytest.mark.spark
 ROW = StructType().add("segment", "integer").add("block_off", "long").add("idx", "integer")
@@ -133,6 +139,33 @@ def test_the_requests_of_a_plan(
     monkeypatch.setattr(object_stores, "_END", 400)
     assert len(survey(["s3://bucket/a"])) == AT_ONCE
     assert list(store.requests.values()) == [requests] * AT_ONCE
+
+
+def test_both_tables_come_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object is opened once for its frames and its items, and each of its blocks is read once."""
+    make(tmp_path / "a", b"a", [[3, 4], [5]])
+    opened, read = Counter[str](), Counter[tuple[str, int]]()
+    opening, reading = object_stores._open, CaptureFile.read
+
+    def count(place: str) -> Any:
+        opened[place] += 1
+        return opening(place)
+
+    def counted(file: CaptureFile, block: Block) -> tuple[bytes, bytes]:
+        if block.kind == Kind.RECORDS:
+            read[str(file.path), block.offset] += 1
+        return reading(file, block)
+
+    paths = json.dumps([f"file://{tmp_path}/a"])
+    options = executor_writer.parsed(
+        {name: {**given, "paths": paths} for name, given in SOURCE_OPTIONS.items()}
+    )
+    partitions = plan(options["frames"])
+    monkeypatch.setattr(object_stores, "_open", count)
+    monkeypatch.setattr(CaptureFile, "read", counted)
+    files = [file for part in partitions for file in write_partition(part, options, tmp_path)]
+    assert {file.folder.split("/")[0]: file.rows for file in files} == {"frames": 12}
+    assert (list(opened.values()), list(read.values())) == ([1, 1], [1, 1, 1])
 
 
 def test_an_object_store_is_a_stream_too(bucket: Path) -> None:
