@@ -9,7 +9,7 @@ hand of the proxy (yellow).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import click
@@ -232,12 +232,14 @@ def _below(frame: Frame, raw: bool) -> Iterator[str]:
 def _told(event: Event) -> Part | None:
     item = event.item
     if isinstance(item, Open):
-        return f"client {item.info.get('client')} connected, server {item.info.get('upstream')}", _PLAIN
+        to = item.info.get("upstream")
+        return f"client {item.info.get('client')} connected, server {to}{_who(item.info)}", _PLAIN
     if isinstance(item, Preamble):
-        return f"client {_opened(item).get('client')} was connected before", _PLAIN
+        opened = _opened(item)
+        return f"client {opened.get('client')} was connected before{_who(opened)}", _PLAIN
     if isinstance(item, Close):
         detail = item.info.get("detail")
-        return f"closed: {item.cause}{f', {detail}' if detail else ''}", _PLAIN
+        return f"closed: {item.cause}{f', {detail}' if detail else ''}{_who(item.info)}", _PLAIN
     if isinstance(item, Gap):
         info = item.info
         return f"gap: {info.get('frames')} frames not recorded: {info.get('reason')}", _BAD
@@ -246,6 +248,12 @@ def _told(event: Event) -> Part | None:
     if isinstance(item, Opaque):
         return f"{item.length} bytes that are no frames", _BAD
     return ("the rules have changed", _OURS) if isinstance(item, Note) else None
+
+
+def _who(info: Mapping[str, object]) -> str:
+    """Return who a client is, as far as a record says that."""
+    titles = (("user", "user"), ("account", "account"), ("tls_subject", "certificate"))
+    return "".join(f", {title} {info[key]}" for key, title in titles if info.get(key))
 
 
 def _opened(item: Preamble) -> dict[str, object]:

@@ -31,6 +31,8 @@ from natsproxy.wire.parse import frames as parse_frames
 
 _MESSAGES: Final = {op.label for op in MESSAGE_OPS}
 _MOST: Final = 100_000  # subjects and connections that are counted: bounds the memory, whatever the traffic
+_WHO: Final = ("user", "account", "tls_subject")
+"""The members of a record that tell who a client is."""
 _READ: Final = 256 * MIB  # of a capture: some seconds
 
 
@@ -146,9 +148,9 @@ class _Facts:
         for item in counts.others:
             self.items[type(item).__name__] += 1
             if isinstance(item, Open):
-                self._connection(recorder, item.conn)["client"] = item.info.get("client")
+                self._connection(recorder, item.conn).update(_named(item.info, "client", *_WHO))
             elif isinstance(item, Close):
-                self._connection(recorder, item.conn)["end"] = item.cause
+                self._connection(recorder, item.conn).update(_named(item.info, *_WHO), end=item.cause)
             elif isinstance(item, Preamble):
                 self._connection(recorder, item.conn).update(_opened_before(item))
         for key, n in counts.frames.items():
@@ -176,10 +178,14 @@ class _Facts:
         return self.connections.setdefault((recorder, conn), {})
 
 
+def _named(info: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: info[name] for name in names if isinstance(info.get(name), str)}
+
+
 def _opened_before(item: Preamble) -> dict[str, Any]:
     """Return what a preamble says of a connection."""
     opened, connect = item.info.get("open"), item.info.get("connect")
-    found = {"client": opened.get("client")} if isinstance(opened, dict) else {}
+    found = _named(opened, "client", *_WHO) if isinstance(opened, dict) else {}
     with suppress(ProtocolError):  # a hostile capture: it has no name
         for frame in parse_frames(connect, C2S) if isinstance(connect, bytes) else ():
             if frame.op == Op.CONNECT:
@@ -215,7 +221,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         if counts:
             click.echo(printable("  ".join(f"{name} {n:,}" for name, n in counts.items())))
     if facts["connections"]:
-        fields = ("conn", "client", "name", "frames", "end")
+        who = (name for name in _WHO if any(name in row for row in facts["connections"]))
+        fields = ("conn", "client", "name", *who, "frames", "end")
         title = f"connections: {len(facts['connections']):,} of {facts['connection_count']:,}"
         show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), title)
     if facts["subjects"]:

@@ -156,7 +156,7 @@ class Connections:
         client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
-            tls.on_secured = partial(self._secured, session, conn, tls)
+            tls.on_secured = partial(self._secured, session, tls)
         record = self._recording.open(conn, session)
         end = _CANCELLED  # stays where we are
         exceeded = self._limits.enter(peer)
@@ -270,8 +270,6 @@ class Connections:
         relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
         if facts.proxied_by:
             relay.opened["proxied_by"] = facts.proxied_by
-        if facts.tls is not None and (subject := facts.tls.certificate.subject):
-            relay.opened["tls_subject"] = subject
         record(records.Open(conn, accepted.opened, relay.opened))
         self.relays[conn] = relay
         return relay
@@ -297,13 +295,9 @@ class Connections:
         if (endpoint := self._endpoints.get(conn)) is not None:
             self.upstreams.heard(endpoint, said)
 
-    def _secured(self, session: Session, conn: int, tls: TlsLeg) -> None:
+    def _secured(self, session: Session, tls: TlsLeg) -> None:
         """Take a client's certificate: its handshake came after INFO."""
-        certificate = tls.certificate
-        session.secured(certificate)
-        if certificate.subject and conn in self.relays:
-            # It is not written yet: a connection is on record once its client has spoken.
-            self.relays[conn].opened["tls_subject"] = certificate.subject
+        session.secured(tls.certificate)
 
     async def _refusal_of(self, peer: str, user: str, password: str) -> str | None:
         """Return why a client is not who it says it is, as a clause; None where it is.  peer: `host:port`."""
@@ -322,7 +316,7 @@ class Connections:
         now, conn = now_ns(), accepted.conn
         endpoint = self._endpoints.pop(conn, None)
         counts = session.counts()
-        item = records.Close(conn, now, end.cause, {**counts, "detail": end.detail})
+        item = records.Close(conn, now, end.cause, {**counts, "detail": end.detail, **session.login()})
         self._recording.close(conn, item, end.cause)
         facts: dict[str, Any] = {**session.client(), **counts}
         self._emit(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from natsproxy.capture.format.records import Item
+from natsproxy.capture.format.records import Item, Open
 from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 
@@ -53,4 +53,6 @@ class DeferredRecords:
     def _release(self) -> None:
         deferred, self._deferred = self._deferred, None
         for item in deferred or ():
+            if isinstance(item, Open):  # it was made before anybody knew who the client is
+                item = item._replace(info=item.info | self._session.login())
             self._record(item)

@@ -196,6 +196,16 @@ class ConnectionState:
             "tls_subject": self.tls_subject,
         }
 
+    def login(self) -> dict[str, str]:
+        """Return who the client is, as records have it: only what is known and was checked.
+
+        Where it logs in at the server itself, its user is in its CONNECT, and the server's to check.
+        """
+        identity, who = self.settings.identity, self.client()
+        if identity is None or not identity.logs_in:
+            del who["user"]
+        return {name: who[name] for name in ("user", "account", "tls_subject") if who.get(name)}
+
     def counts(self) -> dict[str, int]:
         """Return the bytes and frames that came, by direction, as the end of a connection is recorded."""
         c2s, s2c = self.pipes
@@ -236,5 +246,5 @@ class ConnectionState:
                 "s2c_in": s2c.scanner.ordinal,
                 "s2c_out": s2c.out_next,
             },
-            "open": {"client": self.address, "ordinal": self.ordinal, "key": self.key},
+            "open": {"client": self.address, "ordinal": self.ordinal, "key": self.key, **self.login()},
         }

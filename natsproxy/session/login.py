@@ -20,7 +20,7 @@ from natsproxy.session.connection import ConnectionState
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.identity import Identity
-from natsproxy.session.phase import PipeEvent
+from natsproxy.session.phase import Phase, PipeEvent
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 
@@ -58,7 +58,9 @@ class Login:
     def known(self, connect: Connect) -> Connect:
         """Return the options of a client with the user that was checked, for rules go by it."""
         identity = self._identity
-        if identity is None or not identity.logs_in or identity.clients == "users":
+        if identity is None or not identity.logs_in:
+            return connect
+        if identity.clients == "users" and self._state.phase is not Phase.REFUSED:  # `checks` is to come
             return connect
         return replace(connect, user=identity.user_of(self._state.certificate), nkey="")
 
@@ -95,7 +97,9 @@ class Login:
         asked, pipe = self._let_go(self.asked), self._state.pipes[C2S]
         pipe.waiting = False
         if refusal is not None:
-            self._state.connect = asked.connect  # for the log; the rules see nothing of it any more
+            # For the log; the rules see nothing of it any more.  The reason names the user that it is not.
+            known = self._state.connect
+            self._state.connect = replace(asked.connect, user=known.user, nkey=known.nkey)
             self._refuse(pipe, asked.frame, asked.ordinal, refusal, now)
             return None
         self._state.shut = False

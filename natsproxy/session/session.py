@@ -140,6 +140,10 @@ class Session:
         """Return who the client is (see `ConnectionState.client`)."""
         return self._state.client()
 
+    def login(self) -> dict[str, str]:
+        """Return what is known of who the client is (see `ConnectionState.login`)."""
+        return self._state.login()
+
     def counts(self) -> dict[str, int]:
         """Return the bytes and frames that came (see `ConnectionState.counts`)."""
         return self._state.counts()

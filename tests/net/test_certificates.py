@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import nats
 import pytest
 import trio
+from click.testing import CliRunner
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import Close, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.cli import main
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server, TlsSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
@@ -67,3 +70,67 @@ async def test_the_subject_of_a_certificate_is_a_client(tmp_path: Path) -> None:
     assert closed.tls_subject == opened.info["tls_subject"]
     assert closed.tls_subject.startswith("CN=ann,")
     assert "permissions violation" in refused[0]
+
+
+BY_ACCOUNT = '[[rules]]\nname = "r"\nkind = "deny"\nsubject = "no"\nclient = { account = "A" }\n'
+
+
+@pytest.mark.server
+async def test_a_capture_has_the_user_of_a_certificate_and_the_account(tmp_path: Path) -> None:
+    """As the log: at its opening, in the preamble of the next segment, and at its end."""
+    authority = Authority(tmp_path)
+    context = authority.client_context(authority.client("ann"))
+    path, refused, events = tmp_path / "capture", list[str](), list[Event]()
+
+    async def program(url: str) -> None:
+        denied = asyncio.Event()
+
+        async def on_error(error: Exception) -> None:
+            refused.append(str(error))
+            denied.set()
+
+        client = await nats.connect(url, tls=context, error_cb=on_error, user="anybody", password="at all")
+        await client.flush()
+        trio.from_thread.run_sync(proxy.rotate)
+        await client.publish("no")
+        await asyncio.wait_for(denied.wait(), 30)
+        await client.close()
+
+    with NatsServer('accounts { A { users: [ { user: "u", password: "p" } ] } }') as server:
+        settings = ProxySettings(
+            listen=(Listener(Address(), "tls"),),
+            upstream=(Server(Address("127.0.0.1", server.port)),),
+            connect_timeout=30 * SECOND,
+            tls=TlsSettings(cert=authority.server(), ca=authority.file),
+            identity=Identity(Credentials("u", "p"), "certificate", users=frozenset({"ann@example.com"})),
+            record=RecordSettings(path),
+        )
+        proxy = Proxy(settings, RuleChain(load(BY_ACCOUNT, KINDS)))
+        proxy.subscribe(events.append)
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(proxy.serve)
+
+            def run() -> None:
+                asyncio.run(program(f"tls://{address}"))
+
+            await trio.to_thread.run_sync(run)
+            await proxy.drain(5)
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert (closed.user, closed.account, "permissions violation" in refused[0]) == (
+        "ann@example.com",
+        "A",
+        True,
+    )
+    items = [item for _, item in open_capture(path).items()]
+    (opened,) = [item.info for item in items if isinstance(item, Open)]
+    (before,) = [item.info["open"] for item in items if isinstance(item, Preamble)]
+    (end,) = [item.info for item in items if isinstance(item, Close)]
+    assert opened["user"] == closed.user
+    for info in (before, end):
+        assert {name: info[name] for name in ("user", "account", "tls_subject")} == {
+            name: getattr(closed, name) for name in ("user", "account", "tls_subject")
+        }
+    told = CliRunner().invoke(main, ["capture", "cat", str(path)]).output
+    assert told.count(f", user ann@example.com, account A, certificate {closed.tls_subject}") == 2
+    facts = json.loads(CliRunner().invoke(main, ["capture", "info", "--json", str(path)]).output)
+    assert [(one["user"], one["account"]) for one in facts["connections"]] == [(closed.user, "A")]

@@ -168,7 +168,7 @@ def test_a_wrong_password_gets_the_servers_own_answer() -> None:
     assert (session.to_server, session.to_client) == (b"", DENIED)
     assert session.end is not None
     assert (session.end.cause, session.end.detail) == (close_reasons.UNAUTHORIZED, "a wrong password")
-    assert (session.session.connect.user, session.session.connect.name) == ("ann", "app")
+    assert (session.session.connect.user, session.session.connect.name) == ("", "app")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ class RecordingFilter:
             self._addresses.pop(item.conn, None)
         elif isinstance(item, Preamble):
             self._resume(item)
-        if self._scrubber is not None and isinstance(item, Close | Firing | Preamble):
+        if self._scrubber is not None and isinstance(item, Open | Close | Firing | Preamble):
             item = item._replace(info=self._scrubber.facts(item.info))
         yield item
 
