@@ -145,7 +145,12 @@ OPTIONS: Final = (
         "The longest time in which a client takes no bytes, as the server's write_deadline; 0 for no limit.",
         metavar="DURATION",
     ),
-    Option("keepalive", values.boolean, True, "TCP keep-alive on both legs."),
+    Option(
+        "keepalive",
+        values.boolean,
+        True,
+        "TCP keep-alive and a limit for unacknowledged bytes, on both legs.",
+    ),
     Option(
         "unparsed",
         values.one_of("close", "pass"),

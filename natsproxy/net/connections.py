@@ -32,6 +32,7 @@ from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
 from natsproxy.net.server_ends import ServerEnds
+from natsproxy.net.shortage import OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.net.upstreams import ClientLeft, Upstreams
@@ -95,7 +96,8 @@ class Connections:
         self._most_frames, self._check = recording.most_frames, self._refusal_of
         self._limits = Limits(settings)
         self._opening = Opening(settings, contexts, self._limits.opening_from)
-        self.upstreams = Upstreams(settings, contexts, emit, now_ns, seed)
+        self.shortage = Shortage(emit, now_ns)
+        self.upstreams = Upstreams(settings, contexts, emit, now_ns, seed, self.shortage)
         self._endpoints: dict[int, Endpoint] = {}  # by the number of the connection
         self._server_ends = ServerEnds(self._endpoints, emit)
         self._greeting = b""  # the last INFO of a server
@@ -170,6 +172,8 @@ class Connections:
                 end = relay if isinstance(relay, End) else await self._run(relay)
         except ClientLeft:
             end = End(close_reasons.CLIENT_CLOSED, "the client left before there was a server")
+        except OwnShortage as error:
+            end = End(close_reasons.LIMIT, str(error))
         except NoServer as error:
             end = End(close_reasons.UPSTREAM_DOWN, str(error))
         except Exception as error:  # a bug that the bytes of one peer reach must not end the others

@@ -26,6 +26,7 @@ from natsproxy.net import proxy_protocol
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.opening import ClientFacts
+from natsproxy.net.shortage import ERRNOS, OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.protocol.errors import err_text
@@ -58,15 +59,16 @@ class Dialled(NamedTuple):
 class Dialer:
     """Connects to servers, each time with the settings of a proxy."""
 
-    def __init__(self, settings: ProxySettings, contexts: TlsContexts) -> None:
+    def __init__(self, settings: ProxySettings, contexts: TlsContexts, shortage: Shortage) -> None:
         self._settings = settings
+        self._shortage = shortage
         self._contexts = contexts
         # Of servers without a greeting, once it is known; the addresses behind a name may change for ever.
         self._speaks_tls: BoundedDict[Endpoint, bool] = BoundedDict()
         self._probing = trio.Lock()
 
     async def dial(self, endpoint: Endpoint, client: ClientFacts) -> Dialled:
-        """Connect to a server for a client and wait for its first line.  Raises NoServer."""
+        """Connect to a server for a client and wait for its first line.  Raises NoServer and OwnShortage."""
         attempt = _Attempt(f"cannot connect to {endpoint}: no answer in time")
         try:
             with trio.move_on_after(self._settings.connect_timeout / 1e9):
@@ -75,6 +77,8 @@ class Dialer:
                     attempt.leg = None
                     return dialled
         except OSError as error:
+            if error.errno in ERRNOS:  # the server has done nothing
+                raise OwnShortage(self._shortage.met(error)) from None
             raise NoServer(f"cannot connect to {endpoint}: {os.strerror(error.errno or 0)}") from None
         except LegLost as lost:
             raise NoServer(f"{endpoint}: {lost}") from None

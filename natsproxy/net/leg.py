@@ -20,12 +20,11 @@ from typing import Final, Protocol
 import trio
 
 from natsproxy.addresses import Address, address_of
+from natsproxy.net.keepalive import keep_alive
 from natsproxy.net.tcp_info import TcpInfo, tcp_info
 
 SMALLEST_READ = 65_536
 LARGEST_READ = 262_144
-_KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 9}
-"""Seconds of silence, seconds between probes, and their number: nats-server's own, as of all Go programs."""
 _MOST_PARTS = 64  # pieces of one system call; joining more of them is cheaper than passing them
 _NO_BACKLOG: Final[deque[memoryview]] = deque()
 """Shared by legs that keep up: an empty deque takes 760 bytes."""
@@ -151,9 +150,7 @@ class Leg:
         with suppress(OSError):  # the peer may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if keepalive:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                for option, value in _KEEPALIVE.items():
-                    sock.setsockopt(socket.IPPROTO_TCP, option, value)
+                keep_alive(sock)
 
     @classmethod
     def from_stream(cls, stream: trio.SocketStream, *, keepalive: bool = True) -> Leg:

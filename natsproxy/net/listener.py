@@ -11,9 +11,9 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.config.settings import Listener
 from natsproxy.errors import ConfigError
-from natsproxy.events import Event, Notice
-from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg
+from natsproxy.net.shortage import Shortage
+from natsproxy.units import SECOND
 
 _RETRY: Final = 0.1  # seconds until the next try where the process is out of descriptors
 
@@ -76,14 +76,16 @@ def local_address(listener: trio.SocketListener) -> Address:
 
 
 async def accept(
-    listener: trio.SocketListener, take: Callable[[Leg], None], emit: Callable[[Event], None]
+    listener: trio.SocketListener, take: Callable[[Leg], None], shortage: Shortage, *, keepalive: bool
 ) -> None:
     """Accept connections until cancelled."""
     while True:
-        try:
-            stream = await listener.accept()
-        except OSError as error:  # out of descriptors: closing connections give some back
-            emit(Notice(now_ns(), None, "error", f"cannot accept connections: {error.strerror}"))
-            await trio.sleep(_RETRY)
-            continue
-        take(Leg.from_stream(stream))
+        left = shortage.look()
+        with trio.move_on_after(float("inf") if left is None else left / SECOND):
+            try:
+                stream = await listener.accept()
+            except OSError as error:  # closing connections give descriptors back
+                shortage.met(error)
+                await trio.sleep(_RETRY)
+            else:
+                take(Leg.from_stream(stream, keepalive=keepalive))

@@ -113,7 +113,12 @@ class Proxy:
                             async with trio.open_nursery() as accepting:
                                 for opened, listener in listeners:
                                     take = self._take_into(serving, listener)
-                                    accepting.start_soon(accept, opened, take, self.emit)
+                                    accepting.start_soon(
+                                        partial(accept, keepalive=self.settings.keepalive),
+                                        opened,
+                                        take,
+                                        self.connections.shortage,
+                                    )
                         # Closed before the connections end: a client that comes back is refused at once.
                         for opened, _ in listeners:
                             await opened.aclose()

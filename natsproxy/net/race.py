@@ -17,6 +17,7 @@ import trio
 
 from natsproxy.net.dial import Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
+from natsproxy.net.shortage import OwnShortage
 from natsproxy.session.greeting import info_of, refusal
 
 SLOW: Final = 0.25
@@ -29,6 +30,7 @@ class Race:
 
     failures: why endpoints cannot be used.  slow: those that others overtook.  lame: those that greeted in
     lame duck mode.
+    shortage: why we could not dial at all, None where we could.
     refused: True if the server that `run` returned cannot be proxied.
     """
 
@@ -37,6 +39,7 @@ class Race:
         self.slow: list[Endpoint] = []
         self.lame: list[Endpoint] = []
         self.refused = False
+        self.shortage: str | None = None
         self._dial = dial
         self._greeted: dict[int, Dialled] = {}  # the first one of each kind
 
@@ -69,6 +72,8 @@ class Race:
             self._take(await self._dial(endpoint))
         except NoServer as error:
             self.failures[endpoint] = str(error)
+        except OwnShortage as error:
+            self.shortage = str(error)
         if _GOOD in self._greeted:
             everything.cancel()
         else:

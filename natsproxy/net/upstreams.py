@@ -26,6 +26,7 @@ from natsproxy.net.health import Health
 from natsproxy.net.leg import Leg
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.race import SLOW, Race
+from natsproxy.net.shortage import OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
 from natsproxy.protocol.info import Info
@@ -58,6 +59,7 @@ class Upstreams:
         emit: Callable[[Event], None],
         clock: Callable[[], int],
         seed: int,
+        shortage: Shortage,
     ) -> None:
         self.listening: tuple[Address, ...] = ()
         self.unready: str | None = "no server has answered yet"
@@ -68,24 +70,29 @@ class Upstreams:
         self._held = 0  # clients
         self._found = trio.Event()  # a server, while clients are held
         self._resolver = Resolver(settings.connect_timeout / 1e9)
-        self._dialer = Dialer(settings, contexts)
+        self._dialer = Dialer(settings, contexts, shortage)
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
     async def dial(self, client: ClientFacts, leg: Leg) -> Dialled:
         """Return a connection to a server; try again for the time of `upstream_hold`.
 
-        leg: of the client, which may leave meanwhile.  Raises NoServer and ClientLeft.
+        leg: of the client, which may leave meanwhile.  Raises NoServer, OwnShortage and ClientLeft.
         """
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
-            dialled, reasons = await self._attempt(client)
-            over = trio.current_time() >= deadline
-            if reasons:
-                self._health.down(reasons, turned_away=over or dialled is not None)
-            if dialled is not None:
-                return dialled
-            if over:
-                raise NoServer("; ".join(reasons))
+            try:
+                dialled, reasons = await self._attempt(client)
+            except OwnShortage:
+                if trio.current_time() >= deadline:
+                    raise
+            else:
+                over = trio.current_time() >= deadline
+                if reasons:
+                    self._health.down(reasons, turned_away=over or dialled is not None)
+                if dialled is not None:
+                    return dialled
+                if over:
+                    raise NoServer("; ".join(reasons))
             await self._hold(deadline)
             if leg.left:  # it may have come again several times: only one of these is to get a server
                 raise ClientLeft
@@ -102,7 +109,10 @@ class Upstreams:
 
     async def probe(self) -> None:
         """Dial as for a connection, once, and close what is found; it is for `unready`."""
-        dialled, reasons = await self._attempt(_OURSELVES)
+        try:
+            dialled, reasons = await self._attempt(_OURSELVES)
+        except OwnShortage:
+            return
         if reasons:
             self._health.down(reasons, turned_away=False)
         if dialled is not None:
@@ -111,7 +121,7 @@ class Upstreams:
     async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:
         """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
 
-        With reasons, a server that greets is one that tells the client why.
+        With reasons, a server that greets is one that tells the client why.  Raises OwnShortage.
         """
         endpoints, unresolved = await self._resolver.look_up(self._servers())
         for endpoint in [one for one in endpoints if one.leads_to(self.listening)]:
@@ -125,6 +135,9 @@ class Upstreams:
         self.dials["failed"] += len(race.failures)
         for endpoint in race.lame:
             self._health.takes_no_more(endpoint, _LAME)
+        if dialled is None and race.shortage is not None:  # it says nothing about the servers
+            self.unready = race.shortage
+            raise OwnShortage(race.shortage)
         if dialled is None or race.refused:
             reasons = [*unresolved, *race.failures.values()]
             self.unready = "; ".join(reasons)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
@@ -14,6 +18,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings, Server, TlsSettings
 from natsproxy.events import Closed, Event
+from natsproxy.net import keepalive
 from natsproxy.net.leg import Leg
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
@@ -22,18 +27,16 @@ from tests.kit.servers import NatsServer
 
 MS = 1_000_000
 CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'
+SO_ATTACH_FILTER = 26  # of Linux; the module socket has no name for it
 
 
 class Run:
     """A proxy before a server, and its events."""
 
-    def __init__(self, server: NatsServer, **settings: Any) -> None:
+    def __init__(self, server: NatsServer | Address, **settings: Any) -> None:
+        address = server if isinstance(server, Address) else Address("127.0.0.1", server.port)
         self._ended, self._ends = trio.open_memory_channel[Closed](100)
-        self.proxy = Proxy(
-            ProxySettings(
-                listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),), **settings
-            )
-        )
+        self.proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(address),), **settings))
         self.proxy.subscribe(self._note)
 
     def _note(self, event: Event) -> None:
@@ -52,7 +55,7 @@ class Run:
 
 
 @asynccontextmanager
-async def before(server: NatsServer, **settings: Any) -> AsyncIterator[Run]:
+async def before(server: NatsServer | Address, **settings: Any) -> AsyncIterator[Run]:
     """Run a proxy with these settings, for at most half a minute."""
     run = Run(server, **settings)
     done = False
@@ -243,16 +246,50 @@ async def test_a_client_that_takes_nothing_ends(
         assert closed.detail == "the client took no bytes in 400ms"
 
 
-def test_a_peer_that_vanishes_is_found_within_minutes() -> None:
-    """The kernel asks it; by its own defaults that would take more than two hours."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        with socket.create_connection(listener.getsockname()) as sock:
-            Leg(sock)
-            idle, every, count = (
-                sock.getsockopt(socket.IPPROTO_TCP, option)
-                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-            )
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert idle + every * count <= 180
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_peer_that_vanishes_is_found_within_minutes(nats_server: NatsServer, asked: bool) -> None:
+    """The kernel asks it on both legs; by its own defaults that would take more than two hours."""
+    async with before(nats_server, keepalive=asked) as run, await run.connect() as client:
+        await until(client, b"\n")
+        relay = run.proxy.relays[1]
+        for one in (relay.accepted.plain, relay.legs[1]):
+            assert isinstance(one, Leg)
+            with socket.socket(fileno=os.dup(one.fileno())) as sock:
+                idle, every, count, unacknowledged = (
+                    sock.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (
+                        socket.TCP_KEEPIDLE,
+                        socket.TCP_KEEPINTVL,
+                        socket.TCP_KEEPCNT,
+                        socket.TCP_USER_TIMEOUT,
+                    )
+                )
+                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == asked
+            assert (idle + every * count <= 180) == asked
+            assert (0 < unacknowledged <= 180_000) == asked
+
+
+async def test_a_peer_that_vanishes_with_bytes_on_their_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the kernel asks nothing: it repeats the bytes, for a quarter of an hour by its defaults."""
+    monkeypatch.setattr(keepalive, "UNACKNOWLEDGED", 300)
+    asked = trio.Event()
+    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # BPF: return 0
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(b'INFO {"version":"2.15.1","max_payload":1000} \r\n')
+        assert (await stream.receive_some()).startswith(b"CONNECT")
+        program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+        stream.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+        asked.set()
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
+        async with before(upstream) as run, await run.connect() as client:
+            await client.send_all(CONNECT)
+            await asked.wait()
+            await client.send_all(b"PUB a 2\r\nhi\r\n")
+            closed = await run.end_of(close_reasons.SERVER_LOST)
+        nursery.cancel_scope.cancel()
+    assert "Connection timed out" in closed.detail

@@ -24,10 +24,12 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.log import LogFile, log_event, logger
+from natsproxy.net.clock import now_ns
 from natsproxy.net.dial import Dialer, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.shortage import Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
@@ -307,7 +309,7 @@ async def test_servers_without_a_greeting_are_remembered_within_bounds(
     (listener,) = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
     sockaddr = listener.socket.getsockname()
     settings = ProxySettings()
-    dialer = Dialer(settings, TlsContexts(settings))
+    dialer = Dialer(settings, TlsContexts(settings), Shortage(lambda _: None, now_ns))
     found = []
     for name in "aabca":
         endpoint = Endpoint(Server(Address(name, 1)), socket.AF_INET, sockaddr)

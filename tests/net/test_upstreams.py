@@ -24,6 +24,7 @@ from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
+from natsproxy.net.shortage import Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import Upstreams
 from natsproxy.protocol.info import Info
@@ -432,7 +433,9 @@ async def test_many_held_clients_do_not_dial_without_a_pause(
 
     monkeypatch.setattr(Dialer, "dial", dial)
     settings = ProxySettings(upstream_hold=60 * SECOND)
-    upstreams = Upstreams(settings, TlsContexts(settings), lambda _: None, now_ns, 1)
+    upstreams = Upstreams(
+        settings, TlsContexts(settings), lambda _: None, now_ns, 1, Shortage(lambda _: None, now_ns)
+    )
     with closing(ours), closing(theirs):
         async with trio.open_nursery() as nursery:
             for _ in range(100):
@@ -587,7 +590,9 @@ async def test_a_named_server_has_a_certificate_for_the_name_that_led_to_it(
 
     monkeypatch.setattr(Dialer, "dial", dial)
     settings = ProxySettings(upstream=(Server(Address("cluster", 1), "tls"),), upstream_discover=True)
-    upstreams = Upstreams(settings, TlsContexts(settings), lambda _: None, now_ns, 1)
+    upstreams = Upstreams(
+        settings, TlsContexts(settings), lambda _: None, now_ns, 1, Shortage(lambda _: None, now_ns)
+    )
     await upstreams.probe()
     upstreams.heard(dialled["10.0.0.1:1"], Info(connect_urls=("10.0.0.3:4", "cluster:1", "other:5")))
     await upstreams.probe()

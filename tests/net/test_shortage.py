@@ -1,0 +1,108 @@
+"""A proxy without descriptors for more connections: its own trouble, said once, and no server is blamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from natsproxy.events import Event, Notice
+from natsproxy.net.listener import accept
+from natsproxy.net.shortage import Shortage
+from tests.kit.servers import NatsServer
+
+CLIENTS = 60
+
+
+def served(port: int) -> bool:
+    """Return whether a client gets through."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        try:
+            sock.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
+            received = b""
+            while data := sock.recv(4096):
+                received += data
+                if received.endswith(b"PONG\r\n"):
+                    return True
+        except ConnectionError:
+            return False
+    return False
+
+
+@pytest.mark.server
+def test_it_is_one_error_and_no_server_is_down(nats_server: NatsServer) -> None:
+    """With an odd and an even number of descriptors: some clients are accepted and get no server."""
+    command = [sys.executable, "-m", "natsproxy", "run", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, "--upstream", nats_server.url, "--log-format", "json", "--log-rate", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines: list[dict[str, Any]] = []
+
+    def until(key: str, value: str) -> None:
+        assert process.stderr is not None
+        while not any(line.get(key) == value for line in lines):
+            lines.append(json.loads(process.stderr.readline()))
+
+    def limit(descriptors: int) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, hard))
+
+    try:
+        until("event", "listening")
+        port = int(lines[0]["listen"][0].rpartition(":")[2])
+        limit(40)
+        with ExitStack() as clients:
+            for _ in range(CLIENTS):
+                clients.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            until("level", "error")
+            limit(41)
+            until("cause", "limit")
+        while not served(port):
+            pass
+        process.send_signal(signal.SIGTERM)
+        lines += [json.loads(line) for line in process.communicate(timeout=30)[1].splitlines()]
+    finally:
+        process.kill()
+        process.communicate()
+    (error,) = [line for line in lines if line["level"] == "error"]
+    assert error["event"].startswith("natsproxy can open no more connections: Too many open files (raise")
+    assert not [line for line in lines if "cannot be used" in line["event"]]
+    ends = [line for line in lines if line["event"] == "closed"]
+    assert "upstream-down" not in {end["cause"] for end in ends}
+    turned_away = [end["detail"] for end in ends if end["cause"] == "limit"]
+    assert turned_away
+    assert set(turned_away) == {"natsproxy can open no more connections: Too many open files"}
+
+
+async def test_its_end_is_said_with_a_count(autojump_clock: trio.testing.MockClock) -> None:
+    """It is over when no connection has failed for a while."""
+    events: list[Event] = []
+    errors = [OSError(errno.EMFILE, "Too many open files")] * 3
+
+    class Listener:
+        async def accept(self) -> Any:
+            await trio.lowlevel.checkpoint()
+            if errors:
+                raise errors.pop()
+            await trio.sleep_forever()
+
+    shortage = Shortage(events.append, lambda: int(trio.current_time() * 1e9))
+    with trio.move_on_after(60):
+        await partial(accept, keepalive=True)(cast(trio.SocketListener, Listener()), lambda _: None, shortage)
+    told = [(event.level, event.text, event.data) for event in events if isinstance(event, Notice)]
+    assert [level for level, _, _ in told] == ["error", "warning"]
+    assert told[1][1:] == ("natsproxy can open connections again", {"seconds": 0.2, "failures": 3})
