@@ -266,7 +266,10 @@ def test_a_missing_cassette_names_the_command_that_records_it(
     [
         ("nats_record=sometimes", "*nats_record = 'sometimes': one of none, once, *"),
         ("nats_seed=red", "*nats_seed = 'red' is not a whole number"),
-        ("nats_match_on=time", "*nats_match_on must be some of subject, headers, body, order, not 'time'"),
+        (
+            "nats_match_on=time",
+            "*nats_match_on must be some of subject, headers, body, client, order, not 'time'",
+        ),
         ("nats_learn=maybe", "*invalid truth value 'maybe'"),
         ("--nats-ignore-json=id", "*--nats-ignore-json must be a JSON pointer *"),
     ],

@@ -27,7 +27,8 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.places import Path, Place, matches_any, parse_place
 from natsproxy.protocol.subjects import matches
 
-PARTS: Final = ("subject", "headers", "body", "order")
+PARTS: Final = ("subject", "headers", "body", "client", "order")
+_ALWAYS: Final = frozenset(PARTS) - {"order"}
 _IGNORED: Final = (
     "traceparent",
     "tracestate",
@@ -86,7 +87,7 @@ OPTIONS: Final = (
         "match-on",
         _parts,
         None,
-        "Parts of a frame that must agree: subject, headers, body, order (all).",
+        "Parts of a frame that must agree: subject, headers, body, client (these), and order on a subject.",
         many=True,
         metavar="PART,...",
     ),
@@ -190,7 +191,7 @@ class MatchOptions:
     bodies: subject patterns and functions that compare two payloads; the first that fits decides.
     """
 
-    match_on: frozenset[str] = frozenset(PARTS)
+    match_on: frozenset[str] = _ALWAYS
     ignore_headers: tuple[str, ...] = ()
     like_headers: tuple[str, ...] = ()
     match_headers: tuple[str, ...] = ()
@@ -308,7 +309,7 @@ def _typed(option: Option, value: Any) -> Any:
         return option.read(value)
     entries = value if isinstance(value, list | tuple | set | frozenset) else [value]
     typed = tuple(option.read(entry) for entry in entries)
-    return frozenset().union(*typed) or frozenset(PARTS) if option.key == "match_on" else typed
+    return frozenset().union(*typed) or _ALWAYS if option.key == "match_on" else typed
 
 
 def _functions(value: Any) -> tuple[tuple[bytes, BodyMatcher], ...]:

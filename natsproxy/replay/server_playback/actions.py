@@ -61,7 +61,8 @@ def join_sends(actions: list[Action]) -> list[tuple[int, bytes | Forward | None]
 class Candidate:
     """A recorded client frame near to a mismatch: its text, the difference, whether it was used.
 
-    difference: None for a frame that agrees, but was used, or is another client's.  accepted: the option that
+    difference: None for a frame that agrees, but was used, or is another client's, or (early) comes after
+    others on its subject.  accepted: the option that
     would let the two match.  changed: the lines in which they differ, where those are several.
     """
 
@@ -71,6 +72,7 @@ class Candidate:
     conn: int
     accepted: Remedy | None = None
     changed: tuple[str, ...] = ()
+    early: bool = False
 
     def lines(self) -> list[str]:
         """Return the lines about it in a report."""
@@ -79,6 +81,8 @@ class Candidate:
             lines.append(f"    {self.difference}")
         elif self.used:
             lines = [f"  recorded, but used already: {self.text}"]
+        elif self.early:
+            lines = [f"  recorded, but behind others on its subject: {self.text}"]
         else:
             lines = [f"  recorded for another client (connection {self.conn}): {self.text}"]
         if self.accepted is not None:
@@ -130,6 +134,8 @@ class Mismatch:
     def _wrong(self) -> str:
         if not self.candidates or self.candidates[0].difference is not None:
             return "which was never recorded"
+        if self.candidates[0].early:
+            return "before its turn"
         return "more often than recorded" if self.candidates[0].used else "which another client sent"
 
     def __str__(self) -> str:

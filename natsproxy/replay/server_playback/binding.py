@@ -142,34 +142,42 @@ class Binder:
         any_subject = self._matcher.any_subject(frame)
         for exchange in recorded.candidates(frame, identifiers, any_subject=any_subject):
             new = Lesson()
-            if self._matcher.differs(exchange.frame, frame, new) is None:
+            if self._matcher.differs(exchange.frame, frame, new) is None and self._in_turn(exchange):
                 return exchange, new
         bare = frame._replace(reply=b"")
         for connection in self._siblings(recorded, frame, clients):
             for exchange in connection.candidates(frame, identifiers, any_subject=any_subject):
                 new = Lesson()
-                if is_like(exchange, frame) and not self._matcher.differs(
+                same = is_like(exchange, frame) and not self._matcher.differs(
                     exchange.frame._replace(reply=b""), bare, new
-                ):
+                )
+                if same and self._in_turn(exchange):
                     return exchange, new
         return None
+
+    def _in_turn(self, exchange: Exchange) -> bool:
+        """Tell whether those before it on its subject and connection have happened, where that counts."""
+        if "order" not in self._matcher.options.match_on or exchange.kind is not Kind.CHANGE:
+            return True
+        queue = self._conversation.connections[exchange.conn].exchanges[exchange.key]
+        return exchange is next(one for one in queue if one.frame.subject == exchange.frame.subject)
 
     def _siblings(
         self, recorded: RecordedConnection, frame: Frame, clients: Mapping[int, Client]
     ) -> Iterator[RecordedConnection]:
         """Yield the connections of the same client name: workers of one kind share their work at random.
 
-        Their clients have to be there, unless the order of frames does not count.
+        Their clients have to be there, unless it does not count which client sends a frame.
         """
         if frame.op == Op.SUB:  # messages would go to the other one
             return
         there: set[int | None] = set(clients)
         if any(one.recorded is None and one.connect.name == recorded.name for one in clients.values()):
             there.add(None)  # it has sent nothing yet
-        any_time = "order" not in self._matcher.options.match_on
+        any_client = "client" not in self._matcher.options.match_on
         for other in self._conversation.connections.values():
             named = other is not recorded and other.name == recorded.name
-            if named and (any_time or other.client_id in there):
+            if named and (any_client or other.client_id in there):
                 yield other
 
     def move(self, client: Client, frame: Frame) -> bool:

@@ -76,7 +76,8 @@ def suggest(
     ranked.sort(key=lambda entry: entry[:2])
     if ranked and ranked[0][0][0] < _ORDER["subject"]:  # those of other subjects are far from it
         ranked = [entry for entry in ranked if entry[0][0] < _ORDER["subject"]]
-    nearest = [_shown(exchange, frame, found) for _, _, exchange, found in ranked[:_SHOWN]]
+    own = None if recorded is None else recorded.conn
+    nearest = [_shown(exchange, frame, found, own) for _, _, exchange, found in ranked[:_SHOWN]]
     if nearest and nearest[0].difference is not None and nearest[0].difference.field != "subject":
         nearest[0] = replace(
             nearest[0], changed=_changed(matcher.counted(ranked[0][2].frame), matcher.counted(frame))
@@ -100,11 +101,12 @@ def _difference(matcher: Matcher, exchange: Exchange, frame: Frame) -> Differenc
     return matcher.differs(recorded, frame, Lesson())
 
 
-def _shown(exchange: Exchange, frame: Frame, difference: Difference | None) -> Candidate:
+def _shown(exchange: Exchange, frame: Frame, difference: Difference | None, own: int | None) -> Candidate:
     used = exchange.matched is not None
     accepted = remedy(exchange.frame, frame, difference, used=used)
     text = None if difference is None else difference.text
-    return Candidate(preview(exchange.frame), text, used, exchange.conn, accepted)
+    early = difference is None and not used and exchange.conn == own
+    return Candidate(preview(exchange.frame), text, used, exchange.conn, accepted, early=early)
 
 
 def _candidates(frame: Frame, conversation: RecordedConversation) -> list[Exchange]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.match_options import PARTS, MatchOptions
+from natsproxy.replay.conversation.match_options import DEFAULT, PARTS, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.binding import Binder, Client
@@ -83,7 +85,7 @@ def test_a_request_of_another_worker_is_answered_to_the_one_that_sends_it() -> N
     assert len(play.machine.mismatches) == 1
 
 
-def test_one_worker_has_all_the_work_where_order_does_not_count() -> None:
+def test_one_worker_has_all_the_work_where_the_client_does_not_count() -> None:
     for match_on, found in ((PARTS, 1), (("subject", "body"), 0)):
         play = Play(_workers(), options=MatchOptions(match_on=frozenset(match_on)))
         play.open(1, "w")
@@ -91,6 +93,33 @@ def test_one_worker_has_all_the_work_where_order_does_not_count() -> None:
         received = play.send(1, _ask(1, 2).partition(b"\r\n")[2])
         assert len(play.machine.mismatches) == found
         assert (received == _answer(1, 2)) == (not found)
+
+
+@pytest.mark.parametrize(("match_on", "refused"), [((), 0), (("order",), 1)])
+def test_publishes_on_a_subject_keep_their_order_where_that_counts(
+    match_on: tuple[str, ...], refused: int
+) -> None:
+    """Those on other subjects, and polls, may come at any time."""
+    info = b"PUB $JS.API.STREAM.INFO.S _INBOX.1 0\r\n\r\n"
+    lines: list[Line] = [
+        *hello(1, "a"),
+        (1, ">", info + b"PUB a 1\r\n1\r\nPUB a 1\r\n2\r\nPUB b 1\r\n1\r\n"),
+    ]
+    play = Play(lines, options=MatchOptions(match_on=DEFAULT.match_on | set(match_on)))
+    play.open(1, "a")
+    play.send(1, b"PUB b 1\r\n1\r\nPUB a 1\r\n2\r\n")
+    assert len(play.machine.mismatches) == refused
+    play.send(1, b"PUB a 1\r\n1\r\n")
+    if refused:
+        (mismatch,) = play.machine.mismatches
+        assert mismatch.summary == "client 'a' sent PUB a, before its turn"
+        assert str(mismatch).splitlines()[:2] == [
+            "client 'a' sent a frame before its turn: PUB a '2'",
+            "  recorded, but behind others on its subject: PUB a '2'",
+        ]
+        play.send(1, b"PUB a 1\r\n2\r\n")
+    assert len(play.machine.mismatches) == refused
+    assert [one.frame.subject for one in play.machine.unused()] == [b"$JS.API.STREAM.INFO.S"]
 
 
 def test_subjects_need_not_agree_where_only_bodies_count() -> None:

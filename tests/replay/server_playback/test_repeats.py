@@ -129,8 +129,8 @@ def test_workers_of_one_name_share_their_work(late: bool) -> None:
     assert play.machine.done
 
 
-@pytest.mark.parametrize(("match_on", "mismatches"), [(("order",), 1), ((), 0)])
-def test_one_worker_does_all_the_work_where_order_does_not_count(
+@pytest.mark.parametrize(("match_on", "mismatches"), [(("client",), 1), ((), 0)])
+def test_one_worker_does_all_the_work_where_the_client_does_not_count(
     match_on: tuple[str, ...], mismatches: int
 ) -> None:
     play = workers(match_on=frozenset({"subject", "headers", "body", *match_on}))
