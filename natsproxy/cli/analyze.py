@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from natsproxy.cli.table import show_table
-from natsproxy.errors import ConfigError, Stopped
+from natsproxy.errors import ConfigError, NatsproxyError, Stopped
 
 if TYPE_CHECKING:
     from natsproxy.spark.session import Spark
@@ -221,13 +221,21 @@ def _watch(
     report: str | None,
     quiet: bool,
 ) -> None:
-    """Watch until a signal arrives; write the report after each write of the tables."""
+    """Watch until a signal arrives; write the report after each write of the tables.
+
+    A report that cannot be written does not end the watch.
+    """
     from natsproxy.spark.report import write
     from natsproxy.spark.watch import job
 
     def refreshed() -> None:
-        if report is not None:
+        if report is None:
+            return
+        try:
             write(spark, out, report, captures)
+        except Exception as error:  # the tables are right, and the next refresh writes the report again
+            text = str(error) if isinstance(error, NatsproxyError) else f"{type(error).__name__}: {error}"
+            click.echo(f"Warning: the report was not written: {text}", err=True)
 
     with nullcontext(_silent) if quiet else _WatchProgress(captures) as progress:
         job.watch(

@@ -10,15 +10,19 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from click.testing import CliRunner
 
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
-from natsproxy.cli.analyze import _StopRequest, analyze
+from natsproxy.cli.analyze import _StopRequest, _watch, analyze
 from natsproxy.errors import ConfigError, NatsproxyError
 from tests.kit.captures import write
+
+if TYPE_CHECKING:
+    from natsproxy.spark.session import Spark
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
@@ -239,3 +243,31 @@ def test_help_has_examples() -> None:
     done = CliRunner().invoke(main, ["analyze", "--help"])
     for part in ("--tables frames,requests", "--report report.html", "--watch", "--master spark://host:7077"):
         assert part in done.output
+
+
+def test_an_error_of_the_report_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It is said, and the next refresh writes the report again."""
+    errors: list[Exception | None] = [KeyError("at_ns"), NatsproxyError("no space"), None]
+    written: list[object] = []
+
+    def write(*given: object) -> None:
+        if (error := errors.pop(0)) is not None:
+            raise error
+        written.append(given[2])
+
+    def watch(*given: object, refreshed: Callable[[], None], **more: object) -> None:
+        while errors:
+            refreshed()
+
+    monkeypatch.setattr("natsproxy.cli.analyze._StopRequest", lambda: None)
+    monkeypatch.setattr("natsproxy.spark.report.write", write)
+    monkeypatch.setattr("natsproxy.spark.watch.job.watch", watch)
+    _watch(cast("Spark", None), ["traffic"], str(tmp_path), [], 1, 1, "report.html", quiet=True)
+
+    assert written == ["report.html"]
+    assert capsys.readouterr().err.splitlines() == [
+        "Warning: the report was not written: KeyError: 'at_ns'",
+        "Warning: the report was not written: no space",
+    ]
