@@ -7,7 +7,8 @@ takes, most of which is Java's start.  The differences are dealt with here and i
   word: so watches and tables by the hour are refused (`refuse`).
 - It writes no file for an empty table, reads a missing folder as an empty one, and takes
   `__HIVE_DEFAULT_PARTITION__` for no date: see `natsproxy/spark/storage/store.py`.
-- `approx_count_distinct` and `percentile_approx` are other estimates.
+- `approx_count_distinct` is another estimate, and its `percentile_approx` returns values between those that
+  were measured: see `percentile`.
 """
 
 from __future__ import annotations
@@ -82,3 +83,14 @@ def refuse(spark: SparkSession, what: str) -> None:
     """Raise ConfigError for work that would lose rows on Sail."""
     if is_sail(spark):
         raise ConfigError(f"{what} cannot run on Sail, which would delete other hours: use the engine spark")
+
+
+def percentile(spark: SparkSession, column: str, share: str) -> str:
+    """Return the SQL of a percentile of whole numbers: one of them, the same one on each engine.
+
+    Of more than 5,000 values Spark's may be one whose rank is wrong by 1 in 10,000: an exact one would take
+    memory for each of them.
+    """
+    if is_sail(spark):
+        return f"cast(percentile_disc({share}) WITHIN GROUP (ORDER BY {column}) AS bigint)"
+    return f"percentile_approx({column}, {share})"

@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 
 from natsproxy.errors import ConfigError
 from natsproxy.spark.errors import translate_errors
+from natsproxy.spark.sail import percentile
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.source.data_source import NatscapDataSource
 from natsproxy.spark.storage.executor_writer import Reading
@@ -161,7 +162,6 @@ def latencies(spark: SparkSession, out: str | Path, top: int = 20) -> list[dict[
     out: the folder or URL of the tables.  Each row: template, requests, replies, no_responders (counts); p50,
     p99, worst (ms, None without a reply).  Raises NatsproxyError where the table `requests` is not whole.
     """
-    ms = "percentile_approx(latency_ns, {}) / 1e6"
     with translate_errors(out):
         rows = (
             Store(spark, out)
@@ -172,8 +172,8 @@ def latencies(spark: SparkSession, out: str | Path, top: int = 20) -> list[dict[
                 F.sum("replies").alias("replies"),
                 F.count_if(F.expr("outcome = 'no responders'")).alias("no_responders"),
                 *(
-                    F.expr(ms.format(q)).alias(name)
-                    for name, q in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0))
+                    F.expr(f"{percentile(spark, 'latency_ns', share)} / 1e6D").alias(name)
+                    for name, share in (("p50", "0.5"), ("p99", "0.99"), ("worst", "1.0"))
                 ),
             )
             .orderBy(F.desc("requests"), "template")

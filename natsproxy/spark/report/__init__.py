@@ -1,10 +1,10 @@
 """The report: the tables of an analysis flow in, one self-contained HTML page flows out.
 
 `collect.py` asks Spark for small answers, section by section; the questions stand in `traffic.py`,
-`senders.py`, `exchanges.py`, `jetstream.py`, `faults.py` and `peers.py`.  `findings.py` picks the few
-sentences for the top of the page.  `page.py` puts all of it as JSON into the page, which draws itself
-(`*.js`).  `page.py` and `findings.py` know nothing of Spark.  Read `collect.py` first: `QUESTIONS` is the
-list of its data.
+`senders.py`, `exchanges.py`, `jetstream.py`, `faults.py` and `peers.py`, their common parts in `rows.py`.
+`findings.py` picks the few sentences for the top of the page.  `page.py` puts all of it as JSON into the
+page, which draws itself (`*.js`).  `page.py` and `findings.py` know nothing of Spark.  Read `collect.py`
+first: `QUESTIONS` is the list of its data.
 """
 
 from __future__ import annotations

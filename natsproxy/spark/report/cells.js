@@ -57,7 +57,7 @@ function table(columns, rows, caption) {
     return el("td", { class: [kind(column), quiet && "zero", column.hot?.(row) && "hot"].filter(Boolean).join(" ") }, shown);
   };
   const fill = () => {
-    const kept = rows.filter(fits), not = unfiltered(rows);
+    const kept = rows.filter(fits).map(own), not = unfiltered(rows);
     note.textContent = [
       kept.length < rows.length ? `${many(kept.length, "row")} of ${rows.length}` : "",
       not.length ? `not told apart by ${not.join(" and ")}` : "",
@@ -84,7 +84,7 @@ function table(columns, rows, caption) {
   fill();
   followers.add(fill);
   whole.append(note,
-    el("div", { class: "scroll" }, el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), body)));
+    el("div", { class: "scroll" }, el("table", { class: columns.length > 12 && "many" }, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), body)));
   if (rows.length > ROWS) {
     const all = el("button", { type: "button", class: "all", click: () => (whole.classList.add("open"), all.remove()) }, `Show all ${rows.length}`);
     whole.append(all);

@@ -17,10 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from natsproxy.errors import NatsproxyError
 from natsproxy.spark.report import exchanges, faults, jetstream, peers, senders, traffic
 from natsproxy.spark.report.findings import findings
-from natsproxy.spark.report.tables import Axis, Tables, axis
+from natsproxy.spark.report.rows import TEXT, TOP
+from natsproxy.spark.report.tables import Axis, Tables, axis, short
 
 _AT_ONCE: Final = 4
 """The questions that Spark works on at once: planning a small one takes longer than its job."""
+
+_APART: Final = 12
+"""The recorders that can be chosen, those with most frames: each is a part of every row."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ QUESTIONS: Final = (
     Question("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
     Question("connections", "connections", peers.connections, "No connection came or went while recording."),
     Question("subscriptions", "subscriptions", peers.subscriptions, "No subscription was recorded."),
+    Question("hops", "hops", peers.hops, "No proxy passed its frames to another one that recorded them."),
     Question("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
 )
 
@@ -77,14 +82,16 @@ def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path]
     if frames is None:
         raise NatsproxyError(f"{out} has no tables to report on: {tables.why['frames']}")
     totals, recorders = traffic.overview(frames), traffic.recorders(frames)
-    tables.several = len(recorders) > 1
+    known = [row["recorder"] for row in recorders if row["recorder"] is not None]
+    tables.apart = known[:_APART] if len(known) > 1 else []
     first, last = totals.pop("first") or 0, totals.pop("last") or 0
     whole = axis(first, last)
     data: dict[str, Any] = {
-        "captures": [Path(str(path)).name[: traffic.TEXT] for path in captures][: traffic.TOP],
+        "captures": [Path(str(path)).name[:TEXT] for path in captures][:TOP],
         "recorders": recorders,
+        "apart": list(map(short, tables.apart)),
         "axis": {"t0": first / 1e6, "step": whole.step / 1e6, "count": whole.count, "length": whole.ms(last)},
-        "top": traffic.TOP,
+        "top": TOP,
         "totals": totals,
         "empty": {},
     }

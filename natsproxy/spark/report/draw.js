@@ -53,7 +53,10 @@ function nice(most, parts) {
 
 // -- charts over time: they share the axis, the time in view and one cursor
 
-const LEFT = 52, RIGHT = 8, BOTTOM = 20;
+const LEFT = 52, RIGHT = 8, BOTTOM = 23;
+const LETTER = 6.3;  // px of a letter in a chart, on average
+const textWidth = (text) => text.length * LETTER;
+const clip = (text, room) => (textWidth(text) > room ? `${text.slice(0, Math.max(3, Math.floor(room / LETTER) - 1))}…` : text);
 const charts = [];
 let place = null, marked = null;  // the step that is pointed at, and the one at which Enter began a choice
 function point(at) {
@@ -84,9 +87,10 @@ function overTime({ title, summary, height, paint, read, left = LEFT }) {
     const inner = width - left - RIGHT, high = height(), long = view.to - view.from;
     const x = (ms) => left + ((Math.max(view.from, Math.min(view.to, ms)) - view.from) / long) * inner;
     const root = svg("svg", { viewBox: `0 0 ${width} ${high}`, role: "img", tabindex: 0, "aria-label": `${title}: ${summary()}` });
-    const every = TICKS.find((tick) => (tick / long) * inner >= 92) ?? long;
+    // A label at the right edge ends there, so it reaches half its width nearer to the one before.
+    const every = TICKS.find((tick) => (tick / long) * inner >= 1.5 * textWidth(moment(view.to, tick)) + 8) ?? long;
     for (let t = Math.ceil((t0 + view.from) / every) * every - t0; t <= view.to; t += every) {
-      const anchor = x(t) > width - 40 ? "end" : "middle";
+      const anchor = x(t) + textWidth(moment(t, every)) / 2 > width ? "end" : "middle";
       root.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 0, y2: high - BOTTOM }),
         svg("text", { x: x(t), y: high - 5, "text-anchor": anchor }, moment(t, every)));
     }

@@ -120,14 +120,15 @@ function ruleStrips({ count: total, strips: fired }) {
       strips.forEach((strip, place) => {
         const top = place * tall, sum = strip.values.reduce((a, b) => a + b, 0);
         marks(root, x, top + 16, tall - 20, strip.values, strip.kind, strip.coarse);
-        root.append(svg("text", { class: "name halo", x: x(0), y: top + 12 }, strip.name),
+        root.append(svg("text", { class: "name halo", x: x(0), y: top + 12 }, clip(strip.name, width - x(0) - RIGHT)),
           svg("text", { x: x(0) - 6, y: top + 30, "text-anchor": "end" }, short(sum)));
       });
       if (!answered) return;
-      const values = inView(asked.over, asked.coarse).flatMap((o) => (o ? [o[1], o[3]] : [])), low = Math.log10(Math.min(...values)), high = Math.log10(Math.max(...values));
+      const values = inView(asked.over, asked.coarse).flatMap((o) => (o ? [o[1], o[3]].map(scaled) : [])), low = Math.log10(Math.min(...values)), high = Math.log10(Math.max(...values));
       const y = (ms) => floor - 6 - ((Math.log10(ms) - low) / (high - low || 1)) * (band - 34);
       root.append(svg("text", { class: "name halo", x: x(0), y: floor - band + 16 }, "request latency, p50 and p99"));
-      for (let power = Math.ceil(low); power <= high; power++) {
+      const apart = Math.max(1, Math.ceil((14 * (high - low)) / (band - 34)));
+      for (let power = Math.ceil(low); power <= high; power += apart) {
         root.append(svg("line", { class: "grid", x1: x(view.from), x2: x(view.to), y1: y(10 ** power), y2: y(10 ** power) }),
           svg("text", { x: x(0) - 6, y: y(10 ** power) + 4, "text-anchor": "end" }, dur(10 ** power)));
       }
@@ -157,7 +158,7 @@ const ending = (c) => (c.clean ? (c.closed === null ? "c2s" : "s2c") : "bad");
 const from = (c) => c.opened ?? 0, until = (c) => c.closed ?? span;
 
 function lifelines(listed, total) {
-  const row = listed.length > 30 ? 16 : 20, left = () => listed.filter(fits), text = (c) => `${c.name || c.client || ""}${c.clean ? "" : ` · ${c.detail || c.cause}`}`.slice(0, 60);
+  const row = listed.length > 30 ? 16 : 20, left = () => listed.filter(fits), text = (c) => `${c.name || c.client || ""}${c.clean ? "" : ` · ${c.detail || c.cause}`}`;
   const inside = (c, at) => from(c) < (at + 1) * step && until(c) >= at * step;
   return overTime({
     title: "From first to last", height: () => left().length * row + BOTTOM + 4, left: 40,
@@ -168,7 +169,7 @@ function lifelines(listed, total) {
         const top = place * row + 3, start = x(from(c)), wide = Math.max(3, x(until(c)) - start), late = start > width * 0.7;
         root.append(svg("rect", { class: ending(c), x: start, y: top + row - 9, width: wide, height: 4, rx: 2 }),
           svg("text", { x: 34, y: top + row - 5, "text-anchor": "end" }, `#${c.id}`),
-          svg("text", { class: "name halo", x: late ? start + wide : start, y: top + row - 11, "text-anchor": late ? "end" : "start" }, text(c)));
+          svg("text", { class: "name halo", x: late ? start + wide : start, y: top + row - 11, "text-anchor": late ? "end" : "start" }, clip(text(c), late ? start + wide - 40 : width - start)));
       });
     },
   });
@@ -198,8 +199,19 @@ function connections({ count: total, ends, listed }) {
       tally("unsubscribed", "unsub"), tally("reached max", "max"), tally("closed", "close", "Ended with its connection"),
       tally("delivered", "delivered"), { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
     ], rows)]),
+    ...(data.hops ? hops(data.hops) : []),
   ];
 }
+
+// Two proxies in a row that both recorded.
+const hops = (rows) => [
+  el("h3", { id: "hops" }, "Between two proxies"),
+  table([
+    { label: "from", kind: "name", value: (row) => row.sent_by, show: (row) => code(row.sent_by) },
+    { label: "to", kind: "name", value: (row) => row.got_by, show: (row) => code(row.got_by) },
+    tally("frames", "frames"), ...quantiles(),
+  ], rows, "From the way out of the one to the arrival at the other, without the estimated difference of their clocks."),
+];
 
 const gaps = ({ listed }) => [table([
   { label: "at", value: (row) => row.t, show: (row) => clock(row.t, true) },

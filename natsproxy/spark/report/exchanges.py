@@ -11,19 +11,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from natsproxy.spark.report.rows import POINTS, TEXT, Groups, Row, Rows, cut, percentiles, rows, who
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import (
-    POINTS,
-    TEXT,
-    Rows,
-    cut,
-    ms,
-    percentiles,
-    rows,
-    seen_by,
-    who,
-    with_whole,
-)
 from natsproxy.spark.tables.base import clients_side
 
 DECADE: Final = 6
@@ -38,6 +27,10 @@ _SLOWEST: Final = 12
 """The number of slow requests that are listed."""
 _FRAMES: Final = 12
 """Frames that are shown of a slow request."""
+_KEY: Final = ("recorder", "reply", "t1", "t4")
+"""The frames of a request are found by these; pipelined ones that came and went together have the same."""
+_LEG: Final = ("dir", "op", "subject", "size", "status", "cause")
+"""The columns of a frame that the page shows as they are."""
 
 
 def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
@@ -48,24 +41,29 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         F.sum("replies").alias("replies"),
         F.count_if(F.expr("outcome = 'no responders'")).alias("no_responders"),
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
-        percentiles("latency_ns"),
-        percentiles("service_ns", "service"),
-        seen_by(tables),
+        percentiles(tables, "latency_ns"),
+        percentiles(tables, "service_ns", "service"),
     )
-    whole, listed = with_whole(counted, ("template",), counts, "requests", also="get(latency, 2)")
+    whole, listed = Groups(counted, ("template",), tables).with_whole(
+        counts, "requests", also="get(latency, 2)"
+    )
     if not listed:
         return {}
-    for row in (whole, *listed):
-        row["latency"], row["service"] = ms(row["latency"]), ms(row["service"])
-    coarse = -(-axis.count // _COARSE)
-    _over_time(counted, axis, listed)
+    answered, fine = counted.where("latency_ns IS NOT NULL"), axis.coarse(POINTS)
+    Groups(answered, ("template",), tables).add_over(
+        listed,
+        axis.bucket("t1", fine),
+        percentiles(tables, "latency_ns", shares=("0.5", "0.99")),
+        axis.steps(fine),
+    )
+    coarse = axis.coarse(_COARSE)
     counted = counted.withColumn("at", axis.bucket("t1", coarse))
     steps = counted.where("latency_ns IS NOT NULL").groupBy("at")
     over = {
-        row["at"]: [row["count"], *(ms(row["latency"]) or ())]
-        for row in rows(steps.agg(F.count("*").alias("count"), percentiles("latency_ns")))
+        row["at"]: [row["count"], *row["latency"]]
+        for row in rows(steps.agg(F.count("*").alias("count"), percentiles(tables, "latency_ns")))
     }
-    places = range(-(-axis.count // coarse))
+    places = range(axis.steps(coarse))
     asked = counted.groupBy("at").agg(F.sum("requests").alias("all"), F.count_if(F.expr(_FAILED)).alias("no"))
     rate = {row["at"]: [row["all"], row["no"]] for row in rows(asked)}
     return {
@@ -77,20 +75,6 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         "decade": DECADE,
         "cells": _cells(counted),
     }
-
-
-def _over_time(counted: DataFrame, axis: Axis, listed: Rows) -> None:
-    """Add to the rows of subjects their p50 and p99 over time, in steps with an answer."""
-    coarse = -(-axis.count // POINTS)
-    named = counted.withColumn("template", cut("template")).where("latency_ns IS NOT NULL")
-    named = named.where(F.col("template").isin([row["template"] for row in listed]))
-    found: dict[str, dict[int, list[float]]] = {}
-    quantiles = percentiles("latency_ns", shares=("0.5", "0.99"))
-    for row in rows(named.groupBy("template", axis.bucket("t1", coarse).alias("at")).agg(quantiles)):
-        found.setdefault(row["template"], {})[row["at"]] = ms(row["latency"]) or []
-    places = range(-(-axis.count // coarse))
-    for row in listed:
-        row["over"] = [found.get(row["template"], {}).get(at) for at in places]
 
 
 def _cells(counted: DataFrame) -> list[list[int | None]]:
@@ -107,7 +91,7 @@ def _cells(counted: DataFrame) -> list[list[int | None]]:
 def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return the slowest requests: their four times and their frames."""
     answered = requests.where(NO_PULL).where("latency_ns IS NOT NULL AND requests = 1")
-    slow = answered.orderBy(F.desc("latency_ns"), "t1", "reply").limit(_SLOWEST)
+    slow = answered.orderBy(F.desc("latency_ns"), "t1", "reply", "recorder", "requester").limit(_SLOWEST)
     names = (
         "subject",
         "template",
@@ -131,51 +115,41 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
             "status": row["status"],
             **{leg: axis.ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")},
             "latency": row["latency_ns"] / 1e6,
-            "frames": [
-                {
-                    "t": axis.ms(leg.pop("at_ns")),
-                    "delay": (leg.pop("delay_ns") or 0) / 1e6,
-                    "conn": who(leg.pop("recorder"), leg.pop("conn_id")),
-                    **leg,
-                }
-                for leg in legs.get((row["recorder"], row["reply"], row["t1"]), ())
-            ],
+            "frames": [_leg(leg, axis) for leg in legs.get(tuple(row[name] for name in _KEY), ())],
         }
         for row in listed
     ]
 
 
-def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[str, str, int], Rows]:
-    """Return the first frames of each slow request, by its recorder, reply subject and time."""
+def _leg(leg: Row, axis: Axis) -> Row:
+    """Return a frame of a request as the page shows it."""
+    return {
+        "t": axis.ms(leg["at_ns"]),
+        "delay": (leg["delay_ns"] or 0) / 1e6,
+        "conn": who(leg["recorder"], leg["conn_id"]),
+        **{name: leg[name] for name in _LEG},
+    }
+
+
+def _frames(slow: DataFrame, frames: DataFrame | None) -> dict[tuple[Any, ...], Rows]:
+    """Return the first frames of each slow request, by `_KEY`; several requests may share one."""
     if frames is None:
         return {}
-    keys = slow.select(
-        "recorder", F.col("reply").alias("k"), F.col("t1").alias("start"), F.col("t4").alias("end")
+    keys = slow.select(*_KEY).distinct().withColumnsRenamed({"reply": "k", "t1": "start", "t4": "end"})
+    order = Window.partitionBy("recorder", "k", "start", "end").orderBy(
+        "at_ns", "dir", "conn_id", "segment", "block_off", "idx"
     )
-    order = Window.partitionBy("recorder", "k", "start").orderBy("at_ns", "dir")
     legs = (
         clients_side(frames)
         .withColumn("k", F.explode(F.array_compact(F.array("reply", "subject"))))
         .join(F.broadcast(keys), ["recorder", "k"])
         .where("at_ns BETWEEN start AND end")
-        .select(
-            "k",
-            "start",
-            "at_ns",
-            "recorder",
-            "conn_id",
-            "dir",
-            "op",
-            cut("subject").alias("subject"),
-            "size",
-            "status",
-            cut("cause").alias("cause"),
-            "delay_ns",
-        )
         .withColumn("place", F.row_number().over(order))
         .where(F.col("place") <= _FRAMES)
+        .withColumns({name: cut(name) for name in ("subject", "cause")})
+        .select("recorder", "k", "start", "end", "place", "at_ns", "conn_id", "delay_ns", *_LEG)
     )
-    found: dict[tuple[str, str, int], Rows] = {}
-    for row in sorted(rows(legs), key=lambda row: row.pop("place")):
-        found.setdefault((row["recorder"], row.pop("k"), row.pop("start")), []).append(row)
+    found: dict[tuple[Any, ...], Rows] = {}
+    for row in sorted(rows(legs), key=lambda row: row["place"]):
+        found.setdefault((row["recorder"], row["k"], row["start"], row["end"]), []).append(row)
     return found

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from natsproxy.spark.report.exchanges import NO_PULL
 from natsproxy.spark.report.peers import CLEAN
+from natsproxy.spark.report.rows import Groups, cut, percentiles, rows
 from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import cut, ms, percentiles, rows, seen_by, with_whole
 from natsproxy.spark.tables.base import peer
 
 _STRIPS: Final = 12
@@ -27,17 +27,16 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     counts = (
         F.count("*").alias("count"),
         F.count_distinct(peer()).alias("connections"),
-        F.min("t_ns").alias("first"),
-        F.max("t_ns").alias("last"),
-        F.any_value(cut("subject"), True).alias("example"),
+        axis.since("min(t_ns)").alias("first"),
+        axis.since("max(t_ns)").alias("last"),
+        F.min(cut("subject")).alias("example"),
         F.count("error_ns").alias("error"),
         F.count_if(F.col("close_ns").isNotNull() & ~F.col("close_cause").isin(*CLEAN)).alias("closed"),
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
-        percentiles("nullif(delay_ns, 0)", "delay"),
-        percentiles("reply_ns", "reply"),
-        seen_by(tables),
+        percentiles(tables, "nullif(delay_ns, 0)", "delay"),
+        percentiles(tables, "reply_ns", "reply"),
     )
-    whole, listed = with_whole(table, ("rule", "kind", "action"), counts, "count")
+    whole, listed = Groups(table, ("rule", "kind", "action"), tables).with_whole(counts, "count")
     if not listed:
         return {}
     rules = list(dict.fromkeys(row["rule"] for row in listed))
@@ -48,8 +47,6 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         over.setdefault(hit["rule"], {})[hit["at"]] = hit["count"]
     during = _during(hits.select("rule", "at"), axis, tables)
     for row in listed:
-        row["first"], row["last"] = axis.ms(row["first"]), axis.ms(row["last"])
-        row["delay"], row["reply"] = ms(row["delay"]), ms(row["reply"])
         row["during"] = during.get(row["rule"])
     strips = [{"rule": rule, "over": axis.series(over[rule])} for rule in rules[:_STRIPS]]
     return {"count": whole["count"], "listed": listed, "strips": strips}
@@ -61,8 +58,8 @@ def _during(hits: DataFrame, axis: Axis, tables: Tables) -> dict[str, dict[str, 
     if requests is None:
         return {}
     meanwhile = requests.where(NO_PULL).withColumn("at", axis.bucket("t1")).join(F.broadcast(hits), "at")
-    counts = F.sum("requests").alias("requests"), percentiles("latency_ns")
+    counts = F.sum("requests").alias("requests"), percentiles(tables, "latency_ns")
     return {
-        row["rule"]: {"requests": row["requests"], "latency": ms(row["latency"])}
+        row["rule"]: {"requests": row["requests"], "latency": row["latency"]}
         for row in rows(meanwhile.groupBy("rule").agg(*counts))
     }

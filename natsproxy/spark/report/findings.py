@@ -7,6 +7,7 @@ stand in `backticks`, which the page sets as code.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -45,6 +46,18 @@ def _lost(data: dict[str, Any]) -> Iterator[Finding]:
     if corrupt:
         text = f"{many(corrupt, 'block')} of the capture could not be read: their frames are missing here."
         yield "bad", text, "gaps"
+
+
+def _twice(data: dict[str, Any]) -> Iterator[Finding]:
+    pairs: Counter[tuple[str, ...]] = Counter()
+    for row in data["hops"] or ():
+        pairs[tuple(sorted((row["sent_by"], row["got_by"])))] += row["frames"]
+    if pairs:
+        (one, other), frames = pairs.most_common(1)[0]
+        text = f"`{one}` and `{other}` recorded the same traffic ({many(frames, 'frame')})"
+        if len(pairs) > 1:
+            text += f", and so did {many(len(pairs) - 1, 'other pair')} of recorders"
+        yield "bad", f"{text}: counts of all recorders have it twice, so choose one recorder.", "hops"
 
 
 def _latency(data: dict[str, Any]) -> Iterator[Finding]:
@@ -114,6 +127,7 @@ def _connections(data: dict[str, Any]) -> Iterator[Finding]:
 
 _CHECKS: Final[tuple[Callable[[dict[str, Any]], Iterator[Finding]], ...]] = (
     _lost,
+    _twice,
     _errors,
     _latency,
     _jetstream,

@@ -1,4 +1,4 @@
-"""Connections, their ends, round trips and silences; and subscriptions."""
+"""Connections, their ends, round trips and silences; subscriptions; and proxies in a row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import TEXT, TOP, Rows, cut, rows, seen_by, who
+from natsproxy.spark.report.rows import TEXT, TOP, Groups, Rows, percentiles, rows, who
+from natsproxy.spark.report.tables import Axis, Tables, short
 from natsproxy.spark.tables.base import CONN
 
 STRIPS: Final = 60
@@ -64,14 +64,29 @@ def _ms(value: int | None) -> float | None:
 
 def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return subscriptions by subject template and queue: counts, refusals, delivered messages."""
-    grouped = table.groupBy(F.coalesce("template", "subject").alias("template"), "queue").agg(
+    named = table.withColumn("template", F.coalesce("template", "subject"))
+    counts = (
         F.count("*").alias("count"),
         F.count_if("refused").alias("refused"),
         F.count_if(F.expr("ended IS NULL AND NOT refused")).alias("open"),
         *(F.count_if(F.col("ended") == end).alias(end) for end in ("unsub", "max", "close")),
         F.sum("delivered").alias("delivered"),
         F.sum("bytes").alias("bytes"),
-        seen_by(tables),
     )
-    top = grouped.orderBy(F.desc("delivered"), F.desc("count"), "template", "queue").limit(TOP)
-    return rows(top.withColumns({"template": cut("template"), "queue": cut("queue")}))
+    return Groups(named, ("template", "queue"), tables).top(counts, F.desc("delivered"), F.desc("count"))
+
+
+def hops(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
+    """Return, for each way between two proxies in a row, the frames and the time that they took."""
+    ways = table.groupBy("recorder", "next_recorder", "dir").agg(
+        F.count("*").alias("frames"), percentiles(tables, "latency_ns")
+    )
+    return [
+        {
+            "sent_by": short(row["next_recorder"] if row["dir"] else row["recorder"]),
+            "got_by": short(row["recorder"] if row["dir"] else row["next_recorder"]),
+            "frames": row["frames"],
+            "latency": row["latency"],
+        }
+        for row in rows(ways.orderBy(F.desc("frames"), "recorder", "next_recorder", "dir").limit(TOP))
+    ]

@@ -53,19 +53,18 @@ function band({ side, name, template, n }, places, at, scale) {
 }
 
 function box(node, name, side, at, label, width, bands) {
-  const ends = ["end", "middle", "start"][side], room = side === 1 ? width / 2 - label - 24 : label - 8;
-  const most = Math.max(4, Math.floor(room / 6.3)), cut = name.length > most ? `${name.slice(0, most - 1)}…` : name;
+  const ends = ["end", "middle", "start"][side], room = side === 1 ? width / 2 - label - 24 : label - 12;
   const light = (on) => () => bands.forEach(([keys, path]) => path.classList.toggle("hot", on && keys.includes(`${side}${name}`)));
   const x = [at[0] - 6, at[1] + NODE / 2, at[2] + NODE + 6][side], y = side === 1 ? node.top - 1 : node.top + node.tall / 2 + 4;
   return svg("g", { tabindex: 0, pointerenter: light(true), pointerleave: light(false), focus: light(true), blur: light(false) },
     svg("title", {}, `${name}: ${num(node.value)} messages`),
     svg("rect", { class: ["c2s", "mute", "s2c"][side], x: at[side], y: node.top, width: NODE, height: node.tall, rx: 2 }),
-    svg("text", { class: "name halo", x, y: side === 1 ? Math.max(10, y + node.tall / 2 + 5) : y, "text-anchor": ends }, cut));
+    svg("text", { class: "name halo", x, y: side === 1 ? Math.max(10, y + node.tall / 2 + 5) : y, "text-anchor": ends }, clip(name, room)));
 }
 
 function senders(rows) {
   const host = fitted(el("div", { class: "plot flow" }), (width) => {
-    const left = rows.filter(fits);
+    const left = rows.filter(fits).map(own);
     return left.length ? flow(left, width) : el("p", { class: "empty" }, "The filters leave no subject.");
   });
   const people = (list) => list.flatMap(([name, n]) => [tag(`${name || OTHERS} ${short(n, 1e5)}`), " "]);

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.tables import Axis, Tables
-from natsproxy.spark.report.traffic import Rows, cut, rows, seen_by
+from natsproxy.spark.report.rows import TEXT, Row, Rows, cut, rows
+from natsproxy.spark.report.tables import Axis, Tables, short
 from natsproxy.spark.tables.base import CONN, MESSAGE, clients_side
 
 _SUBJECTS: Final = 12
@@ -27,28 +29,40 @@ def senders(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """
     own = "NOT startswith(template, '_INBOX.') AND NOT startswith(template, '$JS.')"
     counted = clients_side(frames).where(MESSAGE).where(own).groupBy("template", "dir", *CONN).count()
-    named = (
-        _named(counted, tables)
-        .groupBy("template", "dir", "name")
-        .agg(F.sum("count").alias("count"), seen_by(tables))
-    )
-    busiest = named.groupBy("template").agg(F.sum("count").alias("all"))
+    parts = ("recorder",) if tables.apart else ()
+    named = _named(counted, tables).groupBy("template", "dir", "name", *parts).agg(F.sum("count").alias("n"))
+    busiest = named.groupBy("template").agg(F.sum("n").alias("all"))
     top = busiest.orderBy(F.desc("all"), "template").limit(_SUBJECTS)
-    listed = rows(named.join(F.broadcast(top), "template").orderBy(F.desc("count"), "name").limit(2_000))
-    found: dict[str, dict[str, Any]] = {}
-    for row in sorted(listed, key=lambda row: (-row["all"], row["template"], -row["count"], row["name"])):
-        subject = found.setdefault(
-            row["template"], {"template": row["template"][:160], "all": row["all"], "from": [], "to": []}
-        )
-        side = subject["to" if row["dir"] else "from"]
-        if len(side) < _CLIENTS:
-            side.append([row["name"], row["count"]])
-        elif side[-1][0] == OTHERS:
-            side[-1][1] += row["count"]
-        else:
-            side.append([OTHERS, row["count"]])
-        subject["recorders"] = sorted({*subject.get("recorders", ()), *(row["recorders"] or ())})
-    return list(found.values())
+    found = rows(named.join(F.broadcast(top), "template").orderBy(F.desc("n"), "name", *parts).limit(2_000))
+    subjects = sorted({(-row["all"], row["template"]) for row in found})
+    listed = []
+    for _, template in subjects:
+        those = [row for row in found if row["template"] == template]
+        subject = {"template": template[:TEXT], **_sides(those)}
+        if parts:
+            alone = {row["recorder"] for row in those} & set(tables.apart)
+            subject["of"] = {
+                short(one): _sides([row for row in those if row["recorder"] == one]) for one in sorted(alone)
+            }
+        listed.append(subject)
+    return listed
+
+
+def _sides(rows: Rows) -> Row:
+    """Return the clients on both sides of a subject, most first."""
+    return {
+        name: _clients(row for row in rows if row["dir"] == way) for way, name in enumerate(("from", "to"))
+    }
+
+
+def _clients(rows: Iterable[Row]) -> list[list[Any]]:
+    """Return clients with their messages; those beyond `_CLIENTS` as one."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row["name"]] += row["n"]
+    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    rest = sum(count for _, count in ranked[_CLIENTS:])
+    return [list(one) for one in ranked[:_CLIENTS]] + ([[OTHERS, rest]] if rest else [])
 
 
 def _named(counted: DataFrame, tables: Tables) -> DataFrame:

@@ -35,6 +35,14 @@ function tiles() {
   ].filter(Boolean));
 }
 
+// The sentence on a chosen recorder: its share of what.
+function scope() {
+  const said = el("p", { class: "note", role: "status" });
+  followers.add(() => (said.textContent = view.recorder
+    ? `Only recorder ${view.recorder}: rows and their counts are its own. Charts over time and the figures above are of all recorders.` : ""));
+  return said;
+}
+
 // A sentence in which names stand in `backticks`.
 const sentence = (text) => text.split("`").map((piece, place) => (place % 2 ? code(piece) : piece));
 const listing = (items, most) => items.slice(0, most).join(", ") + (items.length > most ? ` and ${items.length - most} more` : "");
@@ -58,11 +66,12 @@ function page() {
     ...heading(),
     ...(lost.length ? [el("div", { class: "alarm", role: "alert" }, el("b", {}, "This capture is not complete. "), lost.map((finding) => `${finding.text} `))] : []),
     tiles(),
+    scope(),
     el("ul", { class: "short", "aria-label": "In short" }, others.map((finding) => el("li", { class: finding.level }, el("a", { href: `#${finding.section}` }, sentence(finding.text))))),
     el("div", { class: "sections" }, SECTIONS.map(([name, title, lead, draw]) => el("section", { id: name, "aria-labelledby": `${name}-title` },
       el("header", {}, el("h2", { id: `${name}-title` }, title), has(name) ? el("p", { class: "lead" }, lead) : null),
       has(name) ? draw(data[name]) : el("p", { class: "empty" }, why(name))))),
-    el("footer", {}, `Times are UTC. Everything is seen from the clients' side of the proxy: what rules dropped or made counts as clients saw it. Latency is from the request's arrival at the proxy to its answer's way out; pull requests of consumers are left out, since waiting is what they are for. Tables hold the first ${data.top} rows of each question. Charts have steps of ${dur(step)}: point at one, or focus it and use the arrow keys, to read its values. Drag over a time, or press Enter at its two ends, to see it alone: charts and “messages” are then of that time, other counts of the whole capture. ≈ marks estimates.`),
+    el("footer", {}, `Times are UTC. Everything is seen from the clients' side of the proxy: what rules dropped or made counts as clients saw it. Latency is from the request's arrival at the proxy to its answer's way out; pull requests of consumers are left out, since waiting is what they are for. Tables hold the first ${data.top} rows of each question. Charts have steps of ${dur(step)}: point at one, or focus it and use the arrow keys, to read its values. Drag over a time, or press Enter at its two ends, to see it alone: charts and “messages” are then of that time, other counts of the whole capture. ≈ marks estimates. Percentiles are values that were measured; of more than 5,000 they may be one whose rank is wrong by 1 in 10,000.`),
   );
   document.getElementById("tools").replaceChildren(...tools());
   document.getElementById("nav").append(...SECTIONS.map(([name, title]) => el("a", { href: `#${name}`, class: has(name) ? "" : "none" }, title)));

@@ -14,6 +14,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from natsproxy.spark.sail import percentile
 from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables.folding import folded, template_folds
 
@@ -32,10 +33,15 @@ _STEPS: Final = tuple(
 """Widths of a step that people can read, in ns."""
 
 
+def short(recorder: str) -> str:
+    """Return the name of a recorder on the page."""
+    return recorder[:8]
+
+
 class Tables:
     """The tables under `out`; `why` has a sentence for each table that cannot be read.
 
-    several: more than one recorder wrote them, so groups are told apart by recorder too.
+    apart: the recorders, where several wrote them: groups are told apart by these too.
     """
 
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
@@ -43,7 +49,8 @@ class Tables:
         self._listed = self._store.listed()
         self._open: dict[str, DataFrame | None] = {}
         self.why: dict[str, str] = {}
-        self.several = False
+        self.apart: list[str] = []
+        self._spark = spark
         self._folds: list[str] = []
 
     def get(self, name: str) -> DataFrame | None:
@@ -62,6 +69,10 @@ class Tables:
             self._folds = template_folds(subjects)
             self._open.clear()
 
+    def percentile(self, column: str, share: str) -> str:
+        """Return the SQL of a percentile: a value that was measured, the same one on each engine."""
+        return f"max({column})" if share == "1.0" else percentile(self._spark, column, share)
+
     def _folded(self, table: DataFrame) -> DataFrame:
         if not self._folds or "template" not in table.columns:
             return table
@@ -79,8 +90,20 @@ class Axis:
     def bucket(self, column: str, coarse: int = 1) -> Column:
         """Return the step of a time (Unix ns); times outside fall into the first and the last."""
         width = self.step * coarse
-        last = max(0, -(-self.count // coarse) - 1)
+        last = max(0, self.steps(coarse) - 1)
         return F.expr(f"cast(greatest(0, least({last}, ({column} - {self.t0}) div {width})) as int)")
+
+    def coarse(self, most: int) -> int:
+        """Return how many times as wide steps are of which there are `most` at most."""
+        return -(-self.count // most)
+
+    def steps(self, coarse: int) -> int:
+        """Return the number of steps that are `coarse` times as wide."""
+        return -(-self.count // coarse)
+
+    def since(self, moment: str) -> Column:
+        """Return a time (Unix ns, SQL) in ms since the axis began."""
+        return F.expr(f"({moment} - {self.t0}) / 1e6D")
 
     def ms(self, t: int | None) -> float | None:
         """Return a time (Unix ns) in ms since the axis began."""

@@ -11,7 +11,7 @@ function traffic({ frames, bytes: sizes }) {
 function templates(rows) {
   const all = (row) => (zoomed() ? sum(inView(row.over, POINTS)) : row.published + row.delivered), most = () => Math.max(...rows.map(all), 1);
   const far = new Map((data.fanout ?? []).map((row) => [row.template, row]));
-  const sent = (row) => (row.template.startsWith("$JS.") ? undefined : far.get(row.template));
+  const sent = (row) => (row.template.startsWith("$JS.") ? undefined : own(far.get(row.template)));
   return [
     el("p", { class: "keys" }, key("c2s", "published"), key("s2c", "delivered")),
     table([
@@ -30,6 +30,8 @@ function templates(rows) {
 
 // -- requests
 
+// A latency on a logarithmic scale, which begins at a microsecond.
+const scaled = (ms) => Math.max(ms, 1e-3);
 const strength = (n, most) => Math.max(1, Math.ceil(6 * Math.sqrt(n / most)));
 
 function heatMap({ cells, coarse, decade, over, whole }) {
@@ -69,7 +71,7 @@ function heatMap({ cells, coarse, decade, over, whole }) {
 }
 function quantileLines(root, x, y) {
   const { over, coarse } = data.latency;
-  for (const [slot, kind] of [[3, "p99"], [1, "p50"]]) trace(root, over.map((o) => (o ? o[slot] : null)), x, y, kind, coarse);
+  for (const [slot, kind] of [[3, "p99"], [1, "p50"]]) trace(root, over.map((o) => (o ? scaled(o[slot]) : null)), x, y, kind, coarse);
 }
 
 // The latency of one subject over time: that of the slowest first.
@@ -85,7 +87,7 @@ function subjectOverTime(listed) {
 }
 
 function latency(found) {
-  const listed = found.listed, times = listed.flatMap((row) => row.latency ?? []);
+  const listed = found.listed, times = listed.flatMap((row) => (row.latency ?? []).map(scaled));
   const least = Math.min(...times), most = Math.max(...times);
   return [
     ...(heatMap(found) ?? [el("p", { class: "empty" }, "No request was answered, so there are no times to draw.")]),

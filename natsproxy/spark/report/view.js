@@ -29,7 +29,7 @@ const ASPECTS = {
   subject: [(row) => texts(row.template, row.subject, row.stream, row.consumer, row.verb), subjectFits],
   connection: [(row) => texts(row.name, conns(row).map(who), (row.from ?? []).map(([name]) => name), (row.to ?? []).map(([name]) => name)),
     (text, wanted) => text.toLowerCase().includes(wanted.toLowerCase())],
-  recorder: [(row) => row.recorders ?? conns(row).map((conn) => conn.split("#")[0]), (text, wanted) => text === wanted],
+  recorder: [(row) => (row.of ? Object.keys(row.of) : texts(row.sent_by, row.got_by, conns(row).map((conn) => conn.split("#")[0]))), (text, wanted) => text === wanted],
 };
 function time(row) {
   if ("t1" in row) return [row.t1, row.t4];
@@ -38,8 +38,8 @@ function time(row) {
   return row.first === undefined ? null : [row.first, row.last];
 }
 // Rows without an aspect (a table of calls has no clients) are not filtered by it.
-function fits(row) {
-  const when = time(row);
+function fits(whole) {
+  const row = own(whole) ?? whole, when = time(row);
   if (zoomed() && when && (when[1] < view.from || when[0] > view.to)) return false;
   if (zoomed() && !when && row.over && !inView(row.over, POINTS).some(Boolean)) return false;
   return Object.entries(ASPECTS).every(([name, [find, same]]) => {
@@ -47,14 +47,15 @@ function fits(row) {
     return !found.length || found.some((text) => same(text, view[name]));
   });
 }
+// A row with the counts of the chosen recorder alone, where it has them; undefined where that one saw nothing of it.
+const own = (row) => (view.recorder && row?.of ? row.of[view.recorder] && { ...row, ...row.of[view.recorder] } : row);
 const unfiltered = (rows) => Object.keys(ASPECTS).filter((name) => view[name] && rows.length && !rows.some((row) => ASPECTS[name][0](row).length));
 
 function tools() {
   const field = (name, label) => el("label", {}, el("span", {}, label),
     el("input", { type: "search", placeholder: `${label}…`, input: (event) => change({ [name]: event.target.value.trim() }), autocomplete: "off", spellcheck: "false" }));
-  const known = data.recorders.map((row) => row.recorder.slice(0, 8));
   const chosen = el("select", { change: (event) => change({ recorder: event.target.value }) },
-    el("option", { value: "" }, "all recorders"), known.map((name) => el("option", { value: name }, name)));
+    el("option", { value: "" }, "all recorders"), data.apart.map((name) => el("option", { value: name }, name)));
   const all = el("button", { type: "button", class: "all", click: () => change({ from: 0, to: span }) });
   followers.add(() => {
     all.textContent = `${moment(view.from)} – ${moment(view.to)} · ${dur(view.to - view.from)}  ✕`;
@@ -63,5 +64,5 @@ function tools() {
   });
   all.hidden = true;
   return [field("subject", "Subject"), field("connection", "Connection"),
-    known.length > 1 ? el("label", {}, el("span", {}, "Recorder"), chosen) : null, all].filter(Boolean);
+    data.apart.length ? el("label", {}, el("span", {}, "Recorder"), chosen) : null, all].filter(Boolean);
 }

@@ -171,6 +171,7 @@ def test_a_table_that_was_not_written_is_a_sentence(data: Data) -> None:
         "publishes": "pub_acks",
         "js_api": "js_api",
         "subscriptions": "subscriptions",
+        "hops": "hops",
     }
     assert data["empty"] == {
         name: f"The table “{table}” was not written by this analysis." for name, table in missing.items()

@@ -35,6 +35,7 @@ SECTIONS = (
     "faults",
     "connections",
     "subscriptions",
+    "hops",
     "gaps",
 )
 
@@ -44,6 +45,7 @@ def bare(**more: Any) -> dict[str, Any]:
     return {
         "captures": ["a.ncap"],
         "recorders": [],
+        "apart": [],
         "top": 25,
         "axis": {"t0": 1.7e12, "step": 1.0, "count": 1, "length": 1.0},
         "totals": {
@@ -194,6 +196,23 @@ SAYS: list[tuple[dict[str, Any], str, str]] = [
         {"totals": {"corrupt": 2}},
         "bad",
         "2 blocks of the capture could not be read: their frames are missing here.",
+    ),
+    (
+        {
+            "hops": [
+                {"sent_by": "b", "got_by": "a", "frames": 1},
+                {"sent_by": "a", "got_by": "b", "frames": 2},
+            ]
+        },
+        "bad",
+        "`a` and `b` recorded the same traffic (3 frames): counts of all recorders have it twice, so choose "
+        "one recorder.",
+    ),
+    (
+        {"hops": [{"sent_by": "a", "got_by": name, "frames": 1} for name in "bcc"]},
+        "bad",
+        "`a` and `c` recorded the same traffic (2 frames), and so did 1 other pair of recorders: counts of "
+        "all recorders have it twice, so choose one recorder.",
     ),
     (
         {"errors": {"count": 2, "listed": [{"example": "Slow Consumer"}]}},
