@@ -32,6 +32,7 @@ from natsproxy.spark.source.stream import NatscapStream
 from natsproxy.spark.source.survey import survey
 from natsproxy.spark.storage import executor_writer
 from natsproxy.spark.storage.executor_writer import write_partition
+from tests.spark.counting_store import CountingStore
 
 pytestmark = pytest.mark.spark
 ROW = StructType().add("segment", "integer").add("block_off", "long").add("idx", "integer")
@@ -99,46 +100,20 @@ def test_a_question_mark_in_a_name(bucket: Path) -> None:
     assert len(listing("s3://bucket/why?/*.ncap")) == 2
 
 
-class CountingStore:
-    """A store that counts requests, and lets none pass before `together` objects are open at once."""
-
-    def __init__(self, root: Path, together: int) -> None:
-        self._files = SubTreeFileSystem(str(root), LocalFileSystem())
-        self._gate = threading.Barrier(together)
-        self.requests: Counter[str] = Counter()
-
-    def get_file_info(self, asked: Any) -> Any:
-        return self._files.get_file_info(asked)
-
-    def open_input_file(self, path: str) -> Any:
-        self.requests[path] += 1
-        self._gate.wait(60)
-        file = self._files.open_input_file(path)
-
-        class Counted:
-            size, close = file.size, file.close
-
-            @staticmethod
-            def read_at(size: int, offset: int) -> bytes:
-                self.requests[path] += 1
-                data: bytes = file.read_at(size, offset)
-                return data
-
-        return Counted()
-
-
 @pytest.mark.parametrize(("whole", "requests"), [(1 << 20, 2), (1, 3)])
 def test_the_requests_of_a_plan(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, whole: int, requests: int
 ) -> None:
     """Many objects at once, of a small one all with one request, of a large one both ends."""
     make(bucket / "a", b"a", [[3, 4]] * AT_ONCE)
-    store = CountingStore(bucket.parent, AT_ONCE)
+    together = threading.Barrier(AT_ONCE)  # none passes before so many objects are opened at once
+    store = CountingStore(bucket.parent, lambda: together.wait(60))
     monkeypatch.setattr(object_stores, "file_system", lambda _: (store, "bucket"))
     monkeypatch.setattr(object_stores, "_WHOLE", whole)
     monkeypatch.setattr(object_stores, "_END", 400)
     assert len(survey(["s3://bucket/a"])) == AT_ONCE
     assert list(store.requests.values()) == [requests] * AT_ONCE
+    assert store.most == AT_ONCE
 
 
 def test_both_tables_come_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
