@@ -98,6 +98,8 @@ def close(
 def suspend(client: AdminClient, conns: tuple[int, ...]) -> None:
     """Lose the messages of connections, which stay open.
 
+    PINGs are answered, and frames that are no messages (SUB, UNSUB) pass.
+
     \b
     natsproxy ctl connections suspend 3
     """

@@ -98,3 +98,4 @@ WORDS: Final[dict[str, Facts]] = {
     **{facts["name"]: facts for section in reversed(SECTIONS.values()) for facts in section},
 }
 """Each word; a kind comes before a key of the same name."""
+WORDS["suspend"] = WORDS["swallow"]  # the operators' word for the same

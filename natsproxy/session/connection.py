@@ -32,7 +32,7 @@ STATE_OPS: Final = (
 )
 """The ops that the session itself looks at, by direction."""
 _NEVER_SWALLOWED: Final = op_mask(Op.PING, Op.PONG, Op.OK)
-"""Further ops that pass a link that loses messages: without them a peer gives the connection up."""
+"""Further ops that a link that loses messages does not lose: without them a peer gives the connection up."""
 _NOTHING: Final = Interest()
 NEVER: Final = 1 << 63
 """A time (ns) that does not come."""

@@ -31,7 +31,8 @@ class Control:
     def suspend(self, now: int, *, on: bool) -> None:
         """Lose the messages of both directions from the next frame on, or pass them again.
 
-        Both legs stay alive: PINGs are answered, and subscriptions are made.
+        Both legs stay alive: PINGs are answered, by us where the server does not.  SUB, UNSUB, CONNECT, INFO
+        and -ERR pass: without them the two sides would disagree afterwards, for good.
         """
         self._state.suspended = on
         self._runner.update_conditions(now)

@@ -7,6 +7,8 @@ Theory
    has arrived too.  An answer of ours, in the server's place, goes out there.
 3. Neighbouring places of the c2s stream share one fence.  `PongQueue.last` is the fence at the end of that
    stream; whoever sends something behind it sets it to None.
+4. The client of a suspended connection is answered even by a server that has stopped: its fences go by
+   without their PONGs after a moment.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Final
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.outbox import OVERHEAD
+from natsproxy.units import MILLISECOND
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C, Op
 
@@ -29,7 +32,8 @@ class Fence:
 
     cost: the bytes that it is counted for until then.  answer: frames for the client.  then: functions of the
     time.  end: the cause and detail with which the connection ends there.  deadline: the time (ns) at which a
-    fence with an `end` is over without a PONG.
+    fence with an `end`, or one of a suspended connection, is over without a PONG.
+    suspended: it has nothing but answers, and they go out at the deadline.
     drains: where that end is a drain's, it waits for the answers that are due (`answers.py`).
     """
 
@@ -39,8 +43,11 @@ class Fence:
     end: tuple[str, str] | None = None
     deadline: int = 0
     drains: bool = False
+    suspended: bool = False
 
 
+_PATIENCE: Final = MILLISECOND * 100
+"""The time that a server has to keep its own order in what a suspended client is answered."""
 _NOBODY: Final[deque[Fence | None]] = deque()
 """Shared by connections without PINGs: an empty deque takes 760 bytes."""
 
@@ -62,12 +69,16 @@ class PongQueue:
     def fence(self, now: int) -> Fence:
         """Return a fence at this place of the c2s stream; neighbours share one."""
         # A PING for each answer would double the frames of a client whose publishes are all denied.
-        if self.last is None:
-            self.last = Fence(deadline=now + self._state.settings.fence_timeout)
-            self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")
-            self._own(self.last)
-            self._charge(self.last, OVERHEAD)
+        if self.last is None or self.last.suspended:
+            return self._send(Fence(deadline=now + self._state.settings.fence_timeout), now)
         return self.last
+
+    def _send(self, fence: Fence, now: int) -> Fence:
+        self.last = fence
+        self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")
+        self._own(fence)
+        self._charge(fence, OVERHEAD)
+        return fence
 
     def then(self, work: Callable[[int], None], now: int, size: int = OVERHEAD) -> None:
         """Do some work at this place of the c2s stream; size: the bytes that it keeps until then."""
@@ -81,6 +92,14 @@ class PongQueue:
         fence.answer += answer
         self._charge(fence, len(answer))
         return fence
+
+    def answer_suspended(self, answer: bytes, now: int) -> None:
+        """Answer the client at this place of the c2s stream, or a moment later if the server does not."""
+        fence = self.last
+        if fence is None or not fence.suspended:
+            fence = self._send(Fence(deadline=now + _PATIENCE, suspended=True), now)
+        fence.answer += answer
+        self._charge(fence, len(answer))
 
     def _charge(self, fence: Fence, size: int) -> None:
         # A client that does not read keeps the PONGs back, and could make fences without end.
@@ -136,6 +155,7 @@ class PongQueue:
         """True if any PONG is due."""
         return bool(self._owners)
 
-    def ends(self) -> list[Fence]:
-        """Return the fences at which the connection ends and whose PONG has not come."""
-        return [owner for owner in self._owners if owner is not None and owner.end is not None]
+    def timed(self) -> list[Fence]:
+        """Return the fences whose PONG has not come, and that pass without it at their deadlines."""
+        fences = (owner for owner in self._owners if owner is not None)
+        return [fence for fence in fences if fence.end is not None or (fence.suspended and fence.answer)]

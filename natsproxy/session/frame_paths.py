@@ -13,8 +13,9 @@ from natsproxy.rules.interface import BatchResult, FastPathFunction
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.handlers import HANDLERS, Handlers
 from natsproxy.session.parts import Parts
-from natsproxy.session.phase import FIRST_STOPPED, OVER
+from natsproxy.session.phase import FIRST_STOPPED, OVER, Phase
 from natsproxy.session.work_limit import WorkLimit
+from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op
 
@@ -37,9 +38,7 @@ class FramePaths:
         handler = HANDLERS.get((pipe.direction, frame.op))
         if handler is not None and not handler(self._handlers, pipe, frame, ordinal, now):
             return
-        if pipe.swallowing and frame.op in MESSAGE_OPS:
-            self._deliveries.lost(frame)
-            pipe.drop(frame, ordinal, now, "swallow")
+        if pipe.swallowing and self._swallowed(pipe, frame, ordinal, now):
             return
         runner = self._runner
         decision = runner.decide(pipe, frame, now)
@@ -55,6 +54,34 @@ class FramePaths:
                 self._pongs.last = None
         elif frame.op == Op.PONG:
             self._handlers.client_has_pong(pipe, now)
+
+    # -- links that lose messages
+
+    def lose(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
+        """Lose a run of messages; first: the ordinal of its first frame."""
+        pipe.lose(run, first, now)
+        self._accept(pipe, run.frames, now)
+
+    def _swallowed(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Lose a message, or answer a PING in the server's place; return whether the frame was one.
+
+        What changes the state of the connection passes: both sides are to agree on it afterwards.
+        """
+        if frame.op in MESSAGE_OPS:
+            self._deliveries.lost(frame)
+            pipe.drop(frame, ordinal, now, "swallow")
+            self._accept(pipe, 1, now)
+            return True
+        # The first one waits for the server: it asks whether the login is good.
+        if pipe.direction == C2S and frame.op == Op.PING and self._state.phase is Phase.READY:
+            pipe.drop(frame, ordinal, now, "swallow")
+            self._pongs.answer_suspended(encode.PONG, now)
+            return True
+        return False
+
+    def _accept(self, pipe: DirectionPipe, frames: int, now: int) -> None:
+        if pipe.direction == C2S and self._state.verbose:
+            self._pongs.answer_suspended(encode.OK * frames, now)
 
     # -- the fast path
 

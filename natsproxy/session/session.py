@@ -221,7 +221,7 @@ class Session:
         while (segment := scanner.next()) is not None:
             if isinstance(segment, Run):
                 if pipe.swallowing:
-                    pipe.lose(segment, first, now)
+                    paths.lose(pipe, segment, first, now)
                 else:
                     pipe.pass_(segment, first, now)
                     if pipe.direction == C2S:
@@ -281,7 +281,7 @@ class Session:
         for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
             pipe.sender.release(now, limit)
             pipe.charge()
-        for fence in self._pongs.ends():
+        for fence in self._pongs.timed():
             if fence.deadline <= now:
                 self._pongs.pass_(fence, now)
         for pipe in self.pipes:
@@ -304,7 +304,7 @@ class Session:
         times += [pipe.outbox.next_due() for pipe in self.pipes]
         times += ends.lingering.values()
         times += [pipe.boundary_by for pipe in self.pipes]
-        times += [fence.deadline for fence in self._pongs.ends()]
+        times += [fence.deadline for fence in self._pongs.timed()]
         return min((time for time in times if time is not None), default=None)
 
     # -- control

@@ -276,6 +276,13 @@ def test_a_word_that_is_nearly_right(word: str, hint: str) -> None:
     assert f"there is no word {word!r} in rules; did you mean {hint!r}?" in result.output
 
 
+def test_the_operators_word_finds_the_kind() -> None:
+    assert run("list", "suspend").output == run("list", "swallow").output
+    assert run("list", "suspend").output.startswith(
+        "swallow: messages are lost for a while, as on a suspended"
+    )
+
+
 def test_an_unknown_word_is_reported() -> None:
     result = run("list", "xyzzy")
     assert result.exit_code == 2

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import trio
 
@@ -40,6 +45,50 @@ class Client:
         while (line := await self.line()) == b"PING":
             pass
         return line
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_suspended_connection_outlives_a_server_that_stops(
+    plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client asks for signs of life, as client libraries do, and gets them; later all is as before."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    with NatsServer() as server:
+        settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),))
+        proxy, done = Proxy(settings), False
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + 30
+            (address,) = await nursery.start(proxy.serve)
+            stream = await trio.open_tcp_stream("127.0.0.1", address.port)
+            client = Client(stream)
+            async with stream:
+                assert (await client.other_line()).startswith(b"INFO")
+                await client.send(b'CONNECT {"verbose":false}\r\nPING\r\n')
+                assert await client.other_line() == b"PONG"
+                with stopped(server):
+                    proxy.suspend(1)
+                    for _ in range(2):
+                        await client.send(b"PUB a 4\r\nlost\r\nPING\r\n")
+                        assert await client.other_line() == b"PONG"
+                    await client.send(b"SUB a 1\r\nPING\r\n")
+                    assert await client.other_line() == b"PONG"
+                proxy.suspend(1, on=False)
+                await client.send(b"PUB a 5\r\nagain\r\nPING\r\n")
+                assert [await client.other_line() for _ in range(3)] == [b"MSG a 1 5", b"again", b"PONG"]
+                done = True
+            nursery.cancel_scope.cancel()
+    assert done
+
+
+@contextmanager
+def stopped(server: NatsServer) -> Iterator[None]:
+    """Stop the process of a server for a while."""
+    pid = server._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("plane", ["native", "python"])

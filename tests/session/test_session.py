@@ -45,10 +45,53 @@ def test_a_suspended_connection_loses_messages_and_lives() -> None:
 
     assert play.to_server == b"PING\r\nSUB a 1\r\nPONG\r\n"
     assert play.to_client == b"PING\r\nPONG\r\n+OK\r\n"
+
+    # A server that has stopped: its client is answered after a moment, and once.
+    play.client(b"PING\r\nSUB b 2\r\nPING\r\n")
+    assert (play.to_server, play.to_client) == (b"PING\r\nSUB b 2\r\nPING\r\n", b"")
+    play.at(play.now + 100_000_000)
+    assert play.to_client == b"PONG\r\nPONG\r\n"
+    play.server(b"PONG\r\nPONG\r\n")
+    play.nothing()
+    play.client(b"PING\r\n").server(b"PONG\r\n")
+    assert (play.to_server, play.to_client) == (b"PING\r\n", b"PONG\r\n")
     play.session.control.suspend(0, on=False)
     play.do(play.session.take_actions())
     assert play.client(b"PUB c 0\r\n\r\n").to_server == b"PUB c 0\r\n\r\n"
     assert play.server(b"MSG a 1 0\r\n\r\n").to_client == b"MSG a 1 0\r\n\r\n"
+
+
+def test_a_verbose_client_is_told_that_a_lost_message_is_good() -> None:
+    """Each +OK has its place among those of the server, as that of a message that a rule drops."""
+    play = Playbook()
+    play.server(INFO).client(b'CONNECT {"verbose":true}\r\nPING\r\n').server(b"+OK\r\nPONG\r\n")
+    assert (play.to_server, play.to_client)[1].endswith(b"+OK\r\nPONG\r\n")
+    play.session.control.suspend(0, on=True)
+    play.do(play.session.take_actions())
+
+    play.client(b"SUB a 1\r\nPUB a 2\r\nhi\r\nPUB a 0\r\n\r\nPING\r\nSUB b 2\r\n")
+    assert play.to_server == b"SUB a 1\r\nPING\r\nSUB b 2\r\n"
+    play.server(b"+OK\r\nPONG\r\n+OK\r\n")
+    assert play.to_client == b"+OK\r\n+OK\r\n+OK\r\nPONG\r\n+OK\r\n"
+
+    # The rest of a fence that has gone by without its PONG is no place for other work.
+    play.client(b"PUB a 0\r\n\r\n").at(play.now + 100_000_000)
+    assert (play.to_server, play.to_client) == (b"PING\r\n", b"+OK\r\n")
+    play.client(b"BOGUS\r\n")
+    assert play.to_server == b"PING\r\n"
+    play.server(b"PONG\r\nPONG\r\n")
+    assert play.to_client == b"-ERR 'Unknown Protocol Operation'\r\n"
+
+
+def test_the_first_ping_of_a_client_is_the_servers_to_answer() -> None:
+    """It asks whether the login is good, also where messages are lost from the start."""
+    play = Playbook()
+    play.session.control.suspend(0, on=True)
+    play.do(play.session.take_actions())
+    play.server(INFO).client(CONNECT + b"PING\r\n").at(1_000_000_000)
+    assert play.to_client == INFO
+    play.server(b"-ERR 'Authorization Violation'\r\n").eof(S2C)
+    assert play.to_client == b"-ERR 'Authorization Violation'\r\n"
 
 
 def test_every_byte_passes_as_it_came() -> None:

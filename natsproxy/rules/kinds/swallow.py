@@ -1,7 +1,8 @@
 """swallow: messages are lost for a while, and the connection lives on, as if suspended.
 
-The loss begins and ends at a frame boundary, so the stream still parses.  All that is no message passes: both
-sides get answers to their PINGs, so that no client reconnects, and subscriptions are made and ended.
+The loss begins and ends at a frame boundary, so the stream still parses.  PINGs of the client are answered
+even if the server does not, so that no client reconnects, and a verbose client gets its +OK.  The rest
+passes: if a SUB or UNSUB were lost, client and server would have other subscriptions for good.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def _add(conditions: LinkConditions, settings: Mapping[str, Any]) -> LinkConditi
 
 KIND = link_kind(
     "swallow",
-    "messages are lost for a while",
+    "messages are lost for a while, as on a suspended connection: PINGs are answered, and frames that are "
+    "no messages (SUB, UNSUB) pass, so that both sides agree afterwards",
     _add,
     """
 [[rules]]
