@@ -43,7 +43,7 @@ TABLES: Final[dict[str, str]] = {
     "fanout": (
         "recorder string, publisher bigint, subject string, template string, published_ns bigint, "
         "published bigint, bytes bigint, deliveries bigint, first_ns bigint, last_ns bigint, "
-        "delay_ns bigint, spread_ns bigint, stored boolean"
+        "delay_ns bigint, spread_ns bigint, stored boolean, refused boolean"
     ),
     "errors": (
         "recorder string, conn_id bigint, t_ns bigint, text string, kind string, subject string, "

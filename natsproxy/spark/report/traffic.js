@@ -19,7 +19,7 @@ function templates(rows) {
       { label: "messages", kind: "wide", value: all, show: (row) => stack([["published", "c2s"], ["delivered", "s2c"]].map(([name, kind]) => [(row[name] * all(row)) / (row.published + row.delivered), kind]), most(), `${num(all(row))} messages`) },
       { label: "per second", note: "Messages of the time in view, both ways", value: (row) => all(row) / seconds(), show: (row) => short(all(row) / seconds()) },
       tally("published", "published"), tally("delivered", "delivered"),
-      { label: "unheard", note: "Published messages that the server sent to no client of this proxy, and no stream took", value: (row) => sent(row)?.unheard },
+      { label: "unheard", note: "Published messages that the server took and sent to no client of this proxy, and no stream took", value: (row) => sent(row)?.unheard },
       { label: "delay p99", note: "From the server's side of the proxy to the first copy, where messages can be told apart", value: (row) => sent(row)?.delay?.[2], show: (row) => dur(sent(row)?.delay?.[2]) },
       { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
       estimate("subjects", "subjects", "Different subjects, estimated", (row) => !row.template.includes("*")), estimate("conns", "connections", "Connections, estimated"),

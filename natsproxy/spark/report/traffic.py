@@ -82,10 +82,11 @@ def templates(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
 
 def fanout(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return copies of messages by template: deliveries, messages without one, delay and spread."""
+    unheard = "deliveries = 0 AND NOT stored AND NOT coalesce(refused, false)"
     counts = (
         F.sum("published").alias("published"),
         F.sum("deliveries").alias("deliveries"),
-        F.sum(F.expr("if(deliveries = 0 AND NOT stored, published, 0)")).alias("unheard"),
+        F.sum(F.expr(f"if({unheard}, published, 0)")).alias("unheard"),
         percentiles(tables, "delay_ns", "delay"),
         percentiles(tables, "spread_ns", "spread"),
     )

@@ -79,7 +79,8 @@ def fanout(frames: DataFrame, exchanges: DataFrame, own: str = "true") -> DataFr
     whose counts are right and which has no times between.  delay_ns: to the first copy; spread_ns: from the
     first to the last.  JetStream's deliveries and their acks are in `js_acks`.  stored: a stream takes the
     messages of its template (it acknowledged one, or delivered one), or JetStream itself does (`$JS.`).
-    own: an SQL condition on `at_ns`, which messages count.
+    refused: the server denied its publisher that subject, then or at another time.  own: an SQL condition on
+    `at_ns`, which messages count.
     """
     rows = servers_side(frames).where(f"{MESSAGE} AND status IS NULL")
     rows = rows.where(~(F.coalesce("reply", F.lit("")).startswith(ACK) | F.col("subject").startswith(ACK)))
@@ -97,13 +98,16 @@ def fanout(frames: DataFrame, exchanges: DataFrame, own: str = "true") -> DataFr
         F.max(when("dir = 1", "at_ns")).alias("last_ns"),
     )
     in_streams = F.broadcast(_of_streams(frames, exchanges).withColumn("in_stream", F.lit(True)))
+    denied = F.broadcast(_denied(frames).withColumn("refused", F.lit(True)))
     return shaped(
         "fanout",
         grouped.where("published > 0")
         .join(in_streams, "template", "left")
+        .join(denied, ["recorder", "publisher", "subject"], "left")
         .withColumns(
             {
                 "stored": F.expr("in_stream IS NOT NULL OR startswith(subject, '$JS.')"),
+                "refused": F.coalesce("refused", F.lit(False)),
                 "deliveries": F.expr("if(sent > 1, own_deliveries, deliveries)"),
                 "delay_ns": when("sent = 1", "first_ns - published_ns"),
                 "spread_ns": when("sent = 1", "last_ns - first_ns"),
@@ -117,6 +121,14 @@ def _of_streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
     delivered = clients_side(frames).where(F.col("reply").startswith(ACK)).where("dir = 1")
     acknowledged = exchanges.where("stream IS NOT NULL")
     return delivered.select("template").union(acknowledged.select("template")).distinct()
+
+
+def _denied(frames: DataFrame) -> DataFrame:
+    """Return the connections that the server denied a publish, each with the subject."""
+    said = servers_side(frames).where("op = '-ERR'")
+    subject = F.regexp_extract("err", 'Permissions Violation for Publish to "([^"]+)"', 1)
+    found = said.select("recorder", F.col("conn_id").alias("publisher"), subject.alias("subject"))
+    return found.where("subject <> ''").distinct()
 
 
 def errors(frames: DataFrame) -> DataFrame:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from natsproxy.protocol import headers
-from tests.kit.captures import WALL
+from natsproxy.wire.ops import C2S, S2C
+from tests.kit.captures import WALL, Scribe, write
+from tests.spark.conftest import load
 from tests.spark.known_conversation import ASKER, BLOCKS, FIRST, MS, OLD, SECOND, WORKER
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.spark.conftest import Known
 
 pytestmark = [
@@ -223,6 +228,23 @@ def test_messages_of_streams_are_stored(table: Callable[[str], list[Row]]) -> No
     assert {"elsewhere", "svc.nobody"} <= unheard
     assert unheard.isdisjoint({"stored", "$JS.API.INFO"})
     assert {row["stored"] for row in table("fanout") if row["subject"].startswith("news.")} == {False}
+
+
+def test_messages_that_the_server_denied_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of that connection on that subject; others may just find no subscriber."""
+    from natsproxy.spark.tables import derive
+
+    scribe = Scribe()
+    for n, (conn, subject) in enumerate(((1, b"no.way"), (1, b"a.way"), (2, b"no.way"))):
+        scribe.frame(n, conn, C2S, b"PUB %s 1\r\n%d\r\n" % (subject, n))
+    scribe.frame(9, 1, S2C, b"-ERR 'Permissions Violation for Publish to \"no.way\"'\r\n")
+    frames, _ = load(spark, [write(tmp_path / "a.ncap", scribe.items)])
+    rows = derive("fanout", frames).toArrow().to_pylist()
+    assert brief(rows, "publisher", "subject", "deliveries", "refused") == [
+        (1, "a.way", 0, False),
+        (1, "no.way", 0, True),
+        (2, "no.way", 0, False),
+    ]
 
 
 def test_headers_are_those_of_the_protocol(table: Callable[[str], list[Row]]) -> None:
