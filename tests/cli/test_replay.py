@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,12 +18,15 @@ import trio
 from click.testing import CliRunner, Result
 
 from natsproxy.addresses import Address
+from natsproxy.capture.read import reader as reading
+from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.cli import main
 from natsproxy.cli.params import parse_server
 from natsproxy.errors import ConfigError
 from natsproxy.replay.conversation.steps import Step, events
+from tests.kit.servers import NatsServer
 from tests.replay.kit import PROGRAMS, nats_server, record_program
-from tests.replay.scripted import hello, write
+from tests.replay.scripted import hello, write, write_segments
 
 NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
 
@@ -125,6 +130,39 @@ async def test_a_capture_is_played_and_compared(tmp_path: Path) -> None:
         )
     assert done.returncode == 0
     assert b"the same: 3 subjects compared" in done.stdout
+
+
+def deleted_in(reading_number: int, files: list[Path]) -> Callable[[Path], CaptureFile]:
+    """Return an opening of segments that deletes the second one in a reading, which begins with the first."""
+    readings = 0
+
+    def opened(path: Path) -> CaptureFile:
+        nonlocal readings
+        readings += path == files[0]
+        if readings == reading_number:
+            files[1].unlink(missing_ok=True)
+        return CaptureFile(path)
+
+    return opened
+
+
+@pytest.mark.server
+def test_a_segment_that_goes_while_it_is_read_ends_a_replay(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whichever reading it goes: a part of a conversation would be another one."""
+    parts = [[*hello(1, "a")], [(1, ">", b"PUB a 1\r\n1\r\n")], [(1, ">", b"PUB a 1\r\n2\r\n")]]
+    for number in itertools.count(1):
+        files = write_segments(tmp_path / str(number), parts)
+        monkeypatch.setattr(reading, "CaptureFile", deleted_in(number, files))
+        done = run("replay", "to-server", files[0].parent, "--to", nats_server.url, "--speed", "max")
+        if files[1].exists():  # there are not so many readings
+            break
+        assert done.exit_code == 2
+        assert f"{files[1]}: it was deleted before it was read" in done.stderr
+        assert "Traceback" not in done.output
+    assert done.exit_code == 0
+    assert number > 2
 
 
 async def _first_line(process: subprocess.Popen[bytes]) -> str:

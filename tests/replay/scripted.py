@@ -68,6 +68,23 @@ def write(
     return path
 
 
+def write_segments(folder: Path, parts: list[list[Line]], step: int = MS) -> list[Path]:
+    """Write a conversation in segments, as a recorder does that begins a new one now and then."""
+    writer = CaptureWriter(folder, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0))
+    files, at = [], 0
+    ordinals: dict[tuple[int, Direction], int] = {}
+    for lines in parts:
+        files.append(writer.open_segment())
+        builder = BlockBuilder()
+        builder.begin(0, 0)
+        for conn, kind, data in lines:
+            builder.add(_item(conn, kind, data, at * step, ordinals, True))
+            at += 1
+        writer.write(builder.seal())
+    writer.close()
+    return files
+
+
 def _item(
     conn: int, kind: str, data: bytes, t: int, ordinals: dict[tuple[int, Direction], int], whole: bool
 ) -> Item:
