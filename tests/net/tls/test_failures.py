@@ -105,15 +105,17 @@ async def test_a_client_that_the_listener_refuses(
 async def test_a_listener_that_the_client_refuses(
     authority: Authority, stranger: Authority, case: str
 ) -> None:
-    """The client knows why; its alert is the reason in the log."""
+    """The client knows why, as with the server itself; its alert is the reason in the log."""
     certificate = {
         "wrong name": authority.server("other.example"),
         "another CA": stranger.server(),
         "expired": authority.server(expired=True),
     }[case]
-    with NatsServer() as plain:
+    context = authority.client_context()
+    with NatsServer(authority.server_config("", certificate)) as real, NatsServer() as plain:
         async with between(authority, "after INFO", plain, "plain", tls={"cert": certificate}) as one:
-            assert await converse(one.address.port, authority.client_context()) == "CERTIFICATE_VERIFY_FAILED"
+            expected = await converse(real.port, context)
+            assert await converse(one.address.port, context) == expected == "CERTIFICATE_VERIFY_FAILED"
             closed = await one.closed()
     assert closed.cause == close_reasons.CLIENT_PROTOCOL
     assert closed.detail.startswith("TLS handshake: the peer refuses: ")
@@ -217,14 +219,16 @@ async def test_an_upstream_that_has_no_tls(authority: Authority) -> None:
 @pytest.mark.parametrize("leg", ["after INFO", "before INFO"])
 @pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x00\xc8\x01\x00"])
 async def test_a_client_that_stalls_in_its_handshake(authority: Authority, leg: str, sent: bytes) -> None:
-    """It is closed at the time-out, without a word."""
-    with NatsServer() as plain:
+    """It is closed at the time-out, without a word, as by the server."""
+    first = ", handshake_first: true" if leg == "before INFO" else ""
+    with NatsServer(authority.server_config("timeout: 0.1" + first)) as real, NatsServer() as plain:
         async with between(authority, leg, plain, "plain", tls={"timeout": 100 * MS}) as one:
-            stream = await trio.open_tcp_stream("127.0.0.1", one.address.port)
-            if leg == "after INFO":
-                await first_line(stream)
-            await stream.send_all(sent or b"")
-            assert await read_to_end(stream) == b""
+            for port in (real.port, one.address.port):
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+                if leg == "after INFO":
+                    assert (await first_line(stream)).startswith(b"INFO ")
+                await stream.send_all(sent or b"")
+                assert await read_to_end(stream) == b""
             closed = await one.closed()
     assert closed.detail == "TLS handshake: not done in 100ms"
 
