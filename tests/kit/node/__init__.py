@@ -50,7 +50,22 @@ def node_path() -> str:
 
 def run_node(program: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
     """Run a program and return its output; fail where it fails.  env: more variables."""
-    done = subprocess.run(
+    done = _run(program, arguments, env)
+    assert done.returncode == 0, f"{program.name}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def error_of_node(program: Path, *arguments: str) -> str:
+    """Run a program that fails; return the error that it shows, without the places in its code."""
+    done = _run(program, arguments, None)
+    assert done.returncode == 1, f"{program.name}:\n{done.stdout}{done.stderr}"
+    return "\n".join(line for line in done.stderr.splitlines() if not line.startswith("    at "))
+
+
+def _run(
+    program: Path, arguments: tuple[str, ...], env: dict[str, str] | None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         ["node", str(program), *arguments],
         env={**os.environ, "NODE_PATH": node_path(), **(env or {})},
         capture_output=True,
@@ -58,5 +73,3 @@ def run_node(program: Path, *arguments: str, env: dict[str, str] | None = None) 
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, f"{program.name}:\n{done.stdout}{done.stderr}"
-    return done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import ssl
 from contextlib import suppress
@@ -20,7 +22,9 @@ from natsproxy.errors import ConfigError
 from natsproxy.net.tls_contexts import for_client_legs
 from natsproxy.session import close_reasons
 from tests.kit.authority import Authority
+from tests.kit.node import error_of_node
 from tests.kit.servers import NatsServer
+from tests.net.test_websocket import PROGRAM
 from tests.net.tls.legs import Running, between, running, settings
 
 pytestmark = pytest.mark.server
@@ -99,6 +103,37 @@ async def test_a_client_that_the_listener_refuses(
         frames = [frame.data for frame in read_frames(open_capture(tmp_path / "x.ncap"))]
         assert frames
         assert all(frame.startswith(b"INFO ") for frame in frames)
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("no certificate", "certificate required"),
+        ("another CA", "unable to verify the first certificate"),
+        pytest.param("wrong name", "does not match certificate's altnames", marks=pytest.mark.long),
+        pytest.param("expired", "certificate has expired", marks=pytest.mark.long),
+    ],
+)
+async def test_errors_of_nats_js(authority: Authority, stranger: Authority, case: str, says: str) -> None:
+    """They are those that it has with a real server."""
+    certificate = {
+        "wrong name": authority.server("other.example"),
+        "another CA": stranger.server(),
+        "expired": authority.server(expired=True),
+    }.get(case, authority.server())
+    verify = case == "no certificate"
+    config = authority.server_config("verify: true" if verify else "", certificate)
+    tls = {"cert": certificate, "ca": authority.file if verify else None}
+    more = json.dumps({"tls": {"caFile": str(authority.file)}})
+    with NatsServer(config) as real, NatsServer() as behind:
+        async with between(authority, "after INFO", behind, "plain", tls=tls) as one:
+            said = []
+            for port in (real.port, one.address.port):
+                arguments = (PROGRAM, f"nats://127.0.0.1:{port}", more)
+                error = await trio.to_thread.run_sync(error_of_node, *arguments)
+                said.append(re.sub(rf"[0-9A-F]{{12,}}|\b{port}\b", "", error))  # a thread's number
+    assert said[0] == said[1]
+    assert says in said[0]
 
 
 @pytest.mark.parametrize("case", ["wrong name", "another CA", "expired"])
