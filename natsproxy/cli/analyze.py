@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import FrameType
@@ -18,6 +18,8 @@ from natsproxy.errors import ConfigError, NatsproxyError, Stopped
 
 if TYPE_CHECKING:
     from natsproxy.spark.session import Spark
+
+_MOST_NAMED = 5  # losses in one warning
 
 
 @click.command()
@@ -88,9 +90,11 @@ def analyze(
 
     need_pyspark()
     from natsproxy.spark.jobs import analyze
+    from natsproxy.spark.schema import SOURCES
     from natsproxy.spark.source import copies, survey
-    from natsproxy.spark.storage.store import check_place
+    from natsproxy.spark.storage.store import Store, check_place
     from natsproxy.spark.tables import TABLES
+    from natsproxy.spark.tables.losses import losses
 
     check_place(out, sail=engine == "sail")
     if watch and engine == "sail":
@@ -127,6 +131,8 @@ def analyze(
                     made = seen if files else None
                     progress.say(f"reading {', '.join(captures)}")
                     analyze.analyze(spark, captures, out, wanted, progress.table, made, progress.reading)
+                store = Store(spark, out)
+                _LossWarnings()([one for name in SOURCES for one in losses(name, store.read(name))])
             _results(spark, out, wanted, report, captures, progress)
         finally:
             spark.stop()
@@ -248,7 +254,22 @@ def _watch(
             stop=_StopRequest(),
             progress=progress,
             refreshed=refreshed,
+            lost=_LossWarnings(),
         )
+
+
+class _LossWarnings:
+    """Warnings of segments that are missing in the tables, each named once, one line at a time."""
+
+    def __init__(self) -> None:
+        self._named: deque[str] = deque(maxlen=1_000)  # a watch may lose segments for weeks
+
+    def __call__(self, lost: list[str]) -> None:
+        fresh = sorted(set(lost).difference(self._named))
+        self._named.extend(fresh)
+        more = f"; and {len(fresh) - _MOST_NAMED} more" if len(fresh) > _MOST_NAMED else ""
+        if fresh:
+            click.echo(f"Warning: {'; '.join(fresh[:_MOST_NAMED])}{more}", err=True)
 
 
 class _WatchProgress:

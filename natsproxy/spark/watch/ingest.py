@@ -35,11 +35,16 @@ from natsproxy.spark.storage.manifest import Manifest
 from natsproxy.spark.storage.parquet import dated, write_folder
 from natsproxy.spark.storage.watch_state import BatchHour, BatchRange
 from natsproxy.spark.tables.hours import HOUR
+from natsproxy.spark.tables.losses import losses
 
 POLL = 1
 """The time between two questions whether to stop, seconds."""
 FAILURES = 3
 """The number of times a stream is started again without a batch in between."""
+
+
+Lost = Callable[[list[str]], None]
+"""Called with clauses that name segments which were deleted before they were read."""
 
 
 class Ingest:
@@ -54,14 +59,18 @@ class Ingest:
         captures: Sequence[str | Path],
         margin: int,
         progress: Progress,
+        lost: Lost = lambda clauses: None,
     ) -> None:
         self._spark, self._folder, self._manifest = spark, folder, manifest
         self._name, self._captures, self._margin, self._progress = name, captures, margin, progress
+        self._lost = lost
         self._place = f"{folder.root}/{name}"
         self._query: StreamingQuery | None = None
         self._failures = 0
         self._batch_lock = Lock()
-        self._new_rows: deque[int] = deque()  # from the thread of the batches to the one of the loop
+        # From the thread of the batches to the one of the loop.
+        self._new_rows: deque[int] = deque()
+        self._new_losses: deque[list[str]] = deque()
 
     def start(self, every: float) -> None:
         """Start the query, unless it runs: a batch every so many seconds."""
@@ -133,18 +142,25 @@ class Ingest:
             place = f"{self._name}/batches={batch:08}-{batch:08}"
             write_folder(self._name, rows, f"{self._folder.root}/{place}")
             count, hours = self._count(rows.sparkSession, place)
+            gone = losses(self._name, self._stored(rows.sparkSession, place)) if count else []
             written = self._range(place, batch, count, hours) if count else None
             if written is None:
                 self._folder.remove(place)
             with self._manifest.change() as state:
                 state.add_batch(self._name, batch, written, hours, self._margin, time.time_ns())
             self._new_rows.append(count)
+            if gone:
+                self._new_losses.append(gone)
+
+    def _stored(self, spark: SparkSession, place: str) -> DataFrame:
+        return spark.read.schema(SOURCES[self._name]).parquet(f"{self._folder.root}/{place}")
 
     def _count(self, spark: SparkSession, place: str) -> tuple[int, list[BatchHour]]:
         """Return the number of written rows, and the hours of those that have a time (damage has none)."""
-        stored = spark.read.schema(SOURCES[self._name]).parquet(f"{self._folder.root}/{place}")
-        hours = stored.groupBy(F.expr(f"t_ns DIV {HOUR}").alias("hour")).agg(
-            F.count("*").alias("rows"), F.min("t_ns").alias("first"), F.max("t_ns").alias("last")
+        hours = (
+            self._stored(spark, place)
+            .groupBy(F.expr(f"t_ns DIV {HOUR}").alias("hour"))
+            .agg(F.count("*").alias("rows"), F.min("t_ns").alias("first"), F.max("t_ns").alias("last"))
         )
         found = [(row["rows"], BatchHour(row["hour"], row["first"], row["last"])) for row in hours.collect()]
         return sum(rows for rows, _ in found), [hour for _, hour in found if hour.hour is not None]
@@ -155,9 +171,11 @@ class Ingest:
         return BatchRange(batch, batch, place, level=0, bytes=size, rows=rows, t0=t0, t1=t1)
 
     def _report(self) -> None:
-        """Report the rows of new batches to `progress`, in the thread of the loop."""
+        """Report the rows and the losses of new batches, in the thread of the loop."""
         while self._new_rows:
             self._failures = 0
             rows = self._new_rows.popleft()
             if rows:
                 self._progress(self._name, rows)
+        while self._new_losses:
+            self._lost(self._new_losses.popleft())

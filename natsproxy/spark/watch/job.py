@@ -37,7 +37,7 @@ from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables import TABLES
 from natsproxy.spark.tables.hours import margin_ns
 from natsproxy.spark.watch.compaction import GRACE, merge, ranges_to_merge
-from natsproxy.spark.watch.ingest import POLL, Ingest
+from natsproxy.spark.watch.ingest import POLL, Ingest, Lost
 from natsproxy.spark.watch.refresh import OPEN, Refresh, Throttle
 
 
@@ -53,6 +53,7 @@ def watch(
     stop: Callable[[], bool],
     progress: Progress = lambda table, rows: None,
     refreshed: Callable[[], None] = lambda: None,
+    lost: Lost = lambda clauses: None,
 ) -> None:
     """Write tables under `out` from captures that grow, until `stop()` is true.
 
@@ -60,8 +61,9 @@ def watch(
     seconds, at least, between two writings of the hour that is not over (see `refresh.Throttle`); `refreshed`
     is called after each.  lookahead: as for `write_hours`.  stop: called every second and between tables; it
     may raise to end at once, which loses nothing.  progress: called with the rows of each batch of `frames`
-    and `items`, of all tables of an hour ("hour 2026-01-01T09"), and of each table without hours.  Raises as
-    `analyze` does, and ConfigError through Connect.
+    and `items`, of all tables of an hour ("hour 2026-01-01T09"), and of each table without hours.  lost:
+    called with the clauses that name segments which were deleted before they were read; `gaps` has them too.
+    Raises as `analyze` does, and ConfigError through Connect.
     """
     wanted, margin = chosen(tables), margin_ns(lookahead)
     store = Store(spark, out)
@@ -74,7 +76,9 @@ def watch(
             folder.remove(name)
         remove_unlisted(folder, manifest)
         tables_refresh = Refresh(spark, folder, manifest, wanted, margin, stop, progress)
-        streams = [Ingest(spark, folder, manifest, name, captures, margin, progress) for name in SOURCES]
+        streams = [
+            Ingest(spark, folder, manifest, name, captures, margin, progress, lost) for name in SOURCES
+        ]
         with ExitStack() as ends:  # each stream is ended, even if the end of another raises
             for stream in streams:
                 ends.callback(stream.end)

@@ -238,11 +238,15 @@ class Watching:
 
     def frames(self) -> int:
         """Wait for a batch of frames; return its rows."""
+        return int(self.wait_for("frames: ").split()[1])
+
+    def wait_for(self, begin: str) -> str:
+        """Return the next line that begins so."""
         for line in self._lines:
             self._said += line
-            if line.startswith("frames: "):
-                return int(line.split()[1])
-        raise AssertionError(f"no more batches: {self._said}")
+            if line.startswith(begin):
+                return line
+        raise AssertionError(f"no such line: {self._said}")
 
     def end(self, number: signal.Signals) -> int:
         """Send a signal; return the exit code."""
@@ -352,6 +356,32 @@ def test_a_recorder_and_a_watch_side_by_side(
     assert same_on_disk(store.read("items"), read(spark, [folder], what="items"))
     for name in ("requests", "subjects", "liveness"):  # at once, of rows that were just found to be the same
         assert same_on_disk(derive(name, store.read("frames")), store.read(name)), name
+
+
+@pytest.mark.long
+def test_a_watch_of_a_recorder_that_deletes_its_old_segments(
+    nats_server: NatsServer, spark: SparkSession, tmp_path: Path
+) -> None:
+    """They expire faster than it reads: each segment is in the tables, or the watch says that it is lost."""
+    folder, out = tmp_path / "traffic", tmp_path / "out"
+    folder.mkdir()
+    limits = ("--record-rotate", "64KiB", "--record-keep", "3", "--record-flush", "50ms")
+    with ProxyProcess(f"127.0.0.1:{nats_server.port}", "--record", str(folder), *limits) as proxy:
+        job = Watching(folder, out, "gaps")
+        with Traffic(proxy.port) as traffic:
+            job.wait_for("Warning: segment")
+        assert proxy.drain() == 0
+        assert job.end(signal.SIGTERM) == 0, job._said
+    assert traffic.messages > 1_000
+    assert "Traceback" not in job._said
+    frames = Store(spark, out).read("frames")
+    seen = {row["segment"] for row in frames.where("op != '_corrupt'").select("segment").distinct().collect()}
+    told = [row["err"] for row in frames.where("op = '_corrupt'").select("err").distinct().collect()]
+    found = [re.match(r"segments? (\d+)(?: to (\d+))? of recorder", clause) for clause in told]
+    lost = {number for one in found if one for number in range(int(one[1]), int(one[2] or one[1]) + 1)}
+    assert lost
+    assert seen | lost == set(range(min(seen | lost), max(seen) + 1))
+    assert all(clause in job._said for clause in told)
 
 
 def test_the_notebook_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

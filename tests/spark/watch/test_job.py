@@ -191,15 +191,17 @@ def test_a_watch_goes_on_behind_segments_that_were_deleted(spark: SparkSession, 
     make(tmp_path / "all", b"a", [[1], [2], [4], [8], [16]], limited=True)
     first, *_, fourth, fifth = sorted((tmp_path / "all").iterdir())
     captures.mkdir()
+    told: list[list[str]] = []
     for there in ([first], [fourth, fifth]):
         for file in captures.iterdir():
             file.unlink()
         for file in there:
             file.rename(captures / file.name)
-        watch(spark, [captures], out, ("gaps",), stop=lambda: True)
+        watch(spark, [captures], out, ("gaps",), stop=lambda: True, lost=told.append)
     store = Store(spark, out)
     (lost,) = store.read("gaps").collect()
     assert lost["reason"].startswith("not read: segments 1 to 2 of recorder 6161")
+    assert told == 2 * [[lost["reason"].removeprefix("not read: ")]]  # of frames and of items
     frames = store.read("frames")
     assert frames.where("op = 'PING'").count() == 1 + 8 + 16
     assert [row["segment"] for row in frames.where("op = '_corrupt'").collect()] == [1]
