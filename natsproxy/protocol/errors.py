@@ -125,12 +125,12 @@ CATALOGUE: Final[tuple[ErrorKind, ...]] = (
     TLS_REQUIRED,
 )
 
-# The three permission texts go on with a subject: `_PERMISSION` reads those.
+# The three permission texts go on with a subject: `_PERMISSION` reads those.  A played capture adds a reason.
 _FIXED: Final = {kind.text.lower(): kind for kind in CATALOGUE if not kind.text.startswith("Permissions")}
 _STRING: Final = r'"((?:[^"\\]|\\.)*)"'
 _PERMISSION: Final = re.compile(
     rf"permissions violation for (publish to|publish with reply of|subscription to) {_STRING}"
-    rf"(?: using queue {_STRING})?(?: \(sid {_STRING}\))?(, too many tokens)?",
+    rf"(?: using queue {_STRING})?(?: \(sid {_STRING}\))?(, too many tokens)?(?:: .*)?",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -220,6 +220,38 @@ asyncio.run(main())
 """
 
 
+PUBLISHES = """
+import asyncio, os, nats
+
+async def main():
+    nc = await nats.connect(os.environ["NATS_URL"], name="a")
+    try:
+        await nc.jetstream().publish("s.a", b"2")
+    except Exception as error:
+        print(type(error).__name__, error)
+    await nc.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_an_unrecorded_publish_to_a_stream_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    ack = b'{"stream":"S","seq":1}'
+    lines: list[Line] = [
+        *hello(1, "a"),
+        (1, ">", b"SUB _INBOX.1.* 1\r\nPUB s.a _INBOX.1.1 1\r\n1\r\n"),
+        (1, "<", b"MSG _INBOX.1.1 1 %d\r\n%b\r\n" % (len(ack), ack)),
+    ]
+    capture = write(tmp_path / "x.ncap", lines)
+    command = [NATSPROXY, "cassette", "run", str(capture), "--", sys.executable, "-c", PUBLISHES]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.stdout.decode() == (
+        "ServerError nats: ServerError: code=500 err_code=None "
+        "description='natsproxy: s.a is not in the capture: body: 1 recorded, 2 sent'\n"
+    )
+    assert done.returncode == 1
+
+
 async def test_an_unrecorded_request_is_an_error_in_the_program(capture: Path) -> None:
     """The connection of the program stays."""
     command = [NATSPROXY, "cassette", "run", str(capture), "--", sys.executable, "-c", ASKS]

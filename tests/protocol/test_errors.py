@@ -87,6 +87,11 @@ def test_permission_texts(made: str, text: str, kind: errors.ErrorKind) -> None:
     assert errors.classify(text).kind is kind
 
 
+def test_a_played_capture_adds_a_reason() -> None:
+    text = errors.publish_denied(b"a") + ": not in the capture: /n: 1 recorded"
+    assert errors.classify(text) == errors.ServerError(errors.PUBLISH_DENIED, b"a")
+
+
 @given(st.binary(max_size=12), st.binary(max_size=12), st.binary(max_size=4))
 def test_classify_extracts_the_quoted_names(subject: bytes, queue: bytes, sid: bytes) -> None:
     """Subject, queue and sid come back whatever their bytes, over the wire form too."""

@@ -344,6 +344,17 @@ def test_the_servers_own_time_out_comes_alone() -> None:
     assert play.end == (close_reasons.SERVER_CLOSED, "the server said 'Authentication Timeout'", False)
 
 
+def test_a_client_that_closes_after_a_refusal_of_a_played_capture_has_closed_itself() -> None:
+    play = Playbook()
+    play.server(INFO).client(CONNECT + b"PUB x 0\r\n\r\n")
+    play.server(
+        b"-ERR 'Permissions Violation for Publish to \"x\": not in the capture: body: 1 recorded'\r\n"
+    )
+    play.eof(C2S).eof(S2C)
+    assert play.end is not None
+    assert play.end.cause == close_reasons.CLIENT_CLOSED
+
+
 def test_a_client_without_info_is_not_timed_out() -> None:
     """A rule keeps INFO back: the time counts anew."""
     play = Playbook(OneRule(lambda *_: None, link=LinkConditions(paused=True)), auth_timeout=2 * SECOND)

@@ -46,8 +46,9 @@ class Exchange:
 
     kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  answers: of a READ
     that has happened.  reads, shows: the subject whose last message a READ is for, and the seq of the publish
-    of the message that it got (`stored_messages.py`).  key, exact: see `key_of` and `exact_key`.  shape: see
-    `shape_of`, once it was needed.  size: bytes that it takes in the window.
+    of the message that it got.  acked: a stream answered this publish (`stored_messages.py`).  key, exact:
+    see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.  size: bytes that it takes in
+    the window.
     """
 
     seq: int
@@ -60,6 +61,7 @@ class Exchange:
     answers: list[Frame] = field(default_factory=list)
     reads: bytes = b""
     shows: int | None = None
+    acked: bool = False
     key: Key = field(init=False)
     exact: int = field(init=False)
     size: int = field(init=False)

@@ -32,6 +32,7 @@ class StoredMessages:
             exchange.shows = self._stored.get((stream, _sequence(answer))) if exchange.reads else None
         elif exchange.kind is Kind.CHANGE and b'"seq"' in answer.body:
             ack = publish_ack(answer.body)
+            exchange.acked = ack is not None
             if ack is not None and not (ack.error or ack.duplicate):
                 self._stored[ack.stream.encode(), ack.seq] = exchange.seq
             elif ack is not None:

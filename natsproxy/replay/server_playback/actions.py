@@ -100,7 +100,8 @@ class Mismatch:
     """A live client frame without a recorded exchange, and the nearest recorded frames.
 
     frame: its op and subject; text: more of it.  compared, used: how many recorded frames of that kind and
-    subject were compared with it, and how many of them were used before.
+    subject were compared with it, and how many of them were used before.  acked: the nearest of them was a
+    publish to a stream.
     """
 
     client_id: int
@@ -110,6 +111,7 @@ class Mismatch:
     candidates: tuple[Candidate, ...] = ()
     compared: int = 0
     used: int = 0
+    acked: bool = False
 
     @property
     def who(self) -> str:

@@ -3,7 +3,8 @@
 An invented `-ERR` ends the connection in most client libraries, and the cause is lost with it.  These replies
 arrive at the application and carry the reason:
 
-- a request of the JetStream API: an API error; every library puts its description into the exception;
+- a request of the JetStream API, or a publish to a stream: an API error; every library puts its description
+  into the exception;
 - a pull or a direct get: status 400 with a description, which no library takes for the end of a pull;
 - any other request: the `-ERR` of a denied publish, with the reason behind it, which libraries hand to the
   error callback or log; then a 503, which ends the request at once (and has no room for a reason);
@@ -21,7 +22,7 @@ from typing import Final
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_api
 from natsproxy.replay.conversation.identifier_map import INBOX
-from natsproxy.replay.server_playback.actions import Send
+from natsproxy.replay.server_playback.actions import Mismatch, Send
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -36,16 +37,16 @@ _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
 
 
 def mismatch_replies(
-    client: Client, clients: Iterable[Client], frame: Frame, difference: str = ""
+    client: Client, clients: Iterable[Client], frame: Frame, mismatch: Mismatch
 ) -> Iterator[Send]:
     """Yield the replies to a frame of `client`; clients: all that are there.
 
-    difference: from the nearest recorded frame, a part of the reason.
+    mismatch: of the frame; the difference from the nearest recorded one is a part of the reason.
     """
     reason = REASON
-    if difference:  # quotes and other letters would end an -ERR, or confuse its readers
-        reason += b": " + _UNSAFE.sub("", difference)[:_LONGEST].encode()
-    yield Send(client.id, _reply(frame, _inbox_of(client, frame.reply), reason))
+    if mismatch.difference:  # quotes and other letters would end an -ERR, or confuse its readers
+        reason += b": " + _UNSAFE.sub("", mismatch.difference)[:_LONGEST].encode()
+    yield Send(client.id, _reply(frame, _inbox_of(client, frame.reply), reason, acked=mismatch.acked))
     if frame.op == Op.SUB or not frame.subject.startswith(INBOX):
         return
     for other in clients:
@@ -59,16 +60,16 @@ def _inbox_of(client: Client, subject: bytes) -> bytes | None:
     return client.hears(subject) if subject and client.connect.headers else None
 
 
-def _reply(frame: Frame, sid: bytes | None, reason: bytes) -> bytes:
+def _reply(frame: Frame, sid: bytes | None, reason: bytes, *, acked: bool) -> bytes:
     publish = frame.op != Op.SUB
     action = b"Publish" if publish else b"Subscription"
     error = encode.err(b'Permissions Violation for %b to "%b": %b' % (action, frame.subject, reason))
     if not publish or sid is None:
         return error
     call = parse_api(frame.subject)
-    if call is None:
+    if call is None and not acked:
         return error + _status(frame, frame.reply, sid, b"503", reason)
-    if call.verb in _NO_JSON:
+    if call is not None and call.verb in _NO_JSON:
         return _status(frame, frame.reply, sid, b"400", reason)
     text = f"natsproxy: {frame.subject.decode('utf-8', 'replace')} is {reason.decode()}"
     body = json.dumps({"error": {"code": 500, "description": text}}, separators=(",", ":")).encode()

@@ -338,7 +338,7 @@ class ServerPlayback:
         mismatch = Mismatch(client.id, client.connect.name, head, preview(seen), *near)
         if len(self.mismatches) < _MISMATCHES:  # bounded: a client may retry for hours
             self.mismatches.append(mismatch)
-        self._actions += mismatch_replies(client, self._clients.values(), frame, mismatch.difference)
+        self._actions += mismatch_replies(client, self._clients.values(), frame, mismatch)
 
     def _accompany(self, client: Client, frame: Frame) -> None:
         if self._passes:

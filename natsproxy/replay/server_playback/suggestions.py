@@ -25,11 +25,16 @@ _ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subjec
 
 
 class Suggestions(NamedTuple):
-    """The nearest frames; compared, used: how many of the same kind and subject there were and were used."""
+    """The nearest frames.
+
+    compared, used: how many of the same kind and subject there were and were used.  acked: a stream answered
+    the nearest of them.
+    """
 
     candidates: tuple[Candidate, ...]
     compared: int
     used: int
+    acked: bool
 
 
 def preview(frame: Frame, limit: int = 60) -> str:
@@ -82,7 +87,8 @@ def suggest(
         nearest[0] = replace(
             nearest[0], changed=_changed(matcher.counted(ranked[0][2].frame), matcher.counted(frame))
         )
-    return Suggestions(tuple(nearest), compared, used)
+    acked = bool(ranked) and ranked[0][2].key == key and ranked[0][2].acked
+    return Suggestions(tuple(nearest), compared, used, acked)
 
 
 def _changed(recorded: Frame, live: Frame) -> tuple[str, ...]:
