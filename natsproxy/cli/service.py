@@ -12,7 +12,7 @@ import trio
 
 from natsproxy.cli.file_watch import FileWatch
 from natsproxy.cli.supervision import Supervision
-from natsproxy.config.build import inline_rules, rules_file
+from natsproxy.config.build import inline_rules, read_file, rules_file
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.log import EventLog, LogFile
 from natsproxy.net.proxy import Proxy
@@ -60,6 +60,7 @@ class Service:
         self._file = file
         self._config = config
         self._rules = rules
+        self._settings = self._read_settings()
         self._supervision = supervision
         self._identity = identity
         self._servers = servers or {}
@@ -106,11 +107,18 @@ class Service:
             listening = await nursery.start(proxy.serve)
             log.info(
                 "listening",
-                listen=[str(one) for one in listening],
+                listen=[
+                    str(address) if scheme == "nats" else f"{scheme}://{address}"
+                    for address, scheme in zip(listening, proxy.schemes, strict=True)
+                ],
                 upstream=[str(server) for server in proxy.settings.upstream],
                 seed=proxy.seed,
                 record=str(proxy.recorder.file) if proxy.recorder is not None else None,
             )
+            if proxy.settings.upstream_tls.insecure:
+                log.warning(
+                    "upstream-tls-insecure: no certificate of a server is checked, and anybody may be one"
+                )
             if self._supervision is not None:
                 nursery.start_soon(self._supervision.run, log)
             if self._watched:
@@ -179,5 +187,24 @@ class Service:
         except NatsproxyError as error:
             log.error("the rules stay as they were", reason=str(error))
             return
-        write = log.warning if gone or undone else log.info
-        write("reloaded", rules_gone=list(gone) or None, changes_undone=list(undone) or None)
+        waiting = self._waiting_settings(log)
+        write = log.warning if gone or undone or waiting else log.info
+        write(
+            "reloaded",
+            rules_gone=list(gone) or None,
+            changes_undone=list(undone) or None,
+            need_restart=waiting or None,
+        )
+
+    def _waiting_settings(self, log: Any) -> list[str]:
+        """Return the settings that the file has changed since the start: a reload takes none of them."""
+        try:
+            now = self._read_settings()
+        except NatsproxyError as error:
+            log.error("the configuration file cannot be used at the next start", reason=str(error))
+            return []
+        before = self._settings
+        return sorted(key.replace("_", "-") for key in before.keys() | now if before.get(key) != now.get(key))
+
+    def _read_settings(self) -> dict[str, Any]:
+        return {} if self._config is None else read_file(self._config)

@@ -138,7 +138,8 @@ def line_of(name: str, text: str) -> int:
 def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
     """Return the settings of a proxy from typed option values by `Option.key`.
 
-    Raises ConfigError if a server is one of the proxy's own listening addresses, or is named twice.
+    Raises ConfigError if a server is one of the proxy's own listening addresses, or is named twice, and for
+    settings that would have no effect.
     """
     for number, server in enumerate(o["upstream"]):
         for listen in (listener.address for listener in o["listen"]):
@@ -148,6 +149,8 @@ def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
                 raise ConfigError(f"upstream {address} is natsproxy's own address: name the server")
         if server in o["upstream"][:number]:
             raise ConfigError(f"upstream {server} is given twice")
+    if o["record_keep"] and o["record"] is None:
+        raise ConfigError("record-keep is for a recording: name its folder or file with record")
     tls, upstream_tls = tls_settings(o)
     known, users = read_identity(o)
     return ProxySettings(

@@ -183,7 +183,8 @@ OPTIONS: Final = (
         "record-rotate",
         values.size,
         "256MiB",
-        "The size at which a new segment starts, sooner where its blocks are very many; 0 for never.",
+        "The size at which a new segment starts, sooner where its blocks are very many; 0 for never. A burst "
+        "may make a segment larger.",
         metavar="SIZE",
     ),
     Option(
@@ -198,7 +199,7 @@ OPTIONS: Final = (
         keep,
         None,
         "Keep this much (10GiB), this many segments (100) or those of this age (7d); delete the oldest; a "
-        "segment is at most a quarter of a size or an age.",
+        "new segment starts at a quarter of a size or an age.",
         many=True,
         metavar="LIMIT",
     ),

@@ -50,7 +50,7 @@ class Proxy:
     """A running proxy.
 
     sockets: those that listen already on addresses of its listeners.
-    listen: the addresses of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
+    listen, schemes: of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
     rules: those in force and those that are not now, as a book.  connections: serves them; for its facts.
     """
@@ -62,6 +62,7 @@ class Proxy:
         self._sockets = sockets
         self.seed = settings.seed if settings.seed is not None else secrets.randbits(32)
         self.listen: tuple[Address, ...] = ()
+        self.schemes: tuple[str, ...] = ()
         self.relays: dict[int, Relay] = {}
         self.accepted = 0
         self.done = trio.Event()
@@ -101,6 +102,7 @@ class Proxy:
             background.start_soon(self.rules.run)
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
+            self.schemes = tuple(listener.scheme for _, listener in listeners)
             self.connections.upstreams.listening = self.listen
             self.chain.begin(now_ns())
             try:

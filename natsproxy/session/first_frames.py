@@ -81,4 +81,5 @@ class FirstFrames:
             self._state.speak_by = now + self._state.settings.auth_timeout
         elif not c2s.scanner.ordinal and not c2s.mid_frame:
             s2c.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
-            self._state.end(close_reasons.STALLED, "the client said nothing in the auth time-out")
+            said = "did not finish its CONNECT" if c2s.in_bytes else "said nothing"
+            self._state.end(close_reasons.STALLED, f"the client {said} in the auth time-out")

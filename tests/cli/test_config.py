@@ -202,6 +202,10 @@ def test_limits_of_a_recording_are_told_apart_by_their_units() -> None:
     assert (record.rotate_size, record.rotate_interval) == (5, 0)
     with pytest.raises(ConfigError, match="record-keep 2d: there is another age limit, give one of each"):
         proxy_settings(values | {"record_keep": [keep("1d"), keep("12"), keep("2d")]})
+    with pytest.raises(
+        ConfigError, match="record-keep is for a recording: name its folder or file with record"
+    ):
+        proxy_settings(values | {"record": None})
 
 
 @pytest.mark.parametrize("text", ["10GiB", "10GB", "513B", "100", "7d", "90m", "250ms"])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 
 RULE = '[[rules]]\nname = "{name}"\nkind = "deny"\nsubject = "{subject}"\n'
@@ -89,6 +90,52 @@ def test_hup_reloads_rules_and_opens_the_log_anew(nats_server: NatsServer, tmp_p
 
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+@pytest.mark.server
+def test_a_reload_names_the_settings_that_need_a_restart(nats_server: NatsServer, tmp_path: Path) -> None:
+    """As long as the file has them otherwise than at the start."""
+    log, config = tmp_path / "log", tmp_path / "natsproxy.toml"
+    text = (
+        f'listen = "127.0.0.1:0"\nupstream = "{nats_server.url}"\nlog-format = "json"\nlog-file = "{log}"\n'
+    )
+    config.write_text(text + "rules = []\n")
+
+    def reloaded() -> list[dict[str, Any]]:
+        return [line for line in lines(log) if line["event"] == "reloaded"]
+
+    with running(config) as process:
+        until(lambda: lines(log), process)
+        for number, (more, level, names) in enumerate(
+            [
+                ("max-connections = 5\n[drain]\npath = '1s'\n", "warning", ["drain", "max-connections"]),
+                ("", "info", None),
+            ]
+        ):
+            config.write_text(text + "rules = []\n" + more)
+            process.send_signal(signal.SIGHUP)
+            until(lambda number=number: len(reloaded()) > number, process)  # type: ignore[misc]
+            assert (reloaded()[-1]["level"], reloaded()[-1]["need_restart"]) == (level, names)
+        config.write_text(text + "rules = []\nmax-conections = 5\n")
+        process.send_signal(signal.SIGHUP)
+        told = until(lambda: [line for line in lines(log) if line["level"] == "error"], process)
+        assert told[0]["event"] == "the configuration file cannot be used at the next start"
+        assert "did you mean 'max-connections'?" in told[0]["reason"]
+
+
+def test_the_log_has_the_schemes_of_listeners_and_warns_of_unchecked_servers(tmp_path: Path) -> None:
+    log, config = tmp_path / "log", tmp_path / "natsproxy.toml"
+    certificate = Authority(tmp_path).server()
+    config.write_text(
+        'listen = ["127.0.0.1:0", "tls://127.0.0.1:0"]\nupstream = "tls://127.0.0.1:1"\n'
+        f'tls-cert = "{certificate}"\nupstream-tls-insecure = true\n'
+        f'log-format = "json"\nlog-file = "{log}"\n'
+    )
+    with running(config) as process:
+        warned = until(lambda: [line for line in lines(log) if line["level"] == "warning"], process)
+    plain, secured = lines(log)[0]["listen"]
+    assert (plain.startswith("127.0.0.1:"), secured.startswith("tls://127.0.0.1:")) == (True, True)
+    assert warned[0]["event"].startswith("upstream-tls-insecure: no certificate of a server is checked")
 
 
 @pytest.mark.server

@@ -94,6 +94,20 @@ def test_the_first_ping_of_a_client_is_the_servers_to_answer() -> None:
     assert play.to_client == b"-ERR 'Authorization Violation'\r\n"
 
 
+@pytest.mark.parametrize(
+    ("sent", "said"), [(b"", "said nothing"), (b'CONNECT {"verb', "did not finish its CONNECT")]
+)
+def test_a_client_that_stalls_is_named_by_what_it_did(sent: bytes, said: str) -> None:
+    play = Playbook(auth_timeout=1_000_000_000)
+    play.server(INFO).client(sent).at(1_000_000_000)
+    assert play.to_client == INFO + b"-ERR 'Authentication Timeout'\r\n"
+    assert play.end is not None
+    assert (play.end.cause, play.end.detail) == (
+        close_reasons.STALLED,
+        f"the client {said} in the auth time-out",
+    )
+
+
 def test_every_byte_passes_as_it_came() -> None:
     """Odd spacing, letter case and leading zeros are the client's own."""
     play = Playbook().greeted()
