@@ -62,7 +62,6 @@ cdef struct Flow:
     Py_ssize_t[OPS_ROOM] passed_ops
     Py_ssize_t[OPS_ROOM] dropped_ops    # those of them that a rule drops
     bint dropped                # there are any
-    bint odd
     bint fired                  # rules have acted, and the session does not know it yet
     bint reports                # in the list of flows whose sessions are called for that
     Flow *next_report

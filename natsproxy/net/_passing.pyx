@@ -14,7 +14,7 @@ from natsproxy.net._flow cimport NO_LIMIT, READ, TAIL, Flow, Leg, is_tail, keep_
 from natsproxy.rules.engine._decisions cimport DROP, PASS, Decision, Decisions, Text
 from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._walk cimport (
-    AT_OPEN, AT_WANTED, Message, Passed, account, account_drop, is_system, message_at, pass_messages,
+    AT_OPEN, AT_WANTED, Message, Passed, account, account_drop, message_at, pass_messages,
 )
 
 
@@ -119,7 +119,6 @@ cdef void count(Passing passing, Flow *flow, const Passed *passed, Py_ssize_t si
     flow.passed_out += size
     flow.next_in += passed.frames
     flow.next_out += passed.frames
-    flow.odd |= passed.odd
     passing.frames += passed.frames
     for op in range(OPS_ROOM):
         if passed.ops >> op & 1:
@@ -233,7 +232,6 @@ cdef bint begin_open(
     flow.passed_ops[message.op] += 1
     flow.passed_bytes += size - at
     flow.passed_out += size - at
-    flow.odd |= is_system(p, message)
     passing.frames += 1
     return True
 

@@ -164,7 +164,7 @@ cdef class Connection:
             interest = scanner.interest
             watch.s2c = direction
             watch.limit = min(scanner.line_limit, TAIL)
-            watch.stop_at_system = recording
+            watch.stop_at_system = True  # secrets among them matter to a capture that begins later
             watch.ops = scanner.watch_ops
             watch.wants = interest.by_op
             sids, subjects = scanner.watch_sids, scanner.watch_subjects
@@ -207,12 +207,12 @@ cdef class Connection:
             flow.clear = False
         taken = (
             flow.passed_frames, flow.passed_sent, flow.passed_bytes,
-            [(op, flow.passed_ops[op]) for op in range(OPS_ROOM) if flow.passed_ops[op]], bool(flow.odd), opened,
+            [(op, flow.passed_ops[op]) for op in range(OPS_ROOM) if flow.passed_ops[op]], opened,
             flow.passed_out,
             [(op, flow.dropped_ops[op]) for op in range(OPS_ROOM) if flow.dropped_ops[op]] if flow.dropped else (),
         )
         flow.passed_frames = flow.passed_sent = flow.passed_bytes = flow.passed_out = 0
-        flow.odd = flow.fired = flow.dropped = False
+        flow.fired = flow.dropped = False
         memset(flow.passed_ops, 0, sizeof(flow.passed_ops))
         memset(flow.dropped_ops, 0, sizeof(flow.dropped_ops))
         return taken

@@ -50,7 +50,7 @@ class Bypass:
             taken = passed.take(pipe.direction)
             if taken is None:
                 continue
-            frames, sent, size, ops, odd, opened, out, dropped = taken
+            frames, sent, size, ops, opened, out, dropped = taken
             if pipe.direction == C2S and sent:
                 self._pongs.last = None  # the fence there no longer stands at the end of the stream
             pipe.in_bytes += size
@@ -58,7 +58,7 @@ class Bypass:
             pipe.sender.out_bytes += out
             for op, count in dropped:
                 pipe.sender.surplus[op] -= count
-            pipe.scanner.skip(frames, size, ops, odd)
+            pipe.scanner.skip(frames, size, ops)
             if opened is not None:
                 op, ordinal, went, whole, missing, data = OpenPassed(*opened)
                 pipe.open = OpenFrame(Op(op), ordinal, data, data, None, whole, went)

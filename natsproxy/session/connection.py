@@ -182,6 +182,13 @@ class ConnectionState:
                 pipe.open.cut = True  # what comes now must not be glued to what was recorded of it
             pipe.records.on = on
 
+    def forget_answered(self) -> None:
+        """Let the secrets make room, if no frame that has come is still to be recorded."""
+        if self.secrets.alert and not any(
+            pipe.pending or pipe.open or pipe.outbox.bytes for pipe in self.pipes
+        ):
+            self.secrets.forget_answered()
+
     def secured(self, certificate: Certificate) -> None:
         """Learn the client's certificate."""
         self.certificate = certificate

@@ -49,9 +49,8 @@ class DirectionPipe:
         self.unsent: deque[Item] | None = None
         self._settings = context.settings
         self._budget = context.budget
-        self._charged = 0
         self._buffer = b""
-        self._start = self._end = self._frames = self._ops = self._first = 0
+        self._start = self._end = self._frames = self._ops = self._first = self._charged = 0
         self.open: OpenFrame | None = None
         self.later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
         self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
@@ -130,7 +129,7 @@ class DirectionPipe:
 
     def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
         """Send other frames in the place of neighbouring ones, one for each."""
-        if self.records.on or self.outbox.active:
+        if self.records.on or self.records.suspicious or self.outbox.active:
             for place, (frame, raw) in enumerate(zip(frames, out, strict=True)):
                 self.replace(frame, (raw,), first + place, now, cause)
             return
@@ -174,6 +173,8 @@ class DirectionPipe:
             if frame.op not in (Op.PING, Op.PONG):
                 overtake, defer = decision.overtake, decision.defer
         held = until is not None or defer > 0 or self.outbox.active
+        untouched = out == (frame.raw,)
+        secret = not untouched and self.records.changes((frame.raw, *out))
         if not (held or self.records.on or frame.missing):
             if self._frames:
                 self.flush(now)
@@ -181,19 +182,17 @@ class DirectionPipe:
             self.sender.changed(frame.op, out)
             return
         self.flush(now)
-        untouched = out == (frame.raw,)
         due = now if until is None else until
-        if not untouched:
-            self.records.changes(ordinal, (frame.raw, *out))
         if frame.missing:
-            self._begin_open(frame, out[0], ordinal, now, cause, due if held else None)
+            self._begin_open(frame, out[0], ordinal, now, cause, due if held else None, secret)
             return
         if not untouched:
-            self.records.stayed(frame.raw, frame, ordinal, now, cause or "")
+            self.records.stayed(frame.raw, frame, ordinal, now, cause or "", secret=secret)
         in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
         self.sender.surplus[frame.op] -= 1
         for raw in out:
-            item = Item([raw], due, 1, 1 << op_of(raw, frame.op), in_first, in_t, cause, of, overtake, defer)
+            ops = 1 << op_of(raw, frame.op)
+            item = Item([raw], due, 1, ops, in_first, in_t, cause, of, overtake, defer, secret)
             if held:
                 self.outbox.put(item)
             else:
@@ -207,17 +206,18 @@ class DirectionPipe:
         now: int,
         cause: str | None,
         due: int | None,
+        secret: bool,
     ) -> None:
         """Begin a frame whose payload is still coming.
 
         head: its first bytes, as they go on.  due: the time (ns) until which it is held, None for not at all.
         """
-        self.open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None)
+        self.open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None, secret)
         if due is not None:
             untouched = head == frame.raw
             in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
-            op = op_of(head, frame.op)
-            self.open.item = Item([head], due, 1, 1 << op, in_first, in_t, cause, of, open=True)
+            ops = 1 << op_of(head, frame.op)
+            self.open.item = Item([head], due, 1, ops, in_first, in_t, cause, of, secret=secret, open=True)
             self.sender.surplus[frame.op] -= 1
             self.outbox.put(self.open.item)
         else:

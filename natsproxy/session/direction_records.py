@@ -34,9 +34,9 @@ _GREETINGS: Final = Interest((Clause(SECRET_OPS),))
 class OpenFrame:
     """A frame whose payload is still coming.
 
-    head_in, head_out: its first bytes as they came and as they went (None: they did not go).  tail: the bytes
-    since then, as far as they are recorded; cut: no more of them are.  item: its place in the outbox, if it
-    is held.
+    head_in, head_out: its first bytes as they came and as they went (None: they did not go).  secret: one of
+    the two makes a secret of both.  tail: the bytes since then, as far as they are recorded; cut: no more of
+    them are.  item: its place in the outbox, if it is held.
     """
 
     op: int
@@ -46,6 +46,7 @@ class OpenFrame:
     cause: str | None
     size: int
     out_first: int | None
+    secret: bool = False
     tail: bytearray = field(default_factory=bytearray)
     cut: bool = False
     item: Item | None = None
@@ -69,14 +70,14 @@ class DirectionRecords:
 
     @property
     def suspicious(self) -> bool:
-        """True if each record has to be searched for secrets: what was seen before may make any frame one."""
-        return self.on and (self._scanner.odd or self._secrets.alert)
+        """True if each frame has to be looked at: what was seen before may make any of them a secret."""
+        return self._secrets.alert or (self.on and self._scanner.odd)
 
-    def put(self, record: Frames) -> None:
-        """Give a record to the recorder, without its secrets."""
+    def put(self, record: Frames, *, secret: bool = False) -> None:
+        """Give a record to the recorder, without its secrets; secret: another form of its frame is one."""
         # The scanner has seen every frame of it: only where one was odd does each have to be looked at.
-        if self._scanner.odd or self._secrets.alert or needs_look(record):
-            self._actions += map(Record, self._secrets.clean(record))
+        if secret or self._scanner.odd or self._secrets.alert or needs_look(record):
+            self._actions += map(Record, self._secrets.clean(record, secret=secret))
         else:
             self._actions.append(Record(record))
 
@@ -87,12 +88,20 @@ class DirectionRecords:
         return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self._direction)]
 
     def stayed(
-        self, data: bytes | memoryview, came: Run | Frame, first: int, t: int | None, cause: str
+        self,
+        data: bytes | memoryview,
+        came: Run | Frame,
+        first: int,
+        t: int | None,
+        cause: str,
+        *,
+        secret: bool = False,
     ) -> None:
         """Record whole frames that came and do not go; first: the ordinal of the first, t: when (ns)."""
         if self.on:
             frames, ops = (came.frames, came.ops) if isinstance(came, Run) else (1, 1 << came.op)
-            self.put(Frames(self._conn, self._direction, data, frames, ops, first, t, None, None, cause))
+            record = Frames(self._conn, self._direction, data, frames, ops, first, t, None, None, cause)
+            self.put(record, secret=secret)
 
     def open_ended(self, opened: OpenFrame, now: int, flags: int = 0) -> None:
         """Record a frame that came in pieces, at its end."""
@@ -118,20 +127,18 @@ class DirectionRecords:
             flags=flags,
             extra=extra or None,
         )
-        self.put(record)
+        self.put(record, secret=opened.secret)
         if not same and opened.head_out is not None and went is not None:
             extra["of"] = opened.ordinal
             data = opened.head_out + opened.tail
             record = record._replace(
                 data=data, in_first=None, in_t=None, out_first=went, out_t=now, extra=extra
             )
-            self.put(record)
+            self.put(record, secret=opened.secret)
 
-    def changes(self, ordinal: int, forms: Sequence[bytes]) -> None:
-        """Learn that a frame goes on in other forms, before any of them is recorded."""
-        # A secret in one of its forms makes a secret of all of them.
-        if self.on:
-            self._secrets.changed(self._direction, ordinal, forms)
+    def changes(self, forms: Sequence[bytes]) -> bool:
+        """Learn that a frame goes on in other forms; return whether they are secret."""
+        return self._secrets.changed(self._direction, forms)
 
     def cut_short(self, rest: bytes, first: int, out_first: int | None, now: int) -> None:
         """Record the bytes of a frame that never ended; out_first: its ordinal there, None if unsent."""
@@ -163,6 +170,7 @@ class DirectionRecords:
         scanner.feed(rest)
         read = 0
         while isinstance(found := scanner.next(), Run | Frame):
+            self._scanner.odd |= scanner.odd  # `put` asks that one, which has not seen them
             self.stayed(rest[read : scanner.offset], found, first, now, UNSENT)
             first, read = first + (found.frames if isinstance(found, Run) else 1), scanner.offset
         self.cut_short(rest[read:], first, None, now)

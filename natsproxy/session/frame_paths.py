@@ -19,6 +19,7 @@ from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op
 
+MOST: Final = 1024  # neighbouring frames that are dealt with together
 _OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as much
 
 
@@ -94,12 +95,13 @@ class FramePaths:
             return None
         return self._runner.rules.fastpath[direction]
 
-    def neighbours(
-        self, pipe: DirectionPipe, frames: list[Frame], first: int, now: int, limit: WorkLimit
-    ) -> None:
-        """Deal with whole message frames that stand side by side; first is the ordinal of the first."""
+    def neighbours(self, pipe: DirectionPipe, frame: Frame, first: int, now: int, limit: WorkLimit) -> None:
+        """Deal with a whole message frame, whose ordinal is `first`, and with those that stand beside it."""
         at = 0
         state = self._state
+        frames = [frame, *pipe.scanner.more(MOST)]
+        if pipe.scanner.odd or state.secrets.alert:  # the session has looked at the first
+            state.secrets.look(pipe.direction, frames[1:])
         while at < len(frames) and not (state.phase is OVER or pipe.phase >= FIRST_STOPPED):
             if at and limit.reached():
                 break

@@ -33,8 +33,9 @@ class Item:
 
     due: the earliest time (ns).  in_first, in_t: its ordinal and time on the other leg, None for frames of
     ours.  of: the ordinal of the frame in whose place it goes.  overtake: items behind it need not wait.
-    defer: the number of frames that go ahead of it.  open: more data is to come.  finish: half-close here.
-    gone: it was sent, and a heap still has it.  size: bytes that it is counted for.
+    defer: the number of frames that go ahead of it.  secret: another form of its frame is one.  open: more
+    data is to come.  finish: half-close here.  gone: it was sent, and a heap still has it.  size: bytes that
+    it is counted for.
     """
 
     parts: list[bytes]
@@ -47,6 +48,7 @@ class Item:
     of: int | None = None
     overtake: bool = False
     defer: int = 0
+    secret: bool = False
     open: bool = False
     finish: bool = False
     gone: bool = False

@@ -26,13 +26,12 @@ Passed = tuple[
     int,
     int,
     Iterable[tuple[int, int]],
-    bool,
     tuple[int, int, int, int, int, bytes] | None,
     int,
     Iterable[tuple[int, int]],
 ]
-"""Frames, how many of them went on, bytes, frames by op, whether recorders must search later ones, the fields
-of an `OpenPassed`, bytes that went on, and dropped frames by op."""
+"""Frames, how many of them went on, bytes, frames by op, the fields of an `OpenPassed`, bytes that went on,
+and dropped frames by op."""
 
 
 class PassedFrames(Protocol):

@@ -102,7 +102,7 @@ class Sender:
                 cause=item.cause,
                 extra=None if item.of is None else {"of": item.of},
             )
-            self._records.put(record)
+            self._records.put(record, secret=item.secret)
         self.out_next += item.frames
 
     def finish(self, now: int) -> None:

@@ -43,8 +43,6 @@ from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire.frames import Body, Frame, Malformed, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction
 
-MOST = 1024  # neighbouring frames that are dealt with together
-
 
 class Session:
     """The state machine of one connection.
@@ -72,9 +70,7 @@ class Session:
         state = ConnectionState(
             settings, conn, ordinal, address, certificate, record, budget or Budget(UNLIMITED)
         )
-        self.pipes = state.pipes
-        self._state = state
-        self._actions = state.actions
+        self._state, self.pipes, self._actions = state, state.pipes, state.actions
         self._pongs = PongQueue(state)
         deliveries = Deliveries(state, self._pongs)
         self._runner = RuleRunner(state, self._pongs, deliveries, chain, now)
@@ -209,16 +205,19 @@ class Session:
         # Both: a frame of one direction may put an answer of ours into the other.
         for each in self.pipes:
             each.charge()
+        self._state.forget_answered()
         self.control.end_if_answered()
         return self.take_actions()
 
     def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
         """Deal with the scanner's segments until it wants more bytes or the limit is reached."""
-        scanner, paths, state = pipe.scanner, self._paths, self._state
+        scanner, paths, state, secrets = pipe.scanner, self._paths, self._state, self._state.secrets
         scanner.most = limit.frames
         begin = first = scanner.ordinal
         stop = first + limit.frames
         while (segment := scanner.next()) is not None:
+            if scanner.odd or secrets.alert:
+                secrets.look(pipe.direction, [segment])
             if isinstance(segment, Run):
                 if pipe.swallowing:
                     paths.lose(pipe, segment, first, now)
@@ -231,7 +230,7 @@ class Session:
                 if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
                     paths.general(pipe, segment, first, now)
                 else:
-                    paths.neighbours(pipe, [segment, *scanner.more(MOST)], first, now, limit)
+                    paths.neighbours(pipe, segment, first, now, limit)
             elif isinstance(segment, Body):
                 pipe.body(segment, now)
             elif isinstance(segment, Malformed):

@@ -96,11 +96,10 @@ class Scanner(Input):
         """The most bytes of a control line."""
         return self._limit
 
-    def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]], odd: bool) -> None:
+    def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]]) -> None:
         """Count frames that went by while it was idle: their number, bytes, and how many of each op."""
         self.ordinal += frames
         self._base += size
-        self.odd |= odd
         for op, count in ops:
             self.counts[op] += count
 

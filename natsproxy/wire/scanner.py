@@ -134,7 +134,7 @@ class ScannerLike(Protocol):
         """The most bytes of a control line."""
         ...
 
-    def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]], odd: bool) -> None:
+    def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]]) -> None:
         """Count frames that went by while it was idle: their number, bytes, and how many of each op."""
         ...
 

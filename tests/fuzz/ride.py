@@ -56,8 +56,8 @@ class Ride:
         """Count what went by, as `session/bypass.py` does."""
         taken = self.connection.take(self.direction)
         if taken is not None:
-            frames, _, size, ops, odd, opened, *_ = taken
-            self.one.skip(frames, size, ops, odd)
+            frames, _, size, ops, opened, *_ = taken
+            self.one.skip(frames, size, ops)
             if opened is not None:
                 op, ordinal, _, _, missing, data = opened
                 self.one.skip_into(missing)

@@ -12,6 +12,7 @@ from natsproxy.addresses import Address
 from natsproxy.config.settings import Listener, ProxySettings, Server
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
+from natsproxy.rules.engine.chain import RuleChain
 
 DEADLINE = 60.0  # seconds
 INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
@@ -64,11 +65,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(**settings: Any) -> AsyncIterator[Stage]:
-    """Give a stage; settings: of the proxy."""
+async def stage(chain: RuleChain | None = None, **settings: Any) -> AsyncIterator[Stage]:
+    """Give a stage; chain: the rules; settings: of the proxy."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=5_000)
     upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
-    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(upstream),), **settings))
+    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(upstream),), **settings), chain)
     made = Stage(proxy, listener)
     async with listener, trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)

@@ -25,8 +25,13 @@ from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.places import parse_pointer
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
 from natsproxy.testing import NatsServer
 from natsproxy.wire import encode
+from natsproxy.wire.ops import C2S, S2C, Direction
+from tests.kit.stage import receive, stage
 
 SECRET = "hunter2hunter2hunter2"
 CONNECT = f'CONNECT {{"user":"u","pass":"{SECRET}","jwt":"{SECRET}","verbose":false}}'.encode()
@@ -168,6 +173,54 @@ async def test_secrets_of_an_application_are_nowhere(tmp_path: Path) -> None:
         item for _, item in open_capture(path).items() if isinstance(item, Frames) and item.flags & Flags.CUT
     ]
     assert len(cut) > 20
+
+
+PLAIN = b"PUB a 1\r\n!\r\n"
+CALLOUT = b"$SYS.REQ.USER.AUTH"
+ASKED = b"MSG %b 7 _R_.abc 21\r\n%b\r\n" % (CALLOUT, SECRET.encode())
+ASKING = b"PUB %b _INBOX.x 21\r\n%b\r\n" % (CALLOUT, SECRET.encode())
+RENAMED = b"PUB ask 21\r\n%b\r\n" % SECRET.encode()
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+@pytest.mark.parametrize("late", [False, True], ids=["recorded", "recorded from the middle"])
+@pytest.mark.parametrize(
+    ("steps", "rename"),
+    [
+        ([(C2S, PLAIN + ASKING + PLAIN), (S2C, b"MSG _INBOX.x 1 21\r\n%b\r\n" % SECRET.encode())], False),
+        ([(S2C, ASKED), (C2S, PLAIN + b"PUB _R_.abc 21\r\n%b\r\n" % SECRET.encode())], False),
+        ([(C2S, RENAMED)] * 3, True),
+    ],
+    ids=["a client asks", "a client answers", "a rule renames"],
+)
+async def test_a_callout_is_nowhere(
+    steps: list[tuple[Direction, bytes]],
+    rename: bool,
+    late: bool,
+    plane: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Frames that nobody wants, in the middle of others."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    rule = '[[rules]]\nname = "r"\nkind = "rewrite"\nfrom = "ask"\nto = "$SYS.REQ.USER.AUTH"\n'
+    chain = RuleChain(load(rule, KINDS), seed=1) if rename else None
+    async with stage(chain) as made:
+        client, server = await made.connect()
+        for number, (direction, data) in enumerate(steps):
+            if number == late:
+                made.proxy.start_recording(RecordSettings(tmp_path / "x.ncap"))
+            source, target = (server, client) if direction == S2C else (client, server)
+            await source.send_all(data)
+            await receive(target, len(data) + (len(CALLOUT) - 3 if rename else 0))
+        await client.send_all(PLAIN)
+        assert await receive(server, len(PLAIN)) == PLAIN
+        await made.proxy.stop_recording()
+        await client.aclose()
+        await server.aclose()
+    raw = _all_of(tmp_path)
+    assert PLAIN in raw
+    assert SECRET.encode() not in raw
 
 
 def _all_of(folder: Path) -> bytes:

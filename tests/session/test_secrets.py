@@ -2,7 +2,7 @@
 
 A conversation is any mixture of frames with secrets in every field that is secret, spelt in any way that a
 server understands, and of others.  It is cut into reads anywhere, ends at any byte in any way, and passes
-rules that rename, delay, change and drop its frames.
+rules that rename, delay, change and drop its frames.  A capture begins at any of them.
 """
 
 from __future__ import annotations
@@ -170,13 +170,15 @@ class _Log:
 class _Observer:
     """Everything that leaves a session: records, events, frames seen."""
 
-    def __init__(self, rules: list[dict[str, Any]], settings: SessionSettings) -> None:
+    def __init__(
+        self, rules: list[dict[str, Any]], settings: SessionSettings, *, record: bool = True
+    ) -> None:
         self.items: list[Item] = []
         self.events: list[Event] = []
         self.seen = FrameLog()
         self.now = MONO
         chain = RuleChain(parse_rules(rules, KINDS), seed=1)
-        self.session = Session(settings, chain, conn=1, ordinal=1, address="c:1", record=True, now=MONO)
+        self.session = Session(settings, chain, conn=1, ordinal=1, address="c:1", record=record, now=MONO)
 
     def do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -259,6 +261,7 @@ _SETTINGS = st.builds(
     st.integers(0, 120),
     st.sampled_from(["client", "server", "gone", "drained", "rubbish"]),
     st.sampled_from([(), (">=truncate:9",), ("in.>=hash",)]),
+    st.integers(0, 30) | st.just(0),
 )
 def test_no_secret_gets_out(
     conversation: tuple[list[dict[str, Any]], list[Directed]],
@@ -268,13 +271,16 @@ def test_no_secret_gets_out(
     less: int,
     ending: str,
     policies: tuple[str, ...],
+    recorded_from: int,
 ) -> None:
     """A conversation may hold any frames, be cut anywhere and end in any way."""
     rules, frames = conversation
-    witness = _Observer(rules, settings)
-    for direction, data in frames[:most][:-1]:
+    witness = _Observer(rules, settings, record=False)
+    for number, (direction, data) in enumerate(frames[:most][:-1]):
+        witness.session.record(number >= recorded_from)
         witness.receive(direction, data, cuts)
         witness.wait()
+    witness.session.record(True)
     direction, data = frames[:most][-1]
     witness.receive(direction, data[: max(0, len(data) - less)], cuts)
     witness.end(ending)
@@ -347,4 +353,84 @@ def test_frames_that_look_harmless_are_looked_at(
     witness.end("gone")
     written = b"".join(witness.everything(Selection()))
     assert kept in written
+    assert SECRET not in written
+
+
+_ASKED: Directed = (S2C, _message(b"MSG", CALLOUT, b"7", b"_R_.abc", SECRET))
+_ANSWERED: Directed = (C2S, _message(b"PUB", b"_R_.abc", b"", b"", SECRET))
+
+
+@pytest.mark.parametrize(
+    ("rules", "before", "after"),
+    [
+        ([], [(C2S, b"SUB > 7\r\n"), _ASKED], [_ANSWERED]),
+        ([], [_ASKED, (C2S, _ANSWERED[1][:-9])], [(C2S, _ANSWERED[1][-9:])]),
+        ([], [(S2C, _ASKED[1][:-9])], [(S2C, _ASKED[1][-9:]), _ANSWERED]),
+        ([], [(S2C, b"MSG a 7 1\r\n!\r\n" + _ASKED[1]), (C2S, b"PUB a 1\r\n!\r\n")], [_ANSWERED]),
+        (
+            [{"kind": "latency", "delay": "1ms", "subject": "$SYS.>"}],
+            [(S2C, _message(b"MSG", CALLOUT, b"7", b"in.1", SECRET) + _ASKED[1])],
+            [_ANSWERED],
+        ),
+        (
+            [_RENAMED],
+            [(C2S, _message(b"PUB", b"ask", b"", b"_R_.abc", SECRET) * 3)],
+            [(S2C, _message(b"MSG", b"_R_.abc", b"7", b"", SECRET))],
+        ),
+        (
+            [{"kind": "latency", "delay": "1h", "subject": "_R_.>"}],
+            [_ASKED, _ANSWERED],
+            [],
+        ),
+    ],
+    ids=[
+        "between the two",
+        "in the answer",
+        "in the request",
+        "in a run",
+        "beside another",
+        "renamed",
+        "while it is held",
+    ],
+)
+def test_a_capture_that_begins_between_a_callout_and_its_answer(
+    rules: list[dict[str, Any]], before: list[Directed], after: list[Directed]
+) -> None:
+    witness = _Observer([{**rule, "name": "r"} for rule in rules], SessionSettings(), record=False)
+    for direction, data in [*_HELLO, *before]:
+        witness.receive(direction, data, [])
+    witness.session.record(True)
+    for direction, data in [*after, (C2S, b"PUB a 1\r\n!\r\n")]:
+        witness.receive(direction, data, [])
+    witness.end("gone")
+    written = b"".join(witness.everything(Selection()))
+    assert b"PUB a 1" in written
+    assert SECRET not in written
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_more_callouts_than_can_be_known(record: bool) -> None:
+    """Then no payload is recorded: each may be the answer that was forgotten."""
+    witness = _Observer([], SessionSettings(), record=record)
+    for direction, data in _HELLO:
+        witness.receive(direction, data, [])
+    for number in range(5_000):
+        witness.receive(S2C, _message(b"MSG", CALLOUT, b"7", b"in.%d" % number, b""), [])
+    witness.session.record(True)
+    witness.receive(C2S, b"".join(_message(b"PUB", b"in.%d" % n, b"", b"", SECRET) for n in range(5_000)), [])
+    witness.receive(C2S, _message(b"PUB", b"a", b"", b"", SECRET), [])
+    written = repr(witness.items).encode()
+    assert b"PUB a 24" in written
+    assert SECRET not in written
+
+
+def test_a_callout_that_was_received_and_never_scanned() -> None:
+    witness = _Observer([], SessionSettings())
+    for direction, data in _HELLO:
+        witness.receive(direction, data, [])
+    rest = b"PUB a 1\r\n!\r\n" + _message(b"PUB", CALLOUT, b"", b"in.1", SECRET)
+    witness.session.pipes[C2S].records.left(rest, 2, MONO)
+    witness.end("gone")
+    written = repr(witness.items).encode()
+    assert CALLOUT in written
     assert SECRET not in written

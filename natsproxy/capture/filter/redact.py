@@ -5,7 +5,9 @@ Theory
 2. CONNECT and INFO are redacted by key (`protocol/redaction.py`), or withheld whole where they do not parse.
    Bytes behind PING, PONG and +OK are withheld: a server ignores them, and a client may put anything there.
 3. Payloads of auth callout are withheld: the requests on `$SYS.REQ.USER.AUTH`, from any sender, their
-   answers, and both under any subject that a rule gives them on the other leg.
+   answers, and both under any subject that a rule gives them on the other leg.  The answers that are due are
+   known whether or not anything records, so a capture may begin between the two (`look`).  A connection with
+   more than `MOST` callouts that nobody answered has all of its later payloads withheld.
 4. A record that the end of a connection cut has no op mask, so its bytes are read: the possible beginning of
    a CONNECT or an INFO is withheld, and so are bytes that cannot be framed.  Only bytes that are known to be
    no secret are kept, not the other way round.
@@ -15,13 +17,13 @@ Theory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.protocol.connect import redact_connect
 from natsproxy.protocol.info import redact_info
-from natsproxy.wire.frames import NO_LIMIT, Body, Frame, Need, Run
+from natsproxy.wire.frames import NO_LIMIT, Body, Frame, Need, Run, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import MESSAGE_OPS, OPS, Direction, Op, op_mask
 from natsproxy.wire.parse import head
@@ -34,13 +36,15 @@ WITHHELD: Final = "withheld"
 _SYSTEM: Final = b"$SYS."
 _LINE: Final = 4096  # bytes of a changed frame in which its subject is looked for
 _BARE: Final = op_mask(*(spec.op for spec in OPS if spec.gap == "ignored"))
-_MOST: Final = 4096  # answers that one connection waits for, and changed frames, that are remembered
+MOST: Final = 4096
+"""The answers to callouts that are known at a time, of one connection."""
 _LOOK: Final = Interest(
     (
         Clause(SECRET_OPS | _BARE),
         Clause(op_mask(*MESSAGE_OPS), Need.LINE, (CALLOUT, SERVER_INBOX + b">")),
     )
 )
+_EACH: Final = Interest((Clause(SECRET_OPS | _BARE | op_mask(*MESSAGE_OPS)),))
 _LINES: Final = Interest((Clause(op_mask(*Op)),))
 _TOKENS: Final = tuple(
     tuple(spec for spec in OPS if (spec.from_server if way else spec.from_client)) for way in Direction
@@ -54,39 +58,81 @@ class Secrets:
     renamed: returns the subject that rules would give a client's publish, None where chance decides.
     """
 
-    __slots__ = ("_answers", "_changed", "alert", "renamed")
+    __slots__ = ("_answered", "_answers", "_overflowed", "alert", "renamed")
 
     def __init__(self) -> None:
         self.alert = False
         self.renamed: Callable[[bytes], bytes | None] = _kept
         self._answers = byte_table()  # subjects that callouts are answered on
-        self._changed: dict[tuple[Direction, int], None] = {}  # frames that are secret in another form
+        self._answered: set[bytes] = set()  # those of them that had an answer
+        self._overflowed = False
 
-    def changed(self, direction: Direction, ordinal: int, forms: Iterable[bytes]) -> None:
-        """Learn that a frame is forwarded in other forms: if one of them is secret, all are."""
+    # -- frames as they come, whether or not they are recorded
+
+    def look(self, direction: Direction, segments: Iterable[Segment]) -> None:
+        """Learn of the callouts and answers among frames that have come."""
+        for segment in segments:
+            if isinstance(segment, Frame):
+                self._note(segment)
+            if not isinstance(segment, Run):
+                continue
+            scanner = _scanner(direction, _LOOK)
+            scanner.watch_subjects = self._answers
+            scanner.feed(segment.buffer[segment.start : segment.end])
+            while (found := scanner.next()) is not None:
+                if isinstance(found, Frame):
+                    self._note(found)
+
+    def changed(self, direction: Direction, forms: Iterable[bytes]) -> bool:
+        """Learn that a frame is forwarded in other forms; return whether one is secret: then all are."""
         raws = list(forms)
         # Nearly every rewrite ends here, by a search in the first bytes: parsing costs far more.
         if not self.alert and all(raw.find(_SYSTEM, 0, _LINE) < 0 for raw in raws):
-            return
+            return False
         found = [frame for raw in raws if (frame := head(raw, direction)) is not None]
-        if any(map(self._is_secret, found)):
-            for frame in found:
-                self._await(frame)
-            _remember(self._changed, (direction, ordinal), None)
-            self.alert = True
+        if not any(map(self._is_secret, found)):
+            return False
+        for frame in found:
+            self._note(frame, secret=True)
+        return True
 
-    def clean(self, record: Frames) -> Iterator[Frames]:
-        """Yield a record without its secrets, in parts where payloads are withheld."""
+    def _note(self, frame: Frame, *, secret: bool = False) -> None:
+        """Note the answer that a frame asks for, or is."""
+        if self._overflowed or frame.op not in MESSAGE_OPS or not (secret or self._is_secret(frame)):
+            return
+        if frame.subject in self._answers:
+            self._answered.add(frame.subject)
+        if frame.reply:
+            self.alert = True
+            self._answered.discard(frame.reply)
+            if len(self._answers) < MOST or frame.reply in self._answers:
+                self._answers[frame.reply] = Need.LINE
+            else:
+                self._overflowed = True  # whatever comes now may be the answer that is not known
+
+    def forget_answered(self) -> None:
+        """Make room, if it is short: where no frame that has come is still to be recorded."""
+        # Not at once: a request that was delivered twice has two answers.
+        if len(self._answers) > MOST // 2:
+            for subject in self._answered:
+                del self._answers[subject]
+            self._answered.clear()
+
+    # -- records
+
+    def clean(self, record: Frames, *, secret: bool = False) -> Iterator[Frames]:
+        """Yield a record without its secrets, in parts where payloads are withheld.
+
+        secret: another form of its frame is one (see `changed`).
+        """
         if not record.ops:  # the connection ended inside a frame, so the op is unknown
             yield self._cut_off(record)
             return
-        number = record.in_first if record.in_first is not None else (record.extra or {}).get("of")
-        secret = (record.direction, number) in self._changed
         if record.flags or secret:
             begun = head(bytes(record.data), record.direction)
             yield _unframed(record, 0) if begun is None else self._one(record, begun, secret)
             return
-        scanner = _scanner(record.direction, _LOOK)
+        scanner = _scanner(record.direction, _EACH if self._overflowed else _LOOK)
         scanner.watch_subjects = self._answers
         for piece, frame in pieces(record, scanner):
             yield piece if frame is None else self._one(piece, frame)
@@ -96,7 +142,6 @@ class Secrets:
         if frame.op in MESSAGE_OPS:
             if not (secret or self._is_secret(frame)):
                 return record
-            self._await(frame)
             return without_payload(record, frame, WITHHELD)
         clean = _line(frame)
         if clean == frame.raw:
@@ -105,7 +150,12 @@ class Secrets:
 
     def _is_secret(self, frame: Frame) -> bool:
         subject = frame.subject
-        return subject == CALLOUT or subject.startswith(SERVER_INBOX) or subject in self._answers
+        return (
+            self._overflowed
+            or subject == CALLOUT
+            or subject.startswith(SERVER_INBOX)
+            or subject in self._answers
+        )
 
     def _would_be(self, frame: Frame) -> bool:
         """Tell whether a frame would be secret if it were whole: rules see only those that are."""
@@ -113,11 +163,6 @@ class Secrets:
             return False
         subject = self.renamed(frame.subject)
         return subject is None or self._is_secret(frame._replace(subject=subject))
-
-    def _await(self, frame: Frame) -> None:
-        if frame.reply:
-            _remember(self._answers, frame.reply, Need.LINE)
-            self.alert = True
 
     def _cut_off(self, record: Frames) -> Frames:
         """Return a record that holds no whole frame, or more than one, without its secrets."""
@@ -199,12 +244,6 @@ def _unfinished(rest: bytes, direction: Direction) -> bytes:
 
 def _marker(length: int) -> bytes:
     return b'"[withheld: %d bytes]"' % length
-
-
-def _remember(known: MutableMapping[Any, Any], key: object, value: object) -> None:
-    known[key] = value
-    if len(known) > _MOST:  # bounded: a peer chooses how many there are; the oldest goes
-        del known[next(iter(known))]
 
 
 # -- records in parts

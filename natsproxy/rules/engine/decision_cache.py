@@ -20,7 +20,8 @@ from natsproxy.wire.ops import C2S, OPS, Direction, Op
 
 BASE_ENTRIES: Final = 32
 MAX_ENTRIES: Final = 1024
-_SYSTEM: Final = b"$SYS."
+SYSTEM: Final = b"$SYS."
+"""The beginning of all subjects of the system."""
 Key = tuple[Op, bytes, bytes]
 """Op, subject and sid."""
 
@@ -90,13 +91,12 @@ class DecisionCache(dict[Key, CachedDecision]):
     def _share(self, key: Key, decision: CachedDecision) -> None:
         """Put a decision into the table if it is the same for all frames of its key."""
         op, subject, sid = key
-        if subject.startswith(_SYSTEM):  # recorders look at each
+        if subject.startswith(SYSTEM):  # the session looks at each for secrets
             return
         line = b" ".join(part for part in (OPS[op].token, subject, sid) if part)
         if isinstance(decision, CachedRewrite):
-            if not decision.after.startswith(_SYSTEM):
-                head, cut, _, before, after, batch, unless = decision
-                self._table.put_rewrite(line, batch, (before, after), head, cut, unless, REWRITE_CAUSE)
+            head, cut, _, before, after, batch, unless = decision
+            self._table.put_rewrite(line, batch, (before, after), head, cut, unless, REWRITE_CAUSE)
         elif isinstance(decision, Batch):
             if decision.drops_all:
                 self._table.put_drop(line, decision, subject_text(subject), decision.name)

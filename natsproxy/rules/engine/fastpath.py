@@ -27,7 +27,7 @@ from natsproxy.rules.engine.cached_decision import (
     CachedRewrite,
     RewrittenBatch,
 )
-from natsproxy.rules.engine.decision_cache import DecisionCache
+from natsproxy.rules.engine.decision_cache import SYSTEM, DecisionCache
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchResult, FastPathFunction, View
 from natsproxy.rules.model.roles import OpenRequests
@@ -269,8 +269,9 @@ class FastPath:
         unless = _SUBJECT_HEADERS if frame.op in _WITH_HEADERS else b""
         if target is None or target.subject == frame.subject:
             return self._pass(unless)
-        # A lost share: the general path drops it and gives a verbose client its +OK.
-        if not target.subject:
+        # A lost share: the general path drops it and gives a verbose client its +OK.  A new subject of the
+        # system: the session searches both forms of the frame for secrets.
+        if not target.subject or target.subject.startswith(SYSTEM):
             return None
         batch = self._rewritten.get((direction, target.rule))
         if batch is None:
