@@ -143,16 +143,16 @@ def check(arguments: list[str], folder: Path, environment: dict[str, str]) -> No
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr is not None
-    try:
-        if "--listen" in line or arguments[0] in ("toxiproxy", "tap"):
-            words = ("looking at", "listening", "playing", "toxiproxy listens")
-            assert any(word in said for said in process.stderr for word in words)
-            process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=240)
-    finally:
-        process.kill()
-        process.wait()
+    with process:
+        assert process.stderr is not None
+        try:
+            if "--listen" in line or arguments[0] in ("toxiproxy", "tap"):
+                words = ("looking at", "listening", "playing", "toxiproxy listens")
+                assert any(word in said for said in process.stderr for word in words)
+                process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=280)
+        finally:
+            process.kill()
     assert "Traceback" not in errors
     assert process.returncode in ((0, 1, 130) if "to-client" in line else (0,)), errors
 

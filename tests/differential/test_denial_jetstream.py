@@ -225,7 +225,9 @@ async def outcome(port: int, server: int, form: Form, arm: tuple[bytes, bytes]) 
 
 
 def is_ours(frame: Frame) -> bool:
-    """Tell whether it is none of what the server says to itself or to everybody."""
+    """Tell whether it is none of what the server says to itself or to everybody, or when time has passed."""
+    if frame.headers.startswith(b"NATS/1.0 100 Idle Heartbeat"):
+        return False
     return frame.body.startswith(b"x:") or (bool(frame.headers) and not frame.body)
 
 
