@@ -83,8 +83,8 @@ function table(columns, rows, caption) {
   });
   fill();
   followers.add(fill);
-  whole.append(note,
-    el("div", { class: "scroll" }, el("table", { class: columns.length > 12 && "many" }, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), body)));
+  whole.append(note, ...(caption ? [el("p", { class: "note" }, caption)] : []),
+    el("div", { class: "scroll" }, el("table", { class: columns.length > 12 && "many" }, el("thead", {}, el("tr", {}, heads)), body)));
   if (rows.length > ROWS) {
     const all = el("button", { type: "button", class: "all", click: () => (whole.classList.add("open"), all.remove()) }, `Show all ${rows.length}`);
     whole.append(all);

@@ -44,7 +44,7 @@ def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         }
         for row in rows(_with_liveness(top, tables.get("liveness")))
     ]
-    listed.sort(key=lambda row: (row["opened"] or 0, row["id"]))
+    listed.sort(key=lambda row: (row["opened"] or 0, row["id"], row["conn"]))
     return {"count": sum(end["count"] for end in ends), "ends": ends, "listed": listed} if listed else {}
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from natsproxy.spark.report.page import _part, render
 from tests.kit.browser import Browser, Colour
+from tests.spark.known_conversation import write_known_conversation
 from tests.spark.report import known_capture as known
+from tests.spark.report import two_proxies as row
 from tests.spark.report.test_page import bare
 
 if TYPE_CHECKING:
@@ -36,6 +38,21 @@ TILES = """
 EMPTY = """
 [...document.querySelectorAll("section:has(.empty)")].map((node) => node.id)
 """
+OVERLAPS = """
+[...document.querySelectorAll(".plot svg")].flatMap((chart) => {
+  const labels = [...chart.querySelectorAll("text:not(.name)")];
+  const boxes = labels.map((node) => [node.textContent, node.getBoundingClientRect()]);
+  return boxes.flatMap(([one, a], at) => boxes.slice(at + 1)
+    .filter(([, b]) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+    .map(([other]) => `${chart.getAttribute("aria-label")}: ${one} ${other}`));
+})
+"""
+CUT = """
+[...document.querySelectorAll("%s")]
+  .filter((node) => node.checkVisibility() && node.scrollWidth > node.clientWidth + 1)
+  .map((node) => node.textContent.slice(0, 80))
+"""
+WIDTHS = (390, 1280, 2560)
 Data = dict[str, Any]
 
 
@@ -51,16 +68,27 @@ def report(
     spark: SparkSession, browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Data]:
     """Return the page of the known capture, all tables, and its data."""
+    folder = tmp_path_factory.mktemp("report")
+    path = written(spark, folder, [known.make(folder / "known.ncap")])
+    data: Data = json.loads(path.read_text().split('type="application/json">')[1].split("</script>")[0])
+    return path, data
+
+
+def written(spark: SparkSession, folder: Path, captures: list[Path]) -> Path:
+    """Return the page of captures, all tables."""
     from natsproxy.spark.jobs.analyze import analyze
     from natsproxy.spark.report import write
 
-    folder = tmp_path_factory.mktemp("report")
-    capture = known.make(folder / "known.ncap")
-    analyze(spark, [capture], folder / "tables")
-    write(spark, folder / "tables", folder / "report.html", [capture])
-    text = (folder / "report.html").read_text()
-    data: Data = json.loads(text.split('type="application/json">')[1].split("</script>")[0])
-    return folder / "report.html", data
+    analyze(spark, captures, folder / "tables")
+    write(spark, folder / "tables", folder / "report.html", captures)
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of two proxies in a row."""
+    folder = tmp_path_factory.mktemp("two")
+    return written(spark, folder, row.make(folder))
 
 
 def colours(theme: str) -> dict[str, Colour]:
@@ -286,6 +314,52 @@ def test_filters_choose_rows(
     assert browser.complaints() == []
 
 
+def test_a_recorder_is_chosen(two: Path, browser: Browser) -> None:
+    """Rows then have its counts alone, rows that it never saw go, and the page says what is still of all."""
+    browser.open(two, "light", 1280)
+
+    def chosen(recorder: str) -> dict[str, dict[str, str]]:
+        browser.run(
+            "(() => { const field = document.querySelector('#tools select');"
+            f"field.value = {json.dumps(recorder)}; field.dispatchEvent(new Event('change')); }})()"
+        )
+        (latency,) = tables(browser, "latency")
+        return {row["subject template"]: row for row in latency}
+
+    near, far = browser.run(
+        "[...document.querySelectorAll('#tools option')].map((node) => node.value).slice(1)"
+    )
+    said = "document.querySelector('.tiles + .note').textContent"
+    both = len(row.QUICK)
+    expected = {"": 2 * both + len(row.ONLY_NEAR), near: both + len(row.ONLY_NEAR), far: both}
+    for recorder, requests in expected.items():
+        latency = chosen(recorder)
+        assert latency["svc.quick"]["requests"] == str(requests)
+        assert ("svc.some" in latency) == (recorder != far)
+        assert browser.run(said).startswith(f"Only recorder {recorder}: " if recorder else "")
+        (errors,) = tables(browser, "errors")
+        assert errors[0]["times"] == str(row.ERRORS * (1 if recorder else 2))
+    assert chosen(far)["svc.quick"]["worst"] == "8 ms"
+    assert browser.complaints() == []
+
+
+def test_two_proxies_in_a_row_have_their_times(two: Path, browser: Browser) -> None:
+    """From which to which, and a sentence at the top; estimates are marked, others are not."""
+    browser.open(two, "light", 1280)
+    hops = tables(browser, "connections")[-1]
+    assert [(hop["frames"], hop["p50"], hop["worst"]) for hop in hops] == [
+        (str(len(row.QUICK) + 2 + row.ERRORS), "2 ms", "2 ms"),
+        (str(len(row.QUICK) + 2 + 1), "2 ms", "6 ms"),
+    ]
+    assert {hops[0]["from"], hops[0]["to"]} == {hops[1]["from"], hops[1]["to"]}
+    first = browser.run("document.querySelector('.short li').textContent")
+    assert "recorded the same traffic" in first
+    (subjects,) = tables(browser, "templates")
+    counted = {subject["subject template"]: subject for subject in subjects}
+    assert (counted["many.*"]["subjects"], counted["slowly"]["subjects"]) == (f"\u2248 {row.NAMES}", "1")
+    assert counted["many.*"]["conns"] == "\u2248 1"
+
+
 @pytest.mark.parametrize("width", [360, 390, 820, 1280, 2560])
 def test_no_page_is_wider_than_its_window(report: tuple[Path, Data], browser: Browser, width: int) -> None:
     """Wide tables scroll by themselves."""
@@ -344,15 +418,48 @@ def test_any_span_of_time_has_its_words(
     assert browser.complaints() == []
 
 
-def test_golden_captures_are_drawn(spark: SparkSession, browser: Browser, tmp_path: Path) -> None:
-    """All of them in one report: each section has something to say, but for the gaps."""
-    from natsproxy.spark.jobs.analyze import analyze
-    from natsproxy.spark.report import write
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("step", "count"), [(5.0, 200), (0.5, 220), (200.0, 201), (432e5, 181)], ids=["1s", "110ms", "40s", "90d"]
+)
+def test_labels_of_time_keep_apart(
+    browser: Browser, tmp_path: Path, width: int, step: float, count: int
+) -> None:
+    """Also at the right edge, where the last one ends at its time."""
+    length = step * (count - 1)
+    data = bare(axis={"t0": 1767225915e3 + step / 3, "step": step, "count": count, "length": length})
+    ways = {"c2s": [1] * count, "s2c": [0] * count}
+    path = tmp_path / "labels.html"
+    path.write_text(render(data | {"traffic": {"frames": ways, "bytes": ways}}), encoding="utf-8")
+    browser.open(path, "light", width)
+    assert browser.run(OVERLAPS) == []
 
-    captures = sorted(RECORDINGS.glob("*-v1.ncap"))
-    analyze(spark, captures, tmp_path / "tables")
-    write(spark, tmp_path / "tables", tmp_path / "golden.html", captures)
-    browser.open(tmp_path / "golden.html", "dark", 1280)
 
-    assert browser.run(EMPTY) == ["gaps"]
+def test_a_request_that_took_no_time_is_drawn(
+    browser: Browser, report: tuple[Path, Data], tmp_path: Path
+) -> None:
+    """Scales of powers of ten have no place for zero."""
+    data = json.loads(json.dumps(report[1]))
+    for step in filter(None, data["latency"]["over"]):
+        step[1] = 0
+    path = tmp_path / "zero.html"
+    path.write_text(render(data), encoding="utf-8")
+    browser.open(path, "light", 1000)
+    drawn = browser.run("[...document.querySelectorAll('path')].map((node) => node.getAttribute('d')).join()")
+    assert not re.search("NaN|Infinity", drawn)
     assert browser.complaints() == []
+
+
+def test_golden_captures_are_drawn(spark: SparkSession, browser: Browser, tmp_path: Path) -> None:
+    """All of them in one report, with all kinds of answers: whole labels and cells at any width.
+
+    On a telephone wide tables are scrolled.
+    """
+    story = write_known_conversation(tmp_path / "story.ncap")
+    path = written(spark, tmp_path, [*sorted(RECORDINGS.glob("*-v1.ncap")), story])
+    for width in WIDTHS:
+        browser.open(path, "dark", width)
+        assert browser.run(EMPTY) == []
+        assert (width, browser.run(OVERLAPS), browser.run(CUT % "th, td")) == (width, [], [])
+        assert width == 390 or browser.run(CUT % ".scroll") == []
+        assert browser.complaints() == []
