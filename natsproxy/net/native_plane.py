@@ -1,7 +1,9 @@
 """The native plane on trio: one task steps it, and goes back to trio only where trio has something to do.
 
 A step goes on while trio has nothing to do (`idle_loop.py`).  It looks at trio's own epoll every 200 µs, and
-while it *lingers*: waits up to a millisecond for bytes.
+while it *lingers*: waits up to a millisecond for bytes.  After a long round of trio's other tasks, such as
+hundreds that open connections, a step takes as long as that round, without a look: else the connections that
+are open would starve.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from natsproxy.net.plane_interface import Place, Rider
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 STEP = 1_000_000  # ns of a step where other tasks are ready
+LONGEST = 20_000_000  # ns of a step after a long round of the other tasks
 LOOP = 2  # a step ended because trio's epoll has an event
 
 
@@ -123,12 +126,14 @@ class NativePlane:
         with closing(self._plane), self._idle.watched():
             while True:
                 await trio.lowlevel.wait_readable(self._plane.fd)
-                spare = self._idle.spare()
-                while found := self._plane.step(STEP, spare, self._idle.fd):
+                spare, most, fd = self._idle.spare(), STEP, self._idle.fd
+                while found := self._plane.step(most, spare, fd):
                     spare = self._idle.spare()
                     if found == LOOP or not spare:
+                        left = time.monotonic_ns()
                         await trio.lowlevel.checkpoint()
-                        spare = self._idle.spare()
+                        spare, away = self._idle.spare(), time.monotonic_ns() - left
+                        most, fd = (STEP, self._idle.fd) if away < STEP else (min(away, LONGEST), -1)
 
 
 def _nothing() -> None:

@@ -7,6 +7,8 @@ that are looked at before the other client has its PONG.
 
 from __future__ import annotations
 
+import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from natsproxy.capture.filter import recording_filter
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.write._builder_py import BlockBuilder
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.events import Event, Firing
 from natsproxy.net import recorder
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.timeslice import FIRST_STEP, Timeslice
@@ -30,6 +33,8 @@ from natsproxy.rules.kinds import KINDS
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
 CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'
 FLOOD = b"PUB a 1\r\nx\r\n" * 20_000
+CLIENTS = 200
+ROUND = 20_000_000  # ns of all other tasks
 CORRUPT = '[[rules]]\nname = "r"\nkind = "corrupt"\nop = "PUB"\n'
 
 
@@ -137,3 +142,46 @@ async def test_a_ping_is_answered_after_a_few_slices_of_a_flood(
     # A filter's first step comes before its price is known.  Without slices all 20,000 frames come first.
     assert max(found) < FIRST_STEP + 200 * 20
     assert sorted(found)[5] < 50 * 20
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_many_tasks_leave_connections_their_share(plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while a thousand clients come at once: a round of tasks is long then, and so is the plane's turn."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    rounds = 0
+
+    async def busy() -> None:
+        nonlocal rounds
+        while True:
+            end = time.monotonic_ns() + ROUND
+            while time.monotonic_ns() < end:
+                pass
+            rounds += 1
+            await trio.lowlevel.checkpoint()
+
+    fired = 0
+
+    def count(event: Event) -> None:
+        nonlocal fired
+        fired += isinstance(event, Firing)
+
+    async with trio.open_nursery() as nursery:
+        (upstream,) = await nursery.start(partial(trio.serve_tcp, answering, 0, host="127.0.0.1"))
+        server = Server(Address("127.0.0.1", upstream.socket.getsockname()[1]))
+        proxy = Proxy(
+            ProxySettings(listen=(Listener(),), upstream=(server,)), RuleChain(load(CORRUPT, KINDS))
+        )
+        proxy.subscribe(count)
+        (address,) = await nursery.start(proxy.serve)
+        streams = [await connect(address) for _ in range(CLIENTS)]
+        for stream in streams:  # at once, without a round of the loop in between
+            os.write(stream.socket.fileno(), b"PUB a 1\r\nx\r\n")
+        nursery.start_soon(busy)
+        with trio.fail_after(60):
+            while fired < CLIENTS:
+                await trio.lowlevel.checkpoint()
+        passed = rounds
+        for stream in streams:
+            await stream.aclose()
+        nursery.cancel_scope.cancel()
+    assert passed < CLIENTS // 4
