@@ -181,6 +181,25 @@ async def test_rules_are_swapped_under_load_and_every_byte_arrives() -> None:
         await server.aclose()
 
 
+async def test_a_denial_behind_a_frame_that_passed_has_a_fence_of_its_own() -> None:
+    """The server's PONG for the first says nothing about the frame between the two."""
+    rules = '[[rules]]\nname = "r"\nkind = "permissions"\npublish = { deny = "no" }\n'
+    denied, ping, pong = b"PUB no 1\r\nx\r\n", b"PING\r\n", b"PONG\r\n"
+    violation = b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
+    async with stage(RuleChain(load(rules, KINDS), seed=1)) as made:
+        client, server = await made.connect()
+        for sent, arrives in ((denied, ping), (FRAME, FRAME), (denied + denied + FRAME, ping + FRAME)):
+            await client.send_all(sent)
+            assert await receive(server, len(arrives)) == arrives
+        for violations in (1, 2):
+            message = b"MSG a 1 1\r\n%d\r\n" % violations
+            await server.send_all(pong + message)
+            expected = violation * violations + message
+            assert await receive(client, len(expected)) == expected
+        await client.aclose()
+        await server.aclose()
+
+
 async def test_no_leg_is_read_while_traffic_is_held() -> None:
     """And all are afterwards, those too that had bytes before."""
     async with stage() as made:
