@@ -12,16 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
 from natsproxy.events import Firing
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import COMPILED, Interest, Scanner
 from tests.net.test_plane_steps import Relay, Rig, rig
-from tests.net.test_planes import Conversation, Piece, on_both
+from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_both
 from tests.rules.engine.test_fastpath import REPLIES, SUBJECTS, frames, rules_of
 
 if not COMPILED:
@@ -67,6 +68,10 @@ def conversations(draw: st.DrawFn) -> Conversation:
     return Conversation([[piece] for (piece,) in steps if piece.data], "client", (b"", b""))
 
 
+RENAMED_OFTEN = Conversation([[Piece(C2S, b"PUB o.a 1\r\nx\r\n", True)]] * 3, "client", (b"", b""))
+"""The native plane knows the decision from the second frame on."""
+
+
 def totals(firings: list[Firing]) -> Counter[tuple[str, str, str]]:
     """Return how often each rule acted: an event may stand for many frames."""
     counts: Counter[tuple[str, str, str]] = Counter()
@@ -81,9 +86,20 @@ def named(firings: list[Firing]) -> list[tuple[object, ...]]:
     return sorted((one.rule, one.direction, one.ordinal, one.m, one.subject) for one in drops)
 
 
-def same(script: Conversation, names: list[str], record: bool) -> None:
+SELECTIONS = st.sampled_from(
+    [
+        EVERYTHING,
+        Selection(payloads=(PayloadPolicy(b">", "drop"),)),
+        Selection(payloads=(PayloadPolicy(b">", "truncate", 0),)),
+        Selection(subjects=(b"o.>",)),
+    ]
+)
+"""What of a conversation is recorded."""
+
+
+def same(script: Conversation, names: list[str], record: bool, selection: Selection = EVERYTHING) -> None:
     """Play a conversation on both planes under some rules, and compare."""
-    twin, native = on_both(script, rules_of(names), record)
+    twin, native = on_both(script, rules_of(names), record, selection)
     assert native.received == twin.received
     assert (native.cause, native.counts) == (twin.cause, twin.counts)
     assert native.frames == twin.frames
@@ -95,10 +111,14 @@ def same(script: Conversation, names: list[str], record: bool) -> None:
     conversations(),
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
     st.booleans(),
+    SELECTIONS,
 )
+@example(RENAMED_OFTEN, ["rewrite pure"], True, Selection(payloads=(PayloadPolicy(b">", "drop"),)))
 @settings(max_examples=30)
-def test_rules_do_the_same_on_both_planes(script: Conversation, names: list[str], record: bool) -> None:
-    same(script, names, record)
+def test_rules_do_the_same_on_both_planes(
+    script: Conversation, names: list[str], record: bool, selection: Selection
+) -> None:
+    same(script, names, record, selection)
 
 
 @pytest.mark.long

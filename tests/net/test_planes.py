@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.addresses import Address
+from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
@@ -50,6 +51,7 @@ LEFT_OUT = (b"INFO", b"CONN", b"-ERR")
 # wait behind a frame that the native plane has begun to pass, and this server sends on meanwhile.
 LIMITS = re.compile(rb"UNSUB[ \t]+\S+[ \t]+\S", re.IGNORECASE)
 PLANES = ("python", "native")
+EVERYTHING = Selection()
 DEADLINE = 30.0  # seconds
 INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
 PORT = b'"port":4222'
@@ -255,7 +257,9 @@ class Peers:
             sock.close()
 
 
-async def play(script: Conversation, rules: str, record: Path | None) -> Outcome:
+async def play(
+    script: Conversation, rules: str, record: Path | None, selection: Selection = EVERYTHING
+) -> Outcome:
     """Play a conversation through a proxy."""
     ended = trio.Event()
     ends: list[Closed] = []
@@ -273,7 +277,7 @@ async def play(script: Conversation, rules: str, record: Path | None) -> Outcome
             ProxySettings(
                 listen=(Listener(),),
                 upstream=(Server(Address("127.0.0.1", listener.getsockname()[1])),),
-                record=None if record is None else RecordSettings(record),
+                record=None if record is None else RecordSettings(record, selection=selection),
                 max_control_line=1024,
                 auth_timeout=60_000_000_000,
             ),
@@ -368,13 +372,15 @@ def plane(name: str) -> Iterator[None]:
             os.environ["NATSPROXY_PLANE"] = before
 
 
-def on_both(script: Conversation, rules: str, record: bool) -> tuple[Outcome, Outcome]:
+def on_both(
+    script: Conversation, rules: str, record: bool, selection: Selection = EVERYTHING
+) -> tuple[Outcome, Outcome]:
     """Play a conversation on the plane in Python and on the native one."""
     outcomes = []
     for name in PLANES:
         with plane(name), tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "x.ncap") if record else None
-            outcomes.append(trio.run(play, script, rules, path))
+            outcomes.append(trio.run(play, script, rules, path, selection))
     twin, native = outcomes
     return twin, native
 
