@@ -8,8 +8,9 @@ STAMP := $(VENV)/.installed
 # pytest-xdist, and shares the tests out.
 PYTEST := $(BIN)/python -m pytest -q -n auto
 
-# What goes through a plane; it is tested on the one in Python too, and with nothing compiled.
-RELAYED := tests/net tests/rules tests/differential tests/testing
+# What goes through a plane; it is tested on the one in Python too (where legs with TLS always are), and with
+# nothing compiled.
+RELAYED := tests/net tests/rules tests/differential tests/testing tests/replay tests/cli tests/admin
 
 # Tests start a hundred programs and several workers: these are to find modules compiled, whatever the
 # environment says.
@@ -43,6 +44,7 @@ check: $(STAMP)
 check-long: $(STAMP)
 	$(PYTEST) -m long
 	NATSPROXY_PLANE=python $(PYTEST) -m "not long" $(RELAYED)
+	NATSPROXY_PLANE=python $(PYTEST) -m long tests/net tests/differential --ignore=tests/net/tls
 	NATSPROXY_PURE=1 $(PYTEST) -m "not long" $(RELAYED)
 
 # What was found last time is in the folder; it is where the next time begins.
