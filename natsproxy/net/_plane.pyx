@@ -528,7 +528,7 @@ cdef class Plane:
         """Read a flow for its slice of time; True if there is more."""
         cdef Leg *source = flow.source
         cdef Py_ssize_t size, kept
-        cdef int64_t now = monotonic(), until = now + SLICE
+        cdef int64_t until = monotonic() + SLICE
         while not (flow.over or flow.target.gone):
             if flow.target.backlog_size or self.held:
                 return False  # the end of that makes it ready again
@@ -562,9 +562,9 @@ cdef class Plane:
                 if kept:
                     memcpy(self.buffer + TAIL - kept, flow.tail, kept)
                     flow.tail_size = 0
-                self._take(flow, self.buffer + TAIL - kept, kept + size, now + self.clock)
-            now = monotonic()
-            if now >= until:
+                # The clock is read behind the bytes: a frame has no time at which its sender still had it.
+                self._take(flow, self.buffer + TAIL - kept, kept + size, monotonic() + self.clock)
+            if monotonic() >= until:
                 return flow.pending or source.readable
         return False
 

@@ -13,6 +13,16 @@ def now_ns() -> int:
     return int(trio.current_time() * 1_000_000_000)
 
 
+def ahead_of_monotonic() -> int:
+    """Return how far trio's clock is ahead of the system's monotonic one, in nanoseconds.
+
+    The process may lose its turn between two readings: of a few tries the shortest counts.
+    """
+    tries = [(time.monotonic_ns(), now_ns(), time.monotonic_ns()) for _ in range(3)]
+    before, now, after = min(tries, key=lambda one: one[2] - one[0])
+    return now - (before + after) // 2
+
+
 class BlockClocks:
     """The two clocks of a capture's blocks: trio's, and the wall clock (Unix).
 
@@ -27,10 +37,7 @@ class BlockClocks:
         self._distance: int | None = None
 
     def read(self) -> tuple[int, int]:
-        """Return both clocks at one moment, in nanoseconds.
-
-        The process may lose its turn between two readings: of a few tries the shortest counts.
-        """
+        """Return both clocks at one moment, in nanoseconds."""
         tries = [(now_ns(), time.time_ns(), now_ns()) for _ in range(3)]
         before, wall, after = min(tries, key=lambda one: one[2] - one[0])
         mono = (before + after) // 2

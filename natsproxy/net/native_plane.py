@@ -18,7 +18,7 @@ import trio
 from natsproxy.net import _plane  # type: ignore[attr-defined, unused-ignore]
 from natsproxy.net._plane_py import PythonPlane
 from natsproxy.net.admission import Admission
-from natsproxy.net.clock import now_ns
+from natsproxy.net.clock import ahead_of_monotonic
 from natsproxy.net.idle_loop import IdleLoop
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
@@ -96,8 +96,7 @@ class NativePlane:
     """Moves the bytes of all connections by one task."""
 
     def __init__(self, admission: Admission, record_room: int, record_most: int) -> None:
-        clock = now_ns() - time.monotonic_ns()
-        self._plane = _plane.Plane(clock, record_room, record_most)
+        self._plane = _plane.Plane(ahead_of_monotonic(), record_room, record_most)
         self._plane.recorded = _nothing
         self._layered = PythonPlane(admission)
         self._idle = IdleLoop()

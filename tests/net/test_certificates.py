@@ -130,7 +130,7 @@ async def test_a_capture_has_the_user_of_a_certificate_and_the_account(tmp_path:
         assert {name: info[name] for name in ("user", "account", "tls_subject")} == {
             name: getattr(closed, name) for name in ("user", "account", "tls_subject")
         }
-    told = CliRunner().invoke(main, ["capture", "cat", str(path)]).output
+    told = CliRunner(env={"COLUMNS": "400"}).invoke(main, ["capture", "cat", str(path)]).output
     assert told.count(f", user ann@example.com, account A, certificate {closed.tls_subject}") == 2
     facts = json.loads(CliRunner().invoke(main, ["capture", "info", "--json", str(path)]).output)
     assert [(one["user"], one["account"]) for one in facts["connections"]] == [(closed.user, "A")]

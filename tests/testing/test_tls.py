@@ -97,7 +97,7 @@ def test_a_cassette(authority: Authority, tmp_path: Path, mode: str) -> None:
             if mode == "new_episodes":
                 assert echo(tape.url, authority, b"something else") == b"something else"
         assert (tape.added > 0) == (mode == "new_episodes")
-    with cassette(path, **listening(authority)) as tape:  # without the server
+    with cassette(path, strict=False, **listening(authority)) as tape:  # without the server, and less of it
         assert echo(tape.url, authority) == b"hello"
 
 

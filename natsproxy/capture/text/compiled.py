@@ -24,6 +24,7 @@ from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, SealedBloc
 from natsproxy.capture.write.index import Index
 from natsproxy.capture.write.writer import beginning
 from natsproxy.errors import CaptureError
+from natsproxy.wire.frames import Run
 from natsproxy.wire.ops import C2S, S2C
 
 _RECORD: Final = 64 << 10  # bytes that neighbouring frames may have together
@@ -151,7 +152,9 @@ def _without_secrets(item: Item, secrets: defaultdict[int, Secrets]) -> Iterator
         if item.flags & Flags.REDACTED and item.flags & (Flags.CUT | Flags.TRUNCATED):
             yield item
         else:
-            yield from secrets[item.conn].clean(item)
+            of_connection, data = secrets[item.conn], bytes(item.data)
+            of_connection.look(item.direction, [Run(data, 0, len(data), item.frames, item.ops)])
+            yield from of_connection.clean(item)
     elif isinstance(item, Preamble):
         known = {"info": S2C, "connect": C2S}
         clean = {
