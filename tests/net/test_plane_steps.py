@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from natsproxy.capture.format.records import Frames
+from natsproxy.capture.read.segment import decode_items
+from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import COMPILED, Interest, Scanner
@@ -32,13 +38,13 @@ class Relay:
         self.then: Callable[[], None] | None = None
         self.connection = plane.adopt(self, 1, client, server, _plane.NativeLeg)
 
-    def clear(self, *ops: Op) -> None:
+    def clear(self, *ops: Op, recording: bool = False) -> None:
         """Let frames of all ops but these go past."""
         clauses = (Clause(op_mask(*ops)),) if ops else ()
         for direction in (C2S, S2C):
             pipe = SimpleNamespace(full=False, pending=False, out_next=0)
             pipe.scanner = Scanner(direction, Interest(clauses))
-            self.connection.settle_flow(direction, True, pipe, False)
+            self.connection.settle_flow(direction, True, pipe, recording)
 
     def leave(self) -> None:
         self.connection.remove()
@@ -110,6 +116,35 @@ def rig() -> Iterator[Rig]:
     made.close()
 
 
+def test_a_frame_has_no_time_at_which_its_sender_still_had_it(rig: Rig) -> None:
+    """Its body is the sender's clock just before; the plane and the sender run at once."""
+    builder, count, recorded = BlockBuilder(), 8_000, 0
+    rig.plane.set_builder(builder)
+    relay, peer, behind = rig.connect()
+    relay.clear(recording=True)
+    peer.setblocking(True)
+
+    def send() -> None:
+        for _ in range(count):
+            peer.send(b"PUB a 20\r\n%020d\r\n" % time.monotonic_ns())
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    deadline = time.monotonic() + 60
+    while recorded < count and time.monotonic() < deadline:
+        rig.step(100_000)
+        with suppress(BlockingIOError):
+            behind.recv(1 << 20)
+        block = builder.seal() if builder.begun else None
+        for item in [] if block is None else decode_items(b"".join(block.buffers), block.summary[0]):
+            assert isinstance(item, Frames)
+            recorded += item.frames
+            assert item.in_t is not None
+            assert item.in_t >= int(bytes(item.data)[-22:-2])
+    sender.join()
+    assert recorded == count
+
+
 def fill(relay: Relay, peer: socket.socket) -> None:
     """Write to the client of a relay until the kernel takes no more, and wait for the rest to go."""
     while not relay.connection.client.backlog:
@@ -133,6 +168,7 @@ def test_an_event_of_a_batch_is_not_for_a_connection_that_ended_in_it(rig: Rig) 
         later.append(relay)
 
     first.then = replace
+    reads = rig.plane.reads
     first_peer.recv(1 << 20)  # room for the backlog: an event, before the second's
     second_peer.send(b"for the one that ended")
     rig.run()
@@ -142,6 +178,7 @@ def test_an_event_of_a_batch_is_not_for_a_connection_that_ended_in_it(rig: Rig) 
     assert ("flushed",) in first.told
     assert second.told == []
     assert later[0].told == [(C2S, b"for the later one")]
+    assert rig.plane.reads == reads + 3  # of the first one and the later one: a flow that ended reads nothing
 
 
 def test_a_connection_that_leaves_in_its_own_call_makes_room_for_another(rig: Rig) -> None:
