@@ -127,12 +127,13 @@ class NativePlane:
                 await trio.lowlevel.wait_readable(self._plane.fd)
                 spare, most, fd = self._idle.spare(), STEP, self._idle.fd
                 while found := self._plane.step(most, spare, fd):
-                    spare = self._idle.spare()
+                    spare, most, fd = self._idle.spare(), STEP, self._idle.fd
                     if found == LOOP or not spare:
-                        left = time.monotonic_ns()
+                        left = time.thread_time_ns()  # other programs have their time beside it
                         await trio.lowlevel.checkpoint()
-                        spare, away = self._idle.spare(), time.monotonic_ns() - left
-                        most, fd = (STEP, self._idle.fd) if away < STEP else (min(away, LONGEST), -1)
+                        spare, away = self._idle.spare(), time.thread_time_ns() - left
+                        if away >= STEP:
+                            most, fd = min(away, LONGEST), -1
 
 
 def _nothing() -> None:

@@ -23,12 +23,14 @@ from natsproxy.capture.write._builder_py import BlockBuilder
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Event, Firing
 from natsproxy.net import recorder
+from natsproxy.net.admission import Admission
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.timeslice import FIRST_STEP, Timeslice
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.wire.scanner import COMPILED
 
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
 CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'
@@ -185,3 +187,45 @@ async def test_many_tasks_leave_connections_their_share(plane: str, monkeypatch:
             await stream.aclose()
         nursery.cancel_scope.cancel()
     assert passed < CLIENTS // 4
+
+
+@pytest.mark.skipif(not COMPILED, reason="there is one plane only")
+async def test_after_one_long_step_the_plane_looks_at_the_loop_again() -> None:
+    """Else nobody would be dialled, and no answer of a dialled server be seen, while a flood goes on."""
+    from natsproxy.net.native_plane import LOOP, NativePlane
+
+    looked_at: list[bool] = []
+    begun = trio.Event()
+
+    class Steps:
+        """A plane under an unending flood; in its first step the loop has an event."""
+
+        def __init__(self) -> None:
+            self.fd = os.eventfd(1)
+
+        def step(self, most: int, spare: int, loop: int) -> int:
+            looked_at.append(loop >= 0)
+            begun.set()
+            if len(looked_at) == 20:
+                scope.cancel()
+                return 0
+            return LOOP if len(looked_at) == 1 else 1
+
+        def close(self) -> None:
+            os.close(self.fd)
+
+    async def busy() -> None:
+        await begun.wait()
+        end = time.thread_time_ns() + ROUND
+        while time.thread_time_ns() < end:
+            pass
+        await trio.sleep(60)
+
+    plane = NativePlane(Admission(), 1 << 20, 1 << 20)
+    plane._plane.close()
+    plane._plane = Steps()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(busy)
+            await plane.run()
+    assert looked_at.count(False) == 1
