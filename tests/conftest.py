@@ -64,7 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 LIMIT = 300  # seconds for one test: a hang ends with all stacks
-LONG_LIMIT = 1_800  # for one that is marked long: a soak takes twenty minutes
+LONG_LIMIT = 6_000  # for one that is marked long: a soak takes twenty minutes, or up to eighty
 
 
 @pytest.fixture(autouse=True)
