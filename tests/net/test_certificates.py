@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import nats
@@ -30,25 +32,34 @@ from tests.kit.servers import NatsServer
 RULES = '[[rules]]\nname = "r"\nkind = "deny"\nsubject = "no"\nclient = { tls_subject = "CN=ann,*" }\n'
 
 
+def publish_denied(url: str, context: ssl.SSLContext, meanwhile: Callable[[], None] | None = None) -> str:
+    """Publish what a rule denies, and return the error; `meanwhile` is called in the loop's thread before."""
+
+    async def program() -> str:
+        error: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def on_error(said: Exception) -> None:
+            if not error.done():
+                error.set_result(str(said))
+
+        client = await nats.connect(url, tls=context, error_cb=on_error, user="anybody", password="at all")
+        await client.flush()
+        if meanwhile is not None:
+            trio.from_thread.run_sync(meanwhile)
+        await client.publish("no")
+        found = await asyncio.wait_for(error, 30)  # a PING of `flush` may overtake the message
+        await client.close()
+        return found
+
+    return asyncio.run(program())
+
+
 @pytest.mark.server
 async def test_the_subject_of_a_certificate_is_a_client(tmp_path: Path) -> None:
     """It lets the client use the proxy's login, chooses its rules, and is in log and capture."""
     authority = Authority(tmp_path)
     context = authority.client_context(authority.client("ann"))
-    refused: list[str] = []
-
-    async def program(url: str) -> None:
-        denied = asyncio.Event()
-
-        async def on_error(error: Exception) -> None:
-            refused.append(str(error))
-            denied.set()
-
-        client = await nats.connect(url, tls=context, error_cb=on_error, user="anybody", password="at all")
-        await client.publish("no")
-        await asyncio.wait_for(denied.wait(), 30)  # a PING of `flush` may overtake the message
-        await client.close()
-
+    refused = ""
     events: list[Event] = []
     with NatsServer('authorization { user: "u", password: "p" }') as server:
         settings = ProxySettings(
@@ -63,13 +74,13 @@ async def test_the_subject_of_a_certificate_is_a_client(tmp_path: Path) -> None:
         proxy.subscribe(events.append)
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)
-            await trio.to_thread.run_sync(lambda: asyncio.run(program(f"tls://{address}")))
+            refused = await trio.to_thread.run_sync(publish_denied, f"tls://{address}", context)
             await proxy.drain(5)
     (closed,) = [event for event in events if isinstance(event, Closed)]
     (opened,) = [item for _, item in open_capture(tmp_path / "x.ncap").items() if isinstance(item, Open)]
     assert closed.tls_subject == opened.info["tls_subject"]
     assert closed.tls_subject.startswith("CN=ann,")
-    assert "permissions violation" in refused[0]
+    assert "permissions violation" in refused
 
 
 BY_ACCOUNT = '[[rules]]\nname = "r"\nkind = "deny"\nsubject = "no"\nclient = { account = "A" }\n'
@@ -80,22 +91,7 @@ async def test_a_capture_has_the_user_of_a_certificate_and_the_account(tmp_path:
     """As the log: at its opening, in the preamble of the next segment, and at its end."""
     authority = Authority(tmp_path)
     context = authority.client_context(authority.client("ann"))
-    path, refused, events = tmp_path / "capture", list[str](), list[Event]()
-
-    async def program(url: str) -> None:
-        denied = asyncio.Event()
-
-        async def on_error(error: Exception) -> None:
-            refused.append(str(error))
-            denied.set()
-
-        client = await nats.connect(url, tls=context, error_cb=on_error, user="anybody", password="at all")
-        await client.flush()
-        trio.from_thread.run_sync(proxy.rotate)
-        await client.publish("no")
-        await asyncio.wait_for(denied.wait(), 30)
-        await client.close()
-
+    path, refused, events = tmp_path / "capture", "", list[Event]()
     with NatsServer('accounts { A { users: [ { user: "u", password: "p" } ] } }') as server:
         settings = ProxySettings(
             listen=(Listener(Address(), "tls"),),
@@ -109,14 +105,10 @@ async def test_a_capture_has_the_user_of_a_certificate_and_the_account(tmp_path:
         proxy.subscribe(events.append)
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(proxy.serve)
-
-            def run() -> None:
-                asyncio.run(program(f"tls://{address}"))
-
-            await trio.to_thread.run_sync(run)
+            refused = await trio.to_thread.run_sync(publish_denied, f"tls://{address}", context, proxy.rotate)
             await proxy.drain(5)
     (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert (closed.user, closed.account, "permissions violation" in refused[0]) == (
+    assert (closed.user, closed.account, "permissions violation" in refused) == (
         "ann@example.com",
         "A",
         True,

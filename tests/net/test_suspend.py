@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
@@ -47,37 +47,18 @@ class Client:
         return line
 
 
-@pytest.mark.parametrize("plane", ["native", "python"])
-async def test_a_suspended_connection_outlives_a_server_that_stops(
-    plane: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its client asks for signs of life, as client libraries do, and gets them; later all is as before."""
-    monkeypatch.setenv("NATSPROXY_PLANE", plane)
-    with NatsServer() as server:
-        settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),))
-        proxy, done = Proxy(settings), False
+@asynccontextmanager
+async def connected(server: NatsServer) -> AsyncIterator[tuple[Proxy, Client]]:
+    """Run a proxy before a server, with one client that has its INFO."""
+    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),)))
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            nursery.cancel_scope.deadline = trio.current_time() + 30
             (address,) = await nursery.start(proxy.serve)
-            stream = await trio.open_tcp_stream("127.0.0.1", address.port)
-            client = Client(stream)
-            async with stream:
+            async with await trio.open_tcp_stream("127.0.0.1", address.port) as stream:
+                client = Client(stream)
                 assert (await client.other_line()).startswith(b"INFO")
-                await client.send(b'CONNECT {"verbose":false}\r\nPING\r\n')
-                assert await client.other_line() == b"PONG"
-                with stopped(server):
-                    proxy.suspend(1)
-                    for _ in range(2):
-                        await client.send(b"PUB a 4\r\nlost\r\nPING\r\n")
-                        assert await client.other_line() == b"PONG"
-                    await client.send(b"SUB a 1\r\nPING\r\n")
-                    assert await client.other_line() == b"PONG"
-                proxy.suspend(1, on=False)
-                await client.send(b"PUB a 5\r\nagain\r\nPING\r\n")
-                assert [await client.other_line() for _ in range(3)] == [b"MSG a 1 5", b"again", b"PONG"]
-                done = True
+                yield proxy, client
             nursery.cancel_scope.cancel()
-    assert done
 
 
 @contextmanager
@@ -92,28 +73,39 @@ def stopped(server: NatsServer) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_suspended_connection_outlives_a_server_that_stops(
+    plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client asks for signs of life, as client libraries do, and gets them; later all is as before."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    with NatsServer() as server:
+        async with connected(server) as (proxy, client):
+            await client.send(b'CONNECT {"verbose":false}\r\nPING\r\n')
+            assert await client.other_line() == b"PONG"
+            with stopped(server):
+                proxy.suspend(1)
+                for _ in range(2):
+                    await client.send(b"PUB a 4\r\nlost\r\nPING\r\n")
+                    assert await client.other_line() == b"PONG"
+                await client.send(b"SUB a 1\r\nPING\r\n")
+                assert await client.other_line() == b"PONG"
+            proxy.suspend(1, on=False)
+            await client.send(b"PUB a 5\r\nagain\r\nPING\r\n")
+            assert [await client.other_line() for _ in range(3)] == [b"MSG a 1 5", b"again", b"PONG"]
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
 async def test_a_suspended_connection_lives(plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROXY_PLANE", plane)
     with NatsServer(STALE_SOON) as server:
-        settings = ProxySettings(listen=(Listener(),), upstream=(Server(Address("127.0.0.1", server.port)),))
-        proxy, done = Proxy(settings), False
-        async with trio.open_nursery() as nursery:
-            nursery.cancel_scope.deadline = trio.current_time() + 30
-            (address,) = await nursery.start(proxy.serve)
-            stream = await trio.open_tcp_stream("127.0.0.1", address.port)
-            client = Client(stream)
-            async with stream:
-                assert (await client.other_line()).startswith(b"INFO")
-                await client.send(b'CONNECT {"verbose":false}\r\nSUB a 1\r\nPUB a 2\r\nhi\r\nPING\r\n')
-                assert [await client.other_line() for _ in range(3)] == [b"MSG a 1 2", b"hi", b"PONG"]
-                proxy.suspend(1)
-                await client.send(b"PUB a 4\r\nlost\r\nPING\r\n")
-                assert await client.other_line() == b"PONG"
-                # The server closes after one PING without an answer.
-                assert [await client.line() for _ in range(3)] == [b"PING"] * 3
-                proxy.suspend(1, on=False)
-                await client.send(b"PUB a 5\r\nagain\r\n")
-                assert [await client.other_line() for _ in range(2)] == [b"MSG a 1 5", b"again"]
-                done = True
-            nursery.cancel_scope.cancel()
-        assert done
+        async with connected(server) as (proxy, client):
+            await client.send(b'CONNECT {"verbose":false}\r\nSUB a 1\r\nPUB a 2\r\nhi\r\nPING\r\n')
+            assert [await client.other_line() for _ in range(3)] == [b"MSG a 1 2", b"hi", b"PONG"]
+            proxy.suspend(1)
+            await client.send(b"PUB a 4\r\nlost\r\nPING\r\n")
+            assert await client.other_line() == b"PONG"
+            # The server closes after one PING without an answer.
+            assert [await client.line() for _ in range(3)] == [b"PING"] * 3
+            proxy.suspend(1, on=False)
+            await client.send(b"PUB a 5\r\nagain\r\n")
+            assert [await client.other_line() for _ in range(2)] == [b"MSG a 1 5", b"again"]
