@@ -87,8 +87,10 @@ def test_the_walk_through_makes_a_rule_kind(monkeypatch: pytest.MonkeyPatch) -> 
     names["test_the_payload_is_gone"]()
 
 
+# `make demo` runs that command too.
+TABLES = [pytest.mark.spark, pytest.mark.long]
 OURS = [
-    pytest.param(line, marks=pytest.mark.spark if line.startswith("natsproxy analyze") else ())
+    pytest.param(line, marks=TABLES if line.startswith("natsproxy analyze") else ())
     for line in COMMANDS
     if line.startswith("natsproxy ")
 ]

@@ -94,6 +94,7 @@ def check(pair: list[str], path: Path, env: dict[str, str]) -> None:
     assert "/qty: 3 recorded, 4 sent" in said
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_python(tmp_path: Path) -> None:
     pytest.importorskip("pytest_asyncio")
@@ -101,6 +102,7 @@ def test_python(tmp_path: Path) -> None:
     check(PAIRS[0], program("python", "test_price.py", tmp_path), {})
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_javascript(tmp_path: Path) -> None:
     check(PAIRS[1], program("js", "price.test.js", tmp_path), {"NODE_PATH": node_path()})

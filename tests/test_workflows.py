@@ -126,7 +126,9 @@ def free_port() -> int:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize(("fault", "passes"), [("none", True), ("no-quorum", False)])
+@pytest.mark.parametrize(
+    ("fault", "passes"), [("none", True), pytest.param("no-quorum", False, marks=pytest.mark.long)]
+)
 def test_the_steps_of_the_recipe(fault: str, passes: bool, tmp_path: Path) -> None:
     """Its shell steps, as they are printed, with other ports; nothing is installed."""
     (tmp_path / "test_suite.py").write_text(SUITE)

@@ -36,6 +36,7 @@ def test_mutated_blocks_are_the_same_to_both() -> None:
     assert min(seen.values()) > count // 50
 
 
+@pytest.mark.long
 def test_memory_is_flat() -> None:
     """Whole blocks, blocks that are given up, blocks that are refused."""
     assert int(fuzz("memory", 5)) < 2 << 20

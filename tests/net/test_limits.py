@@ -77,6 +77,7 @@ async def ordinary(url: str) -> None:
         await nc.close()
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_slow_peers_cost_no_more_than_the_budget(nats_server: NatsServer, tmp_path: Path) -> None:
     """200 peers that leave more than 80 MB unfinished; 16 MiB of buffers, recording."""

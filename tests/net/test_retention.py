@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import Keep, Listener, ProxySettings, RecordSettings, Server
+from natsproxy.errors import MissingCapture
 from natsproxy.events import Event, Notice
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.retention import Retention
@@ -57,9 +58,12 @@ class Recorded:
 
 
 async def until(true: Callable[[], Any]) -> None:
-    """Wait until something is so."""
+    """Wait until something is so; a segment that goes while it is read is no answer."""
     with trio.fail_after(20):
-        while not true():  # noqa: ASYNC110 - states of several threads
+        while True:
+            with suppress(MissingCapture):
+                if true():
+                    return
             await trio.sleep(0.002)
 
 

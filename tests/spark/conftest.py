@@ -13,6 +13,7 @@ from tests.spark.generated_traffic import Conversation, record
 from tests.spark.known_conversation import write_known_conversation
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 SETTINGS = {
@@ -96,7 +97,7 @@ class Known:
         self.frames = frames.repartition(3)
         paired = exchanges(self.frames)
         self.paired = spark.createDataFrame(paired.toArrow(), paired.schema)
-        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._arrow: dict[str, pa.Table] = {}
 
     def table(self, name: str) -> DataFrame:
         """Return a table, not yet computed."""
@@ -104,11 +105,16 @@ class Known:
 
         return derive(name, self.frames, self.items, self.paired)
 
+    def arrow(self, name: str) -> pa.Table:
+        """Return a table."""
+        if name not in self._arrow:
+            self._arrow[name] = self.table(name).toArrow()
+        return self._arrow[name]
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a table."""
-        if name not in self._rows:
-            self._rows[name] = self.table(name).toArrow().to_pylist()
-        return self._rows[name]
+        found: list[dict[str, Any]] = self.arrow(name).to_pylist()
+        return found
 
 
 @pytest.fixture(scope="session")

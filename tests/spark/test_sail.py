@@ -107,35 +107,56 @@ def differences(ours: Any, theirs: Any, path: tuple[object, ...] = ()) -> Iterat
         yield path, ours, theirs
 
 
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
-def test_tables_equal_those_of_spark(spark: SparkSession, known: Known, tmp_path: Path) -> None:
-    """Of the golden captures and of firings, with damage and skew; and so are the numbers of the report."""
-    captures = [
-        *known.captures,
-        *in_a_row(tmp_path),
-        skewed(tmp_path / "skewed.ncap"),
-        damaged(tmp_path / "damaged.ncap"),
+def equal(ours: pa.Table, theirs: pa.Table) -> None:
+    """Check that two tables have the same columns, types and rows."""
+    assert [(field.name, field.type) for field in ours.schema] == [
+        (field.name, field.type) for field in theirs.schema
     ]
-    done = analyze(captures, tmp_path / "out", "--report", str(tmp_path / "report.html"))
+    assert rows(ours) == rows(theirs)
+    if ROUGH in ours.column_names:
+        sums = [sum(table.column(ROUGH).to_pylist()) for table in (ours, theirs)]
+        assert sums[0] == pytest.approx(sums[1], rel=0.1)
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_tables_equal_those_of_spark(known: Known, tmp_path: Path) -> None:
+    """All tables of the golden captures, of firings and of generated traffic."""
+    done = analyze(known.captures, tmp_path)
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "report.html").read_text().split('type="application/json">')[1].split("</script>")[0]
-    assert list(differences(json.loads(page), collect(spark, tmp_path / "out", captures))) == []
+    equal(pq.read_table(tmp_path / "frames").drop_columns("date"), known.frames.toArrow())
+    for name in FROM:
+        equal(pq.read_table(tmp_path / name), known.arrow(name))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("requests", "subjects", "fanout"), id="some"),
+        pytest.param(tuple(FROM), marks=pytest.mark.long, id="all"),
+    ],
+)
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_damage_and_skew_are_the_same_on_spark(
+    spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Also of two proxies in a row; all of them with the numbers of the report."""
+    captures = [*in_a_row(tmp_path), skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
+    out, page = tmp_path / "out", tmp_path / "report.html"
+    everything = len(names) == len(FROM)
+    wanted = ("--report", str(page)) if everything else ("--tables", ",".join(names))
+    done = analyze(captures, out, *wanted)
+    assert done.returncode == 0, done.stderr
     frames, items = load(spark, captures)
+    stored = pq.read_table(out / "frames").drop_columns("date")
+    assert "_corrupt" in stored.column("op").to_pylist()
+    equal(stored, frames.toArrow())
     paired = exchanges(frames)
     paired = spark.createDataFrame(paired.toArrow(), paired.schema)
-    for name in FROM:
-        theirs = derive(name, frames, items, paired).toArrow()
-        ours = pq.read_table(tmp_path / "out" / name)
-        assert [(field.name, field.type) for field in ours.schema] == [
-            (field.name, field.type) for field in theirs.schema
-        ]
-        assert rows(ours) == rows(theirs), name
-        if ROUGH in ours.column_names:
-            sums = [sum(table.column(ROUGH).to_pylist()) for table in (ours, theirs)]
-            assert sums[0] == pytest.approx(sums[1], rel=0.1)
-    stored = pq.read_table(tmp_path / "out" / "frames").drop_columns("date")
-    assert rows(stored) == rows(frames.toArrow())
-    assert "_corrupt" in stored.column("op").to_pylist()
+    for name in names:
+        equal(pq.read_table(out / name), derive(name, frames, items, paired).toArrow())
+    if everything:
+        data = json.loads(page.read_text().split('type="application/json">')[1].split("</script>")[0])
+        assert list(differences(data, collect(spark, out, captures))) == []
 
 
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))

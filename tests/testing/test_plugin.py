@@ -576,6 +576,7 @@ def test_its_options_of_tls_are_those_of_the_proxy() -> None:
 # -- beside other plugins
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_asyncio_trio_and_plain_tests_in_workers(
     run: Run, pytester: pytest.Pytester, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch

@@ -127,13 +127,17 @@ async def test_errors_of_nats_js(authority: Authority, stranger: Authority, case
     more = json.dumps({"tls": {"caFile": str(authority.file)}})
     with NatsServer(config) as real, NatsServer() as behind:
         async with between(authority, "after INFO", behind, "plain", tls=tls) as one:
-            said = []
-            for port in (real.port, one.address.port):
+
+            async def error(port: int) -> str:
                 arguments = (PROGRAM, f"nats://127.0.0.1:{port}", more)
-                error = await trio.to_thread.run_sync(error_of_node, *arguments)
-                said.append(re.sub(rf"[0-9A-F]{{12,}}|\b{port}\b", "", error))  # a thread's number
-    assert said[0] == said[1]
-    assert says in said[0]
+                said = await trio.to_thread.run_sync(error_of_node, *arguments)
+                return re.sub(rf"[0-9A-F]{{12,}}|\b{port}\b", "", said)  # a thread's number
+
+            theirs = await error(real.port)
+            while "ECONNRESET" in theirs:  # it closes with bytes unread: its alert may get lost
+                theirs = await error(real.port)
+            assert await error(one.address.port) == theirs
+    assert says in theirs
 
 
 @pytest.mark.parametrize("case", ["wrong name", "another CA", "expired"])

@@ -89,6 +89,7 @@ def test_running_it_again_replaces_everything(spark: SparkSession, tmp_path: Pat
     assert not (out / "gaps").exists()
 
 
+@pytest.mark.long
 def test_positions_with_too_many_names_are_folded(spark: SparkSession, tmp_path: Path) -> None:
     """In `subjects` and in the report, whatever signs stand before them; a few names stay."""
     from natsproxy.spark.report.collect import collect
@@ -384,6 +385,7 @@ def test_a_watch_of_a_recorder_that_deletes_its_old_segments(
     assert all(clause in job._said for clause in told)
 
 
+@pytest.mark.long
 def test_the_notebook_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every cell, in the session of the tests; its answers are those of the recordings."""
     root = Path(__file__).parents[3]

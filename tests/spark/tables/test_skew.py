@@ -83,6 +83,7 @@ def shuffled(table: DataFrame) -> int:
     return most
 
 
+@pytest.mark.long
 def test_aggregations_are_partial_first(known: Known) -> None:
     """In hash tables, before the shuffle; no aggregation of frames sorts them."""
     from natsproxy.spark.tables import derive
@@ -93,6 +94,7 @@ def test_aggregations_are_partial_first(known: Known) -> None:
         assert re.search(r"HashAggregate\(keys=\[[^]]*\], functions=\[partial_", text), name
 
 
+@pytest.mark.long
 def test_a_hot_key_is_one_row_per_task(hot: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pulls on one inbox and requests that share a reply subject are one row each; little is shuffled."""
     from natsproxy.spark.tables import derive

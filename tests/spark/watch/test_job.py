@@ -80,6 +80,7 @@ def kill_at(word: str) -> Callable[[str, int], None]:
     return progress
 
 
+@pytest.mark.long
 def test_tables_are_there_while_it_goes_on(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
