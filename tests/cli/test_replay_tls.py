@@ -70,7 +70,7 @@ def environment(authority: Authority, tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "SSL_CERT_FILE": str(authority.file)}
 
 
-@pytest.mark.parametrize("listen", [False, True])
+@pytest.mark.parametrize("listen", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_program_is_recorded_and_played(
     authority: Authority, tmp_path: Path, environment: dict[str, str], listen: bool
 ) -> None:
@@ -94,7 +94,7 @@ def test_a_program_is_recorded_and_played(
     assert run() == "hello\n"
 
 
-@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("observed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_server_plays_to_clients_with_tls(
     authority: Authority, tmp_path: Path, environment: dict[str, str], observed: bool
 ) -> None:

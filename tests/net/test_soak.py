@@ -250,6 +250,9 @@ async def test_nothing_grows(tmp_path: Path) -> None:
         assert events["opened"] > 0
         assert "Traceback" not in process.log.read_text()
         closed = [line for line in process.lines() if line["event"] == "closed"]
-        assert [line for line in closed if line["cause"] not in EXPECTED] == [], report
+        strange = [line for line in closed if line["cause"] not in EXPECTED]
+        # A client that is late itself does not end its handshake in time.
+        assert [line for line in strange if not line["detail"].startswith("TLS handshake")] == [], report
+        assert len(strange) <= load.outcomes["late"], report
         assert {line.get("name", "") for line in closed if line["cause"] == "slow"} == {"slow"}, report
         assert process.drain() == 0

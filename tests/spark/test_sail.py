@@ -168,6 +168,7 @@ def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"Error: {other}: this is not a natsproxy capture\n")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_an_environment_for_spark_is_not_sails(tmp_path: Path) -> None:
     """A master, and a server that is not there: both are for the other engine."""

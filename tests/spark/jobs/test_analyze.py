@@ -186,6 +186,7 @@ def test_a_full_disk_is_one_sentence(spark: SparkSession, tmp_path: Path) -> Non
         Store(spark, out).read("frames")
 
 
+@pytest.mark.long
 def test_a_stopped_watch_has_taken_all_blocks(spark: SparkSession, tmp_path: Path) -> None:
     """From an empty folder on; where it has written a batch run does not write, nor the other way round."""
     folder, out = tmp_path / "traffic", tmp_path / "out"

@@ -52,7 +52,7 @@ def sources(captures: list[Path]) -> dict[str, dict[str, str]]:
     return {name: {**given, "paths": paths} for name, given in SOURCE_OPTIONS.items()}
 
 
-@pytest.mark.parametrize("here", [executor_writer.HERE_BYTES, 0])
+@pytest.mark.parametrize("here", [executor_writer.HERE_BYTES, pytest.param(0, marks=pytest.mark.long)])
 def test_they_are_the_rows_of_the_source(
     spark: SparkSession,
     captures: list[Path],

@@ -84,6 +84,7 @@ def test_a_sidecar_and_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
     assert {row["latency_ns"] >= 0 for row in hops} == {True}
 
 
+@pytest.mark.long
 def test_clocks_and_addresses(spark: SparkSession, tmp_path: Path) -> None:
     """The difference of the clocks is found, and the client of another machine is not taken for the proxy."""
     hops = tables(spark, in_a_row(tmp_path), "hops")["hops"]
