@@ -122,11 +122,12 @@ def open_session(
 
     if master and remote:
         raise ConfigError("either a master or a Connect server, not both")
-    builder = SparkSession.builder.appName("natsproxy")
     if remote:
         if not all(find_spec(name) for name in ("grpc", "grpc_status", "pandas")):
             raise NatsproxyError(MISSING_CONNECT)
         os.environ.pop("MASTER", None)  # pyspark takes no server while it is set
+    builder = SparkSession.builder.appName("natsproxy")
+    if remote:
         builder, place = builder.remote(remote), remote
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the master
         if master:
