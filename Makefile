@@ -34,7 +34,7 @@ test: $(STAMP)
 	$(PYTEST) -m "not long" --ignore=tests/test_shape.py
 
 test-fast: $(STAMP)
-	$(PYTEST) -m "not long and not spark"
+	$(PYTEST) -m "not long and not spark" --ignore=tests/test_shape.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check natsproxy tests

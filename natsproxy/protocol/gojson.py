@@ -25,6 +25,8 @@ _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
 # Lone halves of surrogate pairs, those of "surrogateescape" included.
 _HALVES: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+# A string, with its colon where it is a key; a mark; or another value.
+_PLACE: Final = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:\s*)?|([{}\[\],])|[^\s"{}\[\],:]+', re.DOTALL)
 
 
 def fold(key: str) -> str:
@@ -146,22 +148,22 @@ class Member(NamedTuple):
 def members(text: str) -> list[Member]:
     """Return all members of all objects in valid JSON text, at every depth, in order of their ends."""
     done: list[Member] = []
-    pending: list[Member] = []
-    depth = 0
-    last = Token("", 0, 0)
-    # A member ends before the comma or the brace of its own depth; its value begins behind its colon.
-    for token in lex(text):
-        if last.text == ":":
-            pending[-1] = pending[-1]._replace(value=token.start)
-        if token.text in ",}]" and pending and pending[-1].depth == depth:
-            done.append(pending.pop()._replace(end=last.end))
-        if token.text in "{[":
+    pending: list[tuple[str, int, int, int]] = []  # key, start, value, depth
+    depth = end = 0
+    # A member ends before the comma or the brace of its own depth, where the token before ended.
+    for found in _PLACE.finditer(text):
+        key, colon, mark = found.groups()
+        if colon:
+            name = json.loads(key) if "\\" in key else key[1:-1]
+            pending.append((fold(name), found.start(), found.end(), depth))
+        elif mark == "{" or mark == "[":
             depth += 1
-        elif token.text in "}]":
-            depth -= 1
-        elif token.text == ":":
-            pending.append(Member(fold(json.loads(last.text)), last.start, 0, 0, depth))
-        last = token
+        elif mark:
+            if pending and pending[-1][3] == depth:
+                name, start, value, _ = pending.pop()
+                done.append(Member(name, start, value, end, depth))
+            depth -= mark != ","
+        end = found.end()
     return done
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import Final
 
 from natsproxy.protocol import gojson
@@ -40,21 +41,32 @@ def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
     except ValueError:
         return None
     text = gojson.to_text(raw)
-    cuts = [
-        (member.value, member.end, MARKER)
-        for member in gojson.members(text)
-        if member.key in secrets and text[member.value : member.end] not in _NOTHING
-    ]
-    cuts += [
-        (token.start, token.end, SEED_MARKER)
-        for token in gojson.lex(text)
-        if token.text[0] == '"' and SEED.search(json.loads(token.text))
-    ]
+    cuts: list[tuple[int, int, str]] = []
+    # Most texts have neither such a key nor a seed: a search says so for a tenth of what the places cost.
+    if _may_name(secrets).search(text):
+        cuts += [
+            (member.value, member.end, MARKER)
+            for member in gojson.members(text)
+            if member.key in secrets and text[member.value : member.end] not in _NOTHING
+        ]
+    if "\\" in text or SEED.search(text):
+        cuts += [
+            (token.start, token.end, SEED_MARKER)
+            for token in gojson.lex(text)
+            if token.text[0] == '"' and SEED.search(json.loads(token.text))
+        ]
     # Whole spans of the text are replaced, from the end, so a value that is an object goes as one piece and
     # no decoding and encoding touches the rest.
     for start, end, marker in reversed(_outermost(cuts)):
         text = text[:start] + marker + text[end:]
     return gojson.to_bytes(text)
+
+
+@lru_cache
+def _may_name(secrets: frozenset[str]) -> re.Pattern[str]:
+    """Return a pattern of texts that may have such a key: escaped, or in any letter case as Go folds it."""
+    keys = "|".join(map(re.escape, sorted(secrets)))
+    return re.compile(rf'"(?:{keys})"|\\', re.IGNORECASE)
 
 
 def _outermost(cuts: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:

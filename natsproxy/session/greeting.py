@@ -31,7 +31,7 @@ def info_of(greeting: bytes) -> Info | None:
     if op.upper() != b"INFO":
         return None
     try:
-        return parse_info(args)
+        return parse_info(args.strip(b" \t\r"))  # as the session reads it again
     except ValueError:
         return None
 

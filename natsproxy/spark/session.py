@@ -122,12 +122,11 @@ def open_session(
 
     if master and remote:
         raise ConfigError("either a master or a Connect server, not both")
+    builder = SparkSession.builder
     if remote:
         if not all(find_spec(name) for name in ("grpc", "grpc_status", "pandas")):
             raise NatsproxyError(MISSING_CONNECT)
         os.environ.pop("MASTER", None)  # pyspark takes no server while it is set
-    builder = SparkSession.builder.appName("natsproxy")
-    if remote:
         builder, place = builder.remote(remote), remote
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the master
         if master:
@@ -141,7 +140,7 @@ def open_session(
             chosen = {**local_settings(size), "spark.sql.warehouse.dir": _folder(), **chosen}
     check_reachable(remote or master or "")
     starting()
-    for key, value in chosen.items():
+    for key, value in {"spark.app.name": "natsproxy", **chosen}.items():
         builder = builder.config(key, value)
     with translate_errors(place), _stderr(log):
         return builder.getOrCreate()

@@ -29,6 +29,14 @@ def test_redact_object(raw: bytes, expected: bytes) -> None:
     json.loads(expected.decode("utf-8", "replace"))
 
 
+@pytest.mark.parametrize("key", ["\u017feed", "to\u212aen", "TOKEN", "to\\u212aen", "\\u017feed"])
+def test_keys_that_fold_to_a_secret_one(key: str) -> None:
+    """Go's decoder takes them for the field, so they hold a secret."""
+    raw = b'{"%b":"s"}' % key.encode()
+    redacted = redaction.redact_object(raw, redaction.CONNECT_SECRETS)
+    assert redacted == raw.replace(b'"s"', b'"[withheld: secret]"')
+
+
 @pytest.mark.parametrize("raw", [b'"x"', b"[1]", b"{", b"", b'{"x":1} y'])
 def test_a_text_that_is_no_object_is_not_redacted_in_part(raw: bytes) -> None:
     """The caller withholds what does not parse."""
