@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from stat import S_ISREG
 
 import click
 
@@ -31,9 +32,16 @@ def healthcheck(live: bool, ready_file: Path | None, live_file: Path | None) -> 
     if path is None:
         raise click.UsageError(f"name the file: --{name}-file, or NATSPROXY_{name.upper()}_FILE")
     try:
-        age = time.time() - path.stat().st_mtime
+        found = path.stat()
     except FileNotFoundError:
         raise FoundWrong(f"not {name}: there is no {path}") from None
+    if not S_ISREG(found.st_mode):
+        raise FoundWrong(f"not {name}: {path} is no file")
+    age = time.time() - found.st_mtime
+    if age < -_OLD:
+        raise FoundWrong(
+            f"not {name}: {path} is from the future: the clock was set back, or the proxy has ended"
+        )
     if age > _OLD:
         raise FoundWrong(f"not {name}: {path} was touched {age:.0f} s ago, the proxy has ended or is stuck")
     click.echo(name)

@@ -37,6 +37,7 @@ class Supervision:
         self._notifier = notifier
         self._ready, self._live = ready, live
         self._said_ready = self._stopping = False
+        self._owes_ready = False  # that which ends a reload
         self._status = ""
         self._failed: set[Path] = set()  # files that cannot be written, as reported
 
@@ -86,14 +87,15 @@ class Supervision:
         addresses = "".join(f"{address}\n" for address in self._proxy.listen)
         self._keep(self._ready, log, addresses if unready is None else None)
         fields: dict[str, str | int] = {} if self._notifier.watchdog is None else {"WATCHDOG": 1}
-        if unready is None and not self._said_ready:
-            self._said_ready = True
+        if self._owes_ready or (unready is None and not self._said_ready):
             fields["READY"] = 1
         status = "the upstream answers" if unready is None else f"not ready: {unready}"
         if status != self._status:
-            fields["STATUS"] = self._status = status
-        if fields:
-            self._notifier.send(**fields)
+            fields["STATUS"] = status
+        if fields and self._notifier.send(**fields):  # else all but the ping is said again
+            self._status = status
+            self._said_ready |= "READY" in fields
+            self._owes_ready = False
 
     def _keep(self, path: Path | None, log: Any, text: str | None) -> None:
         """Touch a file, and write `text` where it is not there; None: remove it."""
@@ -115,11 +117,14 @@ class Supervision:
     @contextmanager
     def reloading(self) -> Iterator[None]:
         """Tell that the settings are read again, for the time of the block."""
-        self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+        # A manager that still waits for the first READY=1 would take the end of a reload for it.
+        told = self._said_ready
+        if told:
+            self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
         try:
             yield
         finally:
-            self._notifier.send(READY=1)
+            self._owes_ready |= told and not self._notifier.send(READY=1)
 
     def stopping(self, log: Any) -> None:
         """Tell that the proxy drains."""

@@ -42,12 +42,12 @@ class Endpoint(NamedTuple):
         )
 
     def _is_here(self) -> bool:
-        with socket.socket(self.family, socket.SOCK_DGRAM) as trial:
-            try:
+        try:
+            with socket.socket(self.family, socket.SOCK_DGRAM) as trial:
                 trial.bind((self.sockaddr[0], 0, *self.sockaddr[2:]))
-            except OSError:  # no address of this machine
-                return False
-            return True
+        except OSError:  # no address of this machine; or no descriptor, and so none to connect with
+            return False
+        return True
 
     def __str__(self) -> str:
         named, host = self.server.address, self.sockaddr[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import MutableMapping
-from contextlib import suppress
 from typing import Final
 
 from natsproxy.errors import ConfigError
@@ -61,13 +60,20 @@ class Notifier:
     def __bool__(self) -> bool:
         return self._address[:1] in ("/", "@")
 
-    def send(self, **fields: str | int) -> None:
-        """Send fields such as `READY=1` in one message.  A manager that is gone or busy is no error."""
+    def send(self, **fields: str | int) -> bool:
+        """Send fields such as `READY=1` in one message; return whether the manager has it.
+
+        A manager that is gone is no error, nor is one whose queue is full, as that of a busy one may be.
+        """
         if not self:
-            return
+            return False
         # "@" stands for the zero byte of Linux's abstract names.
         address = self._address.replace("@", "\0", 1) if self._address[0] == "@" else self._address
         lines = [" ".join(f"{name}={value}".splitlines()) for name, value in fields.items()]
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            sender.sendto("\n".join(lines).encode() + b"\n", address)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(lines).encode() + b"\n", address)
+        except OSError:
+            return False
+        return True

@@ -108,6 +108,8 @@ def _load_ca(context: ssl.SSLContext, path: Path, option: str) -> None:
     _check_readable(path, option)
     try:
         context.load_verify_locations(path)
+        # As nats-server: an intermediate CA in the file is trusted by itself.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     except ssl.SSLError:
         raise ConfigError(f"{option} must be a file of certificates, PEM") from None
 

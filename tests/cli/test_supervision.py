@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,11 @@ def test_a_health_check_without_a_file_cannot_tell(tmp_path: Path, monkeypatch: 
     done = CliRunner().invoke(main, ["healthcheck"])
     assert done.exit_code == 1
     assert "the proxy has ended or is stuck" in done.stderr
+    os.utime(tmp_path / "ready", (1, time.time() + 60))
+    done = CliRunner().invoke(main, ["healthcheck"])
+    assert done.exit_code == 1
+    assert "is from the future" in done.stderr
+    assert check("--ready-file", str(tmp_path)) == 1
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
@@ -189,6 +194,70 @@ def test_systemd_hears_of_everything(manager: socket.socket) -> None:
         assert heard(manager, "STATUS")["STATUS"] == "not ready: it drains"
         assert process.wait(20) == 0
     upstream.stop()
+
+
+class Upstreamless:
+    """What supervision asks of a proxy; unready: the reason, None if it is ready."""
+
+    relays: dict[int, Any] = {}  # noqa: RUF012
+    listen = ()
+
+    def __init__(self, unready: str | None = None) -> None:
+        self.unready = unready
+
+
+def supervised(manager: socket.socket, proxy: Upstreamless) -> supervision.Supervision:
+    """Return a supervision of a proxy; a beat is a call of `tell`."""
+    notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
+    return supervision.Supervision(proxy, notifier, None, None)  # type: ignore[arg-type]
+
+
+def queued(manager: socket.socket) -> list[bytes]:
+    """Return the messages that wait."""
+    manager.setblocking(False)
+    found = []
+    with suppress(BlockingIOError):
+        while True:
+            found.append(manager.recv(4096))
+    return found
+
+
+def fill(manager: socket.socket) -> None:
+    """Send messages until the manager's queue has no more room."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, suppress(BlockingIOError):
+        other.setblocking(False)
+        while True:
+            other.sendto(b"X=1", manager.getsockname())
+
+
+def test_a_busy_manager_hears_it_later(manager: socket.socket) -> None:
+    """A message that its queue had no room for is sent again, that of a reload too; none comes twice."""
+    one = supervised(manager, Upstreamless())
+    ready = b"READY=1\nSTATUS=the upstream answers\n"
+    fill(manager)
+    one.tell(None)
+    assert ready not in queued(manager)
+    one.tell(None)
+    one.tell(None)
+    assert queued(manager) == [ready]
+    with one.reloading():
+        fill(manager)
+    assert b"READY=1\n" not in queued(manager)
+    one.tell(None)
+    one.tell(None)
+    assert queued(manager) == [b"READY=1\n"]
+
+
+def test_a_reload_makes_nothing_ready(manager: socket.socket) -> None:
+    proxy = Upstreamless("no server has answered")
+    one = supervised(manager, proxy)
+    one.tell(None)
+    with one.reloading():
+        pass
+    assert queued(manager) == [b"STATUS=not ready: no server has answered\n"]
+    proxy.unready = None
+    one.tell(None)
+    assert queued(manager) == [b"READY=1\nSTATUS=the upstream answers\n"]
 
 
 def test_a_watchdog_of_another_process_is_not_pinged(manager: socket.socket) -> None:
@@ -285,17 +354,14 @@ async def test_trouble_of_one_attempt_or_file_ends_nothing(
         def error(self, text: str, **facts: Any) -> None:
             said.append(f"{text} {facts.get('reason', '')}".strip())
 
-    class Broken:
-        relays: dict[int, Any] = {}  # noqa: RUF012
-        listen = ()
-        unready: str | None = "no"
+    class Broken(Upstreamless):
         tried = 0
 
         async def try_upstream(self) -> None:
             self.tried += 1
             raise ValueError("secret")
 
-    proxy = Broken()
+    proxy = Broken("no")
     monkeypatch.setattr(supervision, "BEAT", 0.001)
     monkeypatch.setattr(supervision, "_WHEN_NOT", 0.001)
     supervised = supervision.Supervision(proxy, Notifier({}), None, folder / "live")  # type: ignore[arg-type]

@@ -17,7 +17,10 @@ import pytest
 import trio
 import trio.testing
 
+from natsproxy.addresses import Address
+from natsproxy.config.settings import Server
 from natsproxy.events import Event, Notice
+from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.listener import accept
 from natsproxy.net.shortage import Shortage
 from tests.kit.servers import NatsServer
@@ -86,6 +89,20 @@ def test_it_is_one_error_and_no_server_is_down(nats_server: NatsServer) -> None:
     turned_away = [end["detail"] for end in ends if end["cause"] == "limit"]
     assert turned_away
     assert set(turned_away) == {"natsproxy can open no more connections: Too many open files"}
+
+
+def test_without_descriptors_nobody_asks_where_a_server_is() -> None:
+    """A listener on all addresses may be the server itself; who cannot find out cannot connect either."""
+    server = Server(Address("127.0.0.5", 4222))
+    endpoint = Endpoint(server, socket.AF_INET, ("127.0.0.5", 4222))
+    listening = [Address("0.0.0.0", 4222)]
+    assert endpoint.leads_to(listening)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert not endpoint.leads_to(listening)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_its_end_is_said_with_a_count(autojump_clock: trio.testing.MockClock) -> None:

@@ -47,7 +47,10 @@ async def first_line(stream: trio.SocketStream) -> bytes:
     """Return the INFO."""
     line = b""
     while not line.endswith(b"\n"):
-        line += await stream.receive_some(1)
+        byte = await stream.receive_some(1)
+        if not byte:
+            raise EOFError(line)
+        line += byte
     return line
 
 
@@ -58,8 +61,9 @@ async def converse(port: int, context: ssl.SSLContext, sent: bytes = CONNECT) ->
 
 def _converse(port: int, context: ssl.SSLContext, sent: bytes) -> bytes | str:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
-        while plain.recv(1) != b"\n":
-            pass
+        while (byte := plain.recv(1)) != b"\n":
+            if not byte:
+                return "no INFO"
         try:
             with context.wrap_socket(plain, server_hostname="127.0.0.1") as secured:
                 secured.sendall(sent)

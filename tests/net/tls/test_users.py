@@ -14,6 +14,7 @@ from pathlib import Path
 import nats
 import pytest
 import trio
+import trustme
 from cryptography import x509
 
 from natsproxy.config.settings import ProxySettings
@@ -28,6 +29,7 @@ from tests.net.test_websocket import PROGRAM
 from tests.net.tls.legs import (
     LEGS,
     Running,
+    between,
     in_asyncio,
     options,
     running,
@@ -157,6 +159,21 @@ async def test_nats_js(authority: Authority, client: str, server: str) -> None:
     async with ann_only(authority, client, server) as one:
         run = partial(run_node, PROGRAM, f"nats://{one.address}", more)
         assert await trio.to_thread.run_sync(run) == "hello: 11 headers: yes\n"
+
+
+async def test_an_intermediate_ca_is_trusted_by_itself(tmp_path: Path) -> None:
+    """On both legs, as by nats-server: the file that a CA hands out may not have the root."""
+    root = trustme.CA()
+    authority = Authority(tmp_path, root.create_child_ca())
+    certificate = authority.client("ann")
+    context = ssl.create_default_context()
+    root.configure_trust(context)
+    context.load_cert_chain(certificate)
+    tls = {"tls": {"ca": authority.file}, "upstream_tls": {"cert": certificate}}
+    with NatsServer(server_config(authority, "after INFO", "verify: true")) as real:
+        assert await converse(real.port, context, CONNECT) == b"PONG\r\n"
+        async with between(authority, "after INFO", real, "after INFO", **tls) as one:
+            assert await converse(one.address.port, context, CONNECT) == b"PONG\r\n"
 
 
 async def test_a_client_without_tls_has_no_certificate(authority: Authority) -> None:
