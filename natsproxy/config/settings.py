@@ -215,10 +215,9 @@ class RecordSettings:
 class ProxySettings:
     """The settings of a proxy; `config/options.py` describes each under its option's name.
 
-    One name differs: queue_bytes is the option `queue`.  It also bounds a WebSocket frame, which is received
-    whole.  identity: its login at servers, None for none.  client_users: bcrypt hashes by user.
-    identity_files: both were read from them.  upstream_proxy_protocol: the version of the header that servers
-    get, None for none.
+    One name differs: queue_bytes is the option `queue`.  identity: its login at servers, None for none.
+    client_users: bcrypt hashes by user.  identity_files: both were read from them.  upstream_proxy_protocol:
+    the version of the header that servers get, None for none.
     """
 
     listen: tuple[Listener, ...] = (Listener(Address("127.0.0.1", 4222)),)

@@ -166,7 +166,6 @@ class Dialer:
                 endpoint.server.address,
                 "/",
                 secure=endpoint.server.tls,
-                frame_max=self._settings.queue_bytes,
                 headers=headers,
             )
         except (websocket_leg.WebSocketRefused, LegLost) as error:

@@ -141,9 +141,7 @@ class Opening:
         limit = self._settings.auth_timeout / 1e9 or float("inf")
         with trio.move_on_after(limit):
             try:
-                return await websocket_leg.accept_websocket(
-                    leg, frame_max=self._settings.queue_bytes, origins=self._settings.websocket_origin
-                )
+                return await websocket_leg.accept_websocket(leg, origins=self._settings.websocket_origin)
             except websocket_leg.WebSocketRefused as refused:
                 raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(refused)) from None
             except LegLost as lost:

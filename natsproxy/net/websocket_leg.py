@@ -1,8 +1,8 @@
 """A leg with WebSocket: the NATS stream in binary frames, over a plain leg or one with TLS.
 
 The borders of frames mean nothing to NATS: a frame may hold half a message or a hundred.  So what is received
-is given on as it comes, frame by frame, and what is written at once becomes one frame.  The library's
-sans-I/O protocol does all the rest: upgrade, masks, pings, the closing handshake.
+is given on as it comes, whatever the length of its frame, and what is written at once becomes one frame.  The
+library's sans-I/O protocol does all the rest: upgrade, pings, the closing handshake.
 
 Compression is neither offered nor accepted, as nats-server does by default.  No subprotocol is chosen:
 nats-server chooses none either.
@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from websockets.client import ClientProtocol
-from websockets.frames import CloseCode, Frame, Opcode
+from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import OPEN, SEND_EOF, Event, Protocol
 from websockets.server import ServerProtocol
@@ -26,8 +26,8 @@ from websockets.uri import WebSocketURI
 from natsproxy.addresses import Address
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
+from natsproxy.net.websocket_frames import LARGEST_WHOLE, FrameReader
 
-_CARRY_DATA: Final = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _BROWSER_FRAME: Final = 4096  # bytes: some browsers mishandle larger frames, so nats-server cuts them as well
 _MOST_BACKLOG: Final = 65_536  # bytes; a peer that does not even take those gets no answers to its pings
 _FORWARDED: Final = ("Cookie", "Origin")  # the server may take credentials from one and check the other
@@ -42,31 +42,30 @@ class WebSocketRefused(Exception):
 class WebSocketLeg(LayeredLeg):
     """A leg whose bytes travel in WebSocket frames.
 
-    inner: the leg that carries the frames.  protocol: after the upgrade.  first: frames that came with the
-    answer to the upgrade.  most: bytes of a frame that is written.
+    inner: the leg that carries the frames.  protocol: after the upgrade.  first: bytes that came with that.
+    most: bytes of a frame that is written.
     """
 
-    def __init__(
-        self, inner: AnyLeg, protocol: Protocol, first: Sequence[Event] = (), *, most: int | None = None
-    ) -> None:
+    def __init__(self, inner: AnyLeg, protocol: Protocol, first: bytes, *, most: int | None = None) -> None:
         super().__init__(inner)
         self._protocol = protocol
-        self._first = _data_of(first)
+        self._frames = FrameReader(protocol)
+        self._first = first
         self._most = most
 
     def try_receive(self) -> bytes | None:
         """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
         if self._first:
             first, self._first = self._first, b""
-            return first
+            if (data := self._decode(first)) is not None:
+                return data
         return super().try_receive()
 
     def _decode(self, data: bytes) -> bytes | None:
         if not data:
             self._ended = True
             return b""
-        self._protocol.receive_data(data)
-        received = _data_of(self._protocol.events_received())
+        received = self._frames.read(data)
         answers: list[bytes | memoryview] = [*self._protocol.data_to_send()]  # to pings and to the end
         closed = self._protocol.state is not OPEN
         if answers and (closed or self.backlog < _MOST_BACKLOG):
@@ -105,17 +104,16 @@ class WebSocketLeg(LayeredLeg):
 
 
 async def accept_websocket(
-    leg: AnyLeg, *, frame_max: int, origins: Sequence[str] = ()
+    leg: AnyLeg, *, origins: Sequence[str] = ()
 ) -> tuple[WebSocketLeg, Mapping[str, str]]:
     """Answer a client's upgrade; return the leg, and the headers that a server is to see: they hold secrets.
 
-    frame_max: bytes of one frame.  origins: of the pages that may connect; none: all.  Raises
-    WebSocketRefused and LegLost.
+    origins: of the pages that may connect; none: all.  Raises WebSocketRefused and LegLost.
     """
     # A program is no page and names none; nats-server takes it too.
     allowed = [None, *map(Origin, origins)] if origins else None
-    protocol = ServerProtocol(origins=allowed, max_size=(None, frame_max), logger=_SILENT)
-    request = await _first_event(leg, protocol)
+    protocol = ServerProtocol(origins=allowed, max_size=LARGEST_WHOLE, logger=_SILENT)
+    request, first = await _first_event(leg, protocol)
     if not isinstance(request, Request):
         if protocol.writes == [SEND_EOF]:  # not even HTTP: nats-server says this
             leg.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -132,39 +130,41 @@ async def accept_websocket(
     leg.write(b"".join(protocol.data_to_send()))
     headers = {name: "; ".join(request.headers.get_all(name)) for name in (*_FORWARDED, "User-Agent")}
     most = _BROWSER_FRAME if headers.pop("User-Agent").startswith("Mozilla/") else None
-    return WebSocketLeg(leg, protocol, most=most), {name: text for name, text in headers.items() if text}
+    websocket = WebSocketLeg(leg, protocol, first, most=most)
+    return websocket, {name: text for name, text in headers.items() if text}
 
 
 async def connect_websocket(
-    leg: AnyLeg, server: Address, path: str, *, secure: bool, frame_max: int, headers: Mapping[str, str]
+    leg: AnyLeg, server: Address, path: str, *, secure: bool, headers: Mapping[str, str]
 ) -> WebSocketLeg:
     """Ask a server for an upgrade, and return the leg.
 
     headers: further ones of the request.  Raises WebSocketRefused and LegLost.
     """
     uri = WebSocketURI(secure, server.host, server.port, path, "")
-    protocol = ClientProtocol(uri, max_size=(None, frame_max), logger=_SILENT)
+    protocol = ClientProtocol(uri, max_size=LARGEST_WHOLE, logger=_SILENT)
     request = protocol.connect()
     for name, value in headers.items():
         request.headers[name] = value
     protocol.send_request(request)
     leg.write(b"".join(protocol.data_to_send()))
-    await _first_event(leg, protocol)
+    _, first = await _first_event(leg, protocol)
     if protocol.handshake_exc is not None:
         raise WebSocketRefused(f"no WebSocket server: {_cause(protocol)}")
-    return WebSocketLeg(leg, protocol, protocol.events_received())
+    return WebSocketLeg(leg, protocol, first)
 
 
-async def _first_event(leg: AnyLeg, protocol: Protocol) -> Event | None:
-    """Return the peer's request or answer; None where it is no HTTP, or the peer closed instead."""
+async def _first_event(leg: AnyLeg, protocol: Protocol) -> tuple[Event | None, bytes]:
+    """Return the peer's request or answer, None where it is no HTTP or the peer closed, and what follows."""
     while protocol.handshake_exc is None:
-        if data := await leg.receive():
-            protocol.receive_data(data)
-        else:
+        lines = (await leg.receive()).splitlines(keepends=True)
+        if not lines:
             protocol.receive_eof()
-        if protocol.events:
-            return protocol.events.pop(0)
-    return None
+        for number, line in enumerate(lines, 1):  # one by one: frames that follow are not for the protocol
+            protocol.receive_data(line)
+            if protocol.events:
+                return protocol.events.pop(0), b"".join(lines[number:])
+    return None, b""
 
 
 async def _refuse(leg: AnyLeg, protocol: Protocol) -> None:
@@ -176,8 +176,3 @@ async def _refuse(leg: AnyLeg, protocol: Protocol) -> None:
 def _cause(protocol: Protocol) -> str:
     # Not the error that it was raised from: that one quotes what the peer sent, perhaps a password.
     return str(protocol.handshake_exc)
-
-
-def _data_of(events: Sequence[Event]) -> bytes:
-    data = [event.data for event in events if isinstance(event, Frame) and event.opcode in _CARRY_DATA]
-    return bytes(data[0]) if len(data) == 1 else b"".join(data)

@@ -13,6 +13,7 @@ from typing import Any
 import nats
 import pytest
 import trio
+from websockets.frames import Opcode
 
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Open
@@ -23,8 +24,10 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.session import close_reasons
 from natsproxy.session.identity import Identity
+from natsproxy.units import MIB
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer
+from tests.net.test_websocket_leg import Peer
 
 PROGRAM = Path(__file__).parent / "programs" / "client.js"
 ALSO_WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true, user_cookie: "u", pass_cookie: "p" }\n'
@@ -98,6 +101,51 @@ async def test_nats_py_with_large_messages(schemes: tuple[str, str], tmp_path: P
     recorded = b"".join(bytes(item.data) for item in items if isinstance(item, Frames))
     assert recorded.count(b"PUB a") == 4
     assert b"GET " not in recorded
+
+
+async def until_pong(stream: trio.SocketStream, data: bytes) -> bytes:
+    """Send, and return what comes up to a PONG."""
+    await stream.send_all(data + b"PING\r\n")
+    received = b""
+    while not received.endswith(b"PONG\r\n"):
+        received += await stream.receive_some()
+    return received
+
+
+async def test_a_subscriber_that_pauses_gets_all_that_waited() -> None:
+    """The server sends all that waits for a client of WebSocket as one frame."""
+    count, payload = 400, bytes(65_536)
+    left = count * len(b"MSG a 1 65536\r\n" + payload + b"\r\n")
+    with NatsServer(ALSO_WEBSOCKET) as server, trio.fail_after(30):
+        async with (
+            before(server, ("nats", "ws"), queue_bytes=MIB) as url,
+            await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2])) as subscriber,
+            await trio.open_tcp_stream("127.0.0.1", server.port) as publisher,
+        ):
+            await until_pong(subscriber, b'CONNECT {"verbose":false}\r\nSUB a 1\r\n')
+            message = b"PUB a 65536\r\n" + payload + b"\r\n"
+            await until_pong(publisher, b'CONNECT {"verbose":false}\r\n' + message * count)
+            while left:
+                received = await subscriber.receive_some()
+                assert received, left
+                left -= len(received)
+
+
+async def test_a_publish_that_is_larger_than_the_queue() -> None:
+    size, config = 9 * MIB, ALSO_WEBSOCKET + "max_payload: 32MB\n"
+    with NatsServer(config) as server, trio.fail_after(30):
+        async with (
+            before(server, ("ws", "nats")) as url,
+            await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2])) as stream,
+        ):
+            peer = Peer(stream)
+            await peer.upgrade()
+            assert (await peer.frame(Opcode.BINARY)).startswith(b"INFO")
+            peer.protocol.send_binary(b'CONNECT {"verbose":false}\r\nPUB a %d\r\n' % size)
+            peer.protocol.send_binary(bytes(size) + b"\r\nPING\r\n")
+            await peer.send()
+            while not (await peer.frame(Opcode.BINARY)).endswith(b"PONG\r\n"):
+                pass
 
 
 async def test_a_server_of_websocket_sees_the_client_and_its_cookies(tmp_path: Path) -> None:

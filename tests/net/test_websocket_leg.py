@@ -21,7 +21,7 @@ from natsproxy.net.websocket_leg import (
     connect_websocket,
 )
 
-FRAME_MAX = 100_000
+MASK = b"\0\0\0\0"
 SERVER = Address("127.0.0.1", 80)
 
 
@@ -74,7 +74,7 @@ async def upgraded(**headers: str) -> AsyncIterator[tuple[WebSocketLeg, Peer]]:
     async with pair() as (leg, stream):
         peer = Peer(stream)
         await peer.upgrade(**headers)
-        websocket, _ = await accept_websocket(leg, frame_max=FRAME_MAX)
+        websocket, _ = await accept_websocket(leg)
         peer.protocol.receive_data(await stream.receive_some())
         assert peer.protocol.events_received()
         yield websocket, peer
@@ -92,6 +92,28 @@ async def test_frames_are_a_stream() -> None:
             received += leg.try_receive() or b""
         assert received == b"PUB a 5\r\nhello\r\nPING\r\n"
         assert leg.try_receive() is None
+
+
+async def test_a_frame_of_any_length_is_given_on_as_it_comes() -> None:
+    async with upgraded() as (leg, peer):
+        await peer.stream.send_all(b"\x82\xff" + (1 << 40).to_bytes(8, "big") + MASK + b"PUB a")
+        assert await leg.receive() == b"PUB a"
+        await peer.stream.send_all(b" 5\r\n")
+        assert await leg.receive() == b" 5\r\n"
+
+
+async def test_frames_may_come_with_the_upgrade() -> None:
+    async with pair() as (leg, stream):
+        await stream.send_all(
+            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            b"\x82\x86" + MASK + b"PING\r\n\x82"
+        )
+        websocket, _ = await accept_websocket(leg)
+        assert websocket.readable
+        assert websocket.try_receive() == b"PING\r\n"
+        await stream.send_all(b"\x86" + MASK + b"PONG\r\n")
+        assert await websocket.receive() == b"PONG\r\n"
 
 
 async def test_what_is_written_at_once_is_one_frame() -> None:
@@ -146,9 +168,17 @@ async def test_our_end_is_a_close_frame() -> None:
     ("data", "cause"),
     [
         (b"\x82\x05hello", "incorrect masking"),
-        (b"\x82\xff" + (FRAME_MAX + 1).to_bytes(8, "big"), "exceeds limit"),
-        (b"\xc2\x80\0\0\0\0", "reserved bits"),
-        (b"\x80\x80\0\0\0\0", "unexpected continuation frame"),
+        (b"\x89\x00", "incorrect masking"),
+        (b"\x82\xff" + (1 << 63).to_bytes(8, "big") + MASK + b"hello", "exceeds limit"),
+        (b"\xc2\x85" + MASK + b"hello", "reserved bits"),
+        (b"\xa2\x85" + MASK + b"hello", "reserved bits"),
+        (b"\x83\x80" + MASK, "invalid opcode"),
+        (b"\x80\x85" + MASK + b"hello", "unexpected continuation frame"),
+        (b"\x02\x80" + MASK + b"\x82\x85" + MASK + b"hello", "expected a continuation frame"),
+        (b"\x09\x80" + MASK, "fragmented control frame"),
+        (b"\x89\xfe\0\x7e" + MASK + bytes(126), "control frame too long"),
+        (b"\x8a\xff" + (1 << 62).to_bytes(8, "big") + MASK, "exceeds limit"),
+        (b"\x02\x80" + MASK + b"\x88\x80" + MASK, "incomplete fragmented message"),
     ],
 )
 async def test_a_frame_against_the_protocol_ends_the_stream(data: bytes, cause: str) -> None:
@@ -157,6 +187,7 @@ async def test_a_frame_against_the_protocol_ends_the_stream(data: bytes, cause: 
         with pytest.raises(LegLost, match=cause):
             await leg.receive()
         assert cause in (leg.lost or "")
+        assert len(await peer.frame(Opcode.CLOSE)) > 2  # a status and the cause
 
 
 @pytest.mark.parametrize(
@@ -172,7 +203,7 @@ async def test_another_request_is_refused_in_http(request_bytes: bytes, answer: 
     async with pair() as (leg, stream):
         await stream.send_all(request_bytes)
         with pytest.raises(WebSocketRefused, match=cause) as refused:
-            await accept_websocket(leg, frame_max=FRAME_MAX)
+            await accept_websocket(leg)
         assert "hunter2" not in str(refused.value)
         assert (await stream.receive_some()).startswith(answer)
 
@@ -182,7 +213,7 @@ async def test_a_page_of_another_origin_is_refused() -> None:
         peer = Peer(stream)
         await peer.upgrade(Origin="https://evil.example")
         with pytest.raises(WebSocketRefused, match="evil"):
-            await accept_websocket(leg, frame_max=FRAME_MAX, origins=["https://good.example"])
+            await accept_websocket(leg, origins=["https://good.example"])
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 403")
 
 
@@ -191,14 +222,14 @@ async def test_a_client_that_leaves_before_the_upgrade() -> None:
         await stream.send_all(b"GET / HT")
         await stream.send_eof()
         with pytest.raises(WebSocketRefused, match="does not ask for WebSocket"):
-            await accept_websocket(leg, frame_max=FRAME_MAX)
+            await accept_websocket(leg)
 
 
 async def test_a_server_that_speaks_no_websocket() -> None:
     async with pair() as (leg, stream):
         await stream.send_all(b'INFO {"server_id":"S"} \r\n')
         with pytest.raises(WebSocketRefused, match="no WebSocket server"):
-            await connect_websocket(leg, SERVER, "/", secure=False, frame_max=FRAME_MAX, headers={})
+            await connect_websocket(leg, SERVER, "/", secure=False, headers={})
 
 
 async def test_both_ends_are_ours() -> None:
@@ -207,15 +238,13 @@ async def test_both_ends_are_ours() -> None:
         legs: list[WebSocketLeg] = []
 
         async def accept() -> None:
-            accepted, headers = await accept_websocket(server, frame_max=FRAME_MAX)
+            accepted, headers = await accept_websocket(server)
             assert headers == {"Cookie": "a=b"}
             accepted.write(b"INFO {}\r\n")
             legs.append(accepted)
 
         nursery.start_soon(accept)
-        client = await connect_websocket(
-            leg, SERVER, "/", secure=False, frame_max=FRAME_MAX, headers={"Cookie": "a=b"}
-        )
+        client = await connect_websocket(leg, SERVER, "/", secure=False, headers={"Cookie": "a=b"})
         assert await client.receive() == b"INFO {}\r\n"
         client.write(b"PING\r\n")
         client.finish()
