@@ -67,11 +67,10 @@ class WebSocketLeg(LayeredLeg):
             return b""
         received = self._frames.read(data)
         answers: list[bytes | memoryview] = [*self._protocol.data_to_send()]  # to pings and to the end
-        closed = self._protocol.state is not OPEN
-        if answers and (closed or self.backlog < _MOST_BACKLOG):
+        if answers and (self._frames.over or self.backlog < _MOST_BACKLOG):
             with suppress(LegLost):  # the leg is `gone` then; what it sent before is still received
                 self._send(answers)
-        if not closed:
+        if not self._frames.over:
             return received or None
         if (error := self._protocol.parser_exc) is None:
             self._ended = True

@@ -164,6 +164,18 @@ async def test_our_end_is_a_close_frame() -> None:
         assert await peer.frame(Opcode.CLOSE) == CloseCode.NORMAL_CLOSURE.to_bytes(2, "big")
 
 
+async def test_what_the_peer_sends_before_it_sees_our_end_is_received() -> None:
+    async with upgraded() as (leg, peer):
+        leg.finish()
+        for text in (b"PUB a 0\r\n\r\n", b"PING\r\n"):
+            peer.protocol.send_binary(text)
+            await peer.send()
+            assert await leg.receive() == text
+        assert await peer.frame(Opcode.CLOSE)  # which the library answers
+        await peer.send()
+        assert await leg.receive() == b""
+
+
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
