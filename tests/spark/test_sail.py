@@ -22,7 +22,7 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 from tests.spark.conftest import Known, load
-from tests.spark.hop_captures import in_a_row
+from tests.spark.hop_captures import all_of_them
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 import pyarrow as pa
@@ -140,7 +140,7 @@ def test_damage_and_skew_are_the_same_on_spark(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     """Also of two proxies in a row; all of them with the numbers of the report."""
-    captures = [*in_a_row(tmp_path), skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
+    captures = [*all_of_them(tmp_path), skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
     out, page = tmp_path / "out", tmp_path / "report.html"
     everything = len(names) == len(FROM)
     wanted = ("--report", str(page)) if everything else ("--tables", ",".join(names))
