@@ -97,12 +97,12 @@ def strangers(folder: Path) -> list[Path]:
 
 
 def skewed(folder: Path) -> list[Path]:
-    """Write two whose clocks are far apart, and two more, the other way.
+    """Write two whose clocks are far apart, two more, the other way, and two whose clocks are too far apart.
 
     A connection every two seconds has the same address.
     """
     paths: list[Path] = []
-    for name, ahead in (("ahead", FAR_AHEAD), ("behind", -FAR_AHEAD)):
+    for name, ahead in (("ahead", FAR_AHEAD), ("behind", -FAR_AHEAD), ("beyond", 6 * MINUTE)):
         sides = near, far = Scribe(), Scribe()
         for use in range(USES):
             t = 5 * MINUTE + (2 * use - 5) * SECOND

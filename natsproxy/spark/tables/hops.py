@@ -106,7 +106,7 @@ def candidates(items: DataFrame) -> DataFrame:
     """Return the connections of two recorders that may be one: `link` is the number of the pair.
 
     alike: how many pairs of the two recorders began with nearly the same time between them, which then is the
-    difference of the clocks; 0 where a recording began later than its connection.  apart: that time.
+    difference of the clocks; 0 where a recording began later than its connection.  apart: that time, or NULL.
     """
     known = (
         items.where("kind IN ('open', 'preamble', 'close')")
@@ -144,9 +144,9 @@ def candidates(items: DataFrame) -> DataFrame:
             f"AND since <= coalesce(next_closed + {SLACK}, since)"
         )
         .withColumn("ahead", F.expr("next_opened - opened"))
-        .where(f"coalesce(abs(ahead) <= {SLACK}, true)")
+        .withColumn("apart", F.expr("abs(ahead)"))
+        .where(f"coalesce(apart <= {SLACK}, true)")
         .withColumn("second", F.expr("CAST(round(ahead / 1e9) AS BIGINT)"))
-        .withColumn("apart", F.expr("coalesce(abs(ahead), 0L)"))
     )
     alike = F.count("ahead").over(Window.partitionBy("recorder", "next_recorder", "second"))
     found = found.select(F.xxhash64(*NAMES).alias("link"), *NAMES, "apart", alike.alias("alike"))
