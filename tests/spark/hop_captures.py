@@ -145,8 +145,3 @@ def restarted(folder: Path) -> list[Path]:
         write(folder / f"{name}.ncap", scribe.items)
         for name, scribe in zip(names, (*near, *far), strict=True)
     ]
-
-
-def all_of_them(folder: Path) -> list[Path]:
-    """Write all; no two of the functions share an address."""
-    return [path for make in (in_a_row, strangers, skewed, restarted) for path in make(folder)]

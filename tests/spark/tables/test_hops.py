@@ -15,7 +15,18 @@ from natsproxy.testing import TestProxy
 from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
 from tests.spark.conftest import load
-from tests.spark.hop_captures import AHEAD, FAR_AHEAD, LATER_AHEAD, MS, TOOK, USES, all_of_them
+from tests.spark.hop_captures import (
+    AHEAD,
+    FAR_AHEAD,
+    LATER_AHEAD,
+    MS,
+    TOOK,
+    USES,
+    in_a_row,
+    restarted,
+    skewed,
+    strangers,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +98,8 @@ def test_a_sidecar_and_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[Row]]:
     """Return the rows of all captures that are made by hand, by the names of the two."""
-    captures = all_of_them(tmp_path_factory.mktemp("hops"))
+    folder = tmp_path_factory.mktemp("hops")
+    captures = [path for make in (in_a_row, strangers, skewed, restarted) for path in make(folder)]
     names = {recorder(path): path.stem for path in captures}
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in tables(spark, captures, "hops")["hops"]:
