@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from natsproxy.capture.filter.redact import without_payload
 from natsproxy.capture.format.records import Close, Firing, Flags, Frames, Gap, Item, Open, Preamble
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
@@ -51,6 +52,13 @@ class Conversation:
     def send(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
         """A client sends a frame; a rule may hold it."""
         self._put(conn, C2S, raw, t, t + delay)
+
+    def withhold(self, t: float, conn: int, raw: bytes, kept: bytes = b"") -> None:
+        """A client sends a message of whose payload only this is recorded."""
+        self.send(t, conn, raw)
+        record, (frame,) = self.items[-1], frames(raw, C2S)
+        assert isinstance(record, Frames)
+        self.items[-1] = without_payload(record, frame, "truncate", kept)
 
     def receive(self, t: float, conn: int, raw: bytes, *, delay: float = 0) -> None:
         """A client gets a frame of the server; a rule may hold it."""
@@ -241,6 +249,7 @@ def _deliveries(s: Conversation) -> None:
         (b"", b"{}", made + b'"config":{"ack_policy":"none"}}'),
         (b".work", b'{"config": {"ack_policy": "explicit"}}', b"{}"),
         (b".all", b'{"config": {"ack_policy": "all"}}', b"{}"),
+        (b".part", b'{"config": {"ack_policy": "all"}}', b"{}"),
     ):
         reply = b"r.consumer" + name
         s.send(550, WORKER, pub(b"$JS.API.CONSUMER.CREATE.KV_x" + name + b" " + reply, asked))
@@ -252,7 +261,23 @@ def _deliveries(s: Conversation) -> None:
         s.receive(t, WORKER, msg(b"kv.b", b"3", b"x", ack))
         if answer:
             s.send(t + 10, WORKER, pub(ack, answer))
-    s.receive(590, WORKER, msg(b"kv.b", b"3", b"x", b"$JS.ACK.KV_x.all.1.2.6.1.0"))  # it was made again
+    for t, tail in ((590, b"2.6"), (591, b"3.7"), (596, b"2.8")):  # it was made again, with an ack, and again
+        s.receive(t, WORKER, msg(b"kv.b", b"3", b"x", b"$JS.ACK.KV_x.all.1.%s.1.0" % tail))
+    s.send(595, WORKER, pub(b"$JS.ACK.KV_x.all.1.3.7.1.0", b"+ACK"))
+    for seq, answer, kept in (
+        (1, b"+ACK", b""),
+        (2, b"-NAK 9", b"-NAK"),
+        (3, b"+ACKnowledged", b"+ACK"),
+        (4, b"+WPI later", b"+WPI"),
+        (5, b"", b""),
+        (6, b"+ACK", b"+ACK"),
+    ):
+        ack = b"$JS.ACK.W.C.1.%d.%d.1.0" % (seq, seq)
+        s.receive(650 + seq, WORKER, msg(b"w", b"3", b"x", ack))
+        s.withhold(660 + seq, WORKER, pub(ack, answer), kept)
+    for seq in (1, 2, 3):
+        s.receive(670 + seq, WORKER, msg(b"kv.b", b"3", b"x", b"$JS.ACK.KV_x.part.1.%d.%d.1.0" % (seq, seq)))
+    s.withhold(675, WORKER, pub(b"$JS.ACK.KV_x.part.1.2.2.1.0", b"+ACK"))
     s.receive(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
     s.drop(710, WORKER, C2S, pub(b"$JS.ACK.S.C.2.2.10.1.0", b"+ACK"), "loses")
 
@@ -310,6 +335,20 @@ def _signs(s: Conversation) -> None:
     for t, sid in ((1022, 33), (1023, 34)):
         s.send(t, WORKER, b"SUB no.more team %d\r\n" % sid)
     s.receive(1024, WORKER, denial.replace(b"'\r", b' using queue "team"\'\r') % b"no.more")
+    for t, line in (
+        (1025, b"SUB no.queue workers 35"),
+        (1026, b"SUB no.queue 36"),
+        (1031, b"SUB taken.x 37"),
+    ):
+        s.send(t, WORKER, line + b"\r\n")
+    s.receive(1027, WORKER, denial.replace(b"'\r", b' using queue "workers"\'\r') % b"no.queue")
+    for t in (1028, 1029):
+        s.receive(t, WORKER, msg(b"no.queue", b"36", b"x"))
+    s.send(1032, WORKER, b"SUB a.b.c.d team 38\r\n")
+    s.receive(1033, WORKER, denial.replace(b"'\r", b", too many tokens'\r") % b"a.b.c.d")
+    s.receive(1034, WORKER, msg(b"taken.x", b"37", b"x"))
+    s.send(1035, WORKER, b"SUB taken.x 39\r\n")
+    s.receive(1036, WORKER, denial.replace(b"'\r", b' (sid "37")\'\r') % b"taken.x")
     for t in (1014, 1015):
         s.receive(t, OLD, msg(b"some.thing", b"2", b"x"))
     s.receive(1020, ASKER, b"-ERR 'Unknown Protocol Operation'\r\n")

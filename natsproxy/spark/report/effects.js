@@ -6,7 +6,7 @@ const part = (id, heading, found, draw) => [
   el("h3", { id }, heading), ...(found ? draw(found) : [el("p", { class: "empty" }, data.empty[id])]),
 ];
 
-const ANSWERS = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["not asked", "track", "not asked for"], ["unknown", "track", "perhaps not asked for"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
+const ANSWERS = [["ack", "good", "ack"], ["wpi", "c2s", "in progress"], ["next", "s2c", "next"], ["not asked", "track", "not asked for"], ["unknown", "track", "unknown"], ["nak", "fault", "nak"], ["term", "bad", "term"], ["other", "busy", "other"], ["none", "mute", "no answer"]];
 
 const LINES = ["c2s", "fault", "s2c", "busy", "bad", "good"];
 
@@ -196,7 +196,7 @@ function connections({ count: total, ends, listed }) {
     ...part("subscriptions", "Subscriptions", data.subscriptions, (rows) => [table([
       subject(), { label: "queue", kind: "name", value: (row) => row.queue, show: (row) => (row.queue ? code(row.queue) : "–") },
       tally("times", "count"), warning("refused", "refused", "A rule or the server refused it"), tally("open", "open", "When the capture ended"),
-      tally("unsubscribed", "unsub"), tally("reached max", "max"), tally("closed", "close", "Ended with its connection"),
+      tally("unsubscribed", "unsub"), tally("reached max", "max"), tally("closed", "close", "Ended with its connection"), warning("revoked", "revoked", "New permissions took it away"),
       tally("delivered", "delivered"), { label: "bytes", value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
     ], rows)]),
     ...(data.hops ? hops(data.hops) : []),

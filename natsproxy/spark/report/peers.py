@@ -69,7 +69,7 @@ def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
         F.count("*").alias("count"),
         F.count_if("refused").alias("refused"),
         F.count_if(F.expr("ended IS NULL AND NOT refused")).alias("open"),
-        *(F.count_if(F.col("ended") == end).alias(end) for end in ("unsub", "max", "close")),
+        *(F.count_if(F.col("ended") == end).alias(end) for end in ("unsub", "max", "close", "revoked")),
         F.sum("delivered").alias("delivered"),
         F.sum("bytes").alias("bytes"),
     )

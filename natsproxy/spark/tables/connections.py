@@ -13,11 +13,15 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from natsproxy.protocol.errors import SUBSCRIBE_DENIED
 from natsproxy.spark.tables.base import CONN, clients_side, shaped, when
 
 SECOND = 1_000_000_000
 _ADDRESSES = ("client", "upstream_local")
 _BYTES = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
+_DENIED = f"contains(err, '{SUBSCRIBE_DENIED.text}')"
+_SID = r'[(]sid "([^"]*)"[)]'
+"""The sid in an -ERR: new permissions took a subscription away that the server had accepted."""
 
 
 def info(name: str, kind: str = "string") -> Column:
@@ -73,10 +77,11 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
 def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
     """Return one row per subscription: from SUB to UNSUB, its max or the end of the connection.
 
-    turn: 1 for the first subscription of that sid, 2 for the next.  ended: unsub, max, close, refused, NULL
-    (still open when the capture ended).  max: of UNSUB, NULL without.  refused: a rule kept it from the
-    server, or the client got a permissions violation for its subject.  delivered, bytes: of the messages that
-    reached the client in the recording; a 503 for a request of its own does not count.
+    turn: 1 for the first subscription of that sid, 2 for the next.  ended: unsub, max, close, refused,
+    revoked (new permissions took it away), NULL (still open when the capture ended).  max: of UNSUB, or NULL.
+    refused: a rule kept it from the server, or the client got a permissions violation for its subject and
+    queue.  delivered, bytes: of the messages that reached the client in the recording; a 503 for a request of
+    its own does not count.
     """
     control = _control(frames, items)
     starts = control.where("start").drop("start")
@@ -90,6 +95,7 @@ def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
         F.sum(when("message", "size")).alias("bytes"),
         F.min(when("message", "at_ns")).alias("first_ns"),
         F.max(when("message", "at_ns")).alias("last_ns"),
+        F.min(when("op = '-ERR'", "at_ns")).alias("revoked_ns"),
     ]
     key = [*CONN, "sid"]
     once = rows.groupBy(*key).agg(*counts).join(reused, key, "left_anti").withColumn("turn", F.lit(1))
@@ -153,9 +159,18 @@ def _control(frames: DataFrame, items: DataFrame) -> DataFrame:
 
 
 def _touching(frames: DataFrame) -> DataFrame:
-    """Return the frames that count for a sid: `message` reached the client, `went` reached the server."""
-    rows = frames.where("sid IS NOT NULL AND (flags & 1) = 0").where(
-        "op = 'SUB' OR (op = 'UNSUB' AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL)"
+    """Return the frames that count for a sid: `message` reached the client, `went` reached the server.
+
+    An -ERR counts for the sid that it names.
+    """
+    named = f"nullif(regexp_extract(err, '{_SID}', 1), '')"
+    sid = F.expr(f"if({_DENIED}, {named}, sid)").alias("sid")
+    rows = (
+        frames.withColumn("sid", sid)
+        .where("sid IS NOT NULL AND (flags & 1) = 0")
+        .where(
+            "op = 'SUB' OR (op = 'UNSUB' AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL)"
+        )
     )
     return rows.select(
         *CONN,
@@ -166,7 +181,7 @@ def _touching(frames: DataFrame) -> DataFrame:
         "size",
         F.expr("t_ns + if(dir = 1, delay_ns, 0)").alias("at_ns"),
         F.expr("out_ordinal IS NOT NULL").alias("went"),
-        F.expr("dir = 1 AND NOT (status <=> 503)").alias("message"),
+        F.expr("dir = 1 AND op <> '-ERR' AND NOT (status <=> 503)").alias("message"),
         F.expr("if(args RLIKE '^[0-9]{1,9}$', CAST(args AS bigint), 0)").alias("most"),
     )
 
@@ -174,28 +189,34 @@ def _touching(frames: DataFrame) -> DataFrame:
 def _denied(subscriptions: DataFrame, frames: DataFrame) -> DataFrame:
     """Return subscriptions with `denied_ns`: the time of the -ERR that refuses them, NULL without one.
 
-    An -ERR names the subject only.  It is that of the latest subscription before it; where there are as many
-    as subscriptions of the subject, each has one.
+    An -ERR without a sid is that of the latest subscription before it with its subject and queue; where there
+    are as many as such subscriptions, each has one.  A subject with too many tokens is denied to all queues,
+    and the -ERR names none.
     """
     refusals = (
         clients_side(frames)
-        .where(F.col("err").contains("Permissions Violation for Subscription to"))
+        .where(F.expr(_DENIED) & ~F.col("err").rlike(_SID))
         .select(
             *CONN,
             F.regexp_extract("err", '"([^"]*)"', 1).alias("subject"),
+            F.expr("nullif(regexp_extract(err, ' using queue \"([^\"]*)\"', 1), '')").alias("queue"),
             "at_ns",
             F.lit(True).alias("refusal"),
+            F.col("err").contains(", too many tokens").alias("long"),
         )
     )
     rows = subscriptions.unionByName(refusals, allowMissingColumns=True)
-    alike = Window.partitionBy(*CONN, "subject")
+    too_long = F.max("long").over(Window.partitionBy(*CONN, "subject"))
+    rows = rows.withColumn("group", F.when(~F.coalesce(too_long, F.lit(False)), F.col("queue")))
+    alike = Window.partitionBy(*CONN, "subject", "group")
     order = alike.orderBy("at_ns", F.asc_nulls_first("refusal"))
     is_denied = F.lead("refusal").over(order) | (
         2 * F.count("refusal").over(alike) >= F.count("*").over(alike)
     )
     following = order.rowsBetween(Window.currentRow, Window.unboundedFollowing)
     first = F.min(when("refusal", "at_ns")).over(following)
-    return rows.withColumn("denied_ns", F.when(is_denied, first)).where("refusal IS NULL").drop("refusal")
+    denied = rows.withColumn("denied_ns", F.when(is_denied, first)).where("refusal IS NULL")
+    return denied.drop("refusal", "long", "group")
 
 
 def _ended(rows: DataFrame) -> DataFrame:
@@ -211,6 +232,7 @@ def _ended(rows: DataFrame) -> DataFrame:
         "ended",
         F.expr(
             "CASE WHEN refused THEN 'refused' WHEN delivered + before >= max THEN 'max' "
+            "WHEN revoked_ns IS NOT NULL THEN 'revoked' "
             "WHEN unsub_ns IS NOT NULL AND max IS NULL THEN 'unsub' WHEN closed_ns IS NOT NULL THEN 'close' "
             "END"
         ),
@@ -219,7 +241,7 @@ def _ended(rows: DataFrame) -> DataFrame:
         "ended_ns",
         F.expr(
             "CASE ended WHEN 'max' THEN greatest(unsub_ns, last_ns) WHEN 'unsub' THEN unsub_ns "
-            "WHEN 'close' THEN closed_ns WHEN 'refused' THEN denied_ns END"
+            "WHEN 'revoked' THEN revoked_ns WHEN 'close' THEN closed_ns WHEN 'refused' THEN denied_ns END"
         ),
     )
 

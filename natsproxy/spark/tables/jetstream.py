@@ -14,20 +14,24 @@ from pyspark.sql import functions as F
 
 from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, shaped, when, with_text
 
-ANSWERS = ("ack", "nak", "term", "next", "other")
+ANSWERS = ("ack", "nak", "term", "next", "other", "unknown")
 """The answers to a delivery, by their numbers in aggregations; +WPI only asks for more time."""
 _ACKING = (ANSWERS.index("ack") + 1, ANSWERS.index("next") + 1)
+_UNREAD = ANSWERS.index("unknown") + 1
 POLICIES = ("none", "all", "explicit")
 """The ack policies of consumers, by their numbers in aggregations."""
 _TOLD = '{"type":"io.nats.jetstream.api.v1.consumer_'
 _MAKES_CONSUMER = r"^[$]JS[.]([^.]+[.])?API[.]CONSUMER[.](DURABLE[.])?CREATE[.](.+)$"
-_WPI = "coalesce(payload = X'2B575049', false)"
+_WPI = "coalesce(payload = X'2B575049' AND size - header_size = 4, false)"
 _ANSWER = (
-    "CASE WHEN size <= header_size OR payload IN (X'2B41434B', X'2B4F4B') THEN 1 "
+    "CASE WHEN size <= header_size THEN 1 "
     "WHEN substr(payload, 1, 4) = X'2D4E414B' THEN 2 "
     "WHEN substr(payload, 1, 5) = X'2B5445524D' THEN 3 "
-    "WHEN substr(payload, 1, 4) = X'2B4E5854' THEN 4 ELSE 5 END"
+    "WHEN substr(payload, 1, 4) = X'2B4E5854' THEN 4 "
+    f"WHEN coalesce(length(payload), 0) < least(size - header_size, 5) THEN {_UNREAD} "
+    "WHEN payload IN (X'2B41434B', X'2B4F4B') THEN 1 ELSE 5 END"
 )
+"""The SQL of an answer; it is unknown where too little of the payload was recorded."""
 
 
 def _token(place: int, kind: str = "string") -> str:
@@ -38,9 +42,10 @@ def js_acks(frames: DataFrame) -> DataFrame:
     """Return one row per JetStream delivery: its number, the client's answer, the time until then.
 
     answer: the first that settles it: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
-    there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); unknown
-    (its policy is not known, and nobody answered any delivery of it); none.  With the ack policy all, the ack
-    of a later message is that of the ones before it.
+    there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); none.
+    unknown: the payload of the answer was not recorded; or there is none, the policy is not known, and nobody
+    answered any delivery of that consumer.  With the ack policy all, the ack of a later message is that of
+    the ones before it, and an unknown answer makes theirs unknown.
     ack_policy: of the consumer, where a call of JetStream's API tells it; else NULL.  redelivered: it was
     delivered before.  wpi: the times that the client asked for more time.  answer_ns: from delivery to
     answer.  Answers to deliveries from before the recording are none.
@@ -72,7 +77,7 @@ def js_acks(frames: DataFrame) -> DataFrame:
     split = _covered(split)
     words = ", ".join(f"'{word}'" for word in ANSWERS)
     unanswered = (
-        "CASE WHEN wpi > 0 THEN 'wpi' WHEN ack_policy = 'none' THEN 'not asked' "
+        "CASE WHEN perhaps THEN 'unknown' WHEN wpi > 0 THEN 'wpi' WHEN ack_policy = 'none' THEN 'not asked' "
         "WHEN ack_policy IS NULL AND NOT coalesce(answers, false) THEN 'unknown' ELSE 'none' END"
     )
     return shaped(
@@ -95,12 +100,19 @@ def _covered(deliveries: DataFrame) -> DataFrame:
     """Return deliveries, settled by the ack of a later message where the consumer's ack policy is `all`.
 
     The time is that of the first such ack; of the last one where the first is older than the delivery (a
-    consumer was made again under its name).
+    consumer was made again under its name).  perhaps: a later answer may be such an ack.
     """
     consumer = "if(ack_policy = 'all', concat_ws('.', domain, stream, consumer), k)"  # others stay alone
     later = Window.partitionBy("recorder", F.expr(consumer)).orderBy(F.desc("stream_seq"))
     acks = when(f"ack_policy = 'all' AND answer_code IN {_ACKING}", "settled_ns")
-    rows = deliveries.withColumns({"first_ack": F.min(acks).over(later), "last_ack": F.max(acks).over(later)})
+    unread = when(f"ack_policy = 'all' AND answer_code = {_UNREAD}", "settled_ns")
+    rows = deliveries.withColumns(
+        {
+            "first_ack": F.min(acks).over(later),
+            "last_ack": F.max(acks).over(later),
+            "perhaps": F.coalesce(F.max(unread).over(later) >= F.col("delivered_ns"), F.lit(False)),
+        }
+    )
     at = "CASE WHEN first_ack >= delivered_ns THEN first_ack WHEN last_ack >= delivered_ns THEN last_ack END"
     rows = rows.withColumn("covered_ns", F.expr(f"if(settled_ns IS NULL, {at}, NULL)"))
     return rows.withColumns(

@@ -133,6 +133,9 @@ def js_acks(frames: list[SideFrame]) -> Rows:
             rows[each.frame.reply] = [*names, ack.delivered, ack.stream_seq, each.at, "none", None]
         elif (row := rows.get(each.frame.subject)) and row[6] is None:
             kind = ack_kind(each.frame.body)
+            clear = kind in (AckKind.NAK, AckKind.TERM, AckKind.NEXT)
+            if not clear and len(each.frame.body) < each.frame.size - each.frame.header_size:
+                continue  # its payload was not recorded
             if kind is not AckKind.PROGRESS:
                 row[5:] = ["other" if kind is AckKind.NONE else kind.value, each.at]
             if kind is AckKind.ACK and (row[0], row[1]) in all_at_once:

@@ -119,6 +119,7 @@ def test_js_api(table: Callable[[str], list[Row]]) -> None:
     assert brief(table("js_api"), "verb", "last_token", "err_code", "error", "outcome") == [
         ("CONSUMER.CREATE", "KV_x", None, None, "replied"),
         ("CONSUMER.CREATE", "all", None, None, "replied"),
+        ("CONSUMER.CREATE", "part", None, None, "replied"),
         ("CONSUMER.CREATE", "watch", None, None, "replied"),
         ("CONSUMER.CREATE", "work", None, None, "replied"),
         ("CONSUMER.DURABLE.CREATE", "C", None, None, "replied"),
@@ -175,7 +176,9 @@ def test_an_ack_that_nobody_asked_for_is_not_missing(table: Callable[[str], list
 
     Then deliveries may want no answer, as long as no client of that consumer gave one.
     """
-    mine = [row for row in table("js_acks") if row["stream"] == "KV_x" and row["consumer"] != "all"]
+    mine = [
+        row for row in table("js_acks") if row["stream"] == "KV_x" and row["consumer"] not in ("all", "part")
+    ]
     assert brief(mine, "consumer", "ack_policy", "answer") == [
         ("made", "none", "not asked"),
         ("older", None, "unknown"),
@@ -185,14 +188,34 @@ def test_an_ack_that_nobody_asked_for_is_not_missing(table: Callable[[str], list
 
 
 def test_an_ack_of_all_settles_what_came_before(table: Callable[[str], list[Row]]) -> None:
-    """Up to its sequence, once it came; neither what was answered for itself, nor what came later."""
+    """Up to its sequence, once it came; neither what was answered for itself, nor what came later.
+
+    The consumer is made again, and its numbers begin anew.
+    """
     mine = [row for row in table("js_acks") if row["consumer"] == "all"]
     found = [
         (row["consumer_seq"], row["answer"], row["answer_ns"] and row["answer_ns"] // MS)
         for row in sorted(mine, key=lambda row: row["consumer_seq"])
     ]
     assert found[:4] == [(1, "ack", 13), (2, "nak", 10), (3, "ack", 11), (4, "ack", 10)]
-    assert found[4:] == [(5, "none", None), (6, "none", None)]
+    assert found[4:] == [(5, "none", None), (6, "ack", 5), (7, "ack", 4), (8, "none", None)]
+
+
+def test_an_answer_that_was_not_recorded_is_unknown(table: Callable[[str], list[Row]]) -> None:
+    """Neither settled nor missing; the first bytes may tell it, and so does an empty one."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for row in sorted(table("js_acks"), key=lambda row: row["consumer_seq"]):
+        answer = row["consumer_seq"], row["answer"], row["answer_ns"] and row["answer_ns"] // MS
+        found.setdefault(row["consumer"] if row["stream"] != "W" else "W", []).append(answer)
+    assert found["W"] == [
+        (1, "unknown", 10),
+        (2, "nak", 10),
+        (3, "unknown", 10),
+        (4, "unknown", 10),
+        (5, "ack", 10),
+        (6, "ack", 10),
+    ]
+    assert found["part"] == [(1, "unknown", None), (2, "unknown", 3), (3, "none", None)]
 
 
 def test_subjects(table: Callable[[str], list[Row]]) -> None:
@@ -271,6 +294,9 @@ def test_errors(table: Callable[[str], list[Row]]) -> None:
         (ASKER, "Unknown Protocol Operation", None, False, None),
         (ASKER, 'Invalid "*"', "y", False, "changes"),
         (WORKER, 'Permissions Violation for Subscription to "*" using queue "*"', "no.more", False, None),
+        (WORKER, 'Permissions Violation for Subscription to "*" using queue "*"', "no.queue", False, None),
+        (WORKER, 'Permissions Violation for Subscription to "*", too many tokens', "a.b.c.d", False, None),
+        (WORKER, 'Permissions Violation for Subscription to "*" (sid "*")', "taken.x", False, None),
         (FIRST, 'Permissions Violation for Publish to "*"', "secret", True, "rule"),
     ]
     assert rows[3]["text"] == "Unknown Protocol Operation"
@@ -323,6 +349,11 @@ def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
         (WORKER, "32", 1, "no.twice", None, "refused", None, True, 0, 0),
         (WORKER, "33", 1, "no.more", "team", None, None, False, 0, 0),
         (WORKER, "34", 1, "no.more", "team", "refused", None, True, 0, 0),
+        (WORKER, "35", 1, "no.queue", "workers", "refused", None, True, 0, 0),
+        (WORKER, "36", 1, "no.queue", None, None, None, False, 2, 2),
+        (WORKER, "37", 1, "taken.x", None, "revoked", None, False, 1, 1),
+        (WORKER, "38", 1, "a.b.c.d", "team", "refused", None, True, 0, 0),
+        (WORKER, "39", 1, "taken.x", None, None, None, False, 0, 0),
         (OLD, "1", 1, "past.>", None, None, None, False, 0, 0),
         (OLD, "2", 1, "some.*", "team", "max", 5, False, 2, 2),
     ]
@@ -334,6 +365,7 @@ def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
     assert times["21", 2] == (1011, 5000)
     assert times["22", 1] == (1001, 1010)
     assert times["34", 1] == (1023, 1024)
+    assert times["37", 1] == (1031, 1036)
 
 
 def test_faults(table: Callable[[str], list[Row]]) -> None:
