@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from natsproxy.spark.report.rows import TEXT, Row, Rows, cut, rows
@@ -29,40 +27,43 @@ def senders(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """
     own = "NOT startswith(template, '_INBOX.') AND NOT startswith(template, '$JS.')"
     counted = clients_side(frames).where(MESSAGE).where(own).groupBy("template", "dir", *CONN).count()
-    parts = ("recorder",) if tables.apart else ()
-    named = _named(counted, tables).groupBy("template", "dir", "name", *parts).agg(F.sum("count").alias("n"))
-    busiest = named.groupBy("template").agg(F.sum("n").alias("all"))
+    parts = [F.lit(None).cast("string"), *([F.col("recorder")] if tables.apart else [])]
+    counted = _named(counted, tables).withColumn(
+        "part", F.explode(F.array(*parts))
+    )  # of all, and of each alone
+    named = counted.groupBy("template", "dir", "part", "name").agg(F.sum("count").alias("n"))
+    busiest = named.where("part IS NULL").groupBy("template").agg(F.sum("n").alias("all"))
     top = busiest.orderBy(F.desc("all"), "template").limit(_SUBJECTS)
-    found = rows(named.join(F.broadcast(top), "template").orderBy(F.desc("n"), "name", *parts).limit(2_000))
-    subjects = sorted({(-row["all"], row["template"]) for row in found})
+    if tables.apart:
+        named = named.where(F.col("part").isNull() | F.col("part").isin(tables.apart))
+    found = rows(_ranked(named.join(F.broadcast(top), "template")))
     listed = []
-    for _, template in subjects:
+    for _, template in sorted({(-row["all"], row["template"]) for row in found}):
         those = [row for row in found if row["template"] == template]
-        subject = {"template": template[:TEXT], **_sides(those)}
-        if parts:
-            alone = {row["recorder"] for row in those} & set(tables.apart)
-            subject["of"] = {
-                short(one): _sides([row for row in those if row["recorder"] == one]) for one in sorted(alone)
-            }
+        subject = {"template": template[:TEXT], **_sides(those, None)}
+        if tables.apart:
+            alone = {row["part"] for row in those} - {None}
+            subject["of"] = {short(one): _sides(those, one) for one in sorted(alone)}
         listed.append(subject)
     return listed
 
 
-def _sides(rows: Rows) -> Row:
+def _ranked(named: DataFrame) -> DataFrame:
+    """Return the first `_CLIENTS` clients on each side of a subject, and the sum of the others as one."""
+    side = ("template", "dir", "part")
+    order = Window.partitionBy(*side).orderBy(F.desc("n"), "name")
+    placed = named.withColumn("place", F.least(F.row_number().over(order), F.lit(_CLIENTS + 1)))
+    first = F.when(F.col("place") <= _CLIENTS, F.col("name")).otherwise(OTHERS)
+    return placed.groupBy(*side, "all", "place", first.alias("name")).agg(F.sum("n").alias("n"))
+
+
+def _sides(rows: Rows, part: str | None) -> Row:
     """Return the clients on both sides of a subject, most first."""
+    places = sorted((row["place"], row["dir"], row["name"], row["n"]) for row in rows if row["part"] == part)
     return {
-        name: _clients(row for row in rows if row["dir"] == way) for way, name in enumerate(("from", "to"))
+        name: [[client, count] for _, dir, client, count in places if dir == way]
+        for way, name in enumerate(("from", "to"))
     }
-
-
-def _clients(rows: Iterable[Row]) -> list[list[Any]]:
-    """Return clients with their messages; those beyond `_CLIENTS` as one."""
-    counts: Counter[str] = Counter()
-    for row in rows:
-        counts[row["name"]] += row["n"]
-    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    rest = sum(count for _, count in ranked[_CLIENTS:])
-    return [list(one) for one in ranked[:_CLIENTS]] + ([[OTHERS, rest]] if rest else [])
 
 
 def _named(counted: DataFrame, tables: Tables) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -152,6 +153,35 @@ def test_firings_stand_beside_their_consequences(data: Data) -> None:
         "lossy": known.DROPPED,
     }
     assert drop["during"]["requests"] == known.DROPPED
+
+
+@pytest.mark.parametrize("apart", [[], ["one", "two"]], ids=["together", "apart"])
+def test_senders_beyond_the_first_are_one(spark: SparkSession, apart: list[str]) -> None:
+    """With all of their messages, however many they are; of each recorder too."""
+    from natsproxy.spark.report.senders import senders
+    from natsproxy.spark.report.tables import Axis
+
+    many = 3_000
+    frames = spark.range(2 * many).selectExpr(
+        f"if(id < {many}, 'one', 'two') AS recorder",
+        f"greatest(id % {many}, 9) AS conn_id",  # 9 stands for ten connections
+        "'tele.x' AS template",
+        "0 AS dir",
+        "'PUB' AS op",
+        *(f"0 AS {name}" for name in ("in_ordinal", "out_ordinal", "flags", "t_ns", "delay_ns")),
+    )
+    tables: Any = SimpleNamespace(apart=apart, get=lambda name: None)
+    (found,) = senders(frames, Axis(0, 1, 1), tables)
+
+    of = found.pop("of", {})
+    assert found["template"] == "tele.x"
+    assert found["to"] == []
+    assert found["from"][:3] == [["one#9", 10], ["two#9", 10], ["one#10", 1]]
+    assert (len(found["from"]), found["from"][-1]) == (9, ["", 2 * many - 2 * 10 - 6])
+    assert sorted(of) == apart
+    for name, sides in of.items():
+        assert (sides["from"][0], len(sides["from"])) == ([f"{name}#9", 10], 9)
+        assert sides["from"][-1] == ["", many - 10 - 7]
 
 
 def test_connections_and_gaps_are_listed(data: Data) -> None:
