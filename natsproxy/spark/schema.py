@@ -47,7 +47,7 @@ TABLES: Final[dict[str, str]] = {
     ),
     "errors": (
         "recorder string, conn_id bigint, t_ns bigint, text string, kind string, subject string, "
-        "from_proxy boolean, cause string"
+        "template string, from_proxy boolean, cause string"
     ),
     "requests": (
         "reply string, recorder string, requester bigint, responder bigint, "

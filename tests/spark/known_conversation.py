@@ -349,6 +349,8 @@ def _signs(s: Conversation) -> None:
     s.receive(1034, WORKER, msg(b"taken.x", b"37", b"x"))
     s.send(1035, WORKER, b"SUB taken.x 39\r\n")
     s.receive(1036, WORKER, denial.replace(b"'\r", b' (sid "37")\'\r') % b"taken.x")
+    s.send(1037, WORKER, b"SUB dev.device-7.cmd 40\r\n")
+    s.receive(1038, WORKER, denial % b"dev.device-7.cmd")
     for t in (1014, 1015):
         s.receive(t, OLD, msg(b"some.thing", b"2", b"x"))
     s.receive(1020, ASKER, b"-ERR 'Unknown Protocol Operation'\r\n")

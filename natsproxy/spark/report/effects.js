@@ -88,7 +88,7 @@ function errors(found) {
       ...errorColumns,
     ], listed),
     ...(denied.length ? [el("h3", { id: "denied" }, "Denied permissions"), table([
-      subject("subject", "subject"),
+      subject(),
       { label: "denied", kind: "name", value: (row) => row.kind, show: (row) => row.kind.replace(/^Permissions Violation for (\w+).*$/, "$1").toLowerCase() },
       tally("times", "count"), ...errorColumns,
     ], denied)] : [el("p", { class: "empty" }, "No permission was denied.")]),

@@ -64,7 +64,6 @@ def _ms(value: int | None) -> float | None:
 
 def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return subscriptions by subject template and queue: counts, refusals, delivered messages."""
-    named = table.withColumn("template", F.coalesce("template", "subject"))
     counts = (
         F.count("*").alias("count"),
         F.count_if("refused").alias("refused"),
@@ -73,7 +72,7 @@ def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
         F.sum("delivered").alias("delivered"),
         F.sum("bytes").alias("bytes"),
     )
-    return Groups(named, ("template", "queue"), tables).top(counts, F.desc("delivered"), F.desc("count"))
+    return Groups(table, ("template", "queue"), tables).top(counts, F.desc("delivered"), F.desc("count"))
 
 
 def hops(table: DataFrame, axis: Axis, tables: Tables) -> Rows:

@@ -8,6 +8,7 @@ list is read once, so all sections are of one moment, also where a watch is stil
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from natsproxy.spark.tables.folding import folded, template_folds
 
 BUCKETS: Final = 240
 """The most steps that the time axis has."""
+_TEMPLATES: Final = ("subjects", "subscriptions", "errors")
+"""The tables that have all templates: not every subscription gets a message, nor is every subject allowed."""
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 _STEPS: Final = tuple(
     unit * step
@@ -63,10 +66,10 @@ class Tables:
         return self._open[name]
 
     def fold(self) -> None:
-        """Fold the templates of all tables where those of `subjects` take too many names."""
-        subjects = self.get("subjects")
-        if subjects is not None:
-            self._folds = template_folds(subjects)
+        """Fold the templates of all tables where those of messages, subscriptions or errors are too many."""
+        found = [table.select("template") for name in _TEMPLATES if (table := self.get(name)) is not None]
+        if found:
+            self._folds = template_folds(reduce(DataFrame.union, found))
             self._open.clear()
 
     def percentile(self, column: str, share: str) -> str:

@@ -94,7 +94,7 @@ def fanout(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
 
 
 def errors(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return -ERR by kind, permissions that were denied by subject, and all errors over time."""
+    """Return -ERR by kind, permissions that were denied by subject template, and all errors over time."""
     over = {row["at"]: row["count"] for row in rows(table.groupBy(axis.bucket("t_ns").alias("at")).count())}
     if not over:
         return {}
@@ -103,7 +103,7 @@ def errors(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         "count": sum(over.values()),
         "over": axis.series(over),
         "listed": _errors_by(table, axis, tables, "kind"),
-        "denied": _errors_by(denied, axis, tables, "kind", "subject"),
+        "denied": _errors_by(denied, axis, tables, "kind", "template"),
     }
 
 

@@ -77,11 +77,11 @@ def connections(frames: DataFrame, items: DataFrame) -> DataFrame:
 def subscriptions(frames: DataFrame, items: DataFrame) -> DataFrame:
     """Return one row per subscription: from SUB to UNSUB, its max or the end of the connection.
 
-    turn: 1 for the first subscription of that sid, 2 for the next.  ended: unsub, max, close, refused,
-    revoked (new permissions took it away), NULL (still open when the capture ended).  max: of UNSUB, or NULL.
-    refused: a rule kept it from the server, or the client got a permissions violation for its subject and
-    queue.  delivered, bytes: of the messages that reached the client in the recording; a 503 for a request of
-    its own does not count.
+    template: the subject, where it is from before the recording.  turn: 1 for the first subscription of that
+    sid, 2 for the next.  ended: unsub, max, close, refused, revoked (new permissions took it away), NULL
+    (still open when the capture ended).  max: of UNSUB, or NULL.  refused: a rule kept it from the server, or
+    the client got a permissions violation for its subject and queue.  delivered, bytes: of the messages that
+    reached the client in the recording; a 503 for a request of its own does not count.
     """
     control = _control(frames, items)
     starts = control.where("start").drop("start")
@@ -223,6 +223,7 @@ def _ended(rows: DataFrame) -> DataFrame:
     rows = rows.withColumns(
         {
             "begun_ns": F.col("at_ns"),
+            "template": F.coalesce("template", "subject"),
             "delivered": F.coalesce("delivered", F.lit(0)),
             "bytes": F.coalesce("bytes", F.lit(0)),
             "refused": F.expr("(op = 'SUB' AND reached IS NULL) OR denied_ns IS NOT NULL"),

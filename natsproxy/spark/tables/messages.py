@@ -134,11 +134,16 @@ def _denied(frames: DataFrame) -> DataFrame:
 def errors(frames: DataFrame) -> DataFrame:
     """Return one row per -ERR that a client got.
 
-    kind: its text without quoted parts; subject: the first quoted part.  from_proxy: the server did not send
-    it. cause: `rule` where a rule made it (`faults` names the rule), else the name of the rule that changed
-    it.
+    kind: its text without quoted parts; subject: the first quoted part.  template: of the client's frame with
+    that subject; where there is none, the subject.  from_proxy: the server did not send it. cause: `rule`
+    where a rule made it (`faults` names the rule), else the name of the rule that changed it.
     """
     rows = clients_side(frames).where("op = '-ERR'")
+    rows = rows.withColumn("subject", F.expr("nullif(regexp_extract(err, '\"([^\"]*)\"', 1), '')"))
+    about = rows.where("subject IS NOT NULL").select("recorder", "subject").distinct()
+    asked = frames.where("dir = 0 AND subject IS NOT NULL").select("recorder", "subject", "template")
+    known = asked.join(F.broadcast(about), ["recorder", "subject"], "left_semi").distinct()
+    rows = rows.drop("template").join(F.broadcast(known), ["recorder", "subject"], "left")
     return shaped(
         "errors",
         rows.withColumns(
@@ -146,7 +151,7 @@ def errors(frames: DataFrame) -> DataFrame:
                 "t_ns": F.col("at_ns"),
                 "text": F.expr("trim(BOTH '\\'' FROM err)"),
                 "kind": F.expr("regexp_replace(trim(BOTH '\\'' FROM err), '\"[^\"]*\"', '\"*\"')"),
-                "subject": F.expr("nullif(regexp_extract(err, '\"([^\"]*)\"', 1), '')"),
+                "template": F.coalesce("template", "subject"),
                 "from_proxy": F.expr("in_ordinal IS NULL AND of IS NULL"),
             }
         ),

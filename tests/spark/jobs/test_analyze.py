@@ -91,7 +91,10 @@ def test_running_it_again_replaces_everything(spark: SparkSession, tmp_path: Pat
 
 @pytest.mark.long
 def test_positions_with_too_many_names_are_folded(spark: SparkSession, tmp_path: Path) -> None:
-    """In `subjects` and in the report, whatever signs stand before them; a few names stay."""
+    """In `subjects` and in the report, whatever signs stand before them; a few names stay.
+
+    Also those of subscriptions and of denied permissions, which no message has.
+    """
     from natsproxy.spark.report.collect import collect
 
     scribe = Scribe()
@@ -99,14 +102,23 @@ def test_positions_with_too_many_names_are_folded(spark: SparkSession, tmp_path:
     for n, name in enumerate(names):
         for subject in (f"chat+(x.{name}.said.{name}", f"few.{name[0]}"):
             scribe.frame(n * MS, 1, C2S, b"PUB %s 1\r\nx\r\n" % subject.encode())
+        scribe.frame(n * MS, 1, C2S, b"SUB inbox.%s.in %d\r\n" % (name.encode(), n))
+        for sid, subject in ((100 + n, f"room.{name}"), (200 + n, f"dev.device-{n}.cmd")):
+            scribe.frame(n * MS, 1, C2S, b"SUB %s %d\r\n" % (subject.encode(), sid))
+            denial = f"-ERR 'Permissions Violation for Subscription to \"{subject}\"'\r\n"
+            scribe.frame(n * MS, 1, S2C, denial.encode())
     capture = write(tmp_path / "a.ncap", scribe.items)
-    analyze(spark, [capture], tmp_path / "out", ["subjects"])
+    analyze(spark, [capture], tmp_path / "out", ["subjects", "subscriptions", "errors"])
 
     rows = Store(spark, tmp_path / "out").read("subjects").collect()
     found = {row.template: row.messages for row in rows}
     assert found == {"chat+(x.**.said.**": 64} | {f"few.{name}": 8 for name in "abcdefgh"}
-    templates = collect(spark, tmp_path / "out")["templates"]
-    assert {row["template"]: row["published"] for row in templates} == found
+    data = collect(spark, tmp_path / "out")
+    assert {row["template"]: row["published"] for row in data["templates"]} == found
+    denied = {"room.**": 64, "dev.*.cmd": 64}
+    assert {row["template"]: row["count"] for row in data["errors"]["denied"]} == denied
+    subscribed = {row["template"]: (row["count"], row["refused"]) for row in data["subscriptions"]}
+    assert subscribed == {"inbox.**.in": (64, 0), "room.**": (64, 64), "dev.*.cmd": (64, 64)}
 
 
 def test_several_captures_are_one(spark: SparkSession, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_numbers_in_the_document_are_those_of_the_tables(
     assert {deliveries[0][name] for name in ("ack", "nak", "redelivered")} == {"8", "2"}
     assert (calls[0]["call"], calls[0]["errors"], failed[0]["error"]) == ("STREAM.INFO", "1", known.API_ERROR)
     (kinds, denied) = tables(browser, "errors")
-    assert (kinds[0]["times"], denied[0]["subject"], denied[0]["denied"]) == (
+    assert (kinds[0]["times"], denied[0]["subject template"], denied[0]["denied"]) == (
         str(known.DENIED),
         known.EVIL,
         "publish",

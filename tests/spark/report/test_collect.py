@@ -129,7 +129,7 @@ def test_denied_permissions_are_listed_by_subject(data: Data) -> None:
     assert (errors["count"], sum(errors["over"])) == (known.DENIED, known.DENIED)
     (kind,), (denied,) = errors["listed"], errors["denied"]
     assert (kind["kind"], kind["count"]) == ('Permissions Violation for Publish to "*"', known.DENIED)
-    assert (denied["subject"], denied["count"], denied["from_proxy"]) == (
+    assert (denied["template"], denied["count"], denied["from_proxy"]) == (
         known.EVIL,
         known.DENIED,
         known.DENIED,

@@ -297,9 +297,12 @@ def test_errors(table: Callable[[str], list[Row]]) -> None:
         (WORKER, 'Permissions Violation for Subscription to "*" using queue "*"', "no.queue", False, None),
         (WORKER, 'Permissions Violation for Subscription to "*", too many tokens', "a.b.c.d", False, None),
         (WORKER, 'Permissions Violation for Subscription to "*" (sid "*")', "taken.x", False, None),
+        (WORKER, 'Permissions Violation for Subscription to "*"', "dev.device-7.cmd", False, None),
         (FIRST, 'Permissions Violation for Publish to "*"', "secret", True, "rule"),
     ]
     assert rows[3]["text"] == "Unknown Protocol Operation"
+    templates = {row["subject"]: row["template"] for row in rows}
+    assert (templates["dev.device-7.cmd"], templates["y"], templates[None]) == ("dev.*.cmd", "y", None)
 
 
 def test_liveness(table: Callable[[str], list[Row]]) -> None:
@@ -354,6 +357,7 @@ def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
         (WORKER, "37", 1, "taken.x", None, "revoked", None, False, 1, 1),
         (WORKER, "38", 1, "a.b.c.d", "team", "refused", None, True, 0, 0),
         (WORKER, "39", 1, "taken.x", None, None, None, False, 0, 0),
+        (WORKER, "40", 1, "dev.device-7.cmd", None, "refused", None, True, 0, 0),
         (OLD, "1", 1, "past.>", None, None, None, False, 0, 0),
         (OLD, "2", 1, "some.*", "team", "max", 5, False, 2, 2),
     ]
