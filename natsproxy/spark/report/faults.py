@@ -21,8 +21,8 @@ def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     """Return firings by rule and action, by rule over time, and the events that followed them.
 
     error, closed, unanswered: firings after which the client got an error, its connection did not end
-    well (both within the window of the table `faults`), its request had no reply.  reply: the time until the
-    reply, where it came.  during: all requests that began in the steps in which the rule fired.
+    well (both as in the table `faults`), its request had no reply.  reply: the time until the reply, where it
+    came.  during: all requests that began in the steps in which the rule fired.
     """
     counts = (
         F.count("*").alias("count"),

@@ -1,10 +1,11 @@
 """The table `faults`: firings of rules, and the events that followed them.
 
-An error or an end of the connection is looked for in time: the next one on that connection within `WINDOW`.
-An error that quotes a subject follows from a firing on that subject only; one that quotes none may follow
-from any.  Firings, errors and ends are rare beside messages, so only they are put in order.  A reply is
-looked for by name: the firing's frame is known by its ordinal, its reply subject is the key of the exchange,
-and the reply is one of its legs; so a connection with 1e9 messages costs no more than its firings.
+An error or an end of the connection is looked for in time: the next one on that connection within `WINDOW`,
+where the action of the rule can cause it.  An error that quotes a subject follows from a firing on that
+subject; one that quotes none, and an end, from the nearest firing before it.  Firings, errors and ends are
+rare beside messages, so only they are put in order.  A reply is looked for by name: the firing's frame is
+known by its ordinal, its reply subject is the key of the exchange, and the reply is one of its legs; so a
+connection with 1e9 messages costs no more than its firings.
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ WINDOW = 5_000_000_000
 _SUBJECT_MOST = 256  # the bytes that a firing keeps of its subject
 _QUOTED = "if(err LIKE '%with Reply of%', NULL, nullif(regexp_extract(err, '\"([^\"]*)\"', 1), ''))"
 """The SQL of the subject that an error is about; a refused reply subject is that of any publish."""
+_SILENCES = "(action IN ('drop', 'hold') AND coalesce(subject, '') = '')"
+"""A lost PING, PONG or CONNECT, to which a server answers `Stale Connection` or a timeout."""
+_REFUSES = "(action IN ('deny', 'error', 'rewrite') AND subject <> '')"
+"""The SQL of firings that an -ERR about their subject can follow from."""
+_FAILS = f"(action IN ('error', 'headers', 'info', 'pause', 'bandwidth') OR {_SILENCES})"
+"""Firings that any other -ERR can follow from: theirs, that of a message too large, that of a late PONG."""
+_ENDS = (
+    "(action IN ('error', 'headers', 'info', 'pause', 'bandwidth', 'close', 'reset', 'refuse', 'announce', "
+    f"'stop_reading', 'half_close', 'slow_close') OR {_SILENCES})"
+)
+"""Firings that an end can follow from.  The frames of other actions are whole, and no reason to close."""
 _TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
 
 
@@ -27,9 +39,10 @@ def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFra
     """Return one row per firing of a rule, with the error, end and reply that followed.
 
     count: the frames of one read that it stands for; the other fields are those of the first.  error_ns,
-    close_ns: the time until the next -ERR to the client that fits the subject, and until the end, NULL if
-    later than `WINDOW`.  outcome: of the request that the frame opened or answered (as in `requests`), NULL
-    where it belongs to none, or to a reply subject that several share; reply_ns: the time until the reply.
+    close_ns: the time until the next -ERR to the client, and until the end, that its action can have caused;
+    NULL if later than `WINDOW`, or nearer to another such firing.  outcome: of the request that the frame
+    opened or answered (as in `requests`), NULL where it belongs to none, or to a reply subject that several
+    share; reply_ns: the time until the reply.
     """
     fired = items.where("kind = 'firing'").select(
         *CONN,
@@ -43,7 +56,7 @@ def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFra
 
 
 def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFrame:
-    """Return firings with the next error that fits and the next end: the latest before, in falling order."""
+    """Return firings with the next error and the next end that fit: the latest before, in falling order."""
     errors = (
         clients_side(frames)
         .where("op = '-ERR'")
@@ -55,32 +68,46 @@ def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFram
         )
     )
     ends = items.where("kind = 'close'").select(
-        *CONN, "t_ns", F.struct("t_ns", info("cause").alias("text")).alias("ended")
+        *CONN, "t_ns", F.struct(F.col("t_ns").alias("at_ns"), info("cause").alias("text")).alias("ended")
     )
     rows = fired.withColumn("fired", F.lit(True))
-    consequence = "CAST(NULL AS struct<{}: bigint, text: string>)"  # an absent column of a union has no type
-    absent = {"erred": F.expr(consequence.format("at_ns")), "ended": F.expr(consequence.format("t_ns"))}
-    rows = rows.withColumns(absent)
+    absent = F.expr("CAST(NULL AS struct<at_ns: bigint, text: string>)")  # an absent column has no type
+    rows = rows.withColumns({"erred": absent, "ended": absent})
     for more, other in ((errors, "ended"), (ends, "erred")):
-        rows = rows.unionByName(more.withColumn(other, absent[other]), allowMissingColumns=True)
+        rows = rows.unionByName(more.withColumn(other, absent), allowMissingColumns=True)
     rows = rows.withColumn("about", F.substring("subject", 1, _SUBJECT_MOST))
 
-    def following(column: str | Column, *same: str) -> Column:
+    def following(column: Column, *same: str) -> Column:
         falling = Window.partitionBy(*CONN, *same).orderBy(F.desc("t_ns"), F.asc_nulls_first("fired"))
         upto = falling.rowsBetween(Window.unboundedPreceding, Window.currentRow)
         return F.last(column, ignorenulls=True).over(upto)
 
-    erred = F.least(following(when("about IS NULL", "erred")), following("erred", "about"))
-    rows = rows.withColumns({"erred": erred, "ended": following("ended")}).where("fired")
-    near = "if({0}.{1} - t_ns <= " + str(WINDOW) + ", {2}, NULL)"
-    return rows.withColumns(
+    # Firings of one read have one time, and share what follows.
+    later = Window.partitionBy(*CONN).orderBy(F.desc("t_ns")).rangeBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumns(
         {
-            "error_ns": F.expr(near.format("erred", "at_ns", "erred.at_ns - t_ns")),
-            "error": F.expr(near.format("erred", "at_ns", "erred.text")),
-            "close_ns": F.expr(near.format("ended", "t_ns", "ended.t_ns - t_ns")),
-            "close_cause": F.expr(near.format("ended", "t_ns", "ended.text")),
+            "failed": following(when("about IS NULL", "erred")),
+            "next_failing": F.min(when(f"fired AND {_FAILS}", "t_ns")).over(later),
+            "ended": following(F.col("ended")),
+            "next_ending": F.min(when(f"fired AND {_ENDS}", "t_ns")).over(later),
+            "refused": following(F.col("erred"), "about"),
+        }
+    ).where("fired")
+    after = "if({1} AND {0}.at_ns - t_ns <= {3} AND coalesce({2} > {0}.at_ns, true), {0}.at_ns - t_ns, NULL)"
+    rows = rows.withColumns(
+        {
+            "failed_ns": F.expr(after.format("failed", _FAILS, "next_failing", WINDOW)),
+            "refused_ns": F.expr(after.format("refused", _REFUSES, "NULL", WINDOW)),
+            "close_ns": F.expr(after.format("ended", _ENDS, "next_ending", WINDOW)),
         }
     )
+    return rows.withColumns(
+        {
+            "error_ns": F.least("failed_ns", "refused_ns"),
+            "error": F.expr("if(failed_ns < refused_ns OR refused_ns IS NULL, failed, refused).text"),
+            "close_cause": when("close_ns IS NOT NULL", "ended.text"),
+        }
+    ).withColumn("error", when("error_ns IS NOT NULL", "error"))
 
 
 def _answered(fired: DataFrame, frames: DataFrame, exchanges: DataFrame) -> DataFrame:

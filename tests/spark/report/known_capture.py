@@ -79,12 +79,12 @@ class Conversation(Scribe):
             self.fire(20 + number, VICTIM, "lossy", "drop", "lost")
 
     def deny(self) -> None:
-        """Publishes that a rule denies; the last ends the connection."""
+        """Publishes that a rule answers with an error; the last ends the connection."""
         refusal = b"-ERR 'Permissions Violation for Publish to \"%s\"'\r\n" % EVIL.encode()
         for number in range(DENIED):
             t = (50 + number) * SECOND
             self.frame(t, VICTIM, C2S, b"PUB %s 1\r\nx\r\n" % EVIL.encode(), cause=EVIL)
-            self.fire(50 + number, VICTIM, EVIL, "deny", EVIL)
+            self.fire(50 + number, VICTIM, EVIL, "error", EVIL)
             made = (VICTIM, S2C, refusal, 1, 1 << Op.ERR, None, None, number, MONO + t + MS, "rule")
             self.items.append(Frames(*made))
 

@@ -298,6 +298,8 @@ def test_errors(table: Callable[[str], list[Row]]) -> None:
         (WORKER, 'Permissions Violation for Subscription to "*", too many tokens', "a.b.c.d", False, None),
         (WORKER, 'Permissions Violation for Subscription to "*" (sid "*")', "taken.x", False, None),
         (WORKER, 'Permissions Violation for Subscription to "*"', "dev.device-7.cmd", False, None),
+        (ASKER, 'Permissions Violation for Publish with Reply of "*"', "r.not", False, None),
+        (WORKER, "Stale Connection", None, False, None),
         (FIRST, 'Permissions Violation for Publish to "*"', "secret", True, "rule"),
     ]
     assert rows[3]["text"] == "Unknown Protocol Operation"
@@ -373,14 +375,22 @@ def test_subscriptions(table: Callable[[str], list[Row]]) -> None:
 
 
 def test_faults(table: Callable[[str], list[Row]]) -> None:
-    """Each firing with its consequence: an error, the end, a reply, or none."""
+    """Each firing with its consequence: an error, the end, a reply, or none.
+
+    Only where its action can cause that, and no other such firing is nearer.
+    """
     names = ("rule", "count", "error_ns", "close_ns", "close_cause", "reply_ns", "outcome")
-    second = 1020 * MS
     assert brief(table("faults"), *names) == [
-        ("changes", 1, second - 200 * MS, None, None, 5 * MS, "replied"),
-        ("denies", 1, 2 * MS, 1000 * MS, "rule", None, None),
-        ("drops", 1, None, 1010 * MS, "rule", None, None),
-        ("loses", 1, second - 130 * MS, None, None, None, "no reply"),
+        ("changes", 1, None, None, None, 5 * MS, "replied"),
+        ("deaf", 1, 4 * MS, None, None, None, None),
+        ("denies", 1, 2 * MS, None, None, None, None),
+        ("drops", 1, None, None, None, None, None),
+        ("errs", 1, 1 * MS, None, None, None, None),
+        ("errs", 1, 1 * MS, None, None, None, None),
+        ("errs", 1, 2 * MS, None, None, None, None),
+        ("informs", 1, None, None, None, None, None),
+        ("loses", 1, None, None, None, None, "no reply"),
+        ("loses", 1, None, None, None, None, None),
         ("shuts", 3, None, 997 * MS, "rule", None, None),
     ]
     (denied,) = (row for row in table("faults") if row["rule"] == "denies")
