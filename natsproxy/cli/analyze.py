@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import FrameType
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from natsproxy.cli.analyze_progress import RunProgress, WatchProgress, no_line
 from natsproxy.cli.table import show_table
 from natsproxy.errors import ConfigError, NatsproxyError, Stopped
 
@@ -103,7 +104,7 @@ def analyze(
         )
     settings = dict(map(_setting, conf))
     wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
-    with _RunProgress(quiet) as progress:
+    with RunProgress(quiet) as progress:
         files: list[survey.SegmentFile] | None = None
         if not watch and connect_server(engine, remote, settings) is None:  # a server has its own files
             progress.say("looking for captures")
@@ -145,53 +146,6 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-class _RunProgress:
-    """Progress of a run: what it does now, one changing line on a terminal; and a line per written table."""
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        self._quiet = quiet
-        self._status = console.status("", spinner="line") if console.is_terminal and not quiet else None
-
-    def __enter__(self) -> _RunProgress:
-        return self
-
-    def say(self, text: str) -> None:
-        """Say what is done now."""
-        if self._status is not None:
-            self._status.update(text)
-            self._status.start()
-        elif not self._quiet and text:
-            click.echo(text, err=True)
-
-    def looking(self, done: int, files: int) -> None:
-        """Say how many captures were looked at; only where that line can change."""
-        if self._status is not None:
-            self.say(f"looking for captures: {done:,} of {files:,}")
-
-    def reading(self, done: int, tasks: int) -> None:
-        """Say how much is read, likewise."""
-        if self._status is not None:
-            self.say(f"reading: {done} of {tasks} parts")
-
-    def table(self, name: str, rows: int) -> None:
-        """Say that a table is written."""
-        if not self._quiet:
-            _progress(name, rows)
-        if self._status is not None:
-            self.say("making tables")
-
-    def end(self) -> None:
-        """Say no more."""
-        if self._status is not None:
-            self._status.stop()
-
-    def __exit__(self, *exc: object) -> None:
-        self.end()
-
-
 class _StopRequest:
     """A callable that returns True after SIGINT or SIGTERM; after a second one it raises Stopped."""
 
@@ -207,14 +161,6 @@ class _StopRequest:
         if self._signals > 1:
             raise Stopped("stopped at once: run the same command again to continue")
         return self._signals > 0
-
-
-def _silent(table: str, rows: int) -> None:
-    return None
-
-
-def _progress(table: str, rows: int) -> None:
-    click.echo(f"{table}: {rows} rows", err=True)
 
 
 def _watch(
@@ -243,7 +189,7 @@ def _watch(
             text = str(error) if isinstance(error, NatsproxyError) else f"{type(error).__name__}: {error}"
             click.echo(f"Warning: the report was not written: {text}", err=True)
 
-    with nullcontext(_silent) if quiet else _WatchProgress(captures) as progress:
+    with nullcontext(no_line) if quiet else WatchProgress(captures) as progress:
         job.watch(
             spark,
             captures,
@@ -272,54 +218,13 @@ class _LossWarnings:
             click.echo(f"Warning: {'; '.join(fresh[:_MOST_NAMED])}{more}", err=True)
 
 
-class _WatchProgress:
-    """Progress of a watch: one changing line on a terminal, else a line per batch; a summary at the end."""
-
-    def __init__(self, captures: Sequence[str]) -> None:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        self._captures = ", ".join(captures)
-        self._status = console.status("", spinner="line") if console.is_terminal else None
-        self._rows: Counter[str] = Counter()
-        self._batches: Counter[str] = Counter()
-        self._last = "-"
-
-    def __enter__(self) -> _WatchProgress:
-        click.echo(f"watching {self._captures}; stop with Ctrl-C or SIGTERM", err=True)
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __call__(self, table: str, rows: int) -> None:
-        if table in ("frames", "items"):
-            self._rows[table] += rows
-            self._batches[table] += 1
-        else:
-            self._last = table
-        if self._status is None:
-            _progress(table, rows)
-        else:
-            self._status.update(f"{self._sums()}, last written: {self._last}")
-
-    def __exit__(self, *exc: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-        click.echo(f"read: {self._sums()}", err=True)
-
-    def _sums(self) -> str:
-        return ", ".join(
-            f"{self._rows[name]} {name} in {self._batches[name]} batches" for name in ("frames", "items")
-        )
-
-
 def _results(
     spark: Spark,
     out: str,
     tables: list[str],
     report: str | None,
     captures: Sequence[str],
-    progress: _RunProgress,
+    progress: RunProgress,
 ) -> None:
     """Show the latencies; write the report if one is wanted."""
     progress.end()

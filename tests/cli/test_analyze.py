@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
-from natsproxy.cli import main
+from natsproxy.cli import analyze_progress, main
 from natsproxy.cli.analyze import _StopRequest, _watch, analyze
 from natsproxy.errors import ConfigError, NatsproxyError
 from tests.kit.captures import write
@@ -271,3 +272,48 @@ def test_an_error_of_the_report_does_not_end_the_watch(
         "Warning: the report was not written: KeyError: 'at_ns'",
         "Warning: the report was not written: no space",
     ]
+
+
+@pytest.mark.parametrize(
+    ("quiet", "apart", "expected"),
+    [
+        pytest.param(
+            False,
+            0.0,
+            [
+                "reading traffic/",
+                "reading traffic/ (n s)",
+                "reading: 3 of 20 parts (n s)",
+                "frames: 7 rows",
+                "making tables (n s)",
+            ],
+            id="slow",
+        ),
+        pytest.param(False, 3_600.0, ["reading traffic/", "frames: 7 rows"], id="fast"),
+        pytest.param(True, 0.0, [], id="quiet"),
+    ],
+)
+def test_without_a_terminal_lines_say_how_far_it_is(
+    quiet: bool, apart: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Now and then, with the time; of what is not counted the time alone."""
+    said: list[str] = []
+    monkeypatch.setattr(analyze_progress, "_EACH", 0.001)
+    monkeypatch.setattr(analyze_progress, "_LINES", apart)
+    monkeypatch.setattr(
+        "click.echo", lambda text, err: said.append(re.sub(r"\d+ s\)", "n s)", text)) if err else None
+    )
+
+    def wait(line: str) -> None:
+        until = time.monotonic() + (10 if line in expected else 0.02)
+        while line not in said and time.monotonic() < until:
+            time.sleep(0.001)
+
+    with analyze_progress.RunProgress(quiet) as progress:
+        progress.say("reading traffic/")
+        wait("reading traffic/ (n s)")
+        progress.reading(3, 20)
+        wait("reading: 3 of 20 parts (n s)")
+        progress.table("frames", 7)
+        wait("making tables (n s)")
+    assert list(dict.fromkeys(said)) == expected
