@@ -25,12 +25,10 @@ _SILENCES = "(action IN ('drop', 'hold') AND coalesce(subject, '') = '')"
 """A lost PING, PONG or CONNECT, to which a server answers `Stale Connection` or a timeout."""
 _REFUSES = "(action IN ('deny', 'error', 'rewrite') AND subject <> '')"
 """The SQL of firings that an -ERR about their subject can follow from."""
-_FAILS = f"(action IN ('error', 'headers', 'info', 'pause', 'bandwidth') OR {_SILENCES})"
+_DISTURBS = "'error', 'headers', 'info', 'announce', 'pause', 'bandwidth', 'slice'"
+_FAILS = f"(action IN ({_DISTURBS}) OR {_SILENCES})"
 """Firings that any other -ERR can follow from: theirs, that of a message too large, that of a late PONG."""
-_ENDS = (
-    "(action IN ('error', 'headers', 'info', 'pause', 'bandwidth', 'close', 'reset', 'refuse', 'announce', "
-    f"'stop_reading', 'half_close', 'slow_close') OR {_SILENCES})"
-)
+_ENDS = f"(action IN ({_DISTURBS}, 'close', 'reset', 'refuse', 'stop_reading', 'half_close') OR {_SILENCES})"
 """Firings that an end can follow from.  The frames of other actions are whole, and no reason to close."""
 _TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
 
@@ -101,6 +99,7 @@ def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFram
             "close_ns": F.expr(after.format("ended", _ENDS, "next_ending", WINDOW)),
         }
     )
+    # The texts are guarded by the times, not the structs: Sail reads through a struct that is NULL.
     return rows.withColumns(
         {
             "error_ns": F.least("failed_ns", "refused_ns"),
