@@ -28,9 +28,7 @@ def senders(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
     own = "NOT startswith(template, '_INBOX.') AND NOT startswith(template, '$JS.')"
     counted = clients_side(frames).where(MESSAGE).where(own).groupBy("template", "dir", *CONN).count()
     parts = [F.lit(None).cast("string"), *([F.col("recorder")] if tables.apart else [])]
-    counted = _named(counted, tables).withColumn(
-        "part", F.explode(F.array(*parts))
-    )  # of all, and of each alone
+    counted = _named(counted, tables).withColumn("part", F.explode(F.array(*parts)))  # of all, of each alone
     named = counted.groupBy("template", "dir", "part", "name").agg(F.sum("count").alias("n"))
     busiest = named.where("part IS NULL").groupBy("template").agg(F.sum("n").alias("all"))
     top = busiest.orderBy(F.desc("all"), "template").limit(_SUBJECTS)

@@ -252,7 +252,8 @@ def liveness(frames: DataFrame) -> DataFrame:
 
     dir: 0 for the frames of the client, 1 for those of the server.  PINGs and PONGs pair in order; a PONG
     before the first PING belongs to one before the recording.  rtt: as the client saw it.  silence_ns: the
-    longest time without a frame from that side, from `silent_from_ns` on; NULL below a second.  first_ns,
+    longest time without a frame from that side, from `silent_from_ns` on, the first of several; NULL below a
+    second.  first_ns,
     last_ns: frames.
     """
     key = [*CONN, "dir"]
@@ -269,7 +270,7 @@ def liveness(frames: DataFrame) -> DataFrame:
         F.min("first").alias("first_ns"),
         F.max("last").alias("last_ns"),
         F.max("gap").alias("silence_ns"),
-        F.expr("max_by(since, gap)").alias("silent_from_ns"),
+        F.expr("max_by(since, if(gap IS NULL, NULL, struct(gap, -since)))").alias("silent_from_ns"),
     )
     return shaped("liveness", sides.join(_round_trips(frames), key, "left").na.fill(0, ["pings", "pongs"]))
 

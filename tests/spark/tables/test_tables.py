@@ -317,7 +317,8 @@ def test_liveness(table: Callable[[str], list[Row]]) -> None:
     ]
     assert [ms(row["silent_from_ns"]) for row in sorted(second, key=lambda row: row["dir"])] == [1040, 1051]
     (asker,) = (row for row in table("liveness") if (row["conn_id"], row["dir"]) == (ASKER, 0))
-    assert (asker["pings"], asker["silence_ns"], ms(asker["first_ns"])) == (0, None, 1)
+    silence = (asker["silence_ns"], asker["silent_from_ns"])
+    assert (asker["pings"], silence, ms(asker["first_ns"])) == (0, (None, None), 1)
 
 
 def test_connections(table: Callable[[str], list[Row]]) -> None:
