@@ -116,7 +116,20 @@ def msg(subject: bytes, sid: bytes, body: bytes, reply: bytes = b"") -> bytes:
 def known_conversation() -> Conversation:
     """Return the whole conversation."""
     conversation = Conversation()
-    for part in (_comings, _requests, _reused, _jetstream, _publishes, _deliveries, _fanout, _lines, _signs):
+    parts = (
+        _comings,
+        _requests,
+        _reused,
+        _mixed,
+        _tapped,
+        _jetstream,
+        _publishes,
+        _deliveries,
+        _fanout,
+        _lines,
+        _signs,
+    )
+    for part in parts:
         part(conversation)
     _goings(conversation)
     return conversation
@@ -183,6 +196,39 @@ def _reused(s: Conversation) -> None:
     for t in (330, 340, 350):
         s.send(t, WORKER, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C r.pull", b"1"))
     s.receive(355, WORKER, status(b"r.pull", b"404 No Messages"))
+
+
+def _mixed(s: Conversation) -> None:
+    """Reply subjects with more or fewer replies than requests: the first three cannot be told apart."""
+    for name, asked, answered in (
+        (b"short", (720, 721, 722), (723, 724)),
+        (b"window", (730, 731, 732, 734), (733, 735)),
+        (b"before", (741,), (740, 743)),
+        (b"scatter", (745, 748), (746, 747)),
+        (b"retry", (750, 755), (757,)),
+    ):
+        for t in asked:
+            s.send(t, ASKER, pub(b"svc.mixed r." + name, b"q"))
+        for t in answered:
+            s.receive(t, ASKER, msg(b"r." + name, b"9", b"a"))
+
+
+def _tapped(s: Conversation) -> None:
+    """The worker gets copies of requests and replies that are not for it."""
+
+    def passes(t: float, reply: bytes, *times: float) -> None:
+        request, answer = msg(b"svc.tapped", b"1", b"q", reply), msg(reply, b"9", b"a")
+        steps = [(s.send, ASKER, pub(b"svc.tapped " + reply, b"q"))]
+        steps += [(s.receive, WORKER, request), (s.receive, FIRST, request)]
+        steps += [(s.send, FIRST, pub(reply, b"a")), (s.receive, WORKER, answer), (s.receive, ASKER, answer)]
+        for at, (passing, conn, raw) in zip((t, *times), steps, strict=False):
+            passing(at, conn, raw)
+
+    passes(760, b"r.tapped", 761, 762, 765, 766, 769)
+    passes(770, b"r.untold", 771, 772)
+    passes(773, b"r.overheard", 774)
+    for t in (776, 777, 778):
+        passes(t, b"r.copied", t + 3.25, t + 3, t + 6, t + 9, t + 10)
 
 
 def _jetstream(s: Conversation) -> None:
@@ -278,6 +324,9 @@ def _deliveries(s: Conversation) -> None:
     for seq in (1, 2, 3):
         s.receive(670 + seq, WORKER, msg(b"kv.b", b"3", b"x", b"$JS.ACK.KV_x.part.1.%d.%d.1.0" % (seq, seq)))
     s.withhold(675, WORKER, pub(b"$JS.ACK.KV_x.part.1.2.2.1.0", b"+ACK"))
+    s.send(789, ASKER, pub(b"log.line", b"x"))  # no ack tells of its stream, only the delivery
+    s.receive(790, WORKER, msg(b"log.line", b"3", b"x", b"$JS.ACK.L.D.1.1.1.1.0"))
+    s.send(792, WORKER, pub(b"$JS.ACK.L.D.1.1.1.1.0 r.next", b"+NXT"))
     s.receive(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
     s.drop(710, WORKER, C2S, pub(b"$JS.ACK.S.C.2.2.10.1.0", b"+ACK"), "loses")
 

@@ -41,6 +41,7 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         F.sum("replies").alias("replies"),
         F.count_if(F.expr("outcome = 'no responders'")).alias("no_responders"),
         F.count_if(F.expr("outcome = 'no reply'")).alias("unanswered"),
+        F.count_if(F.expr("outcome = 'unknown'")).alias("unknown"),
         percentiles(tables, "latency_ns"),
         percentiles(tables, "service_ns", "service"),
     )
@@ -64,7 +65,8 @@ def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         for row in rows(steps.agg(F.count("*").alias("count"), percentiles(tables, "latency_ns")))
     }
     places = range(axis.steps(coarse))
-    asked = counted.groupBy("at").agg(F.sum("requests").alias("all"), F.count_if(F.expr(_FAILED)).alias("no"))
+    judged = counted.where("outcome <> 'unknown'").groupBy("at")
+    asked = judged.agg(F.sum("requests").alias("all"), F.count_if(F.expr(_FAILED)).alias("no"))
     rate = {row["at"]: [row["all"], row["no"]] for row in rows(asked)}
     return {
         "whole": whole,

@@ -73,6 +73,9 @@ def _latency(data: dict[str, Any]) -> Iterator[Finding]:
         worst = max(data["latency"]["listed"], key=lambda row: row["no_responders"])
         where = f", most often at `{worst['template']}`" if worst["no_responders"] else ""
         yield "warn", f"{many(whole['no_responders'], 'request')} met no responders (503){where}.", "latency"
+    if whole["unknown"]:
+        text = f"Of {many(whole['unknown'], 'request')} it is unknown whether they were answered, and when: "
+        yield "note", f"{text}replies on their reply subjects cannot be told apart.", "latency"
     slow = [row for row in data["latency"]["listed"] if row["latency"]]
     if slow:
         worst = max(slow, key=lambda row: row["latency"][2])

@@ -90,7 +90,7 @@ function latency(found) {
   const listed = found.listed, times = listed.flatMap((row) => (row.latency ?? []).map(scaled));
   const least = Math.min(...times), most = Math.max(...times);
   return [
-    ...(heatMap(found) ?? [el("p", { class: "empty" }, "No request was answered, so there are no times to draw.")]),
+    ...(heatMap(found) ?? [el("p", { class: "empty" }, "No answer has a known time, so there is nothing to draw.")]),
     subjectOverTime(listed),
     table([
       subject(), tally("requests", "requests"), tally("replies", "replies"),

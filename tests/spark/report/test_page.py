@@ -163,7 +163,14 @@ def test_texts_stand_out(theme: int, ground: str) -> None:
 
 def asked(**more: Any) -> dict[str, Any]:
     """Return a row of latencies."""
-    row = {"template": "svc.*", "requests": 9, "replies": 9, "unanswered": 0, "no_responders": 0}
+    row = {
+        "template": "svc.*",
+        "requests": 9,
+        "replies": 9,
+        "unanswered": 0,
+        "no_responders": 0,
+        "unknown": 0,
+    }
     return row | {"latency": [1.0, 2.0, 8.0, 9.0]} | more
 
 
@@ -172,6 +179,7 @@ def latency(*listed: dict[str, Any]) -> dict[str, Any]:
     whole = asked(
         unanswered=sum(row["unanswered"] for row in listed),
         no_responders=sum(row["no_responders"] for row in listed),
+        unknown=sum(row["unknown"] for row in listed),
     )
     return {"whole": whole, "listed": list(listed)}
 
@@ -233,6 +241,12 @@ SAYS: list[tuple[dict[str, Any], str, str]] = [
         {"latency": latency(asked(), asked(template="b", no_responders=1))},
         "warn",
         "1 request met no responders (503), most often at `b`.",
+    ),
+    (
+        {"latency": latency(asked(unknown=2), asked(template="b"))},
+        "note",
+        "Of 2 requests it is unknown whether they were answered, and when: replies on their reply subjects "
+        "cannot be told apart.",
     ),
     (
         {"latency": latency(asked(), asked(template="b", latency=[1.0, 2.0, 9e3, 9e3]))},

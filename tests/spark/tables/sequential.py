@@ -93,28 +93,47 @@ def errors(frames: list[SideFrame]) -> Rows:
 
 
 def requests(frames: list[SideFrame]) -> Rows:
-    """Rows: reply, subject, requester, t1, t4, replies; without pull requests."""
+    """Rows: reply, subject, requester, t1, t4, replies; without pull requests, t4 where it is known."""
     asked: dict[tuple[Path, bytes], list[list[Any]]] = defaultdict(list)
     answers: dict[tuple[Path, bytes], list[SideFrame]] = defaultdict(list)
     for each in filter(lambda each: each.message, frames):
         frame, key = each.frame, (each.capture, each.frame.reply)
         if each.seen.direction is not C2S:
             answers[each.capture, frame.subject].append(each)
-        elif frame.reply and not frame.reply.startswith(ACK) and b".CONSUMER.MSG.NEXT." not in frame.subject:
+        elif frame.reply and not frame.reply.startswith(ACK) and not _pulls(frame):
             asked[key].append(
                 [frame.reply.decode(), frame.subject.decode(), each.seen.conn, each.at, None, 0]
             )
     for key, rows in asked.items():
-        came = answers[key]
+        came, askers = answers[key], {row[2] for row in rows}
+        came = [one for one in came if one.seen.conn in askers] or came
         in_order = len(came) == len(rows) and all(
             row[3] <= one.at for row, one in zip(rows, came, strict=True)
         )
+        taken = []
         for place, one in enumerate(came):
-            earlier = [row for row in rows if row[3] <= one.at]
-            row = rows[place] if in_order else earlier[-1] if earlier else None
-            if row is not None and blocks.parse(one.frame.headers).status != 503:
+            earlier = sum(row[3] <= one.at for row in rows)
+            taken.append(place if in_order else earlier - 1)
+            if taken[-1] >= 0 and blocks.parse(one.frame.headers).status != 503:
+                row = rows[taken[-1]]
                 row[4:] = [row[4] or one.at, row[5] + 1]
+        if _mixed(taken):
+            for row in rows:
+                row[4] = None
     return Counter(tuple(row) for rows in asked.values() for row in rows)
+
+
+def _pulls(frame: Frame) -> bool:
+    is_next = frame.subject.startswith(ACK) and frame.body.startswith(b"+NXT")
+    return is_next or b".CONSUMER.MSG.NEXT." in frame.subject
+
+
+def _mixed(taken: list[int]) -> bool:
+    """Return True if replies cannot be told apart; taken: the places of their requests, in order."""
+    passed_over = (
+        taken.count(place) > 1 and any(other not in taken for other in range(place)) for place in taken
+    )
+    return -1 in taken or any(passed_over) or (len(set(taken)) > 1 and taken[0] > 1)
 
 
 def js_acks(frames: list[SideFrame]) -> Rows:

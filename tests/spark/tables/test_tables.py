@@ -73,6 +73,10 @@ REQUESTS = {  # reply: requests, deliveries, replies, status, outcome, responder
     "r.all": (1, 2, 2, None, "replied", FIRST, 6, 3),
     "r.twice": (1, 0, 2, None, "replied", None, 1, None),
     "r.pull": (3, 0, 1, 404, "pull", None, None, None),
+    "r.next": (1, 0, 0, None, "pull", None, None, None),
+    "r.tapped": (1, 2, 1, None, "replied", FIRST, 9, 3),
+    "r.untold": (1, 2, 0, None, "no reply", FIRST, None, None),
+    "r.overheard": (1, 1, 0, None, "no reply", None, None, None),
 }
 
 
@@ -112,6 +116,43 @@ def test_pipelined_requests_pair_first_in_first_out(table: Callable[[str], list[
     times = [[ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")] for row in piped]
     assert sorted(times) == [[360, 363, 366, 371], [361, 364, 368, 373], [362, 365, 370, 375]]
     assert {(row["outcome"], row["deliveries"], row["replies"]) for row in piped} == {("replied", 1, 1)}
+
+
+MIXED: dict[str, list[tuple[float, str, int, float | None]]] = {  # t1, outcome, replies, latency ms
+    "r.short": [(720, "unknown", 0, None), (721, "unknown", 0, None), (722, "unknown", 2, None)],
+    "r.window": [
+        (730, "unknown", 0, None),
+        (731, "unknown", 0, None),
+        (732, "unknown", 1, None),
+        (734, "unknown", 1, None),
+    ],
+    "r.before": [(741, "unknown", 1, None)],
+    "r.scatter": [(745, "replied", 2, 1), (748, "no reply", 0, None)],
+    "r.retry": [(750, "no reply", 0, None), (755, "replied", 1, 2)],
+}
+
+
+@pytest.mark.parametrize("reply", MIXED)
+def test_replies_that_cannot_be_told_apart_are_unknown(table: Callable[[str], list[Row]], reply: str) -> None:
+    """Where requests waited in a row; many replies to one, and a second try, belong to the latest."""
+    mine = [row for row in table("requests") if row["reply"] == reply]
+    found = [
+        (ms(row["t1"]), row["outcome"], row["replies"], row["latency_ns"] and row["latency_ns"] / MS)
+        for row in sorted(mine, key=lambda row: row["t1"])
+    ]
+    assert found == MIXED[reply]
+    for row in mine:
+        if row["outcome"] == "unknown":
+            assert [row[name] for name in ("t2", "t3", "t4", "last_ns", "service_ns")] == [None] * 5
+
+
+def test_copies_for_a_tap_do_not_count(table: Callable[[str], list[Row]]) -> None:
+    """Requests in a row pair as without it."""
+    mine = [row for row in table("requests") if row["reply"] == "r.copied"]
+    times = sorted([ms(row[leg]) for leg in ("t1", "t2", "t3", "t4", "last_ns")] for row in mine)
+    assert times == [[t, t + 3, t + 6, t + 10, t + 10] for t in (776, 777, 778)]
+    counts = {(row["outcome"], row["deliveries"], row["replies"], row["responder"]) for row in mine}
+    assert counts == {("replied", 2, 1, FIRST)}
 
 
 def test_js_api(table: Callable[[str], list[Row]]) -> None:
@@ -245,12 +286,13 @@ def test_fanout(table: Callable[[str], list[Row]]) -> None:
 
 
 def test_messages_of_streams_are_stored(table: Callable[[str], list[Row]]) -> None:
-    """Those that a stream acknowledged, calls of JetStream's API; the news is for subscribers only."""
+    """Those that a stream acknowledged or delivered, calls of JetStream's API; the news is not."""
     stored = {row["subject"]: row["stored"] for row in table("fanout") if not row["deliveries"]}
     unheard = {subject for subject, found in stored.items() if not found}
     assert {"elsewhere", "svc.nobody"} <= unheard
     assert unheard.isdisjoint({"stored", "$JS.API.INFO"})
     assert {row["stored"] for row in table("fanout") if row["subject"].startswith("news.")} == {False}
+    assert [row["stored"] for row in table("fanout") if row["subject"] == "log.line"] == [True]
 
 
 def test_messages_that_the_server_denied_are_refused(spark: SparkSession, tmp_path: Path) -> None:
