@@ -206,11 +206,15 @@ def _mixed(s: Conversation) -> None:
         (b"before", (741,), (740, 743)),
         (b"scatter", (745, 748), (746, 747)),
         (b"retry", (750, 755), (757,)),
+        (b"spread", (794, 795, 796), (799, 799.25, 799.5)),
     ):
         for t in asked:
             s.send(t, ASKER, pub(b"svc.mixed r." + name, b"q"))
-        for t in answered:
-            s.receive(t, ASKER, msg(b"r." + name, b"9", b"a"))
+        for came in answered:
+            s.receive(came, ASKER, msg(b"r." + name, b"9", b"a"))
+    for late in (797, 797.5):  # one of three went to a responder elsewhere
+        s.receive(late, FIRST, msg(b"svc.mixed", b"1", b"q", b"r.spread"))
+        s.send(late + 1, FIRST, pub(b"r.spread", b"a"))
 
 
 def _tapped(s: Conversation) -> None:
@@ -227,6 +231,10 @@ def _tapped(s: Conversation) -> None:
     passes(760, b"r.tapped", 761, 762, 765, 766, 769)
     passes(770, b"r.untold", 771, 772)
     passes(773, b"r.overheard", 774)
+    for t, reply, conns in ((775, b"r.read", (WORKER, ASKER)), (775.5, b"r.elsewhere", (WORKER, FIRST))):
+        s.send(t, ASKER, pub(b"svc.tapped " + reply, b"q"))
+        for place, conn in enumerate(conns, 1):
+            s.receive(t + place * 0.125, conn, msg(reply, b"9", b"a"))
     for t in (776, 777, 778):
         passes(t, b"r.copied", t + 3.25, t + 3, t + 6, t + 9, t + 10)
 
@@ -267,6 +275,10 @@ def _publishes(s: Conversation) -> None:
             s.receive(503, ASKER, msg(b"r.pub." + name, b"9", answer))
     s.send(510, ASKER, pub(b"stored r.pub.none", b"x"))
     s.receive(511, ASKER, status(b"r.pub.none", b"503"))
+    for t in (540, 541, 542):
+        s.send(t, ASKER, pub(b"stored r.pub.row", b"x"))
+    for t in (543, 544):
+        s.receive(t, ASKER, msg(b"r.pub.row", b"9", b'{"stream":"S","seq":%d}' % t))
     s.send(520, ASKER, pub(b"elsewhere r.pub.marked", b"x", marked))
 
 

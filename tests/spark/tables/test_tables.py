@@ -77,6 +77,8 @@ REQUESTS = {  # reply: requests, deliveries, replies, status, outcome, responder
     "r.tapped": (1, 2, 1, None, "replied", FIRST, 9, 3),
     "r.untold": (1, 2, 0, None, "no reply", FIRST, None, None),
     "r.overheard": (1, 1, 0, None, "no reply", None, None, None),
+    "r.read": (1, 0, 1, None, "replied", None, 0.25, None),
+    "r.elsewhere": (1, 0, 2, None, "replied", None, 0.125, None),
 }
 
 
@@ -111,11 +113,14 @@ def test_a_reply_subject_is_used_again(table: Callable[[str], list[Row]]) -> Non
 
 
 def test_pipelined_requests_pair_first_in_first_out(table: Callable[[str], list[Row]]) -> None:
-    """Three requests on one reply subject before the first reply: each has its own times."""
+    """Three requests on one reply subject before the first reply: each has its own times, if known."""
     piped = [row for row in table("requests") if row["reply"] == "r.piped"]
     times = [[ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")] for row in piped]
     assert sorted(times) == [[360, 363, 366, 371], [361, 364, 368, 373], [362, 365, 370, 375]]
     assert {(row["outcome"], row["deliveries"], row["replies"]) for row in piped} == {("replied", 1, 1)}
+    spread = [row for row in table("requests") if row["reply"] == "r.spread"]
+    times = [[ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")] for row in spread]
+    assert sorted(times) == [[794, None, None, 799], [795, None, None, 799.25], [796, None, None, 799.5]]
 
 
 MIXED: dict[str, list[tuple[float, str, int, float | None]]] = {  # t1, outcome, replies, latency ms
@@ -183,6 +188,9 @@ def test_pub_acks(table: Callable[[str], list[Row]]) -> None:
         ("stored", "no ack", None, None, None, None, None),
         ("stored", "no responders", None, None, None, None, None),
         ("stored", "other", None, None, None, None, None),
+        ("stored", "unknown", "S", 544, False, None, None),
+        ("stored", "unknown", None, None, None, None, None),
+        ("stored", "unknown", None, None, None, None, None),
     ]
     assert {row["latency_ns"] for row in table("pub_acks")} == {3 * MS, None}
 
