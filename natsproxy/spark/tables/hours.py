@@ -19,7 +19,8 @@ margin:
 
 - a reply that comes later is none, and pull requests on one inbox are a row per hour;
 - a reply subject that is used again hours later counts as a new one;
-- requests that wait in a row on one reply subject are `unknown` where the margin's edge cuts the row;
+- requests that wait in a row on one reply subject are `unknown` where the margin's edge cuts the row, and not
+  seen to wait where a request is the first frame behind that edge: each then has an earlier one's reply;
 - `pub_acks` judges a publish without an ack by the other publishes on its template: here only by those of
   the hour and its margins; so does `fanout` (`stored`), and `js_acks` about a consumer's ack policy;
 - a frame that was delayed by more than the margin may be in no hour: its `t_ns` selects it, and the time when

@@ -38,8 +38,8 @@ def _punctual() -> Conversation:
         conversation.send(t, 1, pub(b"svc " + reply, b"q"))
         conversation.receive(t + late, 1, msg(reply, b"9", b"a"))
     for n in range(25):  # three wait at any time
-        conversation.send(HOUR - 200_000 + 20_000 * n, 5, pub(b"svc waiting", b"q"))
-        conversation.receive(HOUR - 149_500 + 20_000 * n, 5, msg(b"waiting", b"9", b"a"))
+        conversation.send(HOUR - 205_000 + 20_000 * n, 5, pub(b"svc waiting", b"q"))
+        conversation.receive(HOUR - 154_500 + 20_000 * n, 5, msg(b"waiting", b"9", b"a"))
     for minute in range(0, 120, 10):
         conversation.send(minute * 60_000 + 30_000, 2, pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C pulls", b"1"))
     for t in (HOUR - 10, HOUR, HOUR + 60_000):
@@ -100,8 +100,8 @@ def test_hours_are_computed_alone_and_again(
             ("reused", 0, 1, 250): 1,
             ("reused", 1, 1, 100): 1,
             ("inside", 1, 1, 3): 1,
-            ("waiting", 0, 1, None): 10,
-            ("waiting", 1, 1, None): 15,
+            ("waiting", 0, 1, None): 11,
+            ("waiting", 1, 1, None): 14,
             ("pulls", 0, 6, None): 1,
             ("pulls", 1, 6, None): 1,
         }
