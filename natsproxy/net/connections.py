@@ -221,7 +221,7 @@ class Connections:
     ) -> Relay | End:
         """Connect to the server, and return the relay; the end where there is none.  Raises NoServer."""
         chain = self.chain
-        endpoint, server, greeting, secured = await self.upstreams.dial(accepted.facts, accepted.plain)
+        endpoint, server, greeting, secured, _ = await self.upstreams.dial(accepted.facts, accepted.plain)
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
         if self.draining:
             refusal = _DRAINED

@@ -36,6 +36,7 @@ from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
 _HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
+_SIGN_TIMEOUT = 0.2  # seconds for the sign that a server has taken our certificate; less than a race's SLOW
 _HANDSHAKE_FIRST = "name it tls://, and set upstream-tls-handshake-first"
 _TLS_RECORDS = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
 
@@ -47,13 +48,14 @@ class NoServer(Exception):
 class Dialled(NamedTuple):
     """A connection to a server, with the bytes received on it: its first line, and perhaps more.
 
-    secured: the leg has TLS.
+    secured: the leg has TLS.  unheard: the leg, where the server has said nothing behind its handshake.
     """
 
     endpoint: Endpoint
     leg: AnyLeg
     greeting: bytes
     secured: bool = False
+    unheard: TlsLeg | None = None
 
 
 class Dialer:
@@ -65,6 +67,7 @@ class Dialer:
         self._contexts = contexts
         # Of servers without a greeting, once it is known; the addresses behind a name may change for ever.
         self._speaks_tls: BoundedDict[Endpoint, bool] = BoundedDict()
+        self._gives_no_sign: BoundedDict[Endpoint, bool] = BoundedDict()  # see `_wait_for_sign`
         self._probing = trio.Lock()
 
     async def dial(self, endpoint: Endpoint, client: ClientFacts) -> Dialled:
@@ -117,9 +120,23 @@ class Dialer:
         attempt.failure = f"{endpoint} does not end its TLS handshake in {within}"
         if not (info.tls_required or info.tls_available):
             raise NoServer(f"{endpoint} offers no TLS, and the upstream is {server}")
-        return Dialled(endpoint, await self._upgraded(endpoint, leg, greeting), greeting, True)
+        secured = await self._upgraded(endpoint, leg, greeting)
+        if info.tls_verify:
+            await self._wait_for_sign(endpoint, secured)
+        return Dialled(endpoint, secured, greeting, True, secured)
 
-    async def _upgraded(self, endpoint: Endpoint, leg: AnyLeg, greeting: bytes) -> AnyLeg:
+    async def _wait_for_sign(self, endpoint: Endpoint, secured: TlsLeg) -> None:
+        """Wait until the server has taken our certificate.  Raises LegLost where it refuses.
+
+        One that gives no sign may have taken it: it is waited for once, and then taken at its word.
+        """
+        if endpoint not in self._gives_no_sign:
+            with trio.move_on_after(_SIGN_TIMEOUT) as scope:
+                await secured.judged()
+            if scope.cancelled_caught:
+                self._gives_no_sign[endpoint] = True
+
+    async def _upgraded(self, endpoint: Endpoint, leg: AnyLeg, greeting: bytes) -> TlsLeg:
         """Return a leg with TLS after INFO.  Raises LegLost, and NoServer where the server says -ERR instead.
 
         A server that has too many connections does that, in plain text.

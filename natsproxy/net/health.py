@@ -5,8 +5,10 @@ Theory
    never left out: where all fail, all are tried.
 2. An endpoint that takes no more clients, in lame duck mode or full, is behind all others for a fixed time.
    Its greeting would look well, so only time brings it back.
-3. The outage of one endpoint, while others serve, is one notice when it begins and one when it is over.
-4. The outage of all is a warning when it begins, one more for each further reason, up to a bound, and one
+3. A greeting before TLS proves nothing of TLS: such an endpoint serves once it said a word behind the
+   handshake, and has failed where it ended the connection instead.
+4. The outage of one endpoint, while others serve, is one notice when it begins and one when it is over.
+5. The outage of all is a warning when it begins, one more for each further reason, up to a bound, and one
    when it is over, with the number of connections that were turned away.  Each attempt of each client would
    only repeat them.
 """
@@ -95,6 +97,10 @@ class Health:
         if failure is not None and failure.level:
             seconds = round((self._clock() - failure.since) / SECOND, 3)
             self._notice(failure.level, f"the server {endpoint} is back", seconds=seconds)
+
+    def fails(self, endpoint: Endpoint) -> bool:
+        """Tell whether an endpoint has failed, and has not served since."""
+        return endpoint in self._failures
 
     def takes_no_more(self, endpoint: Endpoint, reason: str) -> None:
         """Put an endpoint behind all others.  reason: a clause that begins with a verb."""

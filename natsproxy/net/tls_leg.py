@@ -9,7 +9,10 @@ Theory
    is `lost`; a handshake that fails, or takes too long, loses the leg as well, and `lost` has the reason.
 4. Where TLS is only offered, first bytes that are none of TLS make the leg a plain one.
 5. Under TLS 1.3 a peer judges our certificate after our side of the handshake is done: its alert comes as the
-   first thing that is received, and is the reason then.
+   first thing that is received, and is the reason then.  A server that takes the certificate sends a session
+   ticket at that time (Go and OpenSSL do so, unless they are told not to).
+6. A server may still end the connection then, for a certificate that is not among those that it pins.  So
+   `on_word` tells what its first word behind the handshake is: bytes, or the end.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from natsproxy.units import format_duration
 _SLICE: Final = 32_768  # bytes through a BIO at once: it keeps the largest size that it ever had
 _RECORD: Final = 16_384  # bytes of the largest record
 _TLS: Final = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
+_CLOSED: Final = "the peer closed the connection, perhaps for a certificate that it does not trust"
 
 
 class TlsLeg(LayeredLeg):
@@ -37,7 +41,8 @@ class TlsLeg(LayeredLeg):
 
     server_name: the name that a server's certificate must have, with a client's context; None with a
     server's.  timeout: the longest time (ns) of the handshake, 0 for none.  after_line: see 2.  optional: see
-    4.  on_secured: called at the end of the handshake.  plain: the first bytes of a peer that speaks no TLS.
+    4.  on_secured: called at the end of the handshake.  on_word: called once (see 6), with "" or the reason
+    why the peer ended the stream; None for nobody.  plain: the first bytes of a peer that speaks no TLS.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class TlsLeg(LayeredLeg):
         self._timeout = timeout
         self._deadline = float("inf")
         self.on_secured: Callable[[], None] = _nothing
+        self.on_word: Callable[[str], None] | None = None
         self._line_written: trio.Event | None = trio.Event() if after_line else None
         self.plain = b""
         self._heard = False
@@ -85,6 +91,20 @@ class TlsLeg(LayeredLeg):
                 raise LegLost(self, "the peer closed the connection before a TLS handshake")
             if not self.secured:
                 await self.wait_readable()
+
+    async def judged(self) -> None:
+        """Return when the server has taken our certificate (see 5).  Raises LegLost where it refuses."""
+        while not (self._first or self._ended or self._has_ticket):
+            await self.wait_readable()
+            self._first = self.try_receive()
+        if self._ended and not self._first:
+            raise LegLost(self, f"TLS: {_CLOSED}")
+
+    @property
+    def _has_ticket(self) -> bool:
+        """True if the server has sent a session ticket, or its handshake had to end before ours."""
+        session = self._ssl.session
+        return self._ssl.version() != "TLSv1.3" or (session is not None and session.has_ticket)
 
     def _shake_hands(self) -> bool:
         try:
@@ -115,7 +135,21 @@ class TlsLeg(LayeredLeg):
             return first
         if self._line_written is not None:
             return None
-        return super().try_receive()
+        if self.on_word is None:
+            return super().try_receive()
+        try:
+            data = super().try_receive()
+        except LegLost as lost:
+            self._tell_word(str(lost))
+            raise
+        if data is not None:
+            self._tell_word("" if data else f"TLS: {_CLOSED}")
+        return data
+
+    def _tell_word(self, reason: str) -> None:
+        tell, self.on_word = self.on_word, None
+        if tell is not None and not (reason and self._finished):
+            tell(reason)
 
     async def wait_readable(self) -> None:
         """Wait until there may be something to receive, or the leg is lost; `try_receive` tells which."""
@@ -268,7 +302,7 @@ def reason_of(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the peer's certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError):
-        return "the peer closed the connection, perhaps for a certificate that it does not trust"
+        return _CLOSED
     words = (error.reason or "failed").lower()
     _, alert, name = words.partition("_alert_")
     if alert:

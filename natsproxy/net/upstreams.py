@@ -23,7 +23,7 @@ from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
-from natsproxy.net.leg import Leg
+from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.race import SLOW, Race
 from natsproxy.net.shortage import OwnShortage, Shortage
@@ -34,6 +34,7 @@ from natsproxy.session.greeting import info_of
 
 _RETRY: Final = 0.05  # seconds between attempts while a client is kept waiting
 _AT_THAT_PACE: Final = 10  # clients that are held; with more of them each waits longer
+_AT_ONCE: Final = 0.25  # seconds in which a server that refuses our certificate ends the connection
 _OFTEN: Final = 2  # a server that is slow once may just be busy
 _LAME: Final = "is in lame duck mode"
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
@@ -48,7 +49,8 @@ class Upstreams:
     """The servers of a proxy.  clock: in nanoseconds, for events.  seed: of the random order.
 
     listening: the addresses of our own listeners.
-    unready: the reason why there was no server at the last attempt; None after one that had an INFO.
+    unready: the reason why there was no server at the last attempt, or why each ends connections behind its
+    TLS handshake; None after an attempt that had an INFO.
     info: the last INFO.  dials: attempts by their outcome, "connected" or "failed".
     """
 
@@ -67,6 +69,7 @@ class Upstreams:
         self.dials = Counter(connected=0, failed=0)
         self._settings = settings
         self._learned: tuple[Server, ...] = ()
+        self._endpoints: list[Endpoint] = []  # of the last attempt that had a server
         self._held = 0  # clients
         self._found = trio.Event()  # a server, while clients are held
         self._resolver = Resolver(settings.connect_timeout / 1e9)
@@ -116,7 +119,18 @@ class Upstreams:
         if reasons:
             self._health.down(reasons, turned_away=False)
         if dialled is not None:
-            dialled.leg.close()
+            try:
+                if not reasons and dialled.unheard is not None:
+                    await self._hear_end(dialled)
+            finally:
+                dialled.leg.close()
+
+    async def _hear_end(self, dialled: Dialled) -> None:
+        """See whether a server with TLS ends a connection at once; it says nothing else until CONNECT."""
+        with trio.move_on_after(_AT_ONCE) as silence, suppress(LegLost):
+            await dialled.leg.receive()
+        if silence.cancelled_caught:
+            self._judged(dialled.endpoint, "")
 
     async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:
         """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
@@ -142,15 +156,34 @@ class Upstreams:
             reasons = [*unresolved, *race.failures.values()]
             self.unready = "; ".join(reasons)
             return dialled, reasons
-        self.unready = None
         self.dials["connected"] += 1
         self.info = info_of(dialled.greeting) or self.info
         self._found.set()
         self._found = trio.Event()
-        self._health.up()
-        self._health.answered(dialled.endpoint)
+        self._endpoints = endpoints
+        if dialled.unheard is None:
+            self._judged(dialled.endpoint, "")
+        else:
+            dialled.unheard.on_word = partial(self._judged, dialled.endpoint)
+            if not self._health.fails(dialled.endpoint):
+                self.unready = None
         self._report(endpoints, unresolved, race)
         return dialled, []
+
+    def _judged(self, endpoint: Endpoint, refusal: str) -> None:
+        """Take that a server serves, or the reason why it ended a connection behind its TLS handshake."""
+        if not refusal:
+            self.unready = None
+            self._health.up()
+            self._health.answered(endpoint)
+            return
+        reason = f"{endpoint}: {refusal}"
+        self._health.failed(endpoint)
+        if all(map(self._health.fails, self._endpoints)):
+            self.unready = reason
+            self._health.down([reason], turned_away=False)
+        else:
+            self._health.report(endpoint, reason, "warning")
 
     def _servers(self) -> tuple[Server, ...]:
         named = self._settings.upstream
