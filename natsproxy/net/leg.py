@@ -268,6 +268,8 @@ class Leg:
         while self._backlog:
             try:
                 await trio.lowlevel.wait_writable(self._sock)
+                if not self._backlog:  # a read has lost the leg meanwhile
+                    return
                 sent = self._sock.send(self._backlog[0])
             except BlockingIOError:
                 continue

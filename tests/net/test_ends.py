@@ -11,6 +11,7 @@ from itertools import groupby
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from natsproxy.addresses import Address
 from natsproxy.config.settings import Listener, ProxySettings, Server
@@ -177,6 +178,23 @@ async def test_a_leg_that_takes_no_more_is_still_read() -> None:
         leg.write(b"dropped")
         assert leg.try_receive() == b"why"
         assert leg.try_receive() == b""
+        assert leg.lost is not None
+        leg.close()
+
+
+async def test_a_leg_that_a_read_has_lost_has_nothing_to_flush() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        leg = Leg(socket.create_connection(listener.getsockname()))
+        peer, _ = listener.accept()
+        while not leg.backlog:
+            leg.write(bytes(1 << 20))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leg.flush)
+            await wait_all_tasks_blocked()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            with pytest.raises(LegLost):
+                leg.try_receive()
         assert leg.lost is not None
         leg.close()
 
