@@ -8,6 +8,8 @@
 | a client that sends nothing | `idle_timeout` | `-ERR 'Stale Connection'`, so that it reconnects | `idle` |
 | a client that takes nothing | `write_deadline` | nothing: it would not take that either | `slow` |
 
+A client that we do not read (`_is_held`) sends nothing by our doing, and is not silent.
+
 The server has a `write_deadline` too, and ends its leg of a slow client.  The proxy would not learn that
 before the client takes what came earlier.
 
@@ -33,6 +35,7 @@ from natsproxy.protocol.errors import STALE
 from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.units import format_duration
+from natsproxy.wire.ops import C2S
 
 _LOOKS = 4  # looks at all connections in the shortest time-out
 
@@ -139,10 +142,16 @@ def _count_down(counter: Counter[str], host: str) -> None:
         del counter[host]
 
 
+def _is_held(relay: Relay) -> bool:
+    """Tell whether a client is not read: it is paused, or its bytes wait, as for a server that takes none."""
+    return relay.session.pipes[C2S].outbox.conditions.stop_reading or relay.client.readable
+
+
 class _Progress:
     """The progress of one client, as the last look saw it.
 
-    sent: the time (ns) at which it sent bytes last.  taken: at which it took bytes, or had none to take.
+    sent: the time (ns) at which it sent bytes last, or was held.  taken: at which it took bytes, or had none
+    to take.
     """
 
     __slots__ = ("_backlog", "_received", "sent", "taken")
@@ -153,8 +162,9 @@ class _Progress:
 
     def note(self, relay: Relay, now: int) -> None:
         """Compare a connection with the last look."""
-        received, backlog = relay.received_from_client(), relay.client.backlog
-        if received is not None and received != self._received:
+        relay.catch_up()
+        received, backlog = relay.session.pipes[C2S].in_bytes, relay.client.backlog
+        if received != self._received or _is_held(relay):
             self._received, self.sent = received, now
         # A client that takes bytes may have as many again once, but not time after time.
         if not backlog or backlog != self._backlog:

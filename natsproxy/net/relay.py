@@ -193,12 +193,6 @@ class Relay:
         self._perform(self.session.take_actions())
 
     @contained
-    def received_from_client(self) -> int:
-        """Return the number of bytes that came from the client."""
-        self._catch_up()
-        return self.session.pipes[C2S].in_bytes
-
-    @contained
     def requests(self) -> frozenset[bytes]:
         """Return the reply subjects of the client's requests that have no answer yet."""
         return self.session.control.requests()

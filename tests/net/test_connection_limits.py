@@ -222,6 +222,37 @@ async def test_a_silent_client_is_stale(
 
 
 @pytest.mark.parametrize("plane", ["native", "python"])
+@pytest.mark.parametrize("held_by", ["an operator", "a server that takes nothing"])
+async def test_a_client_that_we_do_not_read_is_not_silent(
+    held_by: str, plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.send_all(b'INFO {"version":"2.15.1","max_payload":100000} \r\n')
+            await over.wait()
+
+    over = trio.Event()
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
+        async with before(upstream, idle_timeout=200 * MS) as run, await run.connect() as held:
+            await until(held, b"\r\n")
+            await held.send_all(CONNECT)
+            relay = run.proxy.relays[1]
+            if held_by == "an operator":
+                run.proxy.pause(1, None)
+            while held_by != "an operator" and not (relay.server.backlog and relay.client.readable):
+                await held.send_all(b"PUB a 100000\r\n" + bytes(100_000) + b"\r\n")
+            async with await run.connect() as silent:  # silent for less time than the other one
+                await until(silent, b"-ERR 'Stale Connection'\r\n")
+            assert not relay.session.over
+            over.set()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
 async def test_a_client_that_takes_nothing_ends(
     nats_server: NatsServer, plane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
