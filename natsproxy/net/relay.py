@@ -2,7 +2,7 @@
 
 A plane moves the bytes (`plane.py`) and calls the relay for those that the session is to see.  The relay
 gives them to the session and performs the session's actions.  Tasks exist only while there is something to
-wait for: one wakes the session at its deadlines while it has any.
+wait for: the deadlines of the session, and a leg with a backlog behind which the session holds frames.
 
 A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
 kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
@@ -32,6 +32,7 @@ from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send
 from natsproxy.session.control import Control
+from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C, Direction
 
@@ -231,8 +232,7 @@ class Relay:
         """Pass on the bytes that the peer of a lost leg had sent, for a while, then end the connection."""
         self._end_if_gone()
         if self.end is None:
-            direction = C2S if leg is self.client else S2C
-            self._tasks.start_soon(self._end_after_linger, direction)
+            self._tasks.start_soon(self._end_after_linger, C2S if leg is self.client else S2C)
 
     def failed(self, error: BaseException) -> None:
         """End the connection for a bug in its code, and pass no more: `run` raises the error."""
@@ -286,13 +286,23 @@ class Relay:
         self._arm()
 
     def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:
-        for leg, parts in zip(self._to, pieces, strict=True):
+        for pipe, leg, parts in zip(self.session.pipes, self._to, pieces, strict=True):
             if parts:
                 try:
                     leg.write_all(parts)
                 except LegLost:
                     self.leg_lost(leg)
                 parts.clear()
+            # Frames that the session holds, or goes on to read, must not make the backlog grow.
+            if leg.backlog and not pipe.outbox.blocked and (pipe.outbox.bytes or pipe.swallowing):
+                pipe.outbox.blocked = True
+                self._tasks.start_soon(self._unblock, pipe)
+
+    async def _unblock(self, pipe: DirectionPipe) -> None:
+        await self._flush(self._to[pipe.direction])
+        self._catch_up()
+        pipe.outbox.blocked = False
+        self._perform([])
 
     async def _authenticate(self, asked: Authenticate) -> None:
         refusal = await self._check(self.accepted.facts.peer, asked.user, asked.password)
@@ -337,7 +347,4 @@ class Relay:
             before = self.session.frames_sent
             self._perform(self.session.tick(max(now, due), timeslice))
             timeslice.end_step(self.session.frames_sent - before)
-            for leg in self._to:
-                if leg.backlog:
-                    await self._flush(leg)
         self._retick = None

@@ -2,8 +2,8 @@
 
 Law: order belongs to the direction.  An item waits for its own time and for all items before it, unless it
 may be overtaken.  Items are whole frames, or the growing head of one large frame (`open`), behind which
-everything waits.  The outbox is in use only while items wait or the link has conditions; its bytes are
-counted, and above a limit their sender is no longer read.
+everything waits.  The outbox is in use only while items wait, the link has conditions, or the peer takes no
+bytes; its bytes are counted, and above a limit their sender is no longer read.
 """
 
 from __future__ import annotations
@@ -56,10 +56,14 @@ class Item:
 
 
 class Outbox:
-    """The queue of one direction."""
+    """The queue of one direction.
+
+    blocked: the peer takes no bytes for now, and nothing is released.
+    """
 
     def __init__(self) -> None:
         self.conditions = PLAIN
+        self.blocked = False
         self.bytes = 0
         self._queue: deque[Item] = _NO_ITEMS
         self._aside = 0  # how many items may be overtaken: they are sent when due, wherever the queue is
@@ -72,7 +76,11 @@ class Outbox:
     @property
     def active(self) -> bool:
         """True if new frames must queue here."""
-        return bool(self._queue or self._aside or self._carry) or self.conditions is not PLAIN
+        return bool(self._queue or self._aside or self._carry) or self.conditions is not PLAIN or self.blocked
+
+    @property
+    def _stopped(self) -> bool:
+        return self.blocked or self.conditions.paused
 
     def put(self, item: Item) -> None:
         """Queue an item behind the others."""
@@ -105,7 +113,7 @@ class Outbox:
 
     def release(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[Item]:
         """Yield the items whose time has come, in the order in which they leave, until it is to `stop`."""
-        if self.conditions.paused:
+        if self._stopped:
             return
         yield from self._overtaking(now, stop)
         while self._queue and self._queue[0].due <= now and not self._queue[0].open and not stop():
@@ -156,13 +164,14 @@ class Outbox:
 
     @property
     def limited(self) -> bool:
-        """True if released bytes go through the slicer and the rate limit (`carry`)."""
-        return bool(self._carry) or self.conditions.rate is not None or self.conditions.slice_size > 0
+        """True if released bytes wait for the peer, or go through the slicer and the rate limit (`carry`)."""
+        conditions = self.conditions
+        return bool(self._carry) or conditions.rate is not None or conditions.slice_size > 0 or self.blocked
 
     def slices(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[memoryview]:
         """Yield the slices that the link takes now, until it is to `stop`."""
         conditions = self.conditions
-        while self._carry and self._credit_at <= now and not conditions.paused and not stop():
+        while self._carry and self._credit_at <= now and not self._stopped and not stop():
             piece = self._carry[0]
             # Without a size, slices are those of 10 ms, so that bytes flow evenly at the rate.
             size = conditions.slice_size or (
@@ -195,7 +204,7 @@ class Outbox:
 
     def next_due(self) -> int | None:
         """Return the time (ns) at which an item may go next; None for none."""
-        if self.conditions.paused:
+        if self._stopped:
             return None
         ahead = self._by_time[:1]
         if ahead and (ahead[0][2].open or ahead[0][2].gone):

@@ -26,7 +26,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
 from natsproxy.session.bypass import Bypass
 from natsproxy.session.session import Session
-from natsproxy.wire.ops import C2S, Direction
+from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.kit.stage import DEADLINE, FRAME, Stage, receive, stage
 
 SIZE = 200_000
@@ -218,6 +218,36 @@ async def test_no_leg_is_read_while_traffic_is_held() -> None:
             assert await receive(server, len(FRAME)) == FRAME
             await client.aclose()
             await server.aclose()
+
+
+async def test_a_slow_reader_holds_up_no_more_than_its_own_deliveries() -> None:
+    """The frames that it sends are on time, and those that wait for it do not pile up behind its leg."""
+    late = '[[rules]]\nname = "late"\nkind = "latency"\nop = "PUB"\ndelay = "20ms"\n'
+    stop = '[[rules]]\nname = "stop"\nkind = "pause"\ndirection = "s2c"\nop = "MSG"\n'
+    messages = (b"MSG a 1 8000\r\n" + bytes(8000) + b"\r\n") * 20
+
+    async def flood(server: trio.SocketStream) -> None:
+        while True:
+            await server.send_all(messages)
+
+    chain = RuleChain(load(late + stop, KINDS))
+    async with stage(chain, queue_bytes=1 << 24) as made, trio.open_nursery() as nursery:
+        client, server = await made.connect()
+        relay = made.proxy.relays[1]
+        held = relay.session.pipes[S2C]
+        nursery.start_soon(flood, server)
+        while not held.full:
+            await trio.lowlevel.checkpoint()
+        made.proxy.swap(RuleChain(load(late, KINDS), previous=chain))
+        while not relay.client.backlog:
+            await trio.lowlevel.checkpoint()
+        for _ in range(3):
+            await client.send_all(FRAME)
+            assert await receive(server, len(FRAME)) == FRAME
+        assert held.outbox.bytes > relay.client.backlog > 0
+        nursery.cancel_scope.cancel()
+        for stream in (client, server):
+            stream.socket.close()
 
 
 async def test_control_calls_deadlines_and_new_connections_get_their_turn_under_unending_traffic() -> None:
