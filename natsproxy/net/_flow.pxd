@@ -49,6 +49,7 @@ cdef struct Flow:
     bint ready              # in that list
     bint clear
     bint paused             # the session holds back too much
+    bint swallowing         # the session loses its messages: a backlog does not keep it from reading
     bint pending            # the session has work left
     bint over               # it is not to be read any more
     bint recording

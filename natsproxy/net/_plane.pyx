@@ -18,7 +18,7 @@ Theory
    looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the session is called
    at the end of the step: it makes the events.
 6. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
-   gone.  Flows take turns of `SLICE` ns, a step ends after its own time, so nobody starves.
+   gone, unless the session loses its messages.  Flows take turns of `SLICE` ns, a step ends after its own time, so nobody starves.
 
 Lifetime: the structs are parts of a `Connection`, which the plane keeps alive to the end of the step in which it
 is removed.  An event that epoll had already returned for it is cleared, so a descriptor that is used again at
@@ -155,6 +155,7 @@ cdef class Connection:
         cdef ByteTable sids, subjects, tallies, awaited
         cdef tuple kept
         flow.paused = pipe.full
+        flow.swallowing = pipe.swallowing
         flow.pending = pipe.pending
         flow.recording = recording
         flow.clear = clear and not flow.pending and (not recording or self.plane.passing.builder is not None)
@@ -530,7 +531,7 @@ cdef class Plane:
         cdef Py_ssize_t size, kept
         cdef int64_t until = monotonic() + SLICE
         while not (flow.over or flow.target.gone):
-            if flow.target.backlog_size or self.held:
+            if (flow.target.backlog_size and not flow.swallowing) or self.held:
                 return False  # the end of that makes it ready again
             if flow.pending:
                 with gil:

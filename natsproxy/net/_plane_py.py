@@ -42,24 +42,29 @@ class PythonPlane:
 class Pumps:
     """The two tasks of one connection.
 
-    A pump stops reading while the other leg cannot take bytes, while the session holds back too much, or
-    while the recorder holds traffic.  The next time slice does the work that one leaves undone, before more
-    is read.
+    A pump stops reading while the other leg cannot take bytes (unless the session loses the messages), while
+    the session holds back too much, or while the recorder holds traffic.  The next time slice does the work
+    that one leaves undone, before more is read.
     """
 
     def __init__(self, rider: Rider, admission: Admission) -> None:
         self._rider = rider
         self._admission = admission
         self._unblocked = trio.Event()
+        self._flushes: dict[int, trio.CancelScope] = {}  # by direction
 
     def take(self, direction: int) -> Passed | None:
         """Return None: nothing passes without the session."""
         return None
 
     def settle(self, *, recording: bool) -> None:
-        """Wake a pump that the session held back."""
-        if not any(pipe.full for pipe in self._rider.session.pipes):
+        """Wake a pump that the session held back, or that needs a backlog's end no more."""
+        pipes = self._rider.session.pipes
+        if not all(pipe.full for pipe in pipes):
             self._unblocked.set()
+        for direction, flush in self._flushes.items():
+            if pipes[direction].swallowing:
+                flush.cancel()
 
     def stop(self) -> None:
         """Do nothing: the tasks are cancelled."""
@@ -83,8 +88,8 @@ class Pumps:
                 rider.ended(direction)
                 return
             over = rider.received(direction, data)
-            if target.backlog:
-                await self._flush(target)
+            if target.backlog and not pipe.swallowing:
+                await self._flush(direction, target)
             elif over:
                 await trio.lowlevel.checkpoint()
             else:
@@ -112,8 +117,11 @@ class Pumps:
             return b""
         return b"" if data is None and source.gone else data
 
-    async def _flush(self, leg: AnyLeg) -> None:
-        try:
-            await leg.flush()
-        except LegLost as lost:
-            self._rider.leg_lost(lost.leg)
+    async def _flush(self, direction: Direction, leg: AnyLeg) -> None:
+        """Wait for the end of a backlog, or until the session loses the messages that would follow it."""
+        with trio.CancelScope() as self._flushes[direction]:
+            try:
+                await leg.flush()
+            except LegLost as lost:
+                self._rider.leg_lost(lost.leg)
+        del self._flushes[direction]

@@ -325,7 +325,9 @@ class DirectionPipe:
     def full(self) -> bool:
         """True if the sender must wait: so much is held back, or its last frame is being checked."""
         held = self.outbox.bytes + self.owed
-        if held > SMALL and (held > self._settings.queue_bytes or self._budget.spent):
+        # As much again of a link that loses messages: its PINGs are answered, whatever has to wait.
+        most = self._settings.queue_bytes * (2 if self.swallowing else 1)
+        if held > SMALL and (held > most or self._budget.spent):
             return True
         return self.waiting or self.outbox.conditions.stop_reading
 

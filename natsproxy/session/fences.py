@@ -8,7 +8,8 @@ Theory
 3. Neighbouring places of the c2s stream share one fence.  `PongQueue.last` is the fence at the end of that
    stream; whoever sends something behind it sets it to None.
 4. The client of a suspended connection is answered even by a server that has stopped: its fences go by
-   without their PONGs after a moment.
+   without their PONGs after a moment.  Where the server takes no bytes, its answers wait for that moment in a
+   fence without a PING (`PongQueue._unasked`).
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ _NOBODY: Final[deque[Fence | None]] = deque()
 class PongQueue:
     """The FIFO of PONG owners: a `Fence`, or None for the client."""
 
-    __slots__ = ("_owners", "_state", "last")
+    __slots__ = ("_owners", "_state", "_unasked", "last")
 
     def __init__(self, state: ConnectionState) -> None:
         self.last: Fence | None = None
+        self._unasked: Fence | None = None  # behind all fences that may pass without their PONGs
         self._state = state
         self._owners: deque[Fence | None] = _NOBODY
 
@@ -95,9 +97,13 @@ class PongQueue:
 
     def answer_suspended(self, answer: bytes, now: int) -> None:
         """Answer the client at this place of the c2s stream, or a moment later if the server does not."""
-        fence = self.last
+        fence = self._unasked or self.last
         if fence is None or not fence.suspended:
-            fence = self._send(Fence(deadline=now + _PATIENCE, suspended=True), now)
+            fence = Fence(deadline=now + _PATIENCE, suspended=True)
+            if self._state.pipes[C2S].outbox.blocked:
+                self._unasked = fence
+            else:
+                self._send(fence, now)
         fence.answer += answer
         self._charge(fence, len(answer))
 
@@ -133,6 +139,8 @@ class PongQueue:
     def pass_(self, fence: Fence, now: int) -> None:
         """Do the work that waits for a fence."""
         c2s, s2c = self._state.pipes
+        if fence is self._unasked:
+            self._unasked = None
         # Taken out: a fence whose deadline came first passes again with its PONG.
         works, fence.then = fence.then, []
         answer, fence.answer = bytes(fence.answer), bytearray()
@@ -152,10 +160,10 @@ class PongQueue:
 
     @property
     def waiting(self) -> bool:
-        """True if any PONG is due."""
-        return bool(self._owners)
+        """True if any PONG is due, from the server or from us."""
+        return bool(self._owners or self._unasked)
 
     def timed(self) -> list[Fence]:
         """Return the fences whose PONG has not come, and that pass without it at their deadlines."""
-        fences = (owner for owner in self._owners if owner is not None)
+        fences = (fence for fence in (*self._owners, self._unasked) if fence is not None)
         return [fence for fence in fences if fence.end is not None or (fence.suspended and fence.answer)]

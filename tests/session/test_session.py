@@ -61,6 +61,37 @@ def test_a_suspended_connection_loses_messages_and_lives() -> None:
     assert play.server(b"MSG a 1 0\r\n\r\n").to_client == b"MSG a 1 0\r\n\r\n"
 
 
+def test_the_client_of_a_suspended_connection_is_answered_behind_a_backlog() -> None:
+    """Its frames are read, and none is torn: those that pass wait for the server, the others are lost."""
+    play = Playbook(queue_bytes=100_000, frame_hold_limit=0).greeted()
+    play.client(b"PUB a 5\r\nwh")
+    play.session.control.suspend(0, on=True)
+    c2s = play.session.pipes[C2S]
+    c2s.outbox.blocked = True
+    assert play.to_server == b"PUB a 5\r\nwh"
+
+    play.client(b"ole\r\nPUB a 4\r\nlost\r\nPING\r\nSUB a 1\r\nPUB a 9\r\nal").client(b"so lost\r\nPING\r\n")
+    play.nothing()
+    play.at(play.now + 100_000_000)
+    assert (play.to_server, play.to_client) == (b"", b"PONG\r\nPONG\r\n")
+    assert [record.data for record in play.records if record.cause == "swallow"] == [
+        b"PUB a 4\r\nlost\r\n",
+        b"PING\r\n",
+        b"PUB a 9\r\nalso lost\r\n",
+        b"PING\r\n",
+    ]
+    while not c2s.full:
+        play.client(b"SUB b 2\r\n")
+    assert c2s.outbox.bytes < 250_000
+
+    c2s.outbox.blocked = False
+    assert play.at(play.now).to_server.startswith(b"ole\r\nSUB a 1\r\nSUB b 2\r\n")
+    play.session.control.suspend(0, on=False)
+    play.do(play.session.take_actions())
+    play.client(b"PUB a 2\r\nhi\r\nPING\r\n").server(b"PONG\r\n")
+    assert (play.to_server, play.to_client) == (b"PUB a 2\r\nhi\r\nPING\r\n", b"PONG\r\n")
+
+
 def test_a_verbose_client_is_told_that_a_lost_message_is_good() -> None:
     """Each +OK has its place among those of the server, as that of a message that a rule drops."""
     play = Playbook()
