@@ -220,7 +220,7 @@ class EventLog:
 
     The `opened` line of a connection waits for its first other event.  A client that comes and goes without
     a byte is a health probe, and there may be one every second: probes are counted, and one line every ten
-    minutes has the count.
+    minutes has the count.  One that left before it was opened is a probe where its end needs no detail.
 
     most: the events of one second that are written, 0 for all; one line has the number of the others.
     """
@@ -239,10 +239,10 @@ class EventLog:
             self._unlogged[event.conn] = event
             return
         opened = self._unlogged.pop(event.conn, None) if event.conn is not None else None
+        if isinstance(event, Closed) and _is_probe(opened, event):
+            self._probe(event.t)  # neither its opening nor its end is written
+            return
         if opened is not None:
-            if isinstance(event, Closed) and not event.c2s_bytes and event.cause in _CLIENT_LEFT:
-                self._probe(event.t)  # neither its opening nor its end is written
-                return
             self._write(opened, event.t)
         self._write(event, event.t)
 
@@ -277,6 +277,11 @@ class EventLog:
         if self._probes:
             self._log.info("connections closed by clients that said nothing", count=self._probes)
         self._probes = 0
+
+
+def _is_probe(opened: Opened | None, closed: Closed) -> bool:
+    left = not closed.c2s_bytes and closed.cause in _CLIENT_LEFT
+    return left and (opened is not None or not closed.detail)
 
 
 def log_event(log: Any, event: Event) -> None:

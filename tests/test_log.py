@@ -89,6 +89,8 @@ def test_probes_are_one_counter(tmp_path: Path) -> None:
         for conn in range(100):
             say(Opened(conn * minute, conn, "10.0.0.1:5", "up:1"))
             say(Closed(conn * minute, conn, "client-closed", s2c_bytes=300, s2c_frames=1))
+            say(Closed(conn * minute, 1000 + conn, "client-closed"))  # before it was opened
+        say(Closed(0, 199, "client-closed", "the client left before there was a server"))
         say(Opened(0, 200, "10.0.0.2:5", "up:1"))
         say(Greeted(0, 200, "app/1", "app"))
         say(Closed(0, 200, "client-closed", c2s_bytes=20, name="app"))
@@ -97,10 +99,11 @@ def test_probes_are_one_counter(tmp_path: Path) -> None:
         say.close()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     probes = [line["count"] for line in lines if "said nothing" in line["event"]]
-    assert sum(probes) == 100
+    assert sum(probes) == 200
     assert len(probes) == 11
     told = [(line["conn"], line["event"], line["level"]) for line in lines if "conn" in line]
     assert told == [
+        (199, "closed", "info"),
         (200, "opened", "info"),
         (200, "closed", "info"),
         (201, "opened", "info"),

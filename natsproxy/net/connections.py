@@ -144,7 +144,8 @@ class Connections:
             if end is None:
                 await self._serve(Accepted(client, leg, facts, conn, opened, listener))
         except OpeningFailed as error:
-            end = End(error.cause, str(error))
+            probe = leg.silent and leg.left and error.cause != close_reasons.LIMIT
+            end = End(close_reasons.CLIENT_CLOSED) if probe else End(error.cause, str(error))
         except Exception as error:  # as in `_serve`
             end = self._failed(conn, error)
         finally:

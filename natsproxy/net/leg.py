@@ -131,6 +131,7 @@ class Leg:
 
     backlog: bytes written that the kernel has not taken yet.  gone: the peer takes no more, and writes are
     dropped.  lost: the reason for that, where the peer had not ended the stream before.
+    silent: no byte has come.
     """
 
     broken: Final = False  # there is no layer
@@ -144,7 +145,7 @@ class Leg:
         self._open = True
         self.gone = False
         self.lost: str | None = None
-        self._peer_ended = False
+        self._peer_ended, self.silent = False, True
         self._finished = False  # we have half-closed it
         self._receive_size = SMALLEST_READ
         with suppress(OSError):  # the peer may be gone already
@@ -190,7 +191,7 @@ class Leg:
             return None
         except OSError as error:
             raise self._lose(error) from None
-        self._peer_ended = not data
+        self._peer_ended, self.silent = not data, self.silent and not data
         if len(data) == self._receive_size < LARGEST_READ:
             self._receive_size *= 2  # more is waiting in the kernel: fewer, larger reads
         return data

@@ -136,6 +136,33 @@ async def test_legs_that_never_open_take_no_more_than_their_number(nats_server: 
     assert close_reasons.LIMIT in [event.cause for event in events if isinstance(event, Closed)]
 
 
+@pytest.mark.parametrize("kind", ["ws", "tls", "wss", "behind a load balancer"])
+async def test_a_probe_of_any_listener_is_a_client_that_closed(authority: Authority, kind: str) -> None:
+    """And no client that broke a protocol, as one that sent a byte."""
+    balanced = kind == "behind a load balancer"
+    networks = (ip_network("127.0.0.0/8"),) if balanced else ()
+    settings = ProxySettings(
+        listen=(Listener(scheme="nats" if balanced else kind, proxy_protocol=networks),),
+        upstream=(Server(Address("127.0.0.1", 1)),),
+        tls=TlsSettings(cert=authority.server(), handshake_first=HandshakeFirst()),
+    )
+    proxy = Proxy(settings)
+    ended, ends = trio.open_memory_channel[Closed](2)
+    proxy.subscribe(lambda event: ended.send_nowait(event) if isinstance(event, Closed) else None)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(proxy.serve)
+        with trio.fail_after(30):
+            for sent in (b"", b"\x16"):
+                stream = await trio.open_tcp_stream("127.0.0.1", address.port)
+                await stream.send_all(sent)
+                await stream.aclose()
+                closed = await ends.receive()
+                assert (closed.cause == close_reasons.CLIENT_CLOSED, not closed.detail) == (not sent,) * 2
+        nursery.cancel_scope.cancel()
+    ended.close()
+    ends.close()
+
+
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
