@@ -325,11 +325,9 @@ class DirectionPipe:
     def full(self) -> bool:
         """True if the sender must wait: so much is held back, or its last frame is being checked."""
         held = self.outbox.bytes + self.owed
-        # As much again of a link that loses messages: its PINGs are answered, whatever has to wait.
-        most = self._settings.queue_bytes * (2 if self.swallowing else 1)
-        if held > SMALL and (held > most or self._budget.spent):
-            return True
-        return self.waiting or self.outbox.conditions.stop_reading
+        most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs are to be read
+        over = held > SMALL and (held > most or self._budget.spent)
+        return over or self.waiting or self.outbox.conditions.stop_reading
 
     # -- the budget
 
