@@ -18,7 +18,8 @@ Theory
    looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the session is called
    at the end of the step: it makes the events.
 6. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
-   gone, unless the session loses its messages.  Flows take turns of `SLICE` ns, a step ends after its own time, so nobody starves.
+   gone, unless the session loses its messages.  Flows take turns of `SLICE` ns, a step ends after its own time, so
+   nobody starves.
 
 Lifetime: the structs are parts of a `Connection`, which the plane keeps alive to the end of the step in which it
 is removed.  An event that epoll had already returned for it is cleared, so a descriptor that is used again at
