@@ -84,7 +84,7 @@ def test_the_api_of_toxiproxy_has_the_proxy_itself(nats_server: NatsServer, tmp_
         assert call("POST", f"{url}/proxies", {**main, "name": "more", "listen": "127.0.0.1:0"})[0] == 201
         listed = call("GET", urls["admin listens"] + "/v1/proxies")[1]["proxies"]
         assert [one["name"] for one in listed] == ["main", "more"]
-        assert any(line["event"] == "proxy starts" and line["proxy"] == "more" for line in proxy.lines())
+        proxy.wait_for(lambda line: line["event"] == "proxy starts" and line["proxy"] == "more")
         assert proxy.drain() == 0
 
 

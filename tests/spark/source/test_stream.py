@@ -288,6 +288,7 @@ def test_a_file_that_has_not_begun_is_waited_for(tmp_path: Path) -> None:
     assert sum(len(block) for _, block in batches(reader, {})) == 2
 
 
+@pytest.mark.long
 def test_spark_runs_it_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
     """Two runs of `availableNow` from one checkpoint: the table equals a batch read."""
     files = make(tmp_path / "whole", b"a", [[5, 5], [7, 7, 7]])

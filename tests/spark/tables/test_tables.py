@@ -462,6 +462,7 @@ def test_gaps(table: Callable[[str], list[Row]]) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_replay_differs_where_it_differs(known: Known) -> None:
     """One service does not answer, one subject is gone; the rest is the same."""
     from natsproxy.spark.tables import replay_diff

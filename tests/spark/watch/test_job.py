@@ -146,6 +146,7 @@ def test_batches_are_taken_in_their_order(spark: SparkSession, tmp_path: Path) -
             stream.take_batch(frames, batch)
 
 
+@pytest.mark.long
 def test_merging_loses_nothing_wherever_it_is_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
