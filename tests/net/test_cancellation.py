@@ -22,6 +22,7 @@ from trio.testing import wait_all_tasks_blocked
 from websockets.client import ClientProtocol
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
+from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.uri import WebSocketURI
 
@@ -125,7 +126,8 @@ class WebSocket(trio.abc.Stream):
     async def aclose(self) -> None:
         """Close in good order."""
         with suppress(trio.BrokenResourceError):
-            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            if self._protocol.state is OPEN:  # the peer may have closed first
+                self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             await self._plain.send_all(b"".join(self._protocol.data_to_send()))
         await self._plain.aclose()
 
