@@ -44,10 +44,14 @@ ALWAYS = {
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Else each function that builds a plan notes where it was called: a third of all calls to Java.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Seconds.  What is broadcast is small, but a pass over all frames may come before it.
     "spark.sql.broadcastTimeout": "86400",
 }
 """The settings that the tables depend on, wherever they are made."""
+_JAVA_FLAGS = "-XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Spark's own classes are not verified: that is a tenth of a short analysis."""
 LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -56,16 +60,14 @@ LOCAL = {
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "4",
-    "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
-    ),
+    "spark.driver.extraJavaOptions": f"{_JAVA_FLAGS} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m",
     "spark.sql.maxConcurrentOutputFileWriters": "16",  # one for each day; with too few, Spark sorts
 }
 """Settings of a local session.
 
 With the first compiler alone Java keeps 48 MB for compiled code; when they are full, it compiles no more.
 """
-FOR_MUCH = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+FOR_MUCH = {"spark.driver.extraJavaOptions": _JAVA_FLAGS}
 """The settings of a local session with `MUCH` to read: Java's second compiler."""
 FOR_LITTLE = {
     "spark.sql.shuffle.partitions": "1",
