@@ -30,6 +30,7 @@ Five minutes: Kerberos refuses clocks that differ by more, so most machines are 
 TRIES: Final = 3
 """The pairs of a connection with those of another recorder whose frames are compared."""
 NAMES: Final = (*CONN, *(f"next_{name}" for name in CONN))
+TEXTS: Final = ("op", "subject", "template")
 _HOUR = 3_600_000_000_000
 _ENDS = """inline(array(
     named_struct('recorder', recorder, 'conn_id', conn_id, 'dir', 0, 'sends', true),
@@ -67,9 +68,11 @@ def hops(frames: DataFrame, items: DataFrame) -> DataFrame:
             F.max("size").alias("size"),
             F.min("look").alias("look"),
             F.max("look").alias("other_look"),
-            # No key has more than two rows here: texts cost no more than numbers that stand for them.
-            *(F.any_value(text, True).alias(text) for text in ("op", "subject", "template")),
+            # Of the two the one that knows more.  No key has more than two rows here: texts cost no more than
+            # numbers that stand for them.
+            F.min(F.struct(F.expr("flags & 4"), F.isnull("op"), *TEXTS)).alias("frame"),
         )
+        .select("*", *(f"frame.{text}" for text in TEXTS))
         .where("sent_ns IS NOT NULL AND received_ns IS NOT NULL")
         .withColumn("hour", F.expr(f"sent_ns DIV {_HOUR}"))
     )
