@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.generated_traffic import Conversation, record
+from tests.spark.hop_captures import in_a_row, restarted
 from tests.spark.known_conversation import write_known_conversation
+from tests.spark.odd_captures import damaged, skewed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,8 +80,9 @@ def load(spark: SparkSession, captures: Iterable[Path]) -> tuple[DataFrame, Data
 class Known:
     """Captures whose answers are known, and their tables, each computed once.
 
-    They are read as one: the known conversation, the golden captures and generated traffic in small
-    blocks, in an order and a split that have nothing to do with those of the recording.
+    They are read as one: the known conversation, the golden captures, generated traffic in small blocks,
+    two proxies in a row, skew and damage, in an order and a split that have nothing to do with those of the
+    recording.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -92,18 +95,25 @@ class Known:
             self.conversation_capture,
             *golden,
             record(folder / "conversation.ncap", self.conversation, block=20_000),
+            *in_a_row(folder),
+            *restarted(folder),
+            skewed(folder / "skewed.ncap"),
+            damaged(folder / "damaged.ncap"),
         ]
         frames, self.items = load(spark, self.captures)
         self.frames = frames.repartition(3)
         paired = exchanges(self.frames)
         self.paired = spark.createDataFrame(paired.toArrow(), paired.schema)
+        self._tables: dict[str, DataFrame] = {}
         self._arrow: dict[str, pa.Table] = {}
 
     def table(self, name: str) -> DataFrame:
         """Return a table, not yet computed."""
         from natsproxy.spark.tables import derive
 
-        return derive(name, self.frames, self.items, self.paired)
+        if name not in self._tables:
+            self._tables[name] = derive(name, self.frames, self.items, self.paired)
+        return self._tables[name]
 
     def arrow(self, name: str) -> pa.Table:
         """Return a table."""

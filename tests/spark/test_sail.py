@@ -17,12 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from natsproxy.capture.format.records import Open
 from natsproxy.errors import ConfigError, NatsproxyError
-from natsproxy.wire.ops import C2S, S2C
-from tests.kit.captures import MONO, Scribe, write
-from tests.spark.conftest import Known, load
-from tests.spark.hop_captures import in_a_row, restarted
+from tests.spark.conftest import Known
+from tests.spark.odd_captures import damaged, skewed
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 import pyarrow as pa
@@ -30,7 +27,7 @@ import pyarrow.parquet as pq
 
 from natsproxy.spark import sail, session
 from natsproxy.spark.report.collect import collect
-from natsproxy.spark.tables import FROM, derive, exchanges
+from natsproxy.spark.tables import FROM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,28 +46,6 @@ def reason() -> str | None:
     except NatsproxyError as error:
         return str(error)
     return None
-
-
-def skewed(path: Path) -> Path:
-    """Write a capture in which one reply subject, one subject and one connection have nearly everything."""
-    scribe = Scribe()
-    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
-    for n in range(2_000):
-        scribe.frame(n * 1_000, 1, C2S, b"PUB hot _INBOX.hot 1\r\nq\r\n")
-        scribe.frame(n * 1_000 + 300, 1, S2C, b"MSG _INBOX.hot 9 1\r\na\r\n")
-    scribe.frame(0, 2, C2S, b"PUB cold _INBOX.cold 1\r\nq\r\n")
-    return write(path, scribe.items)
-
-
-def damaged(path: Path) -> Path:
-    """Write a capture with a block that cannot be read: its row has no time, and so no day."""
-    scribe = Scribe()
-    for n in range(30):
-        scribe.frame(n * 1_000, 1, C2S, b"PUB orders.%d 1\r\nx\r\n" % n)
-    raw = bytearray(write(path, scribe.items, per_block=3).read_bytes())
-    raw[len(raw) // 2] ^= 0xFF
-    path.write_bytes(raw)
-    return path
 
 
 def analyze(captures: list[Path], out: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -120,44 +95,27 @@ def equal(ours: pa.Table, theirs: pa.Table) -> None:
 
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_tables_equal_those_of_spark(known: Known, tmp_path: Path) -> None:
-    """All tables of the golden captures, of firings and of generated traffic."""
+    """All tables of golden captures, firings, generated traffic, two proxies in a row, skew and damage."""
     done = analyze(known.captures, tmp_path)
     assert done.returncode == 0, done.stderr
-    equal(pq.read_table(tmp_path / "frames").drop_columns("date"), known.frames.toArrow())
+    stored = pq.read_table(tmp_path / "frames").drop_columns("date")
+    assert "_corrupt" in stored.column("op").to_pylist()
+    equal(stored, known.frames.toArrow())
     for name in FROM:
         equal(pq.read_table(tmp_path / name), known.arrow(name))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(("requests", "subjects", "fanout"), id="some"),
-        pytest.param(tuple(FROM), marks=pytest.mark.long, id="all"),
-    ],
-)
+@pytest.mark.long
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
-def test_damage_and_skew_are_the_same_on_spark(
-    spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
+def test_the_report_of_both_engines_has_the_same_numbers(
+    spark: SparkSession, known: Known, tmp_path: Path
 ) -> None:
-    """Also of two proxies in a row; all of them with the numbers of the report."""
-    captures = [*in_a_row(tmp_path), *restarted(tmp_path)]
-    captures += [skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
+    """From tables that are the same."""
     out, page = tmp_path / "out", tmp_path / "report.html"
-    everything = len(names) == len(FROM)
-    wanted = ("--report", str(page)) if everything else ("--tables", ",".join(names))
-    done = analyze(captures, out, *wanted)
+    done = analyze(known.captures, out, "--report", str(page))
     assert done.returncode == 0, done.stderr
-    frames, items = load(spark, captures)
-    stored = pq.read_table(out / "frames").drop_columns("date")
-    assert "_corrupt" in stored.column("op").to_pylist()
-    equal(stored, frames.toArrow())
-    paired = exchanges(frames)
-    paired = spark.createDataFrame(paired.toArrow(), paired.schema)
-    for name in names:
-        equal(pq.read_table(out / name), derive(name, frames, items, paired).toArrow())
-    if everything:
-        data = json.loads(page.read_text().split('type="application/json">')[1].split("</script>")[0])
-        assert list(differences(data, collect(spark, out, captures))) == []
+    data = json.loads(page.read_text().split('type="application/json">')[1].split("</script>")[0])
+    assert list(differences(data, collect(spark, out, known.captures))) == []
 
 
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
