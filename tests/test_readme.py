@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import shlex
 import shutil
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +97,23 @@ REMOTE = ("ctl", "top", "tap")
 """The commands that reach a running proxy by its admin API."""
 
 
+@pytest.fixture(scope="module")
+def admin(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a proxy; give the address of its admin API."""
+    flags = ("--admin", "127.0.0.1:0", "--admin-captures", str(tmp_path_factory.mktemp("captures")))
+    with ProxyProcess(nats_server.url, *flags) as proxy:
+        yield str(proxy.wait_for(lambda said: said["event"] == "admin listens")["url"])
+
+
 @pytest.mark.server
 @pytest.mark.parametrize("line", OURS)
-def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_path: Path) -> None:
+def test_each_command_runs_as_printed(
+    line: str,
+    nats_server: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
     """With the ports of this machine put in; servers are stopped when they say that they listen."""
     capture = Scribe()
     capture.frame(
@@ -124,39 +137,30 @@ def test_each_command_runs_as_printed(line: str, nats_server: NatsServer, tmp_pa
     line = line.replace("-port=8474", "-port=0")
     line = re.sub(r"127\.0\.0\.1:822[23]", "127.0.0.1:0", line)
     arguments = shlex.split(line)[1:]
-    environment = dict(os.environ)
-    with ExitStack() as stack:
-        if arguments[0] in REMOTE:
-            flags = ("--admin", "127.0.0.1:0", "--admin-captures", str(tmp_path))
-            proxy = stack.enter_context(ProxyProcess(nats_server.url, *flags))
-            listens = proxy.wait_for(lambda said: said["event"] == "admin listens")
-            environment["NATSPROXY_ADMIN_URL"] = listens["url"]
-        check(arguments, tmp_path, environment)
+    monkeypatch.chdir(tmp_path)
+    if arguments[0] in REMOTE:
+        monkeypatch.setenv("NATSPROXY_ADMIN_URL", request.getfixturevalue("admin"))
+    if "--listen" in line or arguments[0] in ("toxiproxy", "tap"):
+        stopped(arguments)
+    else:
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code == 0, done.output
 
 
-def check(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
-    """Run a command, until it says that it listens if it does; it must end well."""
-    line = shlex.join(arguments)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "natsproxy", *arguments],
-        cwd=folder,
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+def stopped(arguments: list[str]) -> None:
+    """Run a command until it says that it listens; it must end well."""
+    command = [sys.executable, "-m", "natsproxy", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            if "--listen" in line or arguments[0] in ("toxiproxy", "tap"):
-                words = ("looking at", "listening", "playing", "toxiproxy listens")
-                assert any(word in said for said in process.stderr for word in words)
-                process.send_signal(signal.SIGTERM)
+            words = ("looking at", "listening", "playing", "toxiproxy listens")
+            assert any(word in said for said in process.stderr for word in words)
+            process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=280)
         finally:
             process.kill()
     assert "Traceback" not in errors
-    assert process.returncode in ((0, 1, 130) if "to-client" in line else (0,)), errors
+    assert process.returncode in ((0, 1, 130) if "to-client" in arguments else (0,)), errors
 
 
 def test_help_is_there_for_every_command() -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from natsproxy.cli import main
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 
@@ -189,9 +191,8 @@ def test_a_proxy_does_not_start_with_an_empty_rules_file(tmp_path: Path) -> None
     """It would run without the denials that somebody meant to give it."""
     empty = tmp_path / "rules.toml"
     empty.touch()
-    command = [sys.executable, "-m", "natsproxy", "run", "-u", "nats://127.0.0.1:1", "--rules", str(empty)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2
+    done = CliRunner().invoke(main, ["run", "-u", "nats://127.0.0.1:1", "--rules", str(empty)])
+    assert done.exit_code == 2
     assert f"{empty}: there are no rules in it: `rules = []` says" in done.stderr
 
 
@@ -221,13 +222,7 @@ def test_the_log_level(nats_server: NatsServer, tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     """The file is named."""
-    command = [sys.executable, "-m", "natsproxy", "run", "-u", "nats://127.0.0.1:1"]
-    done = subprocess.run(
-        [*command, "--log-file", "/nonexistent/log"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert done.returncode == 2
+    done = CliRunner().invoke(main, ["run", "-u", "nats://127.0.0.1:1", "--log-file", "/nonexistent/log"])
+    assert done.exit_code == 2
     assert "cannot write the log /nonexistent/log" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from natsproxy.cli import main
 from natsproxy.testing import NatsServer
 from tests.kit.process import ProxyProcess
 
@@ -129,7 +129,6 @@ def ask(url: str) -> object:
     ],
 )
 def test_a_mistake_is_said(flags: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "natsproxy", "run", "-l", "127.0.0.1:0", "-u", "127.0.0.1:1", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2, done.stderr
+    done = CliRunner().invoke(main, ["run", "-l", "127.0.0.1:0", "-u", "127.0.0.1:1", *flags])
+    assert done.exit_code == 2, done.stderr
     assert message in done.stderr

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from natsproxy.cli import main
 
 PROXIES = [
     {"name": "nats", "listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"},
@@ -82,8 +85,7 @@ def test_a_wrong_config_ends_it(text: str | None, message: str, tmp_path: Path) 
     config = tmp_path / "proxies.json"
     if text is not None:
         config.write_text(text)
-    command = [sys.executable, "-m", "natsproxy", "toxiproxy", "-port=0", "-config", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
+    done = CliRunner().invoke(main, ["toxiproxy", "-port=0", "-config", str(config)])
+    assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

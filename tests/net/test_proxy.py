@@ -16,11 +16,13 @@ from typing import Any
 import nats
 import pytest
 import trio
+from click.testing import CliRunner
 from nats.errors import NoRespondersError
 
 from natsproxy.addresses import Address
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.cli import main
 from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
@@ -277,11 +279,9 @@ async def _denied(url: str) -> None:
 )
 def test_bad_input_is_one_sentence(args: list[str]) -> None:
     """Exit code not 0, one sentence, no traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "natsproxy", "run", *args], capture_output=True, text=True, timeout=30
-    )
+    done = CliRunner().invoke(main, ["run", *args])
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "Traceback" not in done.stderr
     assert "Error:" in done.stderr
 
@@ -292,23 +292,10 @@ def test_a_port_in_use_is_one_sentence() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "natsproxy",
-                "run",
-                "--listen",
-                f"127.0.0.1:{port}",
-                "--upstream",
-                "nats://127.0.0.1:1",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        flags = ["--listen", f"127.0.0.1:{port}", "--upstream", "nats://127.0.0.1:1"]
+        done = CliRunner().invoke(main, ["run", *flags])
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
 
