@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Two workers for each core, since tests wait more than half of their time; tests/conftest.py says so to
+# Three workers for two cores, since tests wait for programs and servers; tests/conftest.py says so to
 # pytest-xdist, and shares the tests out.
 PYTEST := $(BIN)/python -m pytest -q -n auto
 

@@ -312,7 +312,7 @@ LONG = pytest.mark.long
         pytest.param("plain", "plain", "python", marks=LONG),
         ("plain", "plain", "native"),
         pytest.param("after INFO", "plain", "native", marks=LONG),
-        pytest.param("before INFO", "after INFO", "native"),
+        pytest.param("before INFO", "after INFO", "native", marks=LONG),
         pytest.param("plain", "before INFO", "native", marks=LONG),
         pytest.param("ws", "plain", "native", marks=LONG),
         pytest.param("plain", "ws", "native", marks=LONG),

@@ -146,7 +146,8 @@ async def test_a_ping_is_answered_after_a_few_slices_of_a_flood(
     assert sorted(found)[5] < 50 * 20
 
 
-@pytest.mark.parametrize("plane", ["native", pytest.param("python", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("plane", ["native", "python"])
 async def test_many_tasks_leave_connections_their_share(plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As while a thousand clients come at once: a round of tasks is long then, and so is the plane's turn."""
     monkeypatch.setenv("NATSPROXY_PLANE", plane)
