@@ -31,7 +31,7 @@ _PLACE: Final = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:\s*)?|([{}\[\],])|[^
 
 def fold(key: str) -> str:
     """Return a key as Go compares it: letter case aside, the long s and the Kelvin sign included."""
-    return key.translate(_FOLD).lower()
+    return key.lower() if key.isascii() else key.translate(_FOLD).lower()
 
 
 def to_text(raw: bytes) -> str:

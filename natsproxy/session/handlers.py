@@ -227,7 +227,8 @@ class Handlers:
             state.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return False
         # The INFO behind the first PONG names the account; those of later news do not.
-        state.info = replace(info, remote_account=info.remote_account or state.info.remote_account)
+        account = info.remote_account or state.info.remote_account
+        state.info = info if account == info.remote_account else replace(info, remote_account=account)
         self._heard(state.conn, state.info)
         first = state.phase in BEFORE_INFO
         self._set_hold()
