@@ -262,12 +262,12 @@ def test_hostile_texts_are_shown_and_never_executed(page: Site) -> None:
         "large": b"<b>" * 300_000,
     }
     with Client(page.proxy.port, f"{HOSTILE}{TURNED}") as client:
-        for name, payload in payloads.items():
-            client.publish(f"hostile.{name}.{HOSTILE}", payload, "javascript:alert(3)")
         head = f"NATS/1.0\r\n{HOSTILE}: <iframe srcdoc='x'>{TURNED}\r\n\r\n".encode()
         subject = f"hostile.headers.{HOSTILE}\u202e"
         client.send(f"HPUB {subject} {len(head)} {len(head)}\r\n".encode() + head + b"\r\n")
         client.send(f"SUB hostile.{HOSTILE} <b>q</b> <s>1</s>\r\n".encode())
+        for name, payload in payloads.items():  # the large one last: no more is kept of that look
+            client.publish(f"hostile.{name}.{HOSTILE}", payload, "javascript:alert(3)")
         client.ping()
         page.until("document.querySelectorAll('.row.frame').length >= 6")
         seen = ""
