@@ -27,7 +27,7 @@ class PythonPlane:
 
     def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> Pumps:
         """Start the tasks of a connection."""
-        pumps = Pumps(rider, self._admission)
+        pumps = Pumps(rider, (server, client), self._admission, tasks)
         tasks.start_soon(pumps.run, C2S, client, server)
         tasks.start_soon(pumps.run, S2C, server, client)
         return pumps
@@ -44,27 +44,41 @@ class Pumps:
 
     A pump stops reading while the other leg cannot take bytes (unless the session loses the messages), while
     the session holds back too much, or while the recorder holds traffic.  The next time slice does the work
-    that one leaves undone, before more is read.
+    that one leaves undone, before more is read.  It flushes what it has written; what others write, at a
+    deadline of the session for one, has a task of its own for that.
+
+    targets: the legs that the directions go to.
     """
 
-    def __init__(self, rider: Rider, admission: Admission) -> None:
+    def __init__(
+        self, rider: Rider, targets: tuple[AnyLeg, AnyLeg], admission: Admission, tasks: LazyNursery
+    ) -> None:
         self._rider = rider
+        self._targets = targets
         self._admission = admission
+        self._tasks = tasks
         self._unblocked = trio.Event()
-        self._flushes: dict[int, trio.CancelScope] = {}  # by direction
+        self._stepping: int | None = None  # the direction whose pump is giving bytes to the session
+        self._flushes: dict[int, trio.CancelScope] = {}  # of pumps, by direction
+        self._flushing = [False, False]  # whether a task of its own flushes, by direction
 
     def take(self, direction: int) -> Passed | None:
         """Return None: nothing passes without the session."""
         return None
 
     def settle(self, *, recording: bool) -> None:
-        """Wake a pump that the session held back, or that needs a backlog's end no more."""
+        """Wake a pump that the session held back, or that needs a backlog's end no more; flush backlogs."""
         pipes = self._rider.session.pipes
         if not all(pipe.full for pipe in pipes):
             self._unblocked.set()
         for direction, flush in self._flushes.items():
             if pipes[direction].swallowing:
                 flush.cancel()
+        for direction, leg in enumerate(self._targets):
+            alone = direction != self._stepping and direction not in self._flushes
+            if leg.backlog and alone and not self._flushing[direction]:
+                self._flushing[direction] = True
+                self._tasks.start_soon(self._flush_backlog, direction)
 
     def stop(self) -> None:
         """Do nothing: the tasks are cancelled."""
@@ -87,9 +101,11 @@ class Pumps:
             if not (data or pipe.pending):
                 rider.ended(direction)
                 return
+            self._stepping = direction
             over = rider.received(direction, data)
+            self._stepping = None
             if target.backlog and not pipe.swallowing:
-                await self._flush(direction, target)
+                await self._flush_unless_swallowing(direction)
             elif over:
                 await trio.lowlevel.checkpoint()
             else:
@@ -117,11 +133,18 @@ class Pumps:
             return b""
         return b"" if data is None and source.gone else data
 
-    async def _flush(self, direction: Direction, leg: AnyLeg) -> None:
+    async def _flush_unless_swallowing(self, direction: Direction) -> None:
         """Wait for the end of a backlog, or until the session loses the messages that would follow it."""
         with trio.CancelScope() as self._flushes[direction]:
-            try:
-                await leg.flush()
-            except LegLost as lost:
-                self._rider.leg_lost(lost.leg)
+            await self._flush(direction)
         del self._flushes[direction]
+
+    async def _flush_backlog(self, direction: int) -> None:
+        await self._flush(direction)
+        self._flushing[direction] = False
+
+    async def _flush(self, direction: int) -> None:
+        try:
+            await self._targets[direction].flush()
+        except LegLost as lost:
+            self._rider.leg_lost(lost.leg)

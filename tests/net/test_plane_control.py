@@ -250,6 +250,26 @@ async def test_a_slow_reader_holds_up_no_more_than_its_own_deliveries() -> None:
             stream.socket.close()
 
 
+@pytest.mark.parametrize("direction", [C2S, S2C])
+async def test_a_large_frame_that_was_delayed_arrives_whole_though_nothing_follows(
+    direction: Direction,
+) -> None:
+    """Its peer takes the rest later: no read of ours is there to send it."""
+    late = '[[rules]]\nname = "late"\nkind = "latency"\nsubject = "a"\ndelay = "1ms"\n'
+    size = 8 << 20
+    frame = (b"MSG a 1 %d\r\n" if direction == S2C else b"PUB a %d\r\n") % size + bytes(size) + b"\r\n"
+    async with stage(RuleChain(load(late, KINDS)), queue_bytes=1 << 24) as made:
+        client, server = await made.connect()
+        source, target = (server, client) if direction == S2C else (client, server)
+        relay = made.proxy.relays[1]
+        await source.send_all(frame)
+        while not (relay.client if direction == S2C else relay.server).backlog:
+            await trio.lowlevel.checkpoint()
+        assert await receive(target, len(frame)) == frame
+        for stream in (client, server):
+            await stream.aclose()
+
+
 async def test_control_calls_deadlines_and_new_connections_get_their_turn_under_unending_traffic() -> None:
     over = threading.Event()
 

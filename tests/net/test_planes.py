@@ -233,6 +233,8 @@ class Peers:
             and (
                 relay.client.readable
                 or relay.server.readable
+                or relay.client.backlog
+                or relay.server.backlog
                 or any(pipe.pending or pipe.outbox.bytes for pipe in relay.session.pipes)
             )
             for relay in self._proxy.relays.values()
