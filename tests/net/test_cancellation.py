@@ -106,6 +106,8 @@ class WebSocket(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send a frame."""
+        if self._protocol.state is not OPEN:
+            raise trio.BrokenResourceError("the peer has closed")
         self._protocol.send_binary(bytes(data))
         for part in self._protocol.data_to_send():
             await self._plain.send_all(part)
