@@ -36,13 +36,15 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     return 3 * (yield) // 2
 
 
-gc.disable()
-
-
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Spare the garbage collector the thousands of collected tests: they live to the end."""
-    gc.freeze()
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 TOGETHER = (
