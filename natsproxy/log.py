@@ -198,12 +198,15 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
         logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
     )
-    return structlog.get_logger()
+    return structlog.get_logger().bind()  # bound once: unbound, it would be for each line
 
 
 def _masked(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Mask the passwords of URLs in all values."""
-    return {key: mask_urls(value) if isinstance(value, str) else value for key, value in line.items()}
+    for key, value in line.items():
+        if isinstance(value, str) and "@" in value:
+            line[key] = mask_urls(value)
+    return line
 
 
 def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

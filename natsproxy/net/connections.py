@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import trio
@@ -22,6 +21,7 @@ from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.clock import now_ns
+from natsproxy.net.deadlines import Deadlines
 from natsproxy.net.dial import NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
@@ -34,7 +34,6 @@ from natsproxy.net.relay import Relay
 from natsproxy.net.server_ends import ServerEnds
 from natsproxy.net.shortage import OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
-from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.net.upstreams import ClientLeft, Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
@@ -106,6 +105,7 @@ class Connections:
         self._users = ClientUsers(settings.client_users) if settings.client_users else None
         self._names: Counter[str] = Counter()
         self._closed = trio.Event()
+        self._deadlines = Deadlines(relays)
 
     def swap(self, chain: Chain) -> None:
         """Put another chain in force on all connections."""
@@ -127,8 +127,9 @@ class Connections:
             await self._closed.wait()
 
     async def watch(self) -> None:
-        """End the connections that are of no use, and report those that servers ended, until cancelled."""
+        """Watch over the connections until cancelled: their deadlines, ends by servers, those of no use."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._deadlines.run)
             nursery.start_soon(self._server_ends.run)
             if self._limits.watches:
                 await self._limits.watch(self.relays)
@@ -159,7 +160,7 @@ class Connections:
         client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
-            tls.on_secured = partial(self._secured, session, tls)
+            tls.on_secured = lambda: session.secured(tls.certificate)  # the handshake comes after INFO
         record = self._recording.open(conn, session)
         end = _CANCELLED  # stays where we are
         exceeded = self._limits.enter(peer)
@@ -269,6 +270,7 @@ class Connections:
             record,
             self._most_frames,
             self._check,
+            self._deadlines,
         )
         for timeslice in relay.timeslices:
             timeslice.observe = self.observe
@@ -299,10 +301,6 @@ class Connections:
         """Take what the server of a connection says: it may concern later connections."""
         if (endpoint := self._endpoints.get(conn)) is not None:
             self.upstreams.heard(endpoint, said)
-
-    def _secured(self, session: Session, tls: TlsLeg) -> None:
-        """Take a client's certificate: its handshake came after INFO."""
-        session.secured(tls.certificate)
 
     async def _refusal_of(self, peer: str, user: str, password: str) -> str | None:
         """Return why a client is not who it says it is, as a clause; None where it is.  peer: `host:port`."""

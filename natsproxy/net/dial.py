@@ -11,6 +11,7 @@ ClientHello per outage, on a connection of its own, tells these two apart.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -168,9 +169,13 @@ class Dialer:
         return TlsLeg(leg, self._contexts.server_leg, server_name=name, timeout=0)  # `dial` limits the time
 
     async def _connect(self, endpoint: Endpoint) -> Leg:
-        with trio.socket.socket(endpoint.family, socket.SOCK_STREAM) as connecting:
-            await connecting.connect(endpoint.sockaddr)
-            return Leg(socket.socket(fileno=connecting.detach()), keepalive=self._settings.keepalive)
+        sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
+        try:
+            await _connect(sock, endpoint)
+            return Leg(sock, keepalive=self._settings.keepalive)
+        except BaseException:
+            sock.close()
+            raise
 
     async def _with_websocket(self, leg: AnyLeg, endpoint: Endpoint, client: ClientFacts) -> AnyLeg:
         from natsproxy.net import websocket_leg  # only then: the library takes a while to load
@@ -221,6 +226,26 @@ class _Attempt:
         self.failure = failure
         self.leg: Leg | None = None
         self.silent = False
+
+
+async def _connect(sock: socket.socket, endpoint: Endpoint) -> None:
+    """Connect a socket; trio's own would wait for a server on this machine, which is connected at once."""
+    sock.setblocking(False)
+    error = sock.connect_ex(endpoint.sockaddr)
+    if error == errno.EINPROGRESS:
+        if not _is_connected(sock):
+            await trio.lowlevel.wait_writable(sock)
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 async def _first_line(leg: AnyLeg) -> bytes:

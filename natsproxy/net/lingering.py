@@ -18,10 +18,24 @@ LINGER: Final = 1.0
 
 async def linger(legs: Sequence[AnyLeg]) -> None:
     """Half-close legs in good order, and wait for their peers to do the same."""
+    waiting = [leg for leg in legs if not _closed(leg)]
+    if not waiting:  # as where one side left, and the other was told
+        return
     with trio.move_on_after(LINGER):
         async with trio.open_nursery() as nursery:
-            for leg in legs:
+            for leg in waiting:
                 nursery.start_soon(_close_in_order, leg)
+
+
+def _closed(leg: AnyLeg) -> bool:
+    """Half-close a leg without a backlog; tell whether its peer has done so, or is lost."""
+    if leg.backlog:
+        return False
+    leg.finish()
+    try:
+        return leg.try_receive() == b""
+    except LegLost:
+        return True
 
 
 async def _close_in_order(leg: AnyLeg) -> None:

@@ -2,7 +2,7 @@
 
 A plane moves the bytes (`plane.py`) and calls the relay for those that the session is to see.  The relay
 gives them to the session and performs the session's actions.  Tasks exist only while there is something to
-wait for: the deadlines of the session, and a leg with a backlog behind which the session holds frames.
+wait for, such as a backlog; the deadlines of all sessions have one task (`deadlines.py`).
 
 A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
 kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
@@ -21,6 +21,7 @@ from natsproxy.events import Event
 from natsproxy.net.client_users import Check
 from natsproxy.net.clock import now_ns
 from natsproxy.net.contained import contained
+from natsproxy.net.deadlines import EARLY, NEVER, Deadlines
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
 from natsproxy.net.lingering import LINGER, linger, with_lost_cause
@@ -43,7 +44,8 @@ class Relay:
     accepted: its client.  conn: its number.  legs: those that it is given; client, server: the same, or what
     the plane has made of them.  greeting: bytes that were received from the server already.  emit, record:
     take the events and the records of the session.  most_frames: returns the frames of one record at most.
-    check: tells why a client is not who it says it is.  opened: the facts of its Open record.
+    check: tells why a client is not who it says it is.  deadlines: call `tick` at `due` (ns).
+    opened: the facts of its Open record.
     kernel: what the kernel knew of the client's leg at its end.  error: the bug that it ends for.
     """
 
@@ -58,6 +60,7 @@ class Relay:
         record: Callable[[Item], None],
         most_frames: Callable[[], int],
         check: Check,
+        deadlines: Deadlines,
     ) -> None:
         self.session = session
         self.accepted = accepted
@@ -71,13 +74,12 @@ class Relay:
         self._greeting = greeting
         self._plane = plane
         self._place: Place | None = None
-        self._emit = emit
-        self._record = record
+        self._emit, self._record, self._check = emit, record, check
         self._most_frames = most_frames
-        self._check = check
         self._tasks = LazyNursery()
         self.error: BaseException | None = None
-        self._retick: trio.Event | None = None  # while a task waits for a deadline of the session
+        self.due, self._deadlines = NEVER, deadlines
+        self._ticks = Timeslice(most_frames)
         self._barriers: tuple[trio.Event, ...] = ()
         self.kernel: TcpInfo | None = None
 
@@ -277,8 +279,10 @@ class Relay:
                 self._send(pieces)  # the bytes before an end go out before it
                 if not isinstance(action, Finish):
                     self._stop(action)
+                elif (leg := self._to[action.direction]).backlog:
+                    self._tasks.start_soon(self._finish, leg)
                 else:
-                    self._tasks.start_soon(self._finish, self._to[action.direction])
+                    leg.finish()
         self._send(pieces)
         if self.client.gone or self.server.gone:
             self._end_if_gone()
@@ -327,24 +331,20 @@ class Relay:
     # -- deadlines of the session
 
     def _arm(self) -> None:
-        if self._retick is not None:
-            self._retick.set()
-        elif self.session.next_tick() is not None:
-            self._retick = trio.Event()
-            self._tasks.start_soon(self._tick)
+        due = self.session.next_tick()
+        if due is not None and due < self.due:  # at a later one there is a look, which finds nothing to do
+            self.due = due
+            self._deadlines.add(due, self.conn)
 
-    async def _tick(self) -> None:
-        timeslice = Timeslice(self._most_frames)
-        while (due := self.session.next_tick()) is not None:
-            self._retick = trio.Event()
-            with trio.move_on_at(due / 1_000_000_000):
-                await self._retick.wait()
-            now = now_ns()
-            if now < due and due - now > 1_000:  # woken for another deadline; trio's clock is a float
-                continue
-            timeslice.begin()  # after the wait: only work counts
-            self._catch_up()
-            before = self.session.frames_sent
-            self._perform(self.session.tick(max(now, due), timeslice))
-            timeslice.end_step(self.session.frames_sent - before)
-        self._retick = None
+    @contained
+    def tick(self) -> None:
+        """Do the work of the session that is due, for a time slice at most."""
+        self._catch_up()
+        due, now = self.session.next_tick(), now_ns()
+        if due is None or due > now + EARLY:  # it is gone, or has moved
+            self._arm()
+            return
+        self._ticks.begin()
+        before = self.session.frames_sent
+        self._perform(self.session.tick(max(now, due), self._ticks))
+        self._ticks.end_step(self.session.frames_sent - before)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 _ESCAPES: Final = str.maketrans(
@@ -25,8 +25,13 @@ _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
 # Lone halves of surrogate pairs, those of "surrogateescape" included.
 _HALVES: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
-# A string, with its colon where it is a key; a mark; or another value.
-_PLACE: Final = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:\s*)?|([{}\[\],])|[^\s"{}\[\],:]+', re.DOTALL)
+# A member whose value is no array and no object, by far the most of them; a string, with its colon where it
+# is a key; a mark; or another value.
+_PLACE: Final = re.compile(
+    r'"([^"\\]*)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s"{}\[\],:]+)'
+    r'|("[^"\\]*(?:\\.[^"\\]*)*")(\s*:\s*)?|([{}\[\],])|[^\s"{}\[\],:]+',
+    re.DOTALL,
+)
 
 
 def fold(key: str) -> str:
@@ -85,14 +90,22 @@ def dumps(value: Any) -> bytes:
 
 
 def fill(raw: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
-    """Return the members of the object `raw` that are in `fields` (name to type), as Go fills a struct.
+    """Return the members of the object `raw` that are in `fields`.
+
+    As `fill_pairs`; raises ValueError for JSON that does not parse, too.
+    """
+    return fill_pairs(load_pairs(raw) or (), fields)
+
+
+def fill_pairs(pairs: Iterable[tuple[str, Any]], fields: Mapping[str, type]) -> dict[str, Any]:
+    """Return the members of an object that are in `fields` (name to type), as Go fills a struct.
 
     Absent and `null` members are absent.  Types: bool, int, str, list (of strings), dict (any object).  Text
     that is not Unicode (invalid UTF-8, half a surrogate pair) becomes U+FFFD, as in Go.
-    Raises ValueError for JSON that does not parse and for a wrong type.
+    Raises ValueError for a wrong type.
     """
     found: dict[str, Any] = {}
-    for key, value in load_pairs(raw) or ():
+    for key, value in pairs:
         name = fold(key)
         wanted = fields.get(name)
         if wanted is None or value is None:
@@ -152,8 +165,10 @@ def members(text: str) -> list[Member]:
     depth = end = 0
     # A member ends before the comma or the brace of its own depth, where the token before ended.
     for found in _PLACE.finditer(text):
-        key, colon, mark = found.groups()
-        if colon:
+        plain, value, key, colon, mark = found.groups()
+        if value:
+            done.append(Member(fold(plain), found.start(), found.start(2), found.end(), depth))
+        elif colon:
             name = json.loads(key) if "\\" in key else key[1:-1]
             pending.append((fold(name), found.start(), found.end(), depth))
         elif mark == "{" or mark == "[":

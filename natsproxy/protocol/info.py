@@ -100,13 +100,14 @@ def parse_info(args: bytes) -> Info:
 
     Raises ValueError for JSON that does not parse and for a wrong type.
     """
-    found: dict[str, Any] = gojson.fill(args, _FIELDS)
+    pairs = gojson.load_pairs(args) or ()
+    found: dict[str, Any] = gojson.fill_pairs(pairs, _FIELDS)
     # A server says nearly the same to all of its clients: their connections share the texts.
     found |= {name: sys.intern(text) for name, text in found.items() if isinstance(text, str)}
     for name in GOSSIP:
         found[name] = tuple(sys.intern(url) for url in found.get(name, ()) if url)
     found["nonce"] = bool(found.get("nonce"))
-    keys = {gojson.fold(key) for key, _ in gojson.load_pairs(args) or ()}
+    keys = {gojson.fold(key) for key, _ in pairs}
     other = next((port for key, port in _OTHER_PORTS.items() if key in keys), "")
     if not other and found.get("proto", 0) > 1:  # clients are served with proto 1
         other = "route"
@@ -118,7 +119,7 @@ def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str,
 
     As `gojson.rewrite` does it.  Raises ValueError when `args` is not a JSON object.
     """
-    if gojson.load_pairs(args) is None:
+    if args.strip() == b"null":
         raise ValueError("an INFO of null")
     return gojson.rewrite(args, remove=remove, set=set)
 

@@ -293,18 +293,19 @@ class Session:
 
     def next_tick(self) -> int | None:
         """Return the time (ns) at which `tick` is to be called next; None for not at all."""
-        ends = self._ends
-        # This is asked after each read, and mostly answered here.
-        quiet = self._runner.next_due is None and self._rules_due is None and not self._pongs.waiting
-        quiet = quiet and ends.check_at is None and not ends.lingering and self._state.speak_by is None
-        if self.over or (quiet and not any(pipe.outbox.bytes or pipe.boundary_by for pipe in self.pipes)):
+        if self.over:
             return None
+        ends = self._ends
         times = [self._runner.next_due, self._rules_due, self._state.speak_by, ends.check_at]
-        times += [pipe.outbox.next_due() for pipe in self.pipes]
+        for pipe in self.pipes:  # asked after each read: nothing is made for what is not there
+            times.append(pipe.boundary_by)
+            if pipe.outbox.bytes:
+                times.append(pipe.outbox.next_due())
         times += ends.lingering.values()
-        times += [pipe.boundary_by for pipe in self.pipes]
-        times += [fence.deadline for fence in self._pongs.timed()]
-        return min((time for time in times if time is not None), default=None)
+        if self._pongs.waiting:
+            times += [fence.deadline for fence in self._pongs.timed()]
+        due = [time for time in times if time is not None]
+        return min(due) if due else None
 
     # -- control
 

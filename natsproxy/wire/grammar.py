@@ -74,10 +74,11 @@ def read_control_line(buf: bytes, start: int, direction: Direction, limit: int) 
 def _read_op(buf: bytes, start: int, direction: Direction) -> tuple[OpSpec, int]:
     """Return the op at `start` and the begin of its arguments (blanks skipped)."""
     head = buf[start : start + 7].upper()
-    unfinished, reach = False, 0
     for token, spec in _TOKENS[direction]:
         if head.startswith(token):
             return spec, _skip_gap(buf, start, start + len(token), direction, spec)
+    unfinished, reach = False, 0
+    for token, _ in _TOKENS[direction]:
         same = 0
         while same < min(len(head), len(token)) and head[same] == token[same]:
             same += 1

@@ -348,4 +348,4 @@ async def test_every_await_point(
             before = before or descriptors()  # the first run opens what the process keeps
             assert descriptors() <= before, number  # fewer: those of an earlier test are gone by now
             number += 1
-    assert number > 10
+    assert number > 5  # it has come to the messages
