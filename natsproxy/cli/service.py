@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from natsproxy.cli.file_watch import FileWatch
+from natsproxy.cli.memory import settle_memory
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.build import inline_rules, read_file, rules_file
 from natsproxy.errors import ConfigError, NatsproxyError
@@ -115,6 +116,7 @@ class Service:
                 seed=proxy.seed,
                 record=str(proxy.recorder.file) if proxy.recorder is not None else None,
             )
+            settle_memory()
             if proxy.settings.upstream_tls.insecure:
                 log.warning(
                     "upstream-tls-insecure: no certificate of a server is checked, and anybody may be one"
