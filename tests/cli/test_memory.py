@@ -1,38 +1,39 @@
-"""The memory of the process of `natsproxy run`."""
+"""Commands take as much memory for a large capture as for a small one."""
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-# Buffers as of a busy leg with TLS come and go; it prints the pages that the kernel gave for them.
-PROGRAM = """
-import gc, resource
-from natsproxy.cli.memory import settle_memory
-if {settled}:
-    settle_memory()
-for round in range(101):
-    if round == 1:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    buffers = [b"x" * 262_144 for _ in range(4)]
-    del buffers
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, gc.get_freeze_count())
-"""
+from tests.kit.peak_memory import peak, start
+from tests.kit.traffic import traffic
+
+COMMANDS = [
+    ["verify"],
+    ["info"],
+    ["cat"],
+    ["export", "--jsonl", "-"],
+    ["export", "--pcapng", "-"],
+    ["export", "--parquet", "-"],
+]
 
 
-def run(*, settled: bool) -> tuple[int, int]:
-    """Return the pages that the buffers took, and the objects that the collector is spared."""
-    program = PROGRAM.format(settled=settled)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    pages, frozen = map(int, done.stdout.split())
-    return pages, frozen
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two captures, of about 60 and 300 MB."""
+    folder = tmp_path_factory.mktemp("large")
+    return traffic(folder / "60.ncap", 15_000, size=4_000), traffic(folder / "300.ncap", 75_000, size=4_000)
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
-def test_buffers_that_come_and_go_take_no_fresh_pages() -> None:
-    (without, _), (pages, frozen) = run(settled=False), run(settled=True)
-    assert pages < without / 10
-    assert frozen > 1_000
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_memory_does_not_follow_the_capture(captures: tuple[Path, Path], command: list[str]) -> None:
+    """Five times as much to read is not a quarter of the difference more to keep."""
+    if "--parquet" in command:
+        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'natsproxy[spark]'")
+    small, large = captures
+    more = large.stat().st_size - small.stat().st_size
+    assert more > 200e6
+    least, most = (peak(start("capture", command[0], one, *command[1:])) for one in captures)
+    assert most - least < more / 4

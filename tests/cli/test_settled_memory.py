@@ -1,0 +1,38 @@
+"""The memory of the process of `natsproxy run`."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+# Buffers as of a busy leg with TLS come and go; it prints the pages that the kernel gave for them.
+PROGRAM = """
+import gc, resource
+from natsproxy.cli.memory import settle_memory
+if {settled}:
+    settle_memory()
+for round in range(101):
+    if round == 1:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    buffers = [b"x" * 262_144 for _ in range(4)]
+    del buffers
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, gc.get_freeze_count())
+"""
+
+
+def run(*, settled: bool) -> tuple[int, int]:
+    """Return the pages that the buffers took, and the objects that the collector is spared."""
+    program = PROGRAM.format(settled=settled)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    pages, frozen = map(int, done.stdout.split())
+    return pages, frozen
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_buffers_that_come_and_go_take_no_fresh_pages() -> None:
+    (without, _), (pages, frozen) = run(settled=False), run(settled=True)
+    assert pages < without / 10
+    assert frozen > 1_000
