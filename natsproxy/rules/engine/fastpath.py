@@ -323,8 +323,7 @@ class FastPath:
     def take_firings(self) -> Iterable[Firing]:
         """Return the firings since the last call, at the end of a read, and forget them."""
         for cache in self._cache:
-            if cache or cache.frames:  # else there is nothing to tell, and this is asked for at each read
-                cache.end_read()
+            cache.end_read()
         found = [
             batch.take_firing(self._states[rule])
             for (_, rule), batch in self._rewritten.items()
