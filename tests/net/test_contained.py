@@ -28,6 +28,7 @@ from tests.kit.stage import FRAME, Stage, receive, stage
 
 Pair = tuple[trio.SocketStream, trio.SocketStream]
 DROP = 'rules = [{ name = "r", kind = "drop", subject = "a" }]'
+LATE = 'rules = [{ name = "r", kind = "latency", subject = "a", delay = "50ms" }]'
 ALLOWED = b"PUB b 2\r\nhi\r\n"
 
 
@@ -88,6 +89,17 @@ async def test_other_rules(where: type, name: str, break_first: Break) -> None:
         pairs[0][0].socket._sock.send(FRAME)  # type: ignore[attr-defined]
         made.proxy.swap(RuleChain(load(DROP, KINDS), seed=1))
         await check(made, pairs, FRAME + ALLOWED, ALLOWED)
+        await close(pairs)
+
+
+@pytest.mark.parametrize(("where", "name"), [(Bypass, "catch_up"), (Session, "next_tick"), (Session, "tick")])
+async def test_a_deadline(where: type, name: str, break_first: Break) -> None:
+    """The deadlines of all connections go on: delayed frames of the others pass in their time."""
+    async with stage(chain=RuleChain(load(LATE, KINDS), seed=1)) as made:
+        pairs = [await made.connect() for _ in range(3)]
+        await pairs[0][0].send_all(FRAME)
+        break_first(where, name)
+        await check(made, pairs)
         await close(pairs)
 
 
