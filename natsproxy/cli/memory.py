@@ -4,7 +4,8 @@
    read of 256 KiB would get fresh pages then, and they are expensive, on virtual machines above all: a
    quarter of what a leg with TLS costs.
 2. Python's collector looks at all objects now and then, and serves nobody meanwhile.  Those that are there
-   when the process has started stay until its end, so they need no look.
+   when the process has started stay until its end, so they need no look; and new ones are looked at in larger
+   lots, because nearly all of them are gone by then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 from natsproxy.units import MIB
 
+_LOTS: Final = (10_000, 20, 50)  # new objects until a look at them; such looks until one at older ones
 # The parameters of mallopt(3) and their values: both, because one alone fixes the other at 128 KiB.
 _KEPT: Final = {-1: 4 * MIB, -3: MIB}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
@@ -22,6 +24,7 @@ _KEPT: Final = {-1: 4 * MIB, -3: MIB}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 def settle_memory() -> None:
     """Keep some freed memory, and spare the collector the objects that are there now."""
     gc.freeze()
+    gc.set_threshold(*_LOTS)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # it is glibc's
         for parameter, value in _KEPT.items():

@@ -160,7 +160,7 @@ cdef class Connection:
         flow.pending = pipe.pending
         flow.recording = recording
         flow.clear = clear and not flow.pending and (not recording or self.plane.passing.builder is not None)
-        flow.boundary = pipe.scanner.lacking
+        flow.boundary = 0 if clear else pipe.scanner.lacking  # between two frames it lacks nothing
         if flow.clear:
             scanner = pipe.scanner
             interest = scanner.interest

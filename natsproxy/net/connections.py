@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 import trio
 
 from natsproxy.addresses import split_host_port
 from natsproxy.capture.format import records
-from natsproxy.config.settings import SCHEMES, Listener, ProxySettings
+from natsproxy.config.settings import Listener, ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.client_users import ClientUsers
@@ -27,7 +26,7 @@ from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.limits import Limits
 from natsproxy.net.lingering import linger
-from natsproxy.net.opening import Accepted, Opening, OpeningFailed, session_settings
+from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SessionSettingsOf
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
@@ -85,9 +84,7 @@ class Connections:
         self.observe: Callable[[int], None] | None = None
         self.layers: Layers | None = None
         self._settings = settings
-        self._session_settings = {
-            scheme: session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES
-        }
+        self._session_settings = SessionSettingsOf(settings)
         self._recording = recording
         self._emit = emit
         # Made once, because each connection keeps them.
@@ -115,8 +112,7 @@ class Connections:
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
         """Let new connections have another login at servers, and later logins of clients another table."""
-        for scheme, settings in self._session_settings.items():
-            self._session_settings[scheme] = replace(settings, identity=identity)
+        self._session_settings.load_identity(identity)
         if self._users is not None:
             self._users.load(users)
 
@@ -282,10 +278,8 @@ class Connections:
         return relay
 
     def _session(self, accepted: Accepted) -> Session:
-        local = accepted.facts.local
-        settings = self._session_settings[accepted.listener.scheme]
         return Session(
-            replace(settings, self_host=local.host, self_port=local.port),
+            self._session_settings.client(accepted.listener, accepted.facts.local),
             self.chain,
             conn=accepted.conn,
             ordinal=accepted.conn,

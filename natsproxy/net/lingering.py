@@ -16,12 +16,15 @@ LINGER: Final = 1.0
 """Seconds that a peer has to take the bytes before the end."""
 
 
-async def linger(legs: Sequence[AnyLeg]) -> None:
-    """Half-close legs in good order, and wait for their peers to do the same."""
+async def linger(legs: Sequence[AnyLeg], *, shield: bool = False) -> None:
+    """Half-close legs in good order, and wait for their peers to do the same.
+
+    shield: wait though the task is cancelled.
+    """
     waiting = [leg for leg in legs if not _closed(leg)]
     if not waiting:  # as where one side left, and the other was told
         return
-    with trio.move_on_after(LINGER):
+    with trio.move_on_after(LINGER, shield=shield):
         async with trio.open_nursery() as nursery:
             for leg in waiting:
                 nursery.start_soon(_close_in_order, leg)

@@ -8,22 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings
+from natsproxy.config.settings import SCHEMES, HandshakeFirst, Listener, ProxySettings
 from natsproxy.net import proxy_protocol
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import SessionSettings
+from natsproxy.session.identity import Identity
 from natsproxy.units import MIB
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_MOST_ADDRESSES: Final = 256  # that clients dial: load balancers may name many
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,31 @@ async def _speaks_first(leg: AnyLeg, first: HandshakeFirst | None) -> bool:
     return False
 
 
-def session_settings(settings: ProxySettings, listener: Listener) -> SessionSettings:
+class SessionSettingsOf:
+    """The settings of sessions: one for each scheme of a listener and each address that clients dial.
+
+    They are made once, because each connection asks for them.
+    """
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self._by_scheme = {scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES}
+        self._made = lru_cache(_MOST_ADDRESSES)(self._make)
+
+    def client(self, listener: Listener, local: Address) -> SessionSettings:
+        """Return the settings for a client of a listener.  local: the address that it dialled."""
+        return self._made(listener.scheme, local)
+
+    def _make(self, scheme: str, local: Address) -> SessionSettings:
+        return replace(self._by_scheme[scheme], self_host=local.host, self_port=local.port)
+
+    def load_identity(self, identity: Identity | None) -> None:
+        """Let the proxy's own login be another one from now on."""
+        for scheme, settings in self._by_scheme.items():
+            self._by_scheme[scheme] = replace(settings, identity=identity)
+        self._made.cache_clear()
+
+
+def _session_settings(settings: ProxySettings, listener: Listener) -> SessionSettings:
     """Return the settings of a session behind a listener: clients with TLS need time for the handshake."""
     tls, members, limit = settings.tls, list[str](), settings.auth_timeout
     if listener.tls:

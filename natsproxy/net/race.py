@@ -42,6 +42,7 @@ class Race:
         self.shortage: str | None = None
         self._dial = dial
         self._greeted: dict[int, Dialled] = {}  # the first one of each kind
+        self._over = trio.Event()  # the wait for the last dial is over
 
     async def run(self, endpoints: Sequence[Endpoint]) -> Dialled | None:
         """Return the best server that greets; None where none does."""
@@ -49,10 +50,12 @@ class Race:
         try:
             async with trio.open_nursery() as nursery:
                 for endpoint in endpoints:
-                    over = trio.Event()
-                    nursery.start_soon(self._run_one, endpoint, over, nursery.cancel_scope)
+                    self._over = over = trio.Event()
+                    nursery.start_soon(self._run_one, endpoint, over, nursery)
                     with trio.move_on_after(SLOW):
                         await over.wait()
+                    if _GOOD in self._greeted:
+                        break
                     if not over.is_set():
                         self.slow.append(endpoint)
                 if _LAME in self._greeted:  # the slow ones had their time
@@ -67,17 +70,18 @@ class Race:
         self.refused = best is not None and best.endpoint in self.failures
         return best
 
-    async def _run_one(self, endpoint: Endpoint, over: trio.Event, everything: trio.CancelScope) -> None:
+    async def _run_one(self, endpoint: Endpoint, over: trio.Event, nursery: trio.Nursery) -> None:
         try:
             self._take(await self._dial(endpoint))
         except NoServer as error:
             self.failures[endpoint] = str(error)
         except OwnShortage as error:
             self.shortage = str(error)
+        over.set()
         if _GOOD in self._greeted:
-            everything.cancel()
-        else:
-            over.set()
+            self._over.set()
+            if len(nursery.child_tasks) > 1:  # else nothing is left to cancel, and that is not for nothing
+                nursery.cancel_scope.cancel()
 
     def _take(self, dialled: Dialled) -> None:
         info, endpoint = info_of(dialled.greeting), dialled.endpoint

@@ -97,12 +97,11 @@ class Relay:
             if self.error is not None:
                 raise self.error
             assert self.end is not None  # only `_stop` and `failed` stop the tasks
-            with trio.CancelScope(shield=True):
-                if self.end.reset:
-                    for leg in self.legs:
-                        leg.reset()
-                else:
-                    await linger(self.legs)
+            if self.end.reset:
+                for leg in self.legs:
+                    leg.reset()
+            else:
+                await linger(self.legs, shield=True)
         finally:
             self.kernel = self.accepted.plain.tcp_info()
             for leg in self.legs:
@@ -111,8 +110,7 @@ class Relay:
             for passed in self._barriers:
                 passed.set()
             self._leave()  # last: a bug there must not keep the sockets
-            with trio.CancelScope(shield=True):
-                await self._record_unsent()
+            await self._record_unsent()
         return self.end
 
     def _begin(self) -> None:
@@ -153,7 +151,8 @@ class Relay:
                     self._record(action.item)
             if not self.session.unrecorded:
                 return
-            await trio.lowlevel.checkpoint()
+            with trio.CancelScope(shield=True):  # a cancelled connection loses no record either
+                await trio.lowlevel.checkpoint()
             timeslice.begin()
 
     # -- control

@@ -2,13 +2,18 @@
 
 The bytes are kept: an INFO without changes is forwarded byte for byte, and a changed one differs in the named
 members only (order, spacing and Go's `\\u003c` escapes stay).
+
+A server says the same to all of its clients but for their `client_id`.  So what was made of an INFO is kept
+under its *form*, the INFO with one and the same number in that place: for a new connection the number is put
+in again.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -80,6 +85,10 @@ _FIELDS: Final[dict[str, type]] = {
     "remote_account": str,
     "nonce": str,
 }
+_KEY: Final = b'"client_id":'
+_CLIENT_ID: Final = re.compile(_KEY + rb"([1-9][0-9]{0,17})(?=[,}])")
+_ANY_ID: Final = b"982451653982451653"  # of a form
+_FORMS: Final = 16  # kept of each kind: a proxy has few servers
 # No client port sends these members; the first one found names the port.
 _OTHER_PORTS: Final = {
     "gateway": "gateway",
@@ -94,12 +103,35 @@ _OTHER_PORTS: Final = {
 }
 
 
-@lru_cache(maxsize=16)  # one INFO is read several times while a connection begins
+def _form(args: bytes) -> tuple[bytes, bytes]:
+    """Return the form of an INFO and its `client_id`; the INFO itself and b"" where that has no usual place."""
+    found = _CLIENT_ID.search(args)
+    if found is None or args.count(_KEY) > 1 or _ANY_ID in args:
+        return args, b""
+    return args[: found.start(1)] + _ANY_ID + args[found.end(1) :], found[1]
+
+
+def _unformed(form: bytes, number: bytes) -> bytes:
+    return form.replace(_ANY_ID, number) if number else form
+
+
+@lru_cache(_FORMS)  # one INFO is read several times while a connection begins
 def parse_info(args: bytes) -> Info:
     """Read the arguments of an INFO.
 
     Raises ValueError for JSON that does not parse and for a wrong type.
     """
+    form, number = _form(args)
+    info = _parse(form)
+    if not number:
+        return info
+    if info.client_id != int(_ANY_ID):  # the key stands there again, in other letters
+        return _parse(args)
+    return replace(info, client_id=int(number))
+
+
+@lru_cache(_FORMS)
+def _parse(args: bytes) -> Info:
     pairs = gojson.load_pairs(args) or ()
     found: dict[str, Any] = gojson.fill_pairs(pairs, _FIELDS)
     # A server says nearly the same to all of its clients: their connections share the texts.
@@ -121,7 +153,15 @@ def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str,
     """
     if args.strip() == b"null":
         raise ValueError("an INFO of null")
-    return gojson.rewrite(args, remove=remove, set=set)
+    put = gojson.dumps(set or {})
+    form, number = _form(args) if _ANY_ID not in put else (args, b"")
+    changed = _rewrite(form, frozenset(remove), put)
+    return args if changed == form else _unformed(changed, number)
+
+
+@lru_cache(_FORMS)
+def _rewrite(form: bytes, remove: frozenset[str], put: bytes) -> bytes:
+    return gojson.rewrite(form, remove=remove, set=gojson.loads(put))
 
 
 def redact_info(args: bytes) -> bytes:
@@ -129,7 +169,13 @@ def redact_info(args: bytes) -> bytes:
 
     An INFO that does not parse is withheld whole.
     """
-    redacted = redact_object(args, INFO_SECRETS)
+    form, number = _form(args)
+    redacted = _redact(form)
     if redacted is None:
         return gojson.dumps({"withheld": f"an INFO that does not parse, {len(args)} bytes"})
-    return redacted
+    return args if redacted == form else _unformed(redacted, number)
+
+
+@lru_cache(_FORMS)
+def _redact(form: bytes) -> bytes | None:
+    return redact_object(form, INFO_SECRETS)

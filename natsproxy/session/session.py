@@ -295,17 +295,16 @@ class Session:
         """Return the time (ns) at which `tick` is to be called next; None for not at all."""
         if self.over:
             return None
-        ends = self._ends
-        times = [self._runner.next_due, self._rules_due, self._state.speak_by, ends.check_at]
+        ends, (c2s, s2c) = self._ends, self.pipes
+        times = {self._runner.next_due, self._rules_due, self._state.speak_by, ends.check_at}
+        times |= {c2s.boundary_by, s2c.boundary_by, *ends.lingering.values()}
         for pipe in self.pipes:  # asked after each read: nothing is made for what is not there
-            times.append(pipe.boundary_by)
             if pipe.outbox.bytes:
-                times.append(pipe.outbox.next_due())
-        times += ends.lingering.values()
+                times.add(pipe.outbox.next_due())
         if self._pongs.waiting:
-            times += [fence.deadline for fence in self._pongs.timed()]
-        due = [time for time in times if time is not None]
-        return min(due) if due else None
+            times.update(fence.deadline for fence in self._pongs.timed())
+        times.discard(None)
+        return min(times, default=None)  # type: ignore[type-var]
 
     # -- control
 

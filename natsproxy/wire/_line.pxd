@@ -40,7 +40,7 @@ cdef extern from *:
 # The op numbers of `wire/ops.py`, for the ops that C reads; an op that is not here takes the general path.
 # `_scanner.OP_NUMBERS` shows them to the test that holds them equal to the table.
 cdef enum:
-    PUB = 0, HPUB = 1, SUB = 2, UNSUB = 3, MSG = 4, HMSG = 5, PING = 8, PONG = 9, OK = 10
+    PUB = 0, HPUB = 1, SUB = 2, UNSUB = 3, MSG = 4, HMSG = 5, INFO = 6, CONNECT = 7, PING = 8, PONG = 9, OK = 10
     OPS_ROOM = 16               # room for op numbers in arrays
 
 

@@ -182,7 +182,8 @@ class RecordingFilter:
 
     def _frames(self, record: Frames) -> Iterator[Frames]:
         # One without a number of its own is the proxy's, in the place of the client's.
-        if record.ops & Op.CONNECT.bit and record.direction == C2S and record.in_first is not None:
+        connects = record.ops & Op.CONNECT.bit and record.direction == C2S and record.in_first is not None
+        if connects and self._selection.connections:
             # `redact` has split such records: a CONNECT is alone in its own.
             self._connect(record.conn, next(frames(bytes(record.data), C2S)).args)
         if record.ops & _GREETING:

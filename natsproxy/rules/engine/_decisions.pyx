@@ -136,13 +136,16 @@ cdef class Decisions:
         self.owners.clear()
 
     def tell(self):
-        """Tell the owners what was applied since the last call."""
+        """Tell the owners what was applied since the last call; return the number of frames."""
         cdef list told = self.told
+        decided, self.decided = self.decided, 0
+        if not self.applied_count and not told:
+            return decided
         self._gather()
         self.told = []
-        self.decided = 0
         for owner, rows in told:
             owner.add(rows)
+        return decided
 
     cdef int _gather(self) except -1:
         """Gather for the owners what was applied: time, ordinal, count and fact."""

@@ -9,7 +9,6 @@ from its substream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from natsproxy.events import Firing
 from natsproxy.rules.interface import BatchResult
@@ -152,5 +151,13 @@ class Batch:
             return None
         (ordinal, m, subject), *also = self._details
         count, self._count, self._details = self._count, 0, []
-        firing = self._state.firing(self._direction, self._now, m, b"", self._static.delay)
-        return replace(firing, ordinal=ordinal, subject=subject, count=count, also=tuple(also))
+        return self._state.firing(
+            self._direction,
+            self._now,
+            m,
+            subject,
+            self._static.delay,
+            ordinal=ordinal,
+            count=count,
+            also=tuple(also),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from natsproxy.events import Firing
@@ -51,11 +51,12 @@ class RewrittenBatch:
     def take_firing(self, state: RuleState) -> Firing:
         """Count the frames, return their one firing and forget them."""
         self.count_matches(state)
-        client = self.before if self.direction == C2S else self.after
+        client = subject_text(self.before if self.direction == C2S else self.after)
         detail = f"{subject_text(self.before)} -> {subject_text(self.after)}"
-        firing = state.firing(self.direction, self.now, self.m, client, detail=detail)
         size, self.count, self.counted = self.count, 0, 0
-        return replace(firing, ordinal=self.ordinal, count=size)
+        return state.firing(
+            self.direction, self.now, self.m, client, detail=detail, ordinal=self.ordinal, count=size
+        )
 
 
 Admits = Callable[[Frame, int], bool]

@@ -60,8 +60,7 @@ class DecisionCache(dict[Key, CachedDecision]):
     def end_read(self) -> None:
         """Tell the batches what the native plane has done, and shrink after small reads."""
         if self._table is not None:
-            self.frames += self._table.decided
-            self._table.tell()
+            self.frames += self._table.tell()
         frames, self.frames = self.frames, 0
         if frames and len(self) > BASE_ENTRIES + frames:
             self._small_reads += 1

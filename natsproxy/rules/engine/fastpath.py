@@ -87,9 +87,7 @@ class FastPath:
         return self._decide(C2S, frames, at, first - at, now)
 
     def decisions(self, direction: Direction) -> object | None:
-        """Return the decisions that hold now, for the native plane; None where it could apply none."""
-        if self.function(direction) is None:
-            return None
+        """Return the decisions that hold now, for the native plane."""
         if direction == S2C:
             self._forget_what_has_changed()
         return self._cache[direction].table()

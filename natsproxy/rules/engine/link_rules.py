@@ -106,6 +106,8 @@ class LinkRules:
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
         """Return the sum of the rules in force on a direction, and when it changes or `due` has work (ns)."""
+        if not self._windows:  # by far the most connections
+            return None, None
         conditions: LinkConditions | None = None
         changes: list[int] = []
         for rule, window in self._windows.items():

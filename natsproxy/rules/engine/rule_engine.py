@@ -21,7 +21,7 @@ from natsproxy.rules.interface import ConnectionRules, Decision, FastPathFunctio
 from natsproxy.rules.model.gate import Count
 from natsproxy.rules.model.roles import PUBS, TRANSLATION, OpenRequests
 from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
-from natsproxy.rules.model.rule_state import RuleState
+from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.seeded_random import Draws
 from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
 from natsproxy.rules.rewriting.frames import FrameRewriter
@@ -167,8 +167,8 @@ class RuleEngine:
         return self._fired
 
     def decisions(self, direction: Direction) -> object | None:
-        """Return what the fast path has decided, for the native plane."""
-        return self._fastpath.decisions(direction)
+        """Return what the fast path has decided, for the native plane; None where there is none."""
+        return None if self.fastpath[direction] is None else self._fastpath.decisions(direction)
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
         """Return the conditions of the link now, and when to ask again (ns)."""
@@ -283,7 +283,8 @@ class RuleEngine:
                 self._links.start(state, hit)
             builder.apply(verdict)
         delay = builder.last_delay
-        builder.add_firing(state.firing(context.direction, context.now, hit.m, context.frame.subject, delay))
+        subject = subject_text(context.frame.subject)
+        builder.add_firing(state.firing(context.direction, context.now, hit.m, subject, delay))
         return builder
 
     def _denial(self, frame: Frame, text: str) -> bytes:
@@ -305,7 +306,7 @@ class RuleEngine:
             builder.apply(Close(f"rule {state.rule.name!r} cannot judge a frame of {size} bytes"))
         detail = f"a frame of {size} bytes is larger than the rule buffer"
         m = state.counts[context.direction].matched
-        subject = context.frame.subject
+        subject = subject_text(context.frame.subject)
         builder.add_firing(state.firing(context.direction, context.now, m, subject, 0, label, detail))
         return builder
 

@@ -100,25 +100,33 @@ class RuleState:
         direction: Direction,
         now: int,
         m: int,
-        subject: bytes = b"",
+        subject: str = "",
         delay: int = 0,
         label: str = "",
         detail: str = "",
+        ordinal: int | None = None,
+        count: int = 1,
+        also: tuple[tuple[int, int, str], ...] = (),
     ) -> Firing:
-        """Return the event of one firing.  label: overrides that of the action.  delay: ns."""
+        """Return the event of a firing.  label: overrides that of the action.  delay: ns.
+
+        ordinal, count, also: as in the event.
+        """
         return Firing(
             now,
             self.view.conn,
             self.rule.name,
             self.rule.kind,
             direction.label,
-            None,
+            ordinal,
             m,
             label or self.action.label or self.rule.kind,
             delay,
             self.key,
-            subject_text(subject),
+            subject,
             detail,
+            count,
+            also,
         )
 
 

@@ -66,7 +66,7 @@ class RewriteTrace:
             self._direction,
             self._now,
             self._match(rule),
-            self.subject,
+            subject_text(self.subject),
             0,
             self._label,
             ", ".join(changes),
