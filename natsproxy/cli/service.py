@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from natsproxy.cli.file_watch import FileWatch
-from natsproxy.cli.memory import settle_memory
+from natsproxy.cli.memory import settle_memory, trim_memory
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.build import inline_rules, read_file, rules_file
 from natsproxy.errors import ConfigError, NatsproxyError
@@ -117,6 +117,7 @@ class Service:
                 record=str(proxy.recorder.file) if proxy.recorder is not None else None,
             )
             settle_memory()
+            nursery.start_soon(trim_memory)
             if proxy.settings.upstream_tls.insecure:
                 log.warning(
                     "upstream-tls-insecure: no certificate of a server is checked, and anybody may be one"

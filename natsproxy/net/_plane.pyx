@@ -233,7 +233,10 @@ cdef class Connection:
             self.flows[i].over = True
 
     def remove(self):
-        """Take the connection off the plane; return for each leg its backlog, and whether its stream has ended."""
+        """Take the connection off the plane; return for each leg its backlog, and whether its stream has ended.
+
+        It lets go of its legs, which keep it: a cycle would wait for the collector, with all of the session.
+        """
         cdef int i
         found = []
         if not self.removed:
@@ -245,6 +248,7 @@ cdef class Connection:
             ) if self.legs[i].backlog_size else b""
             self.legs[i].backlog_size = 0
             found.append((data, bool(self.legs[i].ended)))
+        self.client = self.server = None
         return found
 
 
@@ -371,7 +375,8 @@ cdef class Plane:
             self._make_unready(&connection.flows[i])
             connection.flows[i].over = True
         self.connections.discard(connection)
-        self.removed.append(connection)  # its structs may be in use: to the end of the step
+        if self.stepping:
+            self.removed.append(connection)  # its structs may be in use: to the end of the step
 
     # -- the list of the ready
 

@@ -156,7 +156,7 @@ class Connections:
         client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
-            tls.on_secured = lambda: session.secured(tls.certificate)  # the handshake comes after INFO
+            tls.on_secured = session.secured  # the handshake comes after INFO
         record = self._recording.open(conn, session)
         end = _CANCELLED  # stays where we are
         exceeded = self._limits.enter(peer)

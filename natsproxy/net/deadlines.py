@@ -70,12 +70,16 @@ class Deadlines:
             self._earlier = trio.Event()
             with trio.move_on_at(self._entries[0][0] / 1e9 if self._entries else inf):
                 await self._earlier.wait()
-            begun = time.perf_counter_ns()
-            for timed in self._take_due():
-                timed.tick()
-                if time.perf_counter_ns() - begun >= LENGTH:  # of one that has much to do, or of many
-                    await trio.lowlevel.checkpoint()
-                    begun = time.perf_counter_ns()
+            await self._call(self._take_due())
+
+    async def _call(self, due: list[Timed]) -> None:
+        # Not a part of `run`: its variables would keep the last connection until the next deadline.
+        begun = time.perf_counter_ns()
+        for timed in due:
+            timed.tick()
+            if time.perf_counter_ns() - begun >= LENGTH:  # of one that has much to do, or of many
+                await trio.lowlevel.checkpoint()
+                begun = time.perf_counter_ns()
 
     def _take_due(self) -> list[Timed]:
         """Take out the connections that are due, each once."""

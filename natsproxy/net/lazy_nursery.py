@@ -35,7 +35,7 @@ class LazyNursery:
 
     def stop(self) -> None:
         """Cancel the tasks, and let `run` return."""
-        self._stopped = True
+        self._stopped, self._waiting = True, ()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
         self._wake()

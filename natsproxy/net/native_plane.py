@@ -86,9 +86,10 @@ class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
 
     def leave(self) -> tuple[bytes, bytes]:
         """Give the legs back; return the unfinished control lines of both directions."""
-        for leg, (backlog, ended) in zip((self.client, self.server), self.remove(), strict=True):
+        legs = self.client, self.server
+        for leg, (backlog, ended) in zip(legs, self.remove(), strict=True):
             leg.origin.take_back(backlog, leg.lost, gone=leg.gone, ended=ended)
-        self.relay.client, self.relay.server = self.client.origin, self.server.origin
+        self.relay.client, self.relay.server = (leg.origin for leg in legs)
         return self.rest(C2S), self.rest(S2C)
 
 

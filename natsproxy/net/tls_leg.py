@@ -41,8 +41,9 @@ class TlsLeg(LayeredLeg):
 
     server_name: the name that a server's certificate must have, with a client's context; None with a
     server's.  timeout: the longest time (ns) of the handshake, 0 for none.  after_line: see 2.  optional: see
-    4.  on_secured: called at the end of the handshake.  on_word: called once (see 6), with "" or the reason
-    why the peer ended the stream; None for nobody.  plain: the first bytes of a peer that speaks no TLS.
+    4.  on_secured: called at the end of the handshake, with the peer's certificate.  on_word: called once (see
+    6), with "" or the reason why the peer ended the stream; None for nobody.  plain: the first bytes of a peer
+    that speaks no TLS.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class TlsLeg(LayeredLeg):
         self._first: bytes | None = None  # received together with its end
         self._timeout = timeout
         self._deadline = float("inf")
-        self.on_secured: Callable[[], None] = _nothing
+        self.on_secured: Callable[[Certificate], None] = _nothing
         self.on_word: Callable[[str], None] | None = None
         self._line_written: trio.Event | None = trio.Event() if after_line else None
         self.plain = b""
@@ -116,7 +117,7 @@ class TlsLeg(LayeredLeg):
             raise self._fail(error) from None
         self.secured = True
         early, self._early = self._early, []
-        self.on_secured()
+        self.on_secured(self.certificate)
         self._send(self._encode([*early]) if early else [self._outgoing.read()])
         return True
 
@@ -310,5 +311,5 @@ def reason_of(error: ssl.SSLError) -> str:
     return words.replace("_", " ")
 
 
-def _nothing() -> None:
+def _nothing(_: Certificate) -> None:
     return None

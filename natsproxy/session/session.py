@@ -298,9 +298,7 @@ class Session:
         ends, (c2s, s2c) = self._ends, self.pipes
         times = {self._runner.next_due, self._rules_due, self._state.speak_by, ends.check_at}
         times |= {c2s.boundary_by, s2c.boundary_by, *ends.lingering.values()}
-        for pipe in self.pipes:  # asked after each read: nothing is made for what is not there
-            if pipe.outbox.bytes:
-                times.add(pipe.outbox.next_due())
+        times |= {pipe.outbox.next_due() for pipe in self.pipes if pipe.outbox.bytes}
         if self._pongs.waiting:
             times.update(fence.deadline for fence in self._pongs.timed())
         times.discard(None)
@@ -346,4 +344,6 @@ class Session:
         for pipe in self.pipes:
             pipe.abandon(now, limit)
             pipe.refund()
+        if not self.unrecorded:
+            self._state.secrets.close()
         return self.take_actions()

@@ -118,6 +118,10 @@ class Secrets:
                 del self._answers[subject]
             self._answered.clear()
 
+    def close(self) -> None:
+        """Let go of the rules, which know the connection: a cycle would wait for the collector."""
+        self.renamed = _kept
+
     # -- records
 
     def clean(self, record: Frames, *, secret: bool = False) -> Iterator[Frames]:
