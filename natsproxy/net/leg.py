@@ -156,10 +156,7 @@ class Leg:
     @classmethod
     def from_stream(cls, stream: trio.SocketStream, *, keepalive: bool = True) -> Leg:
         """Return a leg on the socket of a trio stream, which it takes away from the stream."""
-        sock = stream.socket
-        # Of a descriptor alone, Python asks the kernel three times what it is.
-        own = socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
-        return cls(own, keepalive=keepalive)
+        return cls(socket.socket(fileno=stream.socket.detach()), keepalive=keepalive)
 
     # -- given to a plane, and taken back
 

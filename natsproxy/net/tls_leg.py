@@ -41,9 +41,9 @@ class TlsLeg(LayeredLeg):
 
     server_name: the name that a server's certificate must have, with a client's context; None with a
     server's.  timeout: the longest time (ns) of the handshake, 0 for none.  after_line: see 2.  optional: see
-    4.  on_secured: called at the end of the handshake, with the peer's certificate.  on_word: called once (see
-    6), with "" or the reason why the peer ended the stream; None for nobody.  plain: the first bytes of a peer
-    that speaks no TLS.
+    4.  on_secured: called with the peer's certificate at the end of the handshake.  on_word: called once (see
+    6), with "" or the reason why the peer ended the stream; None for nobody.  plain: the first bytes of a
+    peer that speaks no TLS.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ _OTHER_PORTS: Final = {
 
 
 def _form(args: bytes) -> tuple[bytes, bytes]:
-    """Return the form of an INFO and its `client_id`; the INFO itself and b"" where that has no usual place."""
+    """Return the form of an INFO and its `client_id`; the INFO and `b""` where that has no usual place."""
     found = _CLIENT_ID.search(args)
     if found is None or args.count(_KEY) > 1 or _ANY_ID in args:
         return args, b""

@@ -1,8 +1,8 @@
 """The op table: one row per operation of the NATS client protocol.
 
 Parser, encoder, session, captures and Spark read this table, so a new op is a member of `Op`, a row of `OPS`
-and a case in `tests/wire/cases.py`.  Only the fast paths in C have op numbers of their own, for eleven frequent
-ops (`_line.pxd`); a test holds these equal to the table, and any other op takes the general path there.
+and a case in `tests/wire/cases.py`.  Only the fast paths in C have op numbers of their own, for all ops but
+-ERR (`_line.pxd`); a test holds these equal to the table, and any other op takes the general path there.
 
 The facts are nats-server's (`server/parser.go`).  The server tolerates +OK, -ERR and INFO from a client;
 `from_client` is true only for those of them that natsproxy passes.

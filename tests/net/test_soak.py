@@ -173,10 +173,13 @@ def _metrics(monitor: str) -> dict[str, float]:
 
 
 async def _settled(process: ProxyProcess, monitor: str) -> Held:
-    """Return the least of the things that are held, in a while without connections."""
+    """Return the least of the things that are held, in a while without connections.
+
+    It is longer than the time between two times that the proxy gives freed memory back.
+    """
     seen: list[Held] = []
     with trio.fail_after(120):
-        while len(seen) < 10:
+        while len(seen) < 40:
             held = await trio.to_thread.run_sync(_held, process, monitor)
             seen = [] if held.connections else [*seen, held]
             await trio.sleep(0.3)
