@@ -60,6 +60,7 @@ class Race:
                         self.slow.append(endpoint)
                 if _LAME in self._greeted:  # the slow ones had their time
                     nursery.cancel_scope.cancel()
+            await trio.lowlevel.checkpoint_if_cancelled()  # what comes is for a plane, which may be closed then
             best = self._greeted[min(self._greeted)] if self._greeted else None
         finally:  # a cancellation, too, leaves no socket behind
             for one in self._greeted.values():
@@ -80,7 +81,7 @@ class Race:
         over.set()
         if _GOOD in self._greeted:
             self._over.set()
-            if len(nursery.child_tasks) > 1:  # else nothing is left to cancel, and that is not for nothing
+            if len(nursery.child_tasks) > 1:  # only then: a cancellation is expensive
                 nursery.cancel_scope.cancel()
 
     def _take(self, dialled: Dialled) -> None:

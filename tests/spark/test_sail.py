@@ -157,6 +157,7 @@ start()
 """The command, which looks at each capture, and reads each part, after a line from its terminal."""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_a_terminal_is_told_how_far_it_is(tmp_path: Path) -> None:
     """From the first second on: captures that were looked at, parts that were read."""
@@ -225,6 +226,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_a_table_that_was_removed_is_not_an_empty_one(tmp_path: Path) -> None:
     """One without rows is."""

@@ -70,6 +70,7 @@ async def ask(url: str) -> None:
         await service.close()
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_sidecar_and_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
     """Every request is answered in either recording; every frame between the two is there once."""
