@@ -60,7 +60,8 @@ class Race:
                         self.slow.append(endpoint)
                 if _LAME in self._greeted:  # the slow ones had their time
                     nursery.cancel_scope.cancel()
-            await trio.lowlevel.checkpoint_if_cancelled()  # what comes is for a plane, which may be closed then
+            # A leg that is returned goes on the plane, which closes once everything is cancelled.
+            await trio.lowlevel.checkpoint_if_cancelled()
             best = self._greeted[min(self._greeted)] if self._greeted else None
         finally:  # a cancellation, too, leaves no socket behind
             for one in self._greeted.values():
