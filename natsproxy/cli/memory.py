@@ -37,7 +37,7 @@ def settle_memory() -> None:
 
 
 async def trim_memory() -> None:
-    """Give freed memory back every ten seconds until cancelled; at once where the C library is not glibc."""
+    """Give freed memory back every ten seconds until cancelled; return where the C library is not glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await trio.sleep(_EVERY)

@@ -26,7 +26,7 @@ from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.limits import Limits
 from natsproxy.net.lingering import linger
-from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SessionSettingsOf
+from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SettingsOfSessions
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording
 from natsproxy.net.relay import Relay
@@ -84,7 +84,7 @@ class Connections:
         self.observe: Callable[[int], None] | None = None
         self.layers: Layers | None = None
         self._settings = settings
-        self._session_settings = SessionSettingsOf(settings)
+        self._session_settings = SettingsOfSessions(settings)
         self._recording = recording
         self._emit = emit
         # Made once, because each connection keeps them.
@@ -279,7 +279,7 @@ class Connections:
 
     def _session(self, accepted: Accepted) -> Session:
         return Session(
-            self._session_settings.client(accepted.listener, accepted.facts.local),
+            self._session_settings.for_client(accepted.listener, accepted.facts.local),
             self.chain,
             conn=accepted.conn,
             ordinal=accepted.conn,

@@ -164,7 +164,7 @@ async def _speaks_first(leg: AnyLeg, first: HandshakeFirst | None) -> bool:
     return False
 
 
-class SessionSettingsOf:
+class SettingsOfSessions:
     """The settings of sessions: one for each scheme of a listener and each address that clients dial.
 
     They are made once, because each connection asks for them.
@@ -174,7 +174,7 @@ class SessionSettingsOf:
         self._by_scheme = {scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES}
         self._made = lru_cache(_MOST_ADDRESSES)(self._make)
 
-    def client(self, listener: Listener, local: Address) -> SessionSettings:
+    def for_client(self, listener: Listener, local: Address) -> SessionSettings:
         """Return the settings for a client of a listener.  local: the address that it dialled."""
         return self._made(listener.scheme, local)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -122,12 +123,12 @@ def parse_info(args: bytes) -> Info:
     Raises ValueError for JSON that does not parse and for a wrong type.
     """
     form, number = _form(args)
-    info = _parse(form)
-    if not number:
-        return info
-    if info.client_id != int(_ANY_ID):  # the key stands there again, in other letters
-        return _parse(args)
-    return replace(info, client_id=int(number))
+    if number:
+        with suppress(ValueError):  # raised below, with the right place
+            info = _parse(form)
+            if info.client_id == int(_ANY_ID):  # else the key stands there again, in other letters
+                return replace(info, client_id=int(number))
+    return _parse(args)
 
 
 @lru_cache(_FORMS)

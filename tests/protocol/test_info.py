@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.protocol.info import parse_info, redact_info, rewrite_info
+from natsproxy.protocol import gojson, info
+from natsproxy.protocol.info import Info, parse_info, redact_info, rewrite_info
+from natsproxy.protocol.redaction import INFO_SECRETS, redact_object
 
 ARGS = (
     b'{"server_id":"N","version":"2.15.1","proto":1,"go":"\\u003cgo\\u003e","host":"h","port":4222,'
@@ -97,3 +99,43 @@ def test_redact_info() -> None:
     """The nonce is withheld and nothing else."""
     assert redact_info(ARGS) == ARGS.replace(b'"abc"', b'"[withheld: secret]"')
     assert b"secret" not in redact_info(b'{"nonce":"secret"')
+
+
+NAMES = [b'"client_id":', b'"client_id" :', b'"CLIENT_ID":', b'"client\\u005fid":', b'"\\"client_id":']
+NUMBERS = [b"1", b"5", b"120", b"007", b"1.5", b"1e3", b"-4", b"9" * 18, b"9" * 19, b'"5"', b"null", b"{}"]
+PLACES = st.sampled_from([b"%b", b'"jwt":{%b}', b'"x":[{%b}]', b'"x":"\\"%b"'])
+
+
+def read(args: bytes, keep: bool) -> Info | str:
+    """Return an INFO, or the reason why it is none.  keep: with what is kept of others."""
+    try:
+        return parse_info(args) if keep else info._parse.__wrapped__(args)
+    except ValueError as error:
+        return str(error)
+
+
+@given(
+    st.lists(
+        st.tuples(PLACES, st.sampled_from(NAMES), st.sampled_from([*NUMBERS, info._ANY_ID])), max_size=2
+    ),
+    st.booleans(),
+)
+def test_what_is_kept_of_one_info_is_right_for_others(
+    ids: list[tuple[bytes, bytes, bytes]], nonce: bool
+) -> None:
+    """Only their client_id differs; one at an unusual place, or another text, is read by itself."""
+    members = [place % (name + number) for place, name, number in ids]
+    members += [b'"nonce":"abc"'] * nonce
+    put = {"host": "proxy", "port": 1, "connect_urls": ["a:1"]}
+    for first in (b"", b'"client_id":71,', b'"client_id":72,'):
+        args = b'{"server_id":"N",' + first + b",".join([*members, b'"port":4222}'])
+        assert read(args, keep=True) == read(args, keep=False)
+        redacted = redact_object(args, INFO_SECRETS)
+        assert redact_info(args) == redacted or (redacted is None and b"withheld" in redact_info(args))
+        try:
+            expected = gojson.rewrite(args, remove=["nonce"], set=put)
+        except ValueError:
+            with pytest.raises(ValueError, match=r"."):
+                rewrite_info(args, remove=["nonce"], set=put)
+        else:
+            assert rewrite_info(args, remove=["nonce"], set=put) == expected
