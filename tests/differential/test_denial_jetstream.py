@@ -244,6 +244,7 @@ def config(*, secured: bool) -> str:
     return with_accounts({"A": {"jetstream": "enabled", "users": [user, {"user": "w", "password": "p"}]}})
 
 
+@pytest.mark.long
 @pytest.mark.server
 async def test_what_jetstream_delivers_is_filtered_as_the_server_does() -> None:
     table = {"name": "map", "kind": "permissions", "client": {"user": "u"}, "subscribe": {"deny": DENIED}}
