@@ -20,7 +20,7 @@ import trio
 
 from natsproxy.units import MIB
 
-_LOTS: Final = (10_000, 20, 50)  # new objects until a look at them; such looks until one at older ones
+_LOTS: Final = (10_000, 10, 10)  # new objects until a look at them; such looks until one at older ones
 # The parameters of mallopt(3) and their values: both, because one alone fixes the other at 128 KiB.
 _KEPT: Final = {-1: 4 * MIB, -3: MIB}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 _EVERY: Final = 10.0  # seconds between two times that memory is given back

@@ -332,6 +332,7 @@ class Connections:
         if endpoint is not None and end.cause in close_reasons.BY_SERVER and not session.server_error:
             self._server_ends.count(endpoint)
         self.relays.pop(conn, None)  # last: whoever hears of the end may still look at it
+        session.let_go()
         self._closed.set()
 
 

@@ -3,9 +3,9 @@
 The bytes are kept: an INFO without changes is forwarded byte for byte, and a changed one differs in the named
 members only (order, spacing and Go's `\\u003c` escapes stay).
 
-A server says the same to all of its clients but for their `client_id`.  So what was made of an INFO is kept
-under its *form*, the INFO with one and the same number in that place: for a new connection the number is put
-in again.
+A server says the same to all of its clients but for their `client_id` (and a nonce, where clients sign one).
+So what was made of an INFO is kept under its *form*, the INFO with one and the same number in that place: for
+a new connection the number is put in again.
 """
 
 from __future__ import annotations

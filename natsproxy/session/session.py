@@ -295,9 +295,8 @@ class Session:
         """Return the time (ns) at which `tick` is to be called next; None for not at all."""
         if self.over:
             return None
-        ends, (c2s, s2c) = self._ends, self.pipes
-        times = {self._runner.next_due, self._rules_due, self._state.speak_by, ends.check_at}
-        times |= {c2s.boundary_by, s2c.boundary_by, *ends.lingering.values()}
+        times = {self._runner.next_due, self._rules_due, self._state.speak_by, self._ends.check_at}
+        times |= {*self._ends.lingering.values(), *(pipe.boundary_by for pipe in self.pipes)}
         times |= {pipe.outbox.next_due() for pipe in self.pipes if pipe.outbox.bytes}
         if self._pongs.waiting:
             times.update(fence.deadline for fence in self._pongs.timed())
@@ -344,6 +343,8 @@ class Session:
         for pipe in self.pipes:
             pipe.abandon(now, limit)
             pipe.refund()
-        if not self.unrecorded:
-            self._state.secrets.close()
         return self.take_actions()
+
+    def let_go(self) -> None:
+        """Be freed: called once nothing more is asked of it."""
+        self._state.secrets.close()

@@ -3,8 +3,8 @@
 
 What is compiled is what happens per frame under load: passing over whole ordinary message frames (PUB, HPUB,
 MSG, HMSG, +OK), asking the interest about their subjects, and building the `Frame` of a wanted one.  What each
-connection begins with is compiled too: ordinary INFO, CONNECT, SUB, UNSUB, PING and PONG.  Everything else, errors and unfinished input above all, is the pure twin's code, so that both give the same
-answers by construction.
+connection begins with is compiled too: ordinary INFO, CONNECT, SUB, UNSUB, PING and PONG.  Everything else,
+errors and unfinished input above all, is the pure twin's code, so that both give the same answers by construction.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -10,6 +10,7 @@ import gc
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -19,6 +20,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.session.session import Session
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 from tests.kit.stage import FRAME, INFO, Stage, receive, stage
@@ -29,6 +31,7 @@ RULES = """rules = [
     { name = "no", kind = "deny", subject = "b" },
     { name = "renamed", kind = "rewrite", from = "c", to = "d" },
 ]"""
+REFUSES = 'rules = [{ name = "no", kind = "refuse" }]'
 LARGE = b"PUB e 4000000\r\n%b\r\n" % bytes(4_000_000)
 
 
@@ -58,6 +61,16 @@ async def check_gone(left: list[weakref.ref[object]]) -> None:
     assert [part() for part in left] == [None] * len(left)
 
 
+async def leave(
+    made: Stage, client: trio.SocketStream, server: trio.SocketStream, left: list[weakref.ref[object]]
+) -> None:
+    """Let a client leave, and its server as servers do then; check that nothing stays."""
+    await client.aclose()
+    await server.aclose()
+    await made.end_of(1)
+    await check_gone(left)
+
+
 async def leaves(made: Stage) -> None:
     """Let a client leave after traffic on which rules act."""
     client, server = await made.connect()
@@ -66,10 +79,7 @@ async def leaves(made: Stage) -> None:
         await client.send_all(sent + FRAME)
         await receive(server, len(sent + FRAME) - len(b"PUB b 5\r\nhello\r\n"))
         left = parts(made.proxy)
-        await client.aclose()
-        await server.aclose()  # as a server does then
-        await made.end_of(1)
-        await check_gone(left)
+        await leave(made, client, server, left)
 
 
 async def is_silent(made: Stage) -> None:
@@ -79,10 +89,7 @@ async def is_silent(made: Stage) -> None:
         await server.send_all(INFO)
         await client.receive_some()
         left = parts(made.proxy)
-        await client.aclose()
-        await server.aclose()  # as a server does then
-        await made.end_of(1)
-        await check_gone(left)
+        await leave(made, client, server, left)
 
 
 async def takes_nothing(made: Stage) -> None:
@@ -97,10 +104,7 @@ async def takes_nothing(made: Stage) -> None:
             nursery.cancel_scope.cancel()
         del relay
         left = parts(made.proxy)
-        await client.aclose()
-        await server.aclose()
-        await made.end_of(1)
-        await check_gone(left)
+        await leave(made, client, server, left)
 
 
 async def is_killed(made: Stage) -> None:
@@ -122,6 +126,33 @@ async def test_nothing_of_a_connection_stays(
     chain = RuleChain(load(rules, KINDS), seed=1) if rules else None
     async with stage(chain, record=RecordSettings(tmp_path / "x.ncap")) as made:
         await conversation(made)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [(RULES, {"connect_timeout": 1}), (REFUSES, {}), (RULES, {"max_connections": 1})],
+    ids=["no server", "refused by a rule", "too many"],
+)
+async def test_nothing_of_a_client_without_a_server_stays(
+    rule: str, settings: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where many of them are held for long, in an outage."""
+    sessions: list[weakref.ref[object]] = []
+    made_as = Session.__init__
+
+    def noted(session: Session, *args: Any, **options: Any) -> None:
+        made_as(session, *args, **options)
+        sessions.append(weakref.ref(session._state))
+
+    monkeypatch.setattr(Session, "__init__", noted)
+    async with stage(RuleChain(load(rule, KINDS), seed=1), **settings) as made:
+        first = await made.connect() if "max_connections" in settings else None
+        client = await trio.open_tcp_stream("127.0.0.1", made.proxy.listen[0].port)
+        async with client:
+            await made.end_of(1 if first is None else 2)
+            await check_gone(sessions[-1:])
+        for stream in first or ():
+            await stream.aclose()
 
 
 @pytest.mark.parametrize("leg", ["after INFO", "before INFO"])
