@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from natsproxy.addresses import split_host_port
 from natsproxy.events import Closed
@@ -51,8 +50,7 @@ def reason_of(cause: str, said: str) -> str:
     return REASONS.get(cause) or cause.replace("-", " ").title()
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionFacts:
+class ConnectionFacts(NamedTuple):
     """The facts of a connection; times on the wall clock, in ns.
 
     kind: "nats" or "websocket".  in_*, out_*: from the client and to it.  tls: the version and the cipher
@@ -144,4 +142,4 @@ def facts_at_end(relay: Relay, closed: Closed, epoch: int) -> ConnectionFacts:
     """Return the facts of a connection that has just ended."""
     stop = closed.t + epoch
     reason = reason_of(closed.cause, closed.error)
-    return replace(facts_of(relay, epoch, stop), stop=stop, cause=closed.cause, reason=reason)
+    return facts_of(relay, epoch, stop)._replace(stop=stop, cause=closed.cause, reason=reason)

@@ -83,7 +83,8 @@ class Deadlines:
 
     def _take_due(self) -> list[Timed]:
         """Take out the connections that are due, each once."""
-        entries, found, until = self._entries, list[Timed](), now_ns() + EARLY
+        entries, until = self._entries, now_ns() + EARLY
+        found: list[Timed] = []
         while entries and entries[0][0] <= until:
             timed = self._current(*heappop(entries))
             if timed is not None:

@@ -64,6 +64,7 @@ class Dialer:
 
     def __init__(self, settings: ProxySettings, contexts: TlsContexts, shortage: Shortage) -> None:
         self._settings = settings
+        self._longest = settings.connect_timeout / 1e9
         self._shortage = shortage
         self._contexts = contexts
         # Of servers without a greeting, once it is known; the addresses behind a name may change for ever.
@@ -71,11 +72,15 @@ class Dialer:
         self._gives_no_sign: BoundedDict[Endpoint, bool] = BoundedDict()  # see `_wait_for_sign`
         self._probing = trio.Lock()
 
-    async def dial(self, endpoint: Endpoint, client: ClientFacts) -> Dialled:
-        """Connect to a server for a client and wait for its first line.  Raises NoServer and OwnShortage."""
-        attempt = _Attempt(f"cannot connect to {endpoint}: no answer in time")
+    async def dial(self, endpoint: Endpoint, within: float, client: ClientFacts) -> Dialled | None:
+        """Connect to a server for a client and wait for its first line; None where it takes too long.
+
+        within: seconds for it, at most the connect time-out.  Raises NoServer, also at that time-out, and
+        OwnShortage.
+        """
+        attempt, longest = _Attempt(f"cannot connect to {endpoint}: no answer in time"), self._longest
         try:
-            with trio.move_on_after(self._settings.connect_timeout / 1e9):
+            with trio.move_on_after(min(within, longest)) as scope:
                 dialled = await self._steps(endpoint, client, attempt)
                 if dialled is not None:
                     attempt.leg = None
@@ -89,6 +94,8 @@ class Dialer:
         finally:
             if attempt.leg is not None:
                 attempt.leg.close()
+        if scope.cancelled_caught and within < longest:
+            return None
         if attempt.silent and await self._wants_tls(endpoint):
             raise NoServer(f"{endpoint} speaks TLS before INFO: {_HANDSHAKE_FIRST}")
         raise NoServer(attempt.failure)

@@ -1,4 +1,8 @@
-"""The listeners of a proxy: they take connections and hand them on as legs."""
+"""The listeners of a proxy: they take connections and hand them on as legs.
+
+trio opens them, and its own `accept` would make a stream of each connection first, with settings that no leg
+needs: that costs more than all else here.  So the sockets are taken from trio's listeners.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +24,23 @@ _RETRY: Final = 0.1  # seconds until the next try where the process is out of de
 
 async def open_listeners(
     listeners: Sequence[Listener], passed: Sequence[socket.socket] = ()
-) -> list[tuple[trio.SocketListener, Listener]]:
+) -> list[tuple[socket.socket, Listener]]:
     """Listen on the addresses of all listeners, or on none; one may stand for several sockets.
 
     passed: sockets that listen already.  A listener whose address one has gets it, and each must find its
     listener.  Raises ConfigError that names the address at fault.
     """
-    sockets: list[tuple[trio.SocketListener, Listener]] = []
+    sockets: list[tuple[socket.socket, Listener]] = []
     waiting = list(passed)
     try:
         for listener in listeners:
-            for opened in await _open(listener.address, waiting):
-                sockets.append((opened, listener))
+            sockets += [(_taken(one), listener) for one in await _open(listener.address, waiting)]
         if waiting:
             place = Address(*waiting[0].getsockname()[:2])
             raise ConfigError(f"the service manager passed a socket for {place}, which no --listen names")
     except BaseException:
         for opened, _ in sockets:
-            await trio.aclose_forcefully(opened)
+            opened.close()
         raise
     return sockets
 
@@ -69,23 +72,45 @@ def _place(host: str | int, port: int | str) -> tuple[str, int]:
     return "*" if str(host) in ("0.0.0.0", "::") else str(host), int(port)  # noqa: S104 - only compared
 
 
-def local_address(listener: trio.SocketListener) -> Address:
+def _taken(listener: trio.SocketListener) -> socket.socket:
+    listening = socket.socket(fileno=listener.socket.detach())
+    listening.setblocking(False)
+    return listening
+
+
+def local_address(listening: socket.socket) -> Address:
     """Return the address of a listener, with the port that the system chose."""
-    host, port = listener.socket.getsockname()[:2]
-    return Address(host, port)
+    return Address(*listening.getsockname()[:2])
+
+
+def close(listening: socket.socket) -> None:
+    """Close a listener; idempotent."""
+    if listening.fileno() >= 0:
+        trio.lowlevel.notify_closing(listening)
+        listening.close()
 
 
 async def accept(
-    listener: trio.SocketListener, take: Callable[[Leg], None], shortage: Shortage, *, keepalive: bool
+    listening: socket.socket, take: Callable[[Leg], None], shortage: Shortage, *, keepalive: bool
 ) -> None:
     """Accept connections until cancelled."""
     while True:
-        left = shortage.look()
-        with trio.move_on_after(float("inf") if left is None else left / SECOND):
-            try:
-                stream = await listener.accept()
-            except OSError as error:  # closing connections give descriptors back
-                shortage.met(error)
-                await trio.sleep(_RETRY)
-            else:
-                take(Leg.from_stream(stream, keepalive=keepalive))
+        await _until_readable(listening, shortage.look())
+        try:
+            client, _ = listening.accept()  # one: the connections that are open have their turn between two
+        except BlockingIOError:  # it was only time to look at the shortage again, or the client has left
+            continue
+        except OSError as error:  # closing connections give descriptors back
+            shortage.met(error)
+            await trio.sleep(_RETRY)
+        else:
+            take(Leg(client, keepalive=keepalive))
+
+
+async def _until_readable(listening: socket.socket, most: int | None) -> None:
+    """Wait for a connection.  most: the longest time (ns), None for any."""
+    if most is None:
+        await trio.lowlevel.wait_readable(listening)
+    else:
+        with trio.move_on_after(most / SECOND):
+            await trio.lowlevel.wait_readable(listening)

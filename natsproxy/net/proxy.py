@@ -24,7 +24,7 @@ from natsproxy.events import Event, Firing, Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.connections import Connections, Layers
 from natsproxy.net.leg import Leg
-from natsproxy.net.listener import accept, local_address, open_listeners
+from natsproxy.net.listener import accept, close, local_address, open_listeners
 from natsproxy.net.live_blocks import LiveBlocks, Look
 from natsproxy.net.plane import open_plane
 from natsproxy.net.plane_interface import Plane
@@ -123,11 +123,11 @@ class Proxy:
                                     )
                         # Closed before the connections end: a client that comes back is refused at once.
                         for opened, _ in listeners:
-                            await opened.aclose()
+                            close(opened)
             finally:
+                for opened, _ in listeners:
+                    close(opened)
                 with trio.CancelScope(shield=True):
-                    for opened, _ in listeners:
-                        await opened.aclose()
                     await self.stop_recording()
                 background.cancel_scope.cancel()
                 self.done.set()

@@ -289,13 +289,14 @@ class Relay:
         self._arm()
 
     def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:
-        for pipe, leg, parts in zip(self.session.pipes, self._to, pieces, strict=True):
-            if parts:
+        for direction, leg in ((C2S, self.server), (S2C, self.client)):
+            if parts := pieces[direction]:
                 try:
                     leg.write_all(parts)
                 except LegLost:
                     self.leg_lost(leg)
                 parts.clear()
+            pipe = self.session.pipes[direction]
             # Frames that the session holds, or goes on to read, must not make the backlog grow.
             if leg.backlog and not pipe.outbox.blocked and (pipe.outbox.bytes or pipe.swallowing):
                 pipe.outbox.blocked = True

@@ -18,6 +18,7 @@ from typing import Final
 import trio
 
 from natsproxy.addresses import Address, is_ip, parse_address
+from natsproxy.bounded import BoundedDict
 from natsproxy.config.settings import ProxySettings, Server
 from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
@@ -74,6 +75,7 @@ class Upstreams:
         self._found = trio.Event()  # a server, while clients are held
         self._resolver = Resolver(settings.connect_timeout / 1e9)
         self._dialer = Dialer(settings, contexts, shortage)
+        self._quick: BoundedDict[Endpoint, None] = BoundedDict()  # see `Race`
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
     async def dial(self, client: ClientFacts, leg: Leg) -> Dialled:
@@ -142,7 +144,7 @@ class Upstreams:
             # A name, or what a cluster advertises, may lead back: each connection would make another one.
             endpoints.remove(endpoint)
             unresolved.append(f"{endpoint} is natsproxy's own address: name the server")
-        race = Race(partial(self._dialer.dial, client=client))
+        race = Race(partial(self._dialer.dial, client=client), self._quick)
         dialled = await race.run(self._health.in_order(endpoints))
         for endpoint in (*race.failures, *race.slow):
             self._health.failed(endpoint)

@@ -10,15 +10,13 @@ or no object at all make the server close without an -ERR.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol import gojson
 from natsproxy.protocol.redaction import CONNECT_SECRETS, redact_object, without_seeds
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(NamedTuple):
     """The options of a connection; the defaults are those before any CONNECT (`server/client.go`).
 
     credentials: the names among `AUTH_FIELDS` whose values are not empty.
@@ -79,7 +77,7 @@ def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
     credentials = {name for name in base.credentials if given.get(name, True)}
     credentials |= {name for name, present in given.items() if present}
     remote = base.remote or any(found.get(name) for name in _REMOTE)
-    return replace(base, **kept, credentials=frozenset(credentials), remote=remote)
+    return base._replace(**kept, credentials=frozenset(credentials), remote=remote)
 
 
 def _shown(value: Any) -> Any:

@@ -14,9 +14,8 @@ import re
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol import gojson
 from natsproxy.protocol.redaction import INFO_SECRETS, redact_object
@@ -25,8 +24,7 @@ GOSSIP: Final = ("connect_urls", "ws_connect_urls")
 """The members that would lead a client around a proxy: addresses that it dials when it reconnects."""
 
 
-@dataclass(frozen=True, slots=True)
-class Info:
+class Info(NamedTuple):
     """The members of an INFO that the proxy reads; absent ones are empty, zero or False.
 
     nonce: the INFO has one.  other_port: the kind of port where it is not one for clients ("route",
@@ -127,7 +125,7 @@ def parse_info(args: bytes) -> Info:
         with suppress(ValueError):  # raised below, with the right place
             info = _parse(form)
             if info.client_id == int(_ANY_ID):  # else the key stands there again, in other letters
-                return replace(info, client_id=int(number))
+                return info._replace(client_id=int(number))
     return _parse(args)
 
 

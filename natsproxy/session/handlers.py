@@ -7,7 +7,6 @@ finished with it (dropped, passed or decided).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 from natsproxy.events import Greeted
@@ -228,7 +227,7 @@ class Handlers:
             return False
         # The INFO behind the first PONG names the account; those of later news do not.
         account = info.remote_account or state.info.remote_account
-        state.info = info if account == info.remote_account else replace(info, remote_account=account)
+        state.info = info if account == info.remote_account else info._replace(remote_account=account)
         self._heard(state.conn, state.info)
         first = state.phase in BEFORE_INFO
         self._set_hold()

@@ -8,7 +8,6 @@ takes a second one, and merges it over the first.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from natsproxy.protocol import gojson
@@ -62,7 +61,7 @@ class Login:
             return connect
         if identity.clients == "users" and self._state.phase is not Phase.REFUSED:  # `checks` is to come
             return connect
-        return replace(connect, user=identity.user_of(self._state.certificate), nkey="")
+        return connect._replace(user=identity.user_of(self._state.certificate), nkey="")
 
     def checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
         """Return whether a CONNECT is dealt with for now: it is being checked, or was refused."""
@@ -99,7 +98,7 @@ class Login:
         if refusal is not None:
             # For the log; the rules see nothing of it any more.  The reason names the user that it is not.
             known = self._state.connect
-            self._state.connect = replace(asked.connect, user=known.user, nkey=known.nkey)
+            self._state.connect = asked.connect._replace(user=known.user, nkey=known.nkey)
             self._refuse(pipe, asked.frame, asked.ordinal, refusal, now)
             return None
         self._state.shut = False

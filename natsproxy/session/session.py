@@ -295,13 +295,17 @@ class Session:
         """Return the time (ns) at which `tick` is to be called next; None for not at all."""
         if self.over:
             return None
-        times = {self._runner.next_due, self._rules_due, self._state.speak_by, self._ends.check_at}
-        times |= {*self._ends.lingering.values(), *(pipe.boundary_by for pipe in self.pipes)}
-        times |= {pipe.outbox.next_due() for pipe in self.pipes if pipe.outbox.bytes}
+        times = [self._runner.next_due, self._rules_due, self._state.speak_by, self._ends.check_at]
+        for pipe in self.pipes:
+            if pipe.boundary_by is not None:
+                times.append(pipe.boundary_by)
+            if pipe.outbox.bytes:
+                times.append(pipe.outbox.next_due())
+        if self._ends.lingering:
+            times += self._ends.lingering.values()
         if self._pongs.waiting:
-            times.update(fence.deadline for fence in self._pongs.timed())
-        times.discard(None)
-        return min(times, default=None)  # type: ignore[type-var]
+            times += [fence.deadline for fence in self._pongs.timed()]
+        return min([time for time in times if time is not None], default=None)
 
     # -- control
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.bounded import BoundedDict
 from natsproxy.config.settings import Server
 from natsproxy.net.dial import Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
@@ -46,6 +47,14 @@ def fails(delay: float = 0) -> Step:
     return step
 
 
+def known(*quick: Endpoint) -> BoundedDict[Endpoint, None]:
+    """Return the memory of races in which these were quick."""
+    found = BoundedDict[Endpoint, None]()
+    for endpoint in quick:
+        found[endpoint] = None
+    return found
+
+
 class Dials:
     """Dials as the test describes them; `legs` has the socket of each that got a greeting."""
 
@@ -54,10 +63,13 @@ class Dials:
         self.begun: list[Endpoint] = []
         self.legs: dict[Endpoint, Leg] = {}
 
-    async def dial(self, endpoint: Endpoint) -> Dialled:
+    async def dial(self, endpoint: Endpoint, within: float) -> Dialled | None:
         """Make one attempt."""
         self.begun.append(endpoint)
-        greeting = await self.steps[endpoint]()
+        with trio.move_on_after(within) as scope:
+            greeting = await self.steps[endpoint]()
+        if scope.cancelled_caught:
+            return None
         ours, theirs = socket.socketpair()
         theirs.close()
         self.legs[endpoint] = Leg(ours)
@@ -101,7 +113,7 @@ async def test_the_best_server_is_returned_and_the_others_are_closed(
     failed: list[Endpoint],
 ) -> None:
     dials = Dials(steps)
-    race = Race(dials.dial)
+    race = Race(dials.dial, BoundedDict())
     found = await race.run(list(steps))
     assert dials.begun == begun
     assert race.slow == slow
@@ -131,23 +143,71 @@ async def test_of_two_that_greet_in_the_same_moment_one_is_closed(
         moment.set()
 
     nursery.start_soon(later)
-    found = await Race(dials.dial).run([A, B])
+    found = await Race(dials.dial, BoundedDict()).run([A, B])
     assert found is not None
     assert set(dials.legs) == {A, B}
     assert dials.open() == {found.endpoint}
     found.leg.close()
 
 
-async def test_a_cancelled_race_leaves_no_socket_behind(autojump_clock: trio.abc.Clock) -> None:
+@pytest.mark.parametrize("quick", [(), (A,)])
+async def test_a_cancelled_race_leaves_no_socket_behind(
+    autojump_clock: trio.abc.Clock, quick: Iterable[Endpoint]
+) -> None:
     """At any moment: also where a server has just greeted."""
     for moment in (0.0, 0.05, 0.1, 0.3, 0.4, 0.6):
         dials = Dials({A: after(0, LAME), B: after(0.05, ROUTE), C: after(0.5), D: after(9)})
         with trio.move_on_after(moment):
-            found = await Race(dials.dial).run(ENDPOINTS)
+            found = await Race(dials.dial, known(*quick)).run(ENDPOINTS)
             assert found is not None
             found.leg.close()
         assert dials.open() == set()
 
 
 async def test_no_endpoint_is_no_server() -> None:
-    assert await Race(Dials({}).dial).run([]) is None
+    assert await Race(Dials({}).dial, BoundedDict()).run([]) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "winner", "begun", "slow", "failed", "seconds"),
+    [
+        ({A: after(0.2), B: after(0)}, A, [A], [], [], 0.2),
+        # It lets this client wait: the others are next, and it comes once more.
+        ({A: after(9), B: after(0)}, B, [A, B], [A], [], SLOW),
+        ({A: after(9), B: fails(), C: after(0.1)}, C, [A, B, C], [A], [B], SLOW + 0.1),
+        ({A: after(SLOW * 1.5), B: fails()}, A, [A, B, A], [], [B], SLOW * 2.5),
+        ({A: fails(0.1), B: after(0.1)}, B, [A, B], [], [A], 0.2),
+        ({A: after(0, LAME), B: after(0.1)}, B, [A, B], [], [], 0.1),
+        ({A: after(0, LAME), B: fails()}, A, [A, B], [], [B], 0),
+        ({A: after(0, ROUTE), B: after(0)}, B, [A, B], [], [A], 0),
+        # The only one has all the time that a dial may take.
+        ({A: after(9)}, A, [A], [], [], 9),
+    ],
+)
+async def test_a_server_that_was_quick_is_dialled_alone_first(
+    autojump_clock: trio.abc.Clock,
+    steps: dict[Endpoint, Step],
+    winner: Endpoint,
+    begun: list[Endpoint],
+    slow: list[Endpoint],
+    failed: list[Endpoint],
+    seconds: float,
+) -> None:
+    dials = Dials(steps)
+    race, start = Race(dials.dial, known(A)), trio.current_time()
+    found = await race.run(list(steps))
+    assert found is not None
+    assert (found.endpoint, dials.begun, race.slow, list(race.failures)) == (winner, begun, slow, failed)
+    assert trio.current_time() - start == pytest.approx(seconds)
+    assert dials.open() == {winner}
+    found.leg.close()
+
+
+async def test_a_server_is_quick_until_it_lets_a_client_wait(autojump_clock: trio.abc.Clock) -> None:
+    quick = BoundedDict[Endpoint, None]()
+    for delays, expected in (((9, 0), [B]), ((0, 9), [B, A]), ((9, 9), []), ((0, 0), [A])):
+        dials = Dials({A: after(delays[0]), B: after(delays[1])})
+        found = await Race(dials.dial, quick).run([A, B])
+        assert found is not None
+        found.leg.close()
+        assert list(quick) == expected

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -21,6 +20,7 @@ from natsproxy.addresses import Address
 from natsproxy.config.settings import Server
 from natsproxy.events import Event, Notice
 from natsproxy.net.endpoints import Endpoint
+from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept
 from natsproxy.net.shortage import Shortage
 from tests.kit.servers import NatsServer
@@ -110,16 +110,19 @@ async def test_its_end_is_said_with_a_count(autojump_clock: trio.testing.MockClo
     events: list[Event] = []
     errors = [OSError(errno.EMFILE, "Too many open files")] * 3
 
-    class Listener:
-        async def accept(self) -> Any:
-            await trio.lowlevel.checkpoint()
+    class Listening(socket.socket):
+        def accept(self) -> Any:
             if errors:
                 raise errors.pop()
-            await trio.sleep_forever()
+            return super().accept()
 
     shortage = Shortage(events.append, lambda: int(trio.current_time() * 1e9))
-    with trio.move_on_after(60):
-        await partial(accept, keepalive=True)(cast(trio.SocketListener, Listener()), lambda _: None, shortage)
+    with Listening() as listening, socket.socket() as client, trio.move_on_after(60):
+        listening.setblocking(False)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        client.connect(listening.getsockname())
+        await accept(listening, Leg.close, shortage, keepalive=True)
     told = [(event.level, event.text, event.data) for event in events if isinstance(event, Notice)]
     assert [level for level, _, _ in told] == ["error", "warning"]
     assert told[1][1:] == ("natsproxy can open connections again", {"seconds": 0.2, "failures": 3})

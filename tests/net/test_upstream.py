@@ -315,7 +315,7 @@ async def test_servers_without_a_greeting_are_remembered_within_bounds(
         endpoint = Endpoint(Server(Address(name, 1)), socket.AF_INET, sockaddr)
         before = dialled
         with pytest.raises(NoServer):
-            await dialer.dial(endpoint, ClientFacts("127.0.0.1:1", Address()))
+            await dialer.dial(endpoint, 5.0, ClientFacts("127.0.0.1:1", Address()))
         found.append(dialled - before)
     assert found == [2, 1, 2, 2, 2]
     nursery.cancel_scope.cancel()

@@ -424,7 +424,7 @@ async def test_many_held_clients_do_not_dial_without_a_pause(
     ours, theirs = socket.socketpair()
     leg = Leg(ours)
 
-    async def dial(self: Dialer, endpoint: Endpoint, client: ClientFacts) -> Dialled:
+    async def dial(self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts) -> Dialled:
         dials.append(trio.current_time())
         await trio.sleep(0.001)
         if trio.current_time() < back:
@@ -584,7 +584,7 @@ async def test_a_named_server_has_a_certificate_for_the_name_that_led_to_it(
     trio.socket.set_custom_hostname_resolver(Names(cluster=["10.0.0.1"], other=["10.0.0.2"]))
     dialled: dict[str, Endpoint] = {}
 
-    async def dial(self: Dialer, endpoint: Endpoint, client: ClientFacts) -> Dialled:
+    async def dial(self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts) -> Dialled:
         dialled[str(endpoint.address)] = endpoint
         raise NoServer("no")
 

@@ -61,6 +61,9 @@ class DecisionCache(dict[Key, CachedDecision]):
         """Tell the batches what the native plane has done, and shrink after small reads."""
         if self._table is not None:
             self.frames += self._table.tell()
+        elif not self:
+            self.frames = 0
+            return
         frames, self.frames = self.frames, 0
         if frames and len(self) > BASE_ENTRIES + frames:
             self._small_reads += 1

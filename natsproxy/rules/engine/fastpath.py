@@ -322,10 +322,11 @@ class FastPath:
         """Return the firings since the last call, at the end of a read, and forget them."""
         for cache in self._cache:
             cache.end_read()
-        found = [
-            batch.take_firing(self._states[rule])
-            for (_, rule), batch in self._rewritten.items()
-            if batch.count
-        ]
-        found += [firing for batch in self._batches.values() if (firing := batch.take_firing()) is not None]
+        found: list[Firing] = []
+        for (_, rule), rewritten in self._rewritten.items():
+            if rewritten.count:
+                found.append(rewritten.take_firing(self._states[rule]))
+        for batch in self._batches.values():
+            if (firing := batch.take_firing()) is not None:
+                found.append(firing)
         return found

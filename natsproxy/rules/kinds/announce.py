@@ -9,7 +9,6 @@ once, or when `between` begins.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from natsproxy.protocol import gojson
@@ -40,7 +39,7 @@ class Announcing(LinkAction):
 
 def last_members(info: Info) -> dict[str, Any]:
     """Return the members of a server's INFO, without the ones that a later INFO does not repeat."""
-    return {key: value for key, value in asdict(info).items() if value and key not in _OURS}
+    return {key: value for key, value in info._asdict().items() if value and key not in _OURS}
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
