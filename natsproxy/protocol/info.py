@@ -102,6 +102,7 @@ _OTHER_PORTS: Final = {
 }
 
 
+@lru_cache(_FORMS)  # it is read, rewritten and redacted
 def _form(args: bytes) -> tuple[bytes, bytes]:
     """Return the form of an INFO and its `client_id`; the INFO and `b""` where that has no usual place."""
     found = _CLIENT_ID.search(args)

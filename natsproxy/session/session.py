@@ -297,12 +297,8 @@ class Session:
             return None
         times = [self._runner.next_due, self._rules_due, self._state.speak_by, self._ends.check_at]
         for pipe in self.pipes:
-            if pipe.boundary_by is not None:
-                times.append(pipe.boundary_by)
-            if pipe.outbox.bytes:
-                times.append(pipe.outbox.next_due())
-        if self._ends.lingering:
-            times += self._ends.lingering.values()
+            times += pipe.boundary_by, pipe.outbox.next_due() if pipe.outbox.bytes else None
+        times += self._ends.lingering.values()
         if self._pongs.waiting:
             times += [fence.deadline for fence in self._pongs.timed()]
         return min([time for time in times if time is not None], default=None)
