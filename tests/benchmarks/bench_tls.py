@@ -3,7 +3,7 @@
 A client publishes in writes of two sizes; a small write is a TLS record of its own.  Processor time is that
 of the proxy's process, for bytes in one direction, without a recording.  TLS is before INFO everywhere, since
 haproxy knows no other.  Legs with TLS are on the plane in Python: their cost alone is the difference to the
-plain proxy on that plane.  Loopback only, bounded in count; medians of interleaved rounds.
+plain proxy on that plane (the last rows).  Loopback only, bounded in count; medians of interleaved rounds.
 """
 
 from __future__ import annotations
@@ -146,11 +146,16 @@ def main() -> None:
         for name in paths
     }
     for name, figures in found.items():
-        row = (*figures, figures[-1] - found["direct"][-1])
-        print(
-            f"{name:24}"
-            + "".join(f"{format(value, form):>18}" for value, form in zip(row, COLUMNS.values(), strict=True))
-        )
+        show(name, [*figures, figures[-1] - found["direct"][-1]])
+    for name in ("client leg", "server leg", "both legs"):
+        costs = zip(found[name], found["plain, plane in Python"], strict=True)
+        show(f"TLS of the {name}", [cost - without for cost, without in costs][: len(WRITES)])
+
+
+def show(name: str, figures: list[float]) -> None:
+    """Print a row; it may be shorter than the table."""
+    cells = zip(figures, COLUMNS.values(), strict=False)
+    print(f"{name:24}" + "".join(f"{format(value, form):>18}" for value, form in cells))
 
 
 if __name__ == "__main__":
