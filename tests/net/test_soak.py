@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import ssl
+import threading
 import urllib.request
 from collections import Counter
 from contextlib import ExitStack
@@ -56,6 +57,17 @@ class Load:
         self.outcomes: Counter[str] = Counter()
         self.wanted = 0
         self.seconds = 0.0
+
+    async def offer(self, seconds: float) -> None:
+        """Run in a thread that gives way to the proxy: in life clients have machines of their own."""
+
+        def run() -> None:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+            trio.run(self.run, seconds)
+
+        thread = threading.Thread(target=run, daemon=True)  # a new one: trio would use it again
+        thread.start()
+        await trio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
     async def run(self, seconds: float) -> None:
         """Open as many connections as the rate makes in a time, none before its time; each ends soon."""
@@ -229,9 +241,9 @@ async def test_nothing_grows(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_change_rules, process, rules)
             nursery.start_soon(_kill_servers, servers)
-            await load.run(SETTLED)
+            await load.offer(SETTLED)
             before = await _settled(process, monitor)
-            await load.run(SECONDS - SETTLED)
+            await load.offer(SECONDS - SETTLED)
             nursery.cancel_scope.cancel()
         after = await _settled(process, monitor)
         metrics = await trio.to_thread.run_sync(_metrics, monitor)
