@@ -216,6 +216,7 @@ async def test_a_signal_stops_played_clients_and_leaves_no_connection(number: in
 
 
 @pytest.mark.server
+@pytest.mark.long
 async def test_two_replays_to_fresh_servers_differ_in_nothing_that_counts(tmp_path: Path) -> None:
     capture = tmp_path / "x.ncap"
     await record_program(PROGRAMS / "pull.py", capture)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.admin.toxiproxy.chain import Chain
@@ -224,7 +224,6 @@ KEEPING = ("latency", "bandwidth", "slow_close", "slicer", "noop")
 """The types that lose nothing."""
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_nothing_is_lost_or_reordered(data: st.DataObject) -> None:
     """Whatever is added, changed, and removed meanwhile."""

@@ -88,6 +88,7 @@ def test_they_are_the_rows_of_the_source(
     )
 
 
+@pytest.mark.long
 def test_a_folder_by_its_address_is_spark_s_to_write(spark: SparkSession, tmp_path: Path) -> None:
     """`file:` has one slash too; and a name that Spark takes for a pattern is refused."""
     assert not Store(spark, f"file:{tmp_path}/out").local_tasks
