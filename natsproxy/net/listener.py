@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -20,6 +21,7 @@ from natsproxy.net.shortage import Shortage
 from natsproxy.units import SECOND
 
 _RETRY: Final = 0.1  # seconds until the next try where the process is out of descriptors
+_UNSENT: Final = 16_384  # bytes that the kernel takes and cannot send yet, about; connections inherit it
 
 
 async def open_listeners(
@@ -75,6 +77,8 @@ def _place(host: str | int, port: int | str) -> tuple[str, int]:
 def _taken(listener: trio.SocketListener) -> socket.socket:
     listening = socket.socket(fileno=listener.socket.detach())
     listening.setblocking(False)
+    with suppress(OSError):  # what waits for a slow reader is ours, counted and bounded, and not the kernel's
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     return listening
 
 

@@ -250,6 +250,17 @@ async def test_a_slow_reader_holds_up_no_more_than_its_own_deliveries() -> None:
             stream.socket.close()
 
 
+async def test_the_kernel_keeps_little_that_it_cannot_send_to_a_client() -> None:
+    """What waits for a slow reader is ours, counted and bounded."""
+    async with stage(RuleChain([])) as made:
+        client, server = await made.connect()
+        leg = made.proxy.relays[1].accepted.plain
+        with socket.socket(fileno=os.dup(leg.fileno())) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 16_384
+        for stream in (client, server):
+            await stream.aclose()
+
+
 @pytest.mark.parametrize("direction", [C2S, S2C])
 async def test_a_large_frame_that_was_delayed_arrives_whole_though_nothing_follows(
     direction: Direction,
