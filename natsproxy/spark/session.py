@@ -13,6 +13,10 @@ Workers run the same interpreter as this process (PYSPARK_PYTHON): `python3` on 
 is another one in a virtual environment that is not activated.  On this machine they also take the installed
 pyspark, which is compiled, not the same sources in Spark's zip files, which each process would compile anew:
 that is a second of work for each of half a dozen processes, and Spark gives up on one after ten seconds.
+
+The pyspark that is installed has the JARs of MLlib, and with them on its class path each session registers
+functions of MLlib: two seconds.  So a session of this machine has a SPARK_HOME of links to all but those.
+Set SPARK_HOME to use MLlib in it.
 """
 
 from __future__ import annotations
@@ -83,6 +87,7 @@ MUCH = 200 << 20
 
 MISSING = "this needs Spark: pip install 'natsproxy[spark]'"
 MISSING_CONNECT = "a Spark Connect server needs its client: pip install 'natsproxy[connect]'"
+_MLLIB = "spark-mllib_"
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 
@@ -144,7 +149,7 @@ def open_session(
     starting()
     for key, value in {"spark.app.name": "natsproxy", **chosen}.items():
         builder = builder.config(key, value)
-    with translate_errors(place), _stderr(log):
+    with translate_errors(place), _stderr(log), _spark_home(local=(master or "").startswith("local")):
         return builder.getOrCreate()
 
 
@@ -201,6 +206,27 @@ def _stderr(log: str | Path | None) -> Iterator[None]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
+
+
+@contextmanager
+def _spark_home(*, local: bool) -> Iterator[None]:
+    """Give a Spark that is started here on this machine a SPARK_HOME without MLlib, unless there is one."""
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    if not local or "SPARK_HOME" in os.environ or not (installed / "jars").is_dir():
+        yield
+        return
+    home = Path(_folder())
+    (home / "jars").mkdir()
+    for path in (*installed.iterdir(), *(installed / "jars").iterdir()):
+        if path.name != "jars" and not path.name.startswith(_MLLIB):
+            (home / path.relative_to(installed)).symlink_to(path)
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
 
 
 def find_java() -> None:

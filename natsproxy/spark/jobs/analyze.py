@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from natsproxy.spark.source.data_source import NatscapDataSource
 from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import KEPT, Store
-from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, TABLES, derive, exchanges
+from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, RARE, TABLES, derive, exchanges
 from natsproxy.spark.tables.folding import message_folds
 from natsproxy.spark.tables.messages import subjects
 
@@ -126,7 +126,8 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
     """Write the tables that derive from the stored `frames` and `items`, several at once."""
     frames, items = store.source("frames"), store.source("items")
     wanted = [name for name in tables if name not in SOURCES]
-    selecting = [name for name in wanted if "exchanges" in FROM[name][1]]
+    empty = _empty(store, wanted) if store.local_tasks else set[str]()
+    selecting = [name for name in wanted if "exchanges" in FROM[name][1] and name not in empty]
     with ThreadPoolExecutor(AT_ONCE) as pool, ExitStack() as kept:
 
         def keep(name: str, rows: DataFrame) -> DataFrame:
@@ -140,6 +141,8 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
             paired = pool.submit(pair)
 
         def write(name: str) -> int:
+            if name in empty:
+                return store.write_empty(name)
             if name == "subjects":
                 return store.write(name, subjects(frames, message_folds(frames)))
             return store.write(
@@ -154,6 +157,13 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _empty(store: Store, tables: Iterable[str]) -> set[str]:
+    """Return those of the tables that have no rows, as far as the sources show at once."""
+    values = cache(store.values)
+    rare = ((name, *RARE[name]) for name in tables if name in RARE)
+    return {name for name, source, column, told in rare if not told(values(source, column))}
 
 
 def latencies(spark: SparkSession, out: str | Path, top: int = 20) -> list[dict[str, Any]]:

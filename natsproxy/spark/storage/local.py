@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NAMES = re.compile(r"part-|_|\.|date=|hour=|\w+\.zst\.parquet$")
 """The names that Spark and Sail write into a table."""
+_BATCH = 1 << 17  # rows
 
 
 @contextmanager
@@ -91,6 +92,18 @@ def count(folder: str) -> int | None:
 
     rows = [pq.read_metadata(file).num_rows for file in Path(folder).rglob("*.parquet")]
     return sum(rows) if rows else None
+
+
+def values(folder: str, column: str) -> set[str]:
+    """Return the different texts in a column of a table."""
+    import pyarrow.parquet as pq
+
+    found = set[str]()
+    for path in Path(folder).rglob("*.parquet"):
+        with pq.ParquetFile(path, read_dictionary=[column]) as file:
+            for batch in file.iter_batches(_BATCH, columns=[column]):
+                found.update(batch.column(0).unique().to_pylist())
+    return found - {None}
 
 
 def read_list(folder: str) -> Iterator[dict[str, Any]]:

@@ -34,6 +34,8 @@ from typing import Any, Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.spark.errors import translate_errors
@@ -127,6 +129,18 @@ class Store:
             local.write_table(table, place)
             count = table.num_rows
         return count
+
+    def write_empty(self, name: str) -> int:
+        """Write a table that has no rows, without Spark; return their number.  Only with `local_tasks`."""
+        schema = StructType.fromDDL(TABLES[name])
+        assert isinstance(schema, StructType)
+        local.write_table(to_arrow_schema(schema).empty_table(), self.place(name))
+        self._rows[name] = 0
+        return 0
+
+    def values(self, source: str, column: str) -> set[str]:
+        """Return the different texts in a column of `frames` or `items`.  Only with `local_tasks`."""
+        return local.values(self.place(source), column)
 
     def write_on_executors(
         self,

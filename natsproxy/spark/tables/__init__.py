@@ -14,7 +14,7 @@ Read `FROM` below first, then `base.py`, then one simple table (`subjects` in `m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -59,6 +59,17 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
 """Each table: its function and the arguments of that."""
 TABLES: Final = ("frames", *FROM)
 """All tables, in the order in which they are written; `replay_diff` compares two `frames`, by itself."""
+RARE: Final[dict[str, tuple[str, str, Callable[[Set[str]], object]]]] = {
+    "headers": ("frames", "op", {"HPUB", "HMSG"}.intersection),
+    "errors": ("frames", "op", {"-ERR"}.intersection),
+    "hops": ("items", "recorder", lambda recorders: len(recorders) > 1),
+    "gaps": ("items", "kind", {"gap"}.intersection),
+    "faults": ("items", "kind", {"firing"}.intersection),
+}
+"""Tables of rows that are often missing: a source, a column of it, and whether its values tell of such rows.
+
+Where they do not, the table is empty.
+"""
 PAYLOAD_BYTES: Final = 256
 """The bytes of each payload that the tables use: for acks, publish acks and JetStream's error codes."""
 

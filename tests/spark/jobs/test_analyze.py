@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -28,17 +29,19 @@ from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
+from tests.spark.conftest import load
 from tests.spark.growing_captures import Growing, make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from natsproxy.spark.jobs.analyze import analyze, read
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import Store
-from natsproxy.spark.tables import derive
+from natsproxy.spark.tables import RARE, derive
 from natsproxy.spark.watch.job import watch
 
 if TYPE_CHECKING:
@@ -134,6 +137,26 @@ def test_a_capture_of_nothing_makes_empty_tables(spark: SparkSession, tmp_path: 
     analyze(spark, [write(tmp_path / "a.ncap", [])], tmp_path / "out", ["gaps"])
     counts = [Store(spark, tmp_path / "out").read(name).count() for name in ("frames", "items", "gaps")]
     assert counts == [0, 0, 0]
+
+
+def test_tables_of_rare_rows_need_no_spark_where_there_are_none(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The same columns as those that Spark would write, and no rows; one that has rows is written."""
+    out, written = tmp_path / "out", dict[str, int]()
+    frames, items = load(spark, [conversation(tmp_path / "a.ncap", 2)])
+    expected = {name: derive(name, frames, items).toArrow() for name in RARE}
+    derived = MagicMock(wraps=derive)
+    monkeypatch.setattr("natsproxy.spark.jobs.analyze.derive", derived)
+    analyze(spark, [tmp_path / "a.ncap"], out, RARE, written.__setitem__)
+    assert [call.args[0] for call in derived.call_args_list] == ["gaps"]
+    for name, table in expected.items():
+        found = pq.read_table(out / name)
+        assert [(column.name, column.type) for column in found.schema] == [
+            (column.name, column.type) for column in table.schema
+        ]
+        assert found.to_pylist() == table.to_pylist()
+        assert written[name] == table.num_rows == (name == "gaps")
 
 
 def test_foreign_folders_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
