@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from natsproxy.errors import ConfigError
+from natsproxy.spark.class_loader import use_task_loader
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.sail import percentile
 from natsproxy.spark.schema import SOURCES
@@ -35,8 +36,10 @@ from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import KEPT, Store
 from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, RARE, TABLES, derive, exchanges
+from natsproxy.spark.tables.base import ACK
 from natsproxy.spark.tables.folding import message_folds
 from natsproxy.spark.tables.messages import subjects
+from natsproxy.spark.tables.pairing import of_exchanges
 
 Progress = Callable[[str, int], None]
 """Called with a table and its number of rows, each time when a table or a batch is written."""
@@ -46,6 +49,8 @@ SOURCE_OPTIONS = {
 }
 """The options of the data source for `frames` and `items`."""
 
+BEGINNINGS_MAX = 100
+"""The first tokens of reply subjects up to which frames are told by them: clients of one kind share one."""
 AT_ONCE = 4
 """The tables that Spark works on at once: what it plans, and the ends of its jobs, leave cores idle."""
 
@@ -128,14 +133,19 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
     wanted = [name for name in tables if name not in SOURCES]
     empty = _empty(store, wanted) if store.local_tasks else set[str]()
     selecting = [name for name in wanted if "exchanges" in FROM[name][1] and name not in empty]
-    with ThreadPoolExecutor(AT_ONCE) as pool, ExitStack() as kept:
+    begin = partial(use_task_loader, frames.sparkSession) if store.compiles_here else None
+    with ThreadPoolExecutor(AT_ONCE, initializer=begin) as pool, ExitStack() as kept:
 
         def keep(name: str, rows: DataFrame) -> DataFrame:
             return kept.enter_context(store.kept(name, rows))
 
         def pair() -> DataFrame:
             pairs, found = KEPT
-            return keep(found, exchanges(frames, keep=partial(keep, pairs)))
+            needed = frames
+            if store.local_tasks:
+                begun = store.beginnings("frames", "reply", BEGINNINGS_MAX, ACK)
+                needed = frames if begun is None else of_exchanges(frames, begun)
+            return keep(found, exchanges(needed, keep=partial(keep, pairs)))
 
         if selecting:
             paired = pool.submit(pair)

@@ -106,6 +106,27 @@ def values(folder: str, column: str) -> set[str]:
     return found - {None}
 
 
+def beginnings(folder: str, column: str, most: int, without: str) -> set[str] | None:
+    """Return the different first tokens of subjects in a column, None where there are more than `most`.
+
+    without: the beginning of subjects that do not count.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found = set[str]()
+    for path in Path(folder).rglob("*.parquet"):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH, columns=[column]):
+                subjects = batch.column(0).drop_null()
+                subjects = subjects.filter(pc.invert(pc.starts_with(subjects, without)))
+                first = pc.extract_regex(subjects, r"(?s)^(?P<token>[^.]*)")
+                found.update(pc.struct_field(first, "token").unique().to_pylist())
+                if len(found) > most:
+                    return None
+    return found
+
+
 def read_list(folder: str) -> Iterator[dict[str, Any]]:
     """Yield the lines of all files of a list; none where there is no list.
 

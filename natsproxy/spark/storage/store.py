@@ -78,6 +78,7 @@ class Store:
         check_place(self.out, sail=is_sail(spark))
         self._local_files = not _URL.match(self.out) and _reads_files(spark)
         self.local_tasks = self._local_files and _is_local(spark)
+        self.compiles_here = self.local_tasks and not is_sail(spark)
         self.few = False
         self._rows: dict[str, int | None] = {}
 
@@ -141,6 +142,10 @@ class Store:
     def values(self, source: str, column: str) -> set[str]:
         """Return the different texts in a column of `frames` or `items`.  Only with `local_tasks`."""
         return local.values(self.place(source), column)
+
+    def beginnings(self, source: str, column: str, most: int, without: str) -> set[str] | None:
+        """Return the first tokens of subjects, see `local.beginnings`.  Only with `local_tasks`."""
+        return local.beginnings(self.place(source), column, most, without)
 
     def write_on_executors(
         self,

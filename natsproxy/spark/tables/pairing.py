@@ -32,7 +32,7 @@ more for reply subjects that are used again, or whose frames reached others too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
@@ -83,6 +83,18 @@ def request_messages(frames: DataFrame) -> DataFrame:
     """Return the messages with a reply subject that clients sent, acks apart."""
     rows = clients_side(frames).where(f"{MESSAGE} AND dir = 0 AND reply IS NOT NULL")
     return rows.where(~F.col("reply").startswith(ACK))
+
+
+def of_exchanges(frames: DataFrame, beginnings: Collection[str]) -> DataFrame:
+    """Return the frames that `exchanges` needs: the others would be counted by subject, and dropped.
+
+    beginnings: the first tokens of all reply subjects that are no ack subjects.
+    """
+    begins = F.substring_index("subject", ".", 1)
+    needed = F.col("reply").isNotNull()
+    for beginning in beginnings:
+        needed |= begins == beginning
+    return frames.where(needed)
 
 
 def legs(frames: DataFrame) -> DataFrame:

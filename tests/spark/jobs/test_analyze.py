@@ -29,7 +29,7 @@ from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
-from tests.spark.conftest import load
+from tests.spark.conftest import Known, load
 from tests.spark.growing_captures import Growing, make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
@@ -41,7 +41,7 @@ from pyspark.sql import functions as F
 from natsproxy.spark.jobs.analyze import analyze, read
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import Store
-from natsproxy.spark.tables import RARE, derive
+from natsproxy.spark.tables import RARE, derive, exchanges
 from natsproxy.spark.watch.job import watch
 
 if TYPE_CHECKING:
@@ -157,6 +157,45 @@ def test_tables_of_rare_rows_need_no_spark_where_there_are_none(
         ]
         assert found.to_pylist() == table.to_pylist()
         assert written[name] == table.num_rows == (name == "gaps")
+
+
+@pytest.mark.parametrize("most", [100, 1])
+def test_frames_of_no_exchange_are_left_out_before_pairing(
+    known: Known, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The exchanges are those of all frames, and fewer frames are looked at; with too many, all are."""
+    monkeypatch.setattr("natsproxy.spark.jobs.analyze.BEGINNINGS_MAX", most)
+    given = list[DataFrame]()
+
+    def noted(frames: DataFrame, **options: Any) -> DataFrame:
+        given.append(frames)
+        return exchanges(frames, **options)
+
+    monkeypatch.setattr("natsproxy.spark.jobs.analyze.exchanges", noted)
+    analyze(known.frames.sparkSession, known.captures, tmp_path / "out", ["requests", "pub_acks", "js_api"])
+    for name in ("requests", "pub_acks", "js_api"):
+        found = pq.read_table(tmp_path / "out" / name).to_pylist()
+        assert Counter(map(repr, found)) == Counter(map(repr, known.rows(name))), name
+    assert (given[0].count() < known.frames.count()) == (most == 100)
+
+
+def test_a_plan_is_compiled_with_the_loader_of_the_tasks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each thread that writes a table has it, and the thread of the caller keeps its own."""
+    threads = spark._jvm.java.lang.Thread  # type: ignore[union-attr]
+    before, seen = threads.currentThread().getContextClassLoader(), list[str]()
+
+    def noted(*given: Any) -> DataFrame:
+        seen.append(threads.currentThread().getContextClassLoader().toString())
+        return derive(*given)
+
+    monkeypatch.setattr("natsproxy.spark.jobs.analyze.derive", noted)
+    analyze(spark, [conversation(tmp_path / "a.ncap", 2)], tmp_path / "out", ["connections", "liveness"])
+    tasks = spark._jsc.sc().env().serializer().defaultClassLoader().get()
+    assert seen == [tasks.toString()] * 2
+    assert not tasks.equals(before)
+    assert threads.currentThread().getContextClassLoader().equals(before)
 
 
 def test_foreign_folders_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
