@@ -371,10 +371,13 @@ def same_on_disk(one: DataFrame, other: DataFrame) -> bool:
 
 
 class Traffic:
-    """A client that publishes to itself through a proxy, in a thread; a context manager."""
+    """A client that publishes to itself through a proxy, in a thread; a context manager.
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    pause: seconds between two times forty messages.
+    """
+
+    def __init__(self, port: int, pause: float) -> None:
+        self._port, self._pause = port, pause
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.messages = 0
@@ -384,7 +387,7 @@ class Traffic:
             sock.sendall(b"CONNECT {}\r\nSUB t.* 1\r\nPING\r\n")
             while lines.readline() != b"PONG\r\n":
                 continue
-            while not self._over.wait(0.01):
+            while not self._over.wait(self._pause):
                 until = self.messages + 40
                 asked = (b"t.%d _INBOX.%d" % (n % 7, n) for n in range(self.messages, until))
                 sock.sendall(b"".join(b"PUB %s 5\r\nhello\r\n" % one for one in asked))
@@ -408,7 +411,10 @@ class Traffic:
 def test_a_recorder_and_a_watch_side_by_side(
     nats_server: NatsServer, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Five minutes; the job is killed twice and then stopped: its tables equal those of a batch job."""
+    """Five minutes of traffic; the job is killed twice, then stopped: its tables equal those of a batch job.
+
+    The pause bounds the rows: each client uses the same reply subjects, which is much work to tell apart.
+    """
     period = float(os.environ.get("NATSPROXY_WATCH", 100))
     folder, out = tmp_path / "traffic", tmp_path / "out"
     folder.mkdir()
@@ -417,7 +423,7 @@ def test_a_recorder_and_a_watch_side_by_side(
     with ProxyProcess(address, "--record", str(folder), "--record-rotate-every", "20s") as proxy:
         for end in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
             job = Watching(folder, out, "requests,subjects,liveness")
-            with Traffic(proxy.port) as traffic:
+            with Traffic(proxy.port, pause=0.05) as traffic:
                 deadline = time.monotonic() + period
                 while time.monotonic() < deadline:
                     assert job.frames() > 0
@@ -444,7 +450,7 @@ def test_a_watch_of_a_recorder_that_deletes_its_old_segments(
     limits = ("--record-rotate", "64KiB", "--record-keep", "3", "--record-flush", "50ms")
     with ProxyProcess(f"127.0.0.1:{nats_server.port}", "--record", str(folder), *limits) as proxy:
         job = Watching(folder, out, "gaps")
-        with Traffic(proxy.port) as traffic:
+        with Traffic(proxy.port, pause=0.01) as traffic:
             job.wait_for("Warning: segment")
         assert proxy.drain() == 0
         assert job.end(signal.SIGTERM) == 0, job._said
