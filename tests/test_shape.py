@@ -1,4 +1,4 @@
-"""The structure of the package: imports, floors, sizes and docstrings."""
+"""The structure of the package: imports, floors and docstrings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ PURE = {
 }
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
 ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "pytest_settings", "testing"}}
-LONGEST = 350
 
 
 def part(path: Path) -> str:
@@ -144,11 +143,6 @@ def test_an_import_is_light(modules: str, heavy: set[str]) -> None:
     code = f"import {modules}, sys; sys.exit(' '.join(sorted({heavy} & sys.modules.keys())) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_modules_have_a_size_for_one_sitting() -> None:
-    """A longer module can be split."""
-    assert [str(path) for path in MODULES if len(path.read_text().splitlines()) > LONGEST] == []
 
 
 def test_docstrings_begin_with_a_statement() -> None:
