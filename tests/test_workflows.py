@@ -1,4 +1,4 @@
-"""The workflow of releases and the recipe for CI: pinned, least rights, and steps that work."""
+"""Our workflows and the recipe for CI: pinned, least rights, and steps that work."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from natsproxy.rules.cookbook import COOKBOOK
 
 ROOT = Path(__file__).parent.parent
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
+CI = ROOT / ".github" / "workflows" / "ci.yml"
 RECIPE = ROOT / "deploy" / "github-actions.yml"
+WORKFLOWS = (RELEASE, CI, RECIPE)
 BIN = Path(sys.executable).parent
 
 
-def workflow(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
+def workflow(path: Path) -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load(path.read_text())
     return found
 
 
@@ -37,9 +39,9 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 
 def test_actions_are_pinned_and_named() -> None:
     """To a commit, with the release in a comment; the same one everywhere."""
-    texts = RELEASE.read_text() + RECIPE.read_text()
+    texts = "".join(path.read_text() for path in WORKFLOWS)
     used = re.findall(r"uses: (\S+)@(\S+)(?: # (v[\d.]+))?$", texts, re.MULTILINE)
-    assert len(used) == sum("uses" in step for path in (RELEASE, RECIPE) for step in steps(path))
+    assert len(used) == sum("uses" in step for path in WORKFLOWS for step in steps(path))
     assert all(re.fullmatch("[0-9a-f]{40}", commit) and release for _, commit, release in used)
     assert len(set(used)) == len({name for name, *_ in used})
 
@@ -60,6 +62,21 @@ def test_jobs_have_the_rights_that_they_need() -> None:
     for name in ("pypi", "image"):
         assert found["jobs"][name]["if"] == "github.event_name == 'push' && github.ref_type == 'tag'"
     assert found["jobs"]["github"]["needs"] == ["pypi"]
+
+
+def test_ci_runs_the_targets_of_the_makefile_on_the_versions_that_we_support() -> None:
+    """Changes are checked on every supported Python; the long tests run on a schedule."""
+    found = workflow(CI)
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {match for step in steps(CI) for match in re.findall(r"\bmake ([\w-]+)", step.get("run", ""))}
+    assert targets == {"check", "test", "test-fast", "check-long"}
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest, *_ = found["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert project["requires-python"] == f">={oldest}"
+    # PyYAML reads the key `on` as true.
+    assert {"push", "pull_request", "schedule"} <= found[True].keys()
+    assert all(job["permissions"] == {"contents": "read"} for job in found["jobs"].values())
 
 
 def test_the_tag_is_held_against_the_version(tmp_path: Path) -> None:
@@ -88,7 +105,7 @@ ZIZMOR = shutil.which("zizmor", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.mark.skipif(ZIZMOR is None, reason="zizmor is not installed: pip install zizmor")
-@pytest.mark.parametrize("path", [RELEASE, RECIPE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_zizmor_finds_nothing(path: Path) -> None:
     done = subprocess.run(
         [ZIZMOR or "", "--offline", str(path)],
