@@ -12,7 +12,7 @@ import pytest
 from tests.spark.generated_traffic import Conversation, record
 from tests.spark.hop_captures import in_a_row, restarted
 from tests.spark.known_conversation import write_known_conversation
-from tests.spark.odd_captures import damaged, skewed
+from tests.spark.odd_captures import binary, damaged, skewed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,8 +81,8 @@ class Known:
     """Captures whose answers are known, and their tables, each computed once.
 
     They are read as one: the known conversation, the golden captures, generated traffic in small blocks,
-    two proxies in a row, skew and damage, in an order and a split that have nothing to do with those of the
-    recording.
+    two proxies in a row, payloads that are no text, skew and damage, in an order and a split that have
+    nothing to do with those of the recording.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -97,6 +97,7 @@ class Known:
             record(folder / "conversation.ncap", self.conversation, block=20_000),
             *in_a_row(folder),
             *restarted(folder),
+            binary(folder / "binary.ncap"),
             skewed(folder / "skewed.ncap"),
             damaged(folder / "damaged.ncap"),
         ]

@@ -95,7 +95,7 @@ def equal(ours: pa.Table, theirs: pa.Table) -> None:
 
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_tables_equal_those_of_spark(known: Known, tmp_path: Path) -> None:
-    """All tables of golden captures, firings, generated traffic, two proxies in a row, skew and damage."""
+    """All tables of golden captures, firings, generated traffic, proxies in a row, bytes, skew and damage."""
     done = analyze(known.captures, tmp_path)
     assert done.returncode == 0, done.stderr
     stored = pq.read_table(tmp_path / "frames").drop_columns("date")

@@ -12,7 +12,16 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, shaped, when, with_text
+from natsproxy.spark.tables.base import (
+    ACK,
+    MESSAGE,
+    TEXT,
+    clients_side,
+    payload_begins,
+    shaped,
+    when,
+    with_text,
+)
 
 ANSWERS = ("ack", "nak", "term", "next", "other", "unknown")
 """The answers to a delivery, by their numbers in aggregations; +WPI only asks for more time."""
@@ -25,9 +34,9 @@ _MAKES_CONSUMER = r"^[$]JS[.]([^.]+[.])?API[.]CONSUMER[.](DURABLE[.])?CREATE[.](
 _WPI = "coalesce(payload = X'2B575049' AND size - header_size = 4, false)"
 _ANSWER = (
     "CASE WHEN size <= header_size THEN 1 "
-    "WHEN substr(payload, 1, 4) = X'2D4E414B' THEN 2 "
-    "WHEN substr(payload, 1, 5) = X'2B5445524D' THEN 3 "
-    "WHEN substr(payload, 1, 4) = X'2B4E5854' THEN 4 "
+    f"WHEN {payload_begins(b'-NAK')} THEN 2 "
+    f"WHEN {payload_begins(b'+TERM')} THEN 3 "
+    f"WHEN {payload_begins(b'+NXT')} THEN 4 "
     f"WHEN coalesce(length(payload), 0) < least(size - header_size, 5) THEN {_UNREAD} "
     "WHEN payload IN (X'2B41434B', X'2B4F4B') THEN 1 ELSE 5 END"
 )
@@ -134,8 +143,8 @@ def _consumers(frames: DataFrame) -> DataFrame:
         clients_side(frames)
         .where(MESSAGE)
         .withColumn("answers", F.expr(f"dir = 0 AND startswith(subject, '{ACK}')"))
-        .where("answers OR startswith(payload, X'7B')")
-        .withColumn("body", F.expr("if(answers, NULL, CAST(payload AS string))"))
+        .where(f"answers OR {payload_begins(b'{')}")
+        .withColumn("body", F.expr(f"if(answers, NULL, {TEXT})"))
         .where(f"answers OR ({telling})")
         .withColumn("made", F.regexp_extract("subject", _MAKES_CONSUMER, 3))
         .withColumn("p", F.split(F.expr("if(answers, subject, made)"), r"\."))

@@ -38,7 +38,15 @@ from typing import TypeAlias
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.tables.base import ACK, MESSAGE, clients_side, when, with_text
+from natsproxy.spark.tables.base import (
+    ACK,
+    MESSAGE,
+    TEXT,
+    clients_side,
+    payload_begins,
+    when,
+    with_text,
+)
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """Returns rows that are used several times, computed once."""
@@ -49,7 +57,7 @@ BROADCAST_MAX = 1_000_000
 """The number of reply subjects up to which each task gets all that have to be looked at again."""
 _PULL = (
     r"(subject LIKE '$JS.%API.CONSUMER.MSG.NEXT.%' "
-    rf"OR (startswith(subject, '{ACK}') AND coalesce(startswith(payload, X'2B4E5854'), false)))"
+    rf"OR (startswith(subject, '{ACK}') AND coalesce({payload_begins(b'+NXT')}, false)))"
 )
 _REPLY = "leg = 4 AND NOT (status <=> 503)"
 _AGAIN = (
@@ -62,7 +70,7 @@ _KEY = ("recorder", "k")
 _SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
 """The exchanges of which a message is a leg: 1, the one that it opens; 3, the one that it may answer."""
 _FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
-_IS_JSON = "startswith(payload, X'7B')"
+_IS_JSON = payload_begins(b"{")
 _ERRED = "body LIKE '%err_code%'"
 _IS_ACK = """(body LIKE '{"stream"%"seq"%' OR body LIKE '{"error"%"stream"%"seq"%')"""
 _ERROR = r"""nullif(regexp_extract(body, '"description":\\s*"((?:[^"\\\\]|\\\\.)*)', 1), '')"""
@@ -116,7 +124,7 @@ def legs(frames: DataFrame) -> DataFrame:
             "status",
             F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
             F.expr(_PULL).alias("pull"),
-            F.expr(f"if({_IS_JSON}, CAST(payload AS string), NULL)").alias("body"),
+            F.expr(f"if({_IS_JSON}, {TEXT}, NULL)").alias("body"),
             F.expr(_SIDES).alias("side"),
         )
     )
@@ -293,6 +301,6 @@ def exchanges(frames: DataFrame, own: str = "true", keep: Keep | None = None) ->
 def _quoted(frames: DataFrame) -> DataFrame:
     """Return the texts that JSON for clients quotes: the names of streams, and errors."""
     bodies = clients_side(frames).where(f"dir = 1 AND {_IS_JSON}")
-    bodies = bodies.select(F.col("payload").cast("string").alias("body"))
+    bodies = bodies.select(F.expr(TEXT).alias("body"))
     quoted = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
     return bodies.select(F.explode(F.array_compact(quoted)).alias("text"))

@@ -75,7 +75,7 @@ def headers(frames: list[SideFrame]) -> Rows:
             each.seen.wall,
             each.frame.subject.decode(),
             name.decode(),
-            value.decode(),
+            value.decode("utf-8", "replace"),
         )
         for each in frames
         if each.message and each.frame.headers
