@@ -5,7 +5,8 @@ turns.  A file stands for each; it is touched every second while its statement h
 killed process left behind is told from a true one by its age (`natsproxy healthcheck`).  systemd gets the
 same statements: READY=1 when the proxy is ready for the first time, and the pings of its watchdog.
 
-A client's dial says whether the upstream answers.  Where no client is connected, the proxy dials by itself.
+The proxy asks the upstream by itself, at intervals, whether clients are connected or not: those that are idle
+would not notice for minutes that their server is frozen.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from natsproxy.net.systemd import Notifier
 
 BEAT: Final = 1.0
 """Seconds between two touches of a file, at most."""
-_WHEN_READY: Final = 5.0  # seconds between two attempts at the upstream
+_WHEN_READY: Final = 5.0  # seconds between two probes of the upstream
 _WHEN_NOT: Final = 0.5
 
 
@@ -72,12 +73,11 @@ class Supervision:
             self._keep(self._live, log, None)
 
     async def _try_upstream(self, log: Any) -> None:
-        while True:
-            if self._proxy.unready is not None or not self._proxy.relays:
-                try:
-                    await self._proxy.try_upstream()
-                except Exception as error:  # a bug in one attempt must not end the proxy
-                    log.error(f"natsproxy failed, please report it: {place_of(error)}")
+        while not self._stopping:
+            try:
+                await self._proxy.try_upstream()
+            except Exception as error:  # a bug in one attempt must not end the proxy
+                log.error(f"natsproxy failed, please report it: {place_of(error)}")
             await trio.sleep(_WHEN_NOT if self._proxy.unready is not None else _WHEN_READY)
 
     def tell(self, log: Any) -> None:

@@ -6,7 +6,11 @@ is not configured costs nothing.
 
 A connection alone proves nothing: a load balancer, or the port mapping of a container, accepts connections
 for a server that is gone, and a server with `handshake_first` accepts them and sends nothing.  One
-ClientHello per outage, on a connection of its own, tells these two apart.
+ClientHello, on a connection of its own, tells these two apart; a server that has greeted since it was last
+started, and is frozen now, does not get one.
+
+A probe, which is a dial for no client, also sends PING.  Before CONNECT a server answers PING where it
+wants no login; elsewhere that would be a failed login in its log, and INFO has to do.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import NamedTuple
 
 import trio
 
-from natsproxy.addresses import split_host_port
+from natsproxy.addresses import Address, split_host_port
 from natsproxy.bounded import BoundedDict
 from natsproxy.config.settings import ProxySettings
 from natsproxy.net import proxy_protocol
@@ -32,13 +36,15 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.protocol.errors import err_text
 from natsproxy.protocol.info import Info
-from natsproxy.session.greeting import info_of
+from natsproxy.session.greeting import info_of, refusal
 from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
 _HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
 _SIGN_TIMEOUT = 0.2  # seconds for the sign that a server has taken our certificate; less than a race's SLOW
 _HANDSHAKE_FIRST = "name it tls://, and set upstream-tls-handshake-first"
+_PING = b"PING\r\n"
+_OURSELVES = ClientFacts("127.0.0.1:0", Address("127.0.0.1", 0))
 _TLS_RECORDS = (b"\x15", b"\x16")  # the first byte of an alert and of a handshake
 
 
@@ -67,27 +73,31 @@ class Dialer:
         self._longest = settings.connect_timeout / 1e9
         self._shortage = shortage
         self._contexts = contexts
-        # Of servers without a greeting, once it is known; the addresses behind a name may change for ever.
+        # Once it is known; the addresses behind a name may change for ever.
         self._speaks_tls: BoundedDict[Endpoint, bool] = BoundedDict()
         self._gives_no_sign: BoundedDict[Endpoint, bool] = BoundedDict()  # see `_wait_for_sign`
+        self._refuses_ping: BoundedDict[Endpoint, None] = BoundedDict()  # before CONNECT
         self._probing = trio.Lock()
 
-    async def dial(self, endpoint: Endpoint, within: float, client: ClientFacts) -> Dialled | None:
+    async def dial(self, endpoint: Endpoint, within: float, client: ClientFacts | None) -> Dialled | None:
         """Connect to a server for a client and wait for its first line; None where it takes too long.
 
-        within: seconds for it, at most the connect time-out.  Raises NoServer, also at that time-out, and
-        OwnShortage.
+        within: seconds for it, at most the connect time-out.  client: None for a probe.
+        Raises NoServer, also at that time-out, and OwnShortage.
         """
         attempt, longest = _Attempt(f"cannot connect to {endpoint}: no answer in time"), self._longest
         try:
             with trio.move_on_after(min(within, longest)) as scope:
-                dialled = await self._steps(endpoint, client, attempt)
+                dialled = await self._steps(endpoint, client or _OURSELVES, attempt)
                 if dialled is not None:
+                    if client is None:
+                        await self._ask(dialled, attempt)
                     attempt.leg = None
                     return dialled
         except OSError as error:
             if error.errno in ERRNOS:  # the server has done nothing
                 raise OwnShortage(self._shortage.met(error)) from None
+            self._speaks_tls.pop(endpoint, None)  # it may be another server next
             raise NoServer(f"cannot connect to {endpoint}: {os.strerror(error.errno or 0)}") from None
         except LegLost as lost:
             raise NoServer(f"{endpoint}: {lost}") from None
@@ -120,8 +130,7 @@ class Dialer:
         if not greeting:
             attempt.failure = f"{endpoint} closes connections before its INFO"
             return None
-        self._speaks_tls.pop(endpoint, None)
-        attempt.silent = False
+        self._speaks_tls[endpoint] = attempt.silent = False
         info = info_of(greeting) or Info()
         if tls_first or server.websocket or not (info.tls_required or server.tls):
             return Dialled(endpoint, leg, greeting, tls_first)
@@ -132,6 +141,23 @@ class Dialer:
         if info.tls_verify:
             await self._wait_for_sign(endpoint, secured)
         return Dialled(endpoint, secured, greeting, True, secured)
+
+    async def _ask(self, dialled: Dialled, attempt: _Attempt) -> None:
+        """Wait for an answer to PING, where a server takes one before CONNECT, or for the connection's end.
+
+        Only silence counts against a server: it is frozen.
+        """
+        endpoint, info = dialled.endpoint, info_of(dialled.greeting)
+        if info is None or info.auth_required or refusal(info) is not None or endpoint in self._refuses_ping:
+            return
+        if dialled.unheard is not None:  # its handshake was an answer, and what it says next is `Upstreams`'
+            return
+        within = format_duration(self._settings.connect_timeout)
+        attempt.failure = f"{endpoint} sends INFO and answers no PING in {within}"
+        with suppress(LegLost):
+            dialled.leg.write(_PING)
+            if (await dialled.leg.receive()).startswith(b"-ERR"):  # another proxy's server may want a login
+                self._refuses_ping[endpoint] = None
 
     async def _wait_for_sign(self, endpoint: Endpoint, secured: TlsLeg) -> None:
         """Wait until the server has taken our certificate.  Raises LegLost where it refuses.
@@ -201,7 +227,7 @@ class Dialer:
             raise NoServer(f"{endpoint} does not speak WebSocket: {error}") from None
 
     async def _wants_tls(self, endpoint: Endpoint) -> bool:
-        """Tell whether a server that gave no greeting answers a ClientHello; it gets one per outage."""
+        """Tell whether a server that gives no greeting answers a ClientHello; it gets one."""
         async with self._probing:
             if endpoint not in self._speaks_tls:
                 self._speaks_tls[endpoint] = False

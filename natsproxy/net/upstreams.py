@@ -39,7 +39,6 @@ _AT_ONCE: Final = 0.25  # seconds in which a server that refuses our certificate
 _OFTEN: Final = 2  # a server that is slow once may just be busy
 _LAME: Final = "is in lame duck mode"
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
-_OURSELVES: Final = ClientFacts("127.0.0.1:0", Address("127.0.0.1", 0))
 
 
 class ClientLeft(Exception):
@@ -113,9 +112,9 @@ class Upstreams:
             self._held -= 1
 
     async def probe(self) -> None:
-        """Dial as for a connection, once, and close what is found; it is for `unready`."""
+        """Dial once, on our own behalf, and close what is found; it is for `unready`."""
         try:
-            dialled, reasons = await self._attempt(_OURSELVES)
+            dialled, reasons = await self._attempt(None)
         except OwnShortage:
             return
         if reasons:
@@ -134,7 +133,7 @@ class Upstreams:
         if silence.cancelled_caught:
             self._judged(dialled.endpoint, "")
 
-    async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:
+    async def _attempt(self, client: ClientFacts | None) -> tuple[Dialled | None, list[str]]:
         """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
 
         With reasons, a server that greets is one that tells the client why.  Raises OwnShortage.
