@@ -4,7 +4,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from natsproxy.capture.write._block cimport BlockBuilder
-from natsproxy.net._flow cimport Flow
+from natsproxy.net._flow cimport Flow, Leg
 
 
 cdef class Passing:
@@ -15,9 +15,11 @@ cdef class Passing:
     cdef void *unrecorded       # the Connection of a frame for whose record there was no memory, or NULL
     cdef Py_ssize_t open_room   # bytes that open frames may still take for their records
     cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here
-    cdef unsigned char *out     # goes in the place of the bytes of a read, where rules change them
+    cdef unsigned char *out     # bytes that go out as one, where rules or the session take part in a read
     cdef Py_ssize_t out_size
 
     cdef bint is_block_full(self) noexcept nogil
     cdef Py_ssize_t pass_on(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil
+    cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size, bint more) noexcept nogil
+    cdef void flush(self, Leg *leg) noexcept nogil
     cdef void drop_record(self, Flow *flow) noexcept nogil

@@ -38,21 +38,32 @@ cdef class Passing:
 
         The beginning of a frame at the end may be kept, and counts as passed.
         """
-        cdef Py_ssize_t at = 0, sent = 0
+        cdef Py_ssize_t at = 0, sent = 0, stop
         cdef bint whole = True
         if flow.missing:
             at = pass_open(self, flow, p, size, now)
             whole = at == size or flow.missing == 0
         if whole and at < size:
             at = pass_frames(self, flow, p, at, size, now, &sent)
+        whole = whole and at < size and not flow.missing
+        stop = size if whole and keep_rest(self, flow, p + at, size - at) else at
+        self.send(flow.target, p + sent, at - sent, stop < size)
+        return stop
+
+    cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size, bint more) noexcept nogil:
+        """Send bytes, behind those that wait in `out`; more: let them wait there, too, for others of their read."""
+        if more or self.out_size:
+            put_out(self, leg, p, size)
+            if not more:
+                self.flush(leg)
+        elif size:
+            send_to(leg, p, size)
+
+    cdef void flush(self, Leg *leg) noexcept nogil:
+        """Send the bytes that wait in `out`."""
         if self.out_size:
-            put_out(self, flow.target, p + sent, at - sent)
-            send_out(self, flow.target)
-        elif at > sent:
-            send_to(flow.target, p + sent, at - sent)
-        if flow.target.gone or at == size or not whole or flow.missing:
-            return at
-        return size if keep_rest(self, flow, p + at, size - at) else at
+            send_to(leg, self.out, self.out_size)
+            self.out_size = 0
 
     cdef void drop_record(self, Flow *flow) noexcept nogil:
         """Give back the room of an open frame's record."""
@@ -185,19 +196,15 @@ cdef void record_change(
 
 
 cdef void put_out(Passing passing, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+    if leg.gone:
+        return
     if size > TAIL + READ - passing.out_size:
-        send_out(passing, leg)
+        passing.flush(leg)
     if size > TAIL + READ:
         send_to(leg, p, size)
         return
     memcpy(passing.out + passing.out_size, p, size)
     passing.out_size += size
-
-
-cdef void send_out(Passing passing, Leg *leg) noexcept nogil:
-    if passing.out_size:
-        send_to(leg, passing.out, passing.out_size)
-        passing.out_size = 0
 
 
 # -- open frames

@@ -17,7 +17,9 @@ Theory
 5. The session counts frames too.  The plane adds up those it passed, and hands the sums over before the session
    looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the session is called
    at the end of the step: it makes the events.
-6. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
+6. What goes on of one read goes out in one write, whoever has dealt with it: some clients count on that.  It is
+   gathered in `Passing.out` while a part of the read is still to come.
+7. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
    gone, unless the session loses its messages.  Flows take turns of `SLICE` ns, a step ends after its own time, so
    nobody starves.
 
@@ -77,7 +79,7 @@ cdef class NativeLeg:
     @property
     def backlog(self):
         """Bytes written that the kernel has not taken yet."""
-        return self.leg.backlog_size
+        return self.leg.backlog_size + (self.plane.passing.out_size if self.leg == self.plane.gathering else 0)
 
     @property
     def gone(self):
@@ -101,7 +103,7 @@ cdef class NativeLeg:
         cdef bint gone = self.leg.gone
         if self.leg.gone or self.leg.finished:
             return False
-        send_to(self.leg, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.plane.send(self.leg, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return bool(self.leg.gone and not gone)
 
     def expect_flush(self):
@@ -273,6 +275,8 @@ cdef class Plane:
     cdef int wake               # makes `fd` readable where a flow becomes ready between two steps
     cdef bint stepping
     cdef bint called            # Python code has run in this step: it may have woken tasks
+    cdef Leg *gathering         # the target of a read that the session is dealing with a part of, else NULL
+    cdef bint more              # more of that read follows, so what is sent waits for it
     cdef set connections
     cdef list removed
 
@@ -517,6 +521,13 @@ cdef class Plane:
 
     # -- sending
 
+    cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
+        """Send bytes of the session."""
+        if leg == self.gathering:
+            self.passing.send(leg, p, size, self.more)
+        else:
+            send_to(leg, p, size)
+
     cdef void _flush(self, Leg *leg) noexcept nogil:
         send_backlog(leg)
         if leg.gone:
@@ -582,27 +593,37 @@ cdef class Plane:
             if flow.clear and not (flow.paused or self.held or flow.target.backlog_size):
                 at += self._pass(flow, p + at, size - at, now)
                 if at == size or flow.target.gone:
-                    return
+                    break
                 stop = at + self._session_share(flow, p + at, size - at)
             elif flow.boundary:
                 stop = min(size, at + flow.boundary)
             else:
                 stop = size
+            self.gathering, self.more = flow.target, stop < size
             with gil:
                 self._hand_over(flow, p + at, stop - at)
+            self.gathering = NULL
             at = stop
+        if self.passing.out_size:
+            self.passing.flush(flow.target)
+            if flow.target.gone:
+                with gil:
+                    self._lost(flow.target)
 
     cdef Py_ssize_t _session_share(self, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
         """Return how many bytes the session is to see before frames may pass again.
 
-        That is one line of an op without a payload, as PING and SUB are.  From a message on it gets all: it deals
+        Those are lines of ops without a payload, as PING and SUB are.  From a message on it gets all: it deals
         with many frames of one read for little more than the price of one.
         """
         cdef const unsigned char *end
-        if begins_message(p, min(size, 5), flow.direction):
-            return size
-        end = <const unsigned char *>memchr(p, 10, size)
-        return size if end == NULL else end - p + 1
+        cdef Py_ssize_t at = 0
+        while at < size and not begins_message(p + at, min(size - at, 5), flow.direction):
+            end = <const unsigned char *>memchr(p + at, 10, size - at)
+            if end == NULL:
+                return size
+            at = end - p + 1
+        return at if at else size
 
     cdef Py_ssize_t _pass(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
         """Pass on the frames that nobody wants; return where the first byte of anything else stands."""

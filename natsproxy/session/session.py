@@ -14,7 +14,7 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.rules.interface import Chain, Subscription
@@ -42,6 +42,10 @@ from natsproxy.session.unframed import UnframedStreams
 from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire.frames import Body, Frame, Malformed, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction
+
+SHORT: Final = 4_096
+"""The bytes of a read whose first frames, `TOGETHER` of them, go on in one write, as some clients expect."""
+TOGETHER: Final = 16
 
 
 class Session:
@@ -199,7 +203,7 @@ class Session:
         if direction == C2S and self._first_frames.special and not pipe.waiting:
             self._first_frames.take(pipe, now)
         if not (pipe.waiting or self.over or pipe.phase >= FIRST_STOPPED):
-            self._scan(pipe, now, limit)
+            self._scan(pipe, now, limit, TOGETHER if 0 < len(data) <= SHORT else 0)
         pipe.flush(now)
         self._runner.emit_fired()
         # Both: a frame of one direction may put an answer of ours into the other.
@@ -209,8 +213,11 @@ class Session:
         self.control.end_if_answered()
         return self.take_actions()
 
-    def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
-        """Deal with the scanner's segments until it wants more bytes or the limit is reached."""
+    def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit, least: int) -> None:
+        """Deal with the scanner's segments until it wants more bytes or the limit is reached.
+
+        least: the frames that are dealt with however long they take.
+        """
         scanner, paths, state, secrets = pipe.scanner, self._paths, self._state, self._state.secrets
         scanner.most = limit.frames
         begin = first = scanner.ordinal
@@ -241,7 +248,8 @@ class Session:
                 break
             # Not `first` plus the frames taken: `neighbours` may have given some back.
             first = scanner.ordinal
-            if (first >= stop or pipe.waiting or limit.reached()) and not pipe.unframed:
+            over = first >= stop or pipe.waiting or (first - begin >= least and limit.reached())
+            if over and not pipe.unframed:
                 # The scanner has read one frame ahead, and rules may change before the next call.
                 scanner.untake([])
                 pipe.pending = not pipe.waiting

@@ -351,3 +351,67 @@ def test_a_backlog_is_sent_before_a_half_close(rig: Rig) -> None:
         received += data
     assert relay.told == [("flushed",)]
     assert len(received) % (1 << 16) == 0
+
+
+class Passing(Relay):
+    """Sends on what it is told, and what `beside` has to the other side."""
+
+    beside: bytes = b""
+
+    def received(self, direction: Direction, data: bytes) -> None:
+        super().received(direction, data)
+        legs = (self.connection.server, self.connection.client)
+        legs[direction].write_all([data])
+        if self.beside:
+            legs[1 - direction].write_all([self.beside])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"PING\r\n", FRAME],
+        [FRAME, b"PING\r\n"],
+        [FRAME, b"PING\r\nSUB a 1\r\n", FRAME * 2, b"UNSUB 1\r\n", FRAME],
+        [b"PING\r\n", FRAME * 9_000, b"PING\r\n"],
+    ],
+)
+def test_what_goes_on_of_a_read_goes_out_in_one_write(rig: Rig, parts: list[bytes]) -> None:
+    """Whoever has dealt with it; what goes to the other side does not wait for it."""
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    for pair in pairs:
+        for sock in pair:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            sock.setblocking(False)
+    (client, peer), (server, server_peer) = pairs
+    with peer, server_peer:
+        relay = Passing(rig.plane, client, server)
+        relay.clear()
+        relay.beside = b"+OK\r\n"
+        rig.run()
+        peer.send(b"".join(parts))
+        rig.run()
+        assert server_peer.recv(1 << 20) == b"".join(parts)
+        told = [data for _, data in relay.told]
+        assert told == [part for part in parts if not part.startswith(FRAME)]
+        assert [peer.recv(100) for _ in told] == [relay.beside] * len(told)
+        with pytest.raises(BlockingIOError):
+            server_peer.recv(1)
+        relay.leave()
+
+
+def test_gathered_bytes_are_a_backlog_until_they_go_out(rig: Rig) -> None:
+    """So whoever half-closes a leg waits for them."""
+    relay, peer, server_peer = rig.connect()
+    relay.clear()
+    backlogs = []
+
+    def write() -> None:
+        relay.connection.server.write_all([b"PING\r\n"])
+        backlogs.append(relay.connection.server.backlog)
+
+    relay.then = write
+    peer.send(b"PING\r\n" + FRAME)
+    rig.run()
+    assert backlogs == [6]
+    assert relay.connection.server.backlog == 0
+    assert server_peer.recv(100) == b"PING\r\n" + FRAME
