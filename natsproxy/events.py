@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
+
+PASSED: Final = "passed"
+"""The action of a firing whose rule could not see the whole of a frame, and let it pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,11 @@ class Firing:
     detail: str = ""
     count: int = 1
     also: tuple[tuple[int, int, str], ...] = ()
+
+    @property
+    def acted(self) -> bool:
+        """False if the rule let a frame pass that was too large for it."""
+        return self.action != PASSED
 
     def each(self) -> Iterator[Firing]:
         """Yield one firing for each frame, or the event itself where `also` does not list them."""

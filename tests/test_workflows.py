@@ -137,6 +137,34 @@ async def test_publishing():
 """
 
 
+STOP = "Stop the proxy, which fails if a rule has never fired"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository here")
+def test_the_recipe_installs(tmp_path: Path) -> None:
+    """Its command, from a repository, as far as what would be installed."""
+    job = workflow(RECIPE)["jobs"]["faults"]
+    (script,) = (step["run"] for step in job["steps"] if step.get("name") == "Install")
+    assert job["env"]["NATSPROXY"] == "git+https://github.com/OWNER/natsproxy@main"
+    (tmp_path / "requirements.txt").write_text("pytest\n")
+    done = subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "NATSPROXY": f"git+file://{ROOT}",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            **{f"PIP_{name}": "1" for name in ("DRY_RUN", "NO_DEPS", "NO_INDEX")},
+            "PIP_NO_BUILD_ISOLATION": "0",  # which turns isolation off, as pip's documentation says
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Would install natsproxy-" in done.stdout
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
@@ -144,14 +172,20 @@ def free_port() -> int:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("fault", "passes"), [("none", True), pytest.param("no-quorum", False, marks=pytest.mark.long)]
+    ("fault", "passes", "fires"),
+    [
+        ("none", True, True),
+        ("reconnect-storm", True, False),
+        pytest.param("slow-api", False, True, marks=pytest.mark.long),
+        pytest.param("no-quorum", False, True, marks=pytest.mark.long),
+    ],
 )
-def test_the_steps_of_the_recipe(fault: str, passes: bool, tmp_path: Path) -> None:
+def test_the_steps_of_the_recipe(fault: str, passes: bool, fires: bool, tmp_path: Path) -> None:
     """Its shell steps, as they are printed, with other ports; nothing is installed."""
     (tmp_path / "test_suite.py").write_text(SUITE)
     server, proxy = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     job = workflow(RECIPE)["jobs"]["faults"]
-    assert set(job["env"]) == {"FAULT", "SERVER", "PROXY", "SEED"}
+    assert set(job["env"]) == {"FAULT", "NATSPROXY", "SERVER", "PROXY", "SEED"}
     environment = {
         **os.environ,
         "FAULT": fault,
@@ -161,7 +195,7 @@ def test_the_steps_of_the_recipe(fault: str, passes: bool, tmp_path: Path) -> No
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
     scripts = {step["name"]: step for step in job["steps"] if "run" in step}
-    assert list(scripts) == ["Install", "Start the server and the proxy", "Test", "Show what happened"]
+    assert list(scripts) == ["Install", "Start the server and the proxy", "Test", STOP, "Show what happened"]
     del scripts["Install"]
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
@@ -188,7 +222,12 @@ def test_the_steps_of_the_recipe(fault: str, passes: bool, tmp_path: Path) -> No
         assert started.returncode == 0, started.stdout
         tested = run("Test")
         assert (tested.returncode == 0) is passes, tested.stdout
-        if not passes:
+        ended = run(STOP)
+        assert (ended.returncode == 0) is fires, ended.stdout
+        if not fires:
+            says = "Error: rule 'all at once' never fired: it selected 1 connection, and its gate (10s to 11s"
+            assert ended.stdout.startswith(says)
+        if fault == "no-quorum":
             assert "10008" in tested.stdout
             shown = run("Show what happened")
             assert shown.returncode == 0, shown.stdout

@@ -1,8 +1,8 @@
-"""The latest firings of a proxy's rules, for those who look, and how often each rule has acted."""
+"""The latest firings of a proxy's rules, for those who look."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -13,7 +13,6 @@ from natsproxy.net.proxy import Proxy
 
 KEPT: Final = 1000
 """The firings that are kept."""
-_MOST_NAMES: Final = 10_000
 
 
 class Fired(NamedTuple):
@@ -29,7 +28,6 @@ class FiringLog:
     def __init__(self, proxy: Proxy) -> None:
         self.total = 0
         self._ring: deque[Fired] = deque(maxlen=KEPT)
-        self._counts: Counter[str] = Counter()
         self._news = trio.Event()
         self._awaited = False
         proxy.subscribe(self._take)
@@ -40,15 +38,9 @@ class FiringLog:
         self.total += 1
         kept = replace(event, also=()) if event.also else event  # up to 65,536 frames of one read
         self._ring.append(Fired(self.total, kept))
-        if event.rule in self._counts or len(self._counts) < _MOST_NAMES:
-            self._counts[event.rule] += event.count
         if self._awaited:
             self._awaited = False
             self._news.set()
-
-    def count(self, rule: str) -> int:
-        """Return how often a rule has acted, over all rules of that name."""
-        return self._counts[rule]
 
     def after(self, number: int) -> list[Fired]:
         """Return the firings behind a number, as far as they are kept, oldest first."""

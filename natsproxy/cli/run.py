@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.row_options import OptionType
@@ -142,6 +143,9 @@ def run(config: Path | None, **values: Any) -> None:
         run_with_signals(partial(service.run, log), *STOP, signal.SIGHUP)
     if service.stopped_at_once:
         raise SystemExit(Exit.STOPPED)
+    idle = proxy.unfired() if values["rules_must_fire"] else []
+    if idle:
+        raise FoundWrong("\n".join(f"rule {one.name!r} never fired: {one.never_fired()}" for one in idle))
 
 
 def _shown() -> Rows:

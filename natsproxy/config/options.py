@@ -177,6 +177,12 @@ OPTIONS: Final = (
     Option("drain", duration, "30s", "The time for connections to end after SIGTERM.", metavar="DURATION"),
     *TLS_OPTIONS,
     Option("rules", path, None, "The file of rules (TOML).", metavar="FILE"),
+    Option(
+        "rules-must-fire",
+        values.boolean,
+        False,
+        "At the end: fail (exit code 1) if a rule in force has never acted, and name it.",
+    ),
     Option("seed", whole, None, "The seed of all random choices; the log names it.", metavar="NUMBER"),
     Option("record", path, None, "Record to this file (x.ncap) or folder.", metavar="PATH"),
     Option(

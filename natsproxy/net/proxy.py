@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -41,6 +42,7 @@ from natsproxy.session.control import Control
 from natsproxy.session.identity import Identity
 from natsproxy.units import MIB
 
+_MOST_NAMES: Final = 10_000  # names of rules whose firings are counted
 _DRAIN_STEP: Final = 50  # connections that a drain ends at once, or more where half its time needs more
 _DRAIN_PAUSE: Final = 0.1  # seconds between two steps
 _DRAIN_LOOK: Final = 0.02  # seconds between two looks at the requests without an answer
@@ -53,6 +55,7 @@ class Proxy:
     listen, schemes: of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
     rules: those in force and those that are not now, as a book.  connections: serves them; for its facts.
+    fired: how often rules have acted, by their names.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Proxy:
         self.accepted = 0
         self.done = trio.Event()
         self._subscribers: list[Callable[[Event], None]] = []
+        self.fired: Counter[str] = Counter()
         self._contexts = TlsContexts(settings)
         self._recording = Recording(self.relays, self.seed, self.emit)
         self.connections = Connections(
@@ -220,6 +224,9 @@ class Proxy:
         """Give an event to the subscribers; a firing also goes into the capture."""
         if isinstance(event, Firing):
             self._recording.record_firing(event)
+            # Bounded: rules, and so names, come and go by the admin API.
+            if event.acted and (event.rule in self.fired or len(self.fired) < _MOST_NAMES):
+                self.fired[event.rule] += event.count
         for subscriber in tuple(self._subscribers):
             subscriber(event)
 
@@ -229,6 +236,12 @@ class Proxy:
     def chain(self) -> Chain:
         """The rules in force."""
         return self.connections.chain
+
+    def unfired(self) -> list[Rule]:
+        """Return the enabled rules that have never acted."""
+        return [
+            one.rule for one in self.rules.entries.values() if one.enabled and not self.fired[one.rule.name]
+        ]
 
     def swap(self, chain: Chain) -> None:
         """Put another chain in force on all connections, between frames; `rules` does it for its changes.

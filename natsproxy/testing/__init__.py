@@ -6,6 +6,7 @@
     with cassette("orders.ncap", mode="once", upstream=URL) as tape:   # recorded once, then no server
 
 Both have `.url` for the client under test, `.fault(...)`, `.frames(...)`, `.wait_for(...)` and `.barrier()`.
+A fault that never fires fails its test.
 Each wait has a blocking form and an awaitable one (`wait_for_async`, `barrier_async`; asyncio and trio); the
 blocking form raises BlockingCall inside a running event loop.  `testing.faults` has all faults.
 `NatsServer` is a real server on a free port, for tests that need one and to record cassettes from.
@@ -33,6 +34,7 @@ from natsproxy.testing.faults import (
     truncate,
 )
 from natsproxy.testing.frame_log import SeenFrame, WaitTimeout
+from natsproxy.testing.harness import FaultNeverFired
 from natsproxy.testing.proxy import TestProxy
 from natsproxy.testing.server import NatsServer
 from natsproxy.testing.thread import BlockingCall
@@ -41,6 +43,7 @@ __all__ = [
     "BlockingCall",
     "CassetteMismatch",
     "Fault",
+    "FaultNeverFired",
     "NatsServer",
     "SeenFrame",
     "TestProxy",

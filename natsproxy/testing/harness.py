@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from difflib import SequenceMatcher
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -30,6 +32,8 @@ from natsproxy.testing.thread import TrioThread, refuse_in_loop
 
 TIMEOUT = 5.0  # seconds
 ANY_PORT = "127.0.0.1:0"
+_LAST_FRAMES = 1.0  # seconds for frames that are on their way when a fault ends
+_NEAREST = 3  # subjects that an error quotes
 _FIRINGS = 10_000  # firings that are kept
 _ENDS = 20  # unexpected ends of connections that are kept
 _EXPECTED = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.KILLED)
@@ -54,6 +58,10 @@ def listener_of(text: str) -> Listener:
         return listen(text)
     except ValueError as error:
         raise ConfigError(f"listen {error}") from None
+
+
+class FaultNeverFired(AssertionError, NatsproxyError):
+    """A fault of a test has not acted once: the test has shown nothing about it."""
 
 
 class _FaultPlace(Place):
@@ -131,7 +139,7 @@ class ProxyHarness(ABC):
     # -- faults
 
     @contextmanager
-    def fault(self, fault: Fault | str, **settings: Any) -> Iterator[str]:
+    def fault(self, fault: Fault | str, *, must_fire: bool = True, **settings: Any) -> Iterator[str]:
         """Apply a fault for the duration of a `with`, also to open connections; yields the rule's name.
 
             with proxy.fault(latency("200ms"), subject="orders.>"):
@@ -139,28 +147,72 @@ class ProxyHarness(ABC):
 
         fault: one of `natsproxy.testing.faults`, or the name of a kind.  settings: those of `natsproxy rules
         list`; `name` names the rule.  The fault is in force when the block starts and gone when it has ended.
-        Raises ConfigError for an invalid rule, and then changes nothing.
+        Raises ConfigError for an invalid rule, and then changes nothing; FaultNeverFired where the block ends
+        without an error and the fault has not acted once (`must_fire=False` allows that).
         """
         fault = fault if isinstance(fault, Fault) else Fault(fault, {})
         name = settings.pop("name", None) or fault.settings.get("name")
         name = str(name or f"{fault.kind}-{next(self._numbers)}")
         (rule,) = parse_rules([fault.table(name, settings)], KINDS, place=_FaultPlace())
-        self._thread.call(self._begin, rule)
+        before = self._thread.call(self._begin, rule)
+        idle, passed = "", False
         try:
             yield name
+            passed = True
         finally:
             if self._thread.running:  # otherwise the rule has ended with the proxy
-                self._thread.call(self._end, name)
+                try:
+                    idle = self._idle(rule, before) if passed and must_fire else ""
+                finally:
+                    self._thread.call(self._end, name)
+        if idle:
+            raise FaultNeverFired(idle)
 
-    def _begin(self, rule: Rule) -> None:
+    def _begin(self, rule: Rule) -> int:
+        """Put a fault in force; return how often rules of its name have acted before."""
         assert self._proxy is not None
         if rule.name in self._proxy.rules.entries:
             raise ConfigError(f"a fault named {rule.name!r} is in force already")
+        before = self._proxy.fired[rule.name]
         self._proxy.rules.put(rule)
+        return before
 
     def _end(self, name: str) -> None:
         assert self._proxy is not None
         self._proxy.rules.remove(name)
+
+    async def _acts(self, name: str, before: int) -> bool:
+        """Tell whether a fault has acted; what clients have just sent may still be on its way to us."""
+        assert self._proxy is not None
+        with trio.move_on_after(_LAST_FRAMES):
+            while self._proxy.fired[name] == before:  # noqa: ASYNC110 (by far the most have acted)
+                await trio.sleep(0.01)
+        return self._proxy.fired[name] > before
+
+    def _idle(self, rule: Rule, before: int) -> str:
+        """Return why a fault has not acted, `""` if it has."""
+        if self._thread.wait(_LAST_FRAMES, self._acts, rule.name, before):
+            return ""
+        return (
+            f"the fault {rule.name!r} never fired: {rule.never_fired()}{self._near(rule)}; "
+            "if that may be, say must_fire=False"
+        )
+
+    def _near(self, rule: Rule) -> str:
+        """Return the subjects seen that are most like those of a rule, as the end of a sentence."""
+        wanted = [pattern.decode("utf-8", "replace") for pattern in rule.selector.subjects or ()]
+        if not wanted or rule.shared.matched:
+            return ""
+        seen = Counter(f"{one.op} {one.subject}" for one in self._seen.frames(FrameFilter()) if one.subject)
+        if not seen:
+            return "; no frame with a subject has passed at all"
+
+        def likeness(one: str) -> float:
+            subject = one.partition(" ")[2]
+            return max(SequenceMatcher(None, subject, pattern).ratio() for pattern in wanted)
+
+        nearest = sorted(seen.keys(), key=likeness, reverse=True)[:_NEAREST]
+        return f"; nearest of what passed: {', '.join(f'{one} ({seen[one]})' for one in nearest)}"
 
     def _in_force(self) -> list[dict[str, Any]]:
         rules = self._rules if self._proxy is None else [e.rule for e in self._proxy.rules.entries.values()]

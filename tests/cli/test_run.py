@@ -95,6 +95,41 @@ def test_hup_reloads_rules_and_opens_the_log_anew(nats_server: NatsServer, tmp_p
 
 
 @pytest.mark.server
+@pytest.mark.parametrize(
+    ("flags", "subjects", "code", "says"),
+    [
+        (["--rules-must-fire"], ["a", "b"], 0, []),
+        (
+            ["--rules-must-fire"],
+            ["a"],
+            1,
+            ["rule 'two' never fired: it selects ", " on b, and there was none"],
+        ),
+        (["--rules-must-fire"], [], 1, ["Error: rule 'one' never fired: ", "\nrule 'two' never fired: "]),
+        ([], [], 0, []),
+    ],
+)
+def test_rules_must_fire(
+    nats_server: NatsServer, tmp_path: Path, flags: list[str], subjects: list[str], code: int, says: list[str]
+) -> None:
+    log, config = tmp_path / "log", tmp_path / "natsproxy.toml"
+    config.write_text(
+        f'listen = "127.0.0.1:0"\nupstream = "{nats_server.url}"\nlog-format = "json"\nlog-file = "{log}"\n'
+        + RULE.format(name="one", subject="a")
+        + RULE.format(name="two", subject="b")
+    )
+    with running(config, *flags) as process:
+        listening = until(lambda: lines(log), process)[0]
+        for subject in subjects:
+            assert denied(int(listening["listen"][0].rpartition(":")[2]), subject.encode())
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert all(one in errors for one in says), errors
+    assert bool(errors) is bool(says)
+
+
+@pytest.mark.server
 def test_a_reload_names_the_settings_that_need_a_restart(nats_server: NatsServer, tmp_path: Path) -> None:
     """As long as the file has them otherwise than at the start."""
     log, config = tmp_path / "log", tmp_path / "natsproxy.toml"

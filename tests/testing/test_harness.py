@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -17,7 +18,7 @@ from nats.errors import TimeoutError as NatsTimeout
 from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.replay.conversation.steps import Step, events
-from natsproxy.testing import BlockingCall, TestProxy, WaitTimeout, drop
+from natsproxy.testing import BlockingCall, FaultNeverFired, TestProxy, WaitTimeout, drop
 from natsproxy.testing.harness import server_of
 from tests.kit.servers import NatsServer
 
@@ -161,7 +162,9 @@ def test_faults_nest_and_end_in_any_order(proxy: TestProxy) -> None:
     with dial(proxy) as sock:
         sock.sendall(b"SUB t.nest.* 1\r\nPING\r\n")
         until(sock, b"PONG\r\n")
-        first, second = (proxy.fault("drop", subject=f"t.nest.{one}", op="PUB") for one in "ab")
+        first, second = (
+            proxy.fault("drop", subject=f"t.nest.{one}", op="PUB", must_fire=one == "b") for one in "ab"
+        )
         first.__enter__()
         with second:
             first.__exit__(None, None, None)
@@ -169,6 +172,70 @@ def test_faults_nest_and_end_in_any_order(proxy: TestProxy) -> None:
             received = until(sock, b"PONG\r\n")
     assert b"MSG t.nest.a" in received
     assert b"MSG t.nest.b" not in received
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"subject": "ordesr.>"},
+            r"it selects .* on ordesr\.>, and there was none; nearest of what passed: PUB orders\.new \(2\)",
+        ),
+        ({"subject": "orders.>", "op": "MSG"}, "it selects s2c MSG on orders.>, and there was none; nearest"),
+        (
+            {"subject": "orders.>", "after": 9},
+            r"it selected 2 frames, and its gate \(after the first 9\) let",
+        ),
+        ({"subject": "orders.>", "between": ["+9s"]}, "it selected 2 frames, and its gate .9s to the end"),
+    ],
+)
+def test_a_fault_that_never_fires_fails_its_block(
+    proxy: TestProxy, settings: dict[str, Any], says: str
+) -> None:
+    def program() -> None:
+        sock.sendall(b"PUB orders.new 0\r\n\r\n" * 2)
+
+    with dial(proxy) as sock:
+        with pytest.raises(FaultNeverFired, match=f"^the fault 'drop-1' never fired: {says}") as caught:  # noqa: SIM117
+            with proxy.fault("drop", **settings):
+                program()
+        assert str(caught.value).endswith("; if that may be, say must_fire=False")
+        assert isinstance(caught.value, AssertionError)
+        with proxy.fault("drop", must_fire=False, **settings):
+            program()
+        with pytest.raises(ZeroDivisionError), proxy.fault("drop", **settings):
+            _ = 1 / 0
+
+
+@pytest.mark.server
+def test_what_clients_have_sent_when_a_block_ends_still_meets_its_fault(proxy: TestProxy) -> None:
+    with dial(proxy) as sock:
+        for _ in range(50):
+            with proxy.fault("drop", subject="t.late"):
+                sock.sendall(b"PUB t.late 0\r\n\r\n")
+
+
+@pytest.mark.server
+def test_a_fault_of_connections_fires_with_one(proxy: TestProxy) -> None:
+    with pytest.raises(FaultNeverFired, match="it selects c2s/s2c connections, and there was none; if"):  # noqa: SIM117
+        with proxy.fault("pause"):
+            pass
+    with dial(proxy), proxy.fault("pause"):
+        pass
+    with proxy.fault("latency", delay="1ms"), dial(proxy):
+        pass
+
+
+@pytest.mark.server
+def test_a_fault_that_leaves_frames_as_they_were_has_not_fired(nats_server: NatsServer) -> None:
+    frame = b"PUB t.large 2000\r\n" + b"x" * 2000 + b"\r\n"
+    with TestProxy(nats_server.url) as proxy, dial(proxy) as sock:
+        with pytest.raises(FaultNeverFired, match="it selected 1 frame, which it left alone"):  # noqa: SIM117
+            with proxy.fault("truncate", subject="t.large", keep="1MiB"):
+                sock.sendall(frame)
+        with proxy.fault("truncate", subject="t.large", keep="1KiB"):
+            sock.sendall(frame)
 
 
 @pytest.mark.server
@@ -182,10 +249,10 @@ def test_faults_nest_and_end_in_any_order(proxy: TestProxy) -> None:
     ],
 )
 def test_a_bad_fault_changes_nothing(
-    proxy: TestProxy, fault: str, settings: dict[str, object], subjects: str
+    proxy: TestProxy, fault: str, settings: dict[str, Any], subjects: str
 ) -> None:
     """One sentence, and the rules stay as they were."""
-    with proxy.fault("drop", subject="x", name="first"):
+    with proxy.fault("drop", subject="x", name="first", must_fire=False):
         with pytest.raises(ConfigError, match=subjects), proxy.fault(fault, **settings):
             pass
         proxy.barrier()

@@ -34,7 +34,7 @@ SHAPES: Final = {
             "origin": text("Where it comes from.", enum=["file", "changed", "added"]),
             "ends": text("When it is removed, for a fault for a time.", null=True),
             "ends_in_ns": whole("The time until then.", null=True),
-            "firings": whole("How often it has acted since somebody first asked."),
+            "firings": whole("How often it has acted, over all rules of that name."),
         }
     ),
     "Rules": fields(
@@ -88,7 +88,7 @@ def _shown(managed: ManagedProxy, entry: Entry) -> dict[str, Any]:
         "origin": managed.proxy.rules.origin(entry),
         "ends": None if left is None else times.iso(now_ns() + left),
         "ends_in_ns": left,
-        "firings": managed.firings.count(entry.rule.name),
+        "firings": managed.proxy.fired[entry.rule.name],
     }
 
 

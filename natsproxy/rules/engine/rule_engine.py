@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from natsproxy.events import Firing
+from natsproxy.events import PASSED, Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame, subscription_revoked
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.engine.decision_builder import DecisionBuilder
@@ -300,7 +300,7 @@ class RuleEngine:
         builder = builder or context.builder()
         if builder.over:
             return builder
-        label, size = "passed", context.frame.wire_size
+        label, size = PASSED, context.frame.wire_size
         if state.action.guards:
             label = "close"
             builder.apply(Close(f"rule {state.rule.name!r} cannot judge a frame of {size} bytes"))

@@ -212,3 +212,13 @@ class Rule:
     def need(self) -> Need:
         """The part of a frame that selector and action read."""
         return max(self.selector.need, self.action.need)
+
+    def never_fired(self) -> str:
+        """Return why a rule that has not fired has not, as far as its own counts tell."""
+        matched = self.shared.matched
+        found = f"{matched} {'frame' if self.selector.ops else 'connection'}{'s' * (matched != 1)}"
+        if not matched:
+            return f"it selects {self.selector.describe()}, and there was none"
+        if not self.gate.open:
+            return f"it selected {found}, and its gate ({self.gate.describe()}) let none through"
+        return f"it selected {found}, which it left alone"
