@@ -71,8 +71,14 @@ class Guard:
             await self._app(scope, receive, with_headers)
             return
         status, text = refusal
-        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        headers = {"Connection": "close"}  # a body may be on its way, and strangers get no time for it
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         await JSONResponse({"error": text}, status, headers)(scope, receive, with_headers)
+
+    def holds(self, scope: MutableMapping[str, Any]) -> bool:
+        """Tell whether a request may keep a place of the server: not what everybody may send."""
+        return scope["path"] not in self._open and self._refusal(scope) is None
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}

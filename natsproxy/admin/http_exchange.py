@@ -15,6 +15,7 @@ Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 _READ: Final = 64 * 1024  # bytes
 _BODY: Final = 30.0  # seconds for the whole body of a request
 _WRITE: Final = 30.0  # seconds in which a client takes one piece of its answer
+_LINGER: Final = 1.0  # seconds for a body that nobody wants
 _STATUSES: Final = frozenset(HTTPStatus)
 _LEFT: Final = {"type": "http.disconnect"}
 
@@ -171,6 +172,16 @@ class Exchange:
                 return False
         both = self._connection.our_state, self._connection.their_state
         return both == (h11.DONE, h11.DONE) and not self.left
+
+    async def linger(self) -> None:
+        """End a connection whose request is still coming: the answer would be lost with a reset."""
+        if self.left or self._connection.their_state is not h11.SEND_BODY:
+            return
+        if isinstance(self._stream, trio.SocketStream):
+            await self._stream.send_eof()
+        with trio.move_on_after(_LINGER):
+            while await self._stream.receive_some(_READ):
+                pass
 
 
 def _head(status: int, headers: Any) -> h11.Response:

@@ -3,8 +3,8 @@
 hypercorn would do the same, and HTTP/2.  But it has no limit on connections, and it shields what it sends
 from cancellation: a client that does not read its answer would keep the whole proxy from ending.  Here each
 client has a limit in time for its head, its body and each piece of its answer, and one in bytes for both.
-Where there is no room for one more connection, the one that has waited longest for a request makes room:
-those who connect and say nothing keep nobody out.
+Where there is no room for one more connection, the one that has been longest without a request of its own
+makes room: those who connect and say nothing, or nothing that they may say, keep nobody out.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class HttpServer:
     """Serves an application on one address.
 
     report: takes a sentence about a bug in the application.  most_body: bytes of a request's body.
+    holds: tells of a request whether its connection keeps its place until it is answered.
     address: where it listens, once `serve` has started.  answers: their number by status.
     """
 
@@ -55,13 +56,15 @@ class HttpServer:
         *,
         most_body: int = 1 << 20,
         most_connections: int = MOST_CONNECTIONS,
+        holds: Callable[[MutableMapping[str, Any]], bool] = lambda _: True,
     ) -> None:
         self._app = app
         self._listener = listener
         self._report = report
         self._most_body = most_body
         self._room = most_connections
-        self._silent: dict[trio.CancelScope, None] = {}  # connections without a request, the longest first
+        self._holds = holds
+        self._spare: dict[trio.CancelScope, None] = {}  # connections that may make room, in this order
         self._context = _context(listener)
         self.address: Address | Path = listener.address
         self.answers: Counter[int] = Counter()
@@ -107,9 +110,9 @@ class HttpServer:
                 if error.errno in _OUT_OF:
                     await trio.sleep(_RETRY)
                 continue
-            if not self._room and self._silent:
-                longest = next(iter(self._silent))
-                del self._silent[longest]
+            if not self._room and self._spare:
+                longest = next(iter(self._spare))
+                del self._spare[longest]
                 longest.cancel()
                 self._room += 1
             if self._room:
@@ -122,21 +125,27 @@ class HttpServer:
 
     async def _guarded(self, stream: trio.SocketStream) -> None:
         """Serve one connection; a bug there ends no other."""
-        scope = trio.CancelScope()
+        place = trio.CancelScope()
         try:
             with (
-                scope,
+                place,
                 suppress(HttpLost, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError),
             ):
-                self._silent[scope] = None
-                await self._connection(await self._secured(stream), scope)
+                self._give_up(place)
+                await self._connection(await self._secured(stream), place)
         except Exception as error:
             self._report(f"the HTTP server failed, please report it: {place_of(error)}")
         finally:
             stream.socket.close()
-            self._silent.pop(scope, None)
+            self._spare.pop(place, None)
             # One that had to make room has given its place away.
-            self._room += not scope.cancel_called
+            self._room += not place.cancel_called
+
+    def _give_up(self, place: trio.CancelScope) -> None:
+        """Let a connection make room after all those that may do so now; not twice."""
+        self._spare.pop(place, None)
+        if not place.cancel_called:
+            self._spare[place] = None
 
     async def _secured(self, stream: trio.SocketStream) -> Stream:
         if self._context is None:
@@ -146,10 +155,9 @@ class HttpServer:
             await secured.do_handshake()
         return secured
 
-    async def _connection(self, stream: Stream, scope: trio.CancelScope) -> None:
+    async def _connection(self, stream: Stream, place: trio.CancelScope) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
         while True:
-            self._silent[scope] = None
             exchange = Exchange(connection, stream, self._most_body, self.answers)
             try:
                 with trio.fail_after(_IDLE):
@@ -159,14 +167,17 @@ class HttpServer:
                 return
             if request is None:
                 return
-            self._silent.pop(scope, None)
-            await self._answer(exchange, request)
+            scope = exchange.scope(request, secured=self._context is not None)
+            if self._holds(scope):
+                self._spare.pop(place, None)
+            await self._answer(exchange, scope)
+            self._give_up(place)
             if not await exchange.finish():
+                await exchange.linger()
                 return
             connection.start_next_cycle()
 
-    async def _answer(self, exchange: Exchange, request: h11.Request) -> None:
-        scope = exchange.scope(request, secured=self._context is not None)
+    async def _answer(self, exchange: Exchange, scope: MutableMapping[str, Any]) -> None:
         lost = failed = False
         try:
             await self._app(scope, exchange.receive, exchange.send)

@@ -49,7 +49,7 @@ def http_servers(
         page = PageApp(admin_app(proxies, config, settings.captures, sessions), sessions)
         open_paths = page.paths.union(OPEN_PATHS)
         guard = Guard(page, settings.admin, settings.token, settings.hosts, open_paths, sessions)
-        servers["admin"] = HttpServer(guard, settings.admin, managed.report)
+        servers["admin"] = HttpServer(guard, settings.admin, managed.report, holds=guard.holds)
     if settings.toxiproxy is not None:
         base = replace(managed.proxy.settings, seed=managed.proxy.seed)
         servers["toxiproxy"] = ToxiproxyServer(

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -73,7 +74,7 @@ class Said:
 
 
 @asynccontextmanager
-async def serving(said: Said, listener: HttpListener = LOOPBACK, **more: int) -> AsyncIterator[HttpServer]:
+async def serving(said: Said, listener: HttpListener = LOOPBACK, **more: Any) -> AsyncIterator[HttpServer]:
     server = HttpServer(said.app, listener, said.reports.append, **more)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve)
@@ -270,12 +271,15 @@ async def test_tls(tmp_path: Path, authority: Authority) -> None:
 # -- who may ask
 
 
+TOKEN = "0123456789abcdef"
+
+
 class Guarded(Said):
     """The application behind a token."""
 
-    def __init__(self, token: str = "0123456789abcdef", hosts: tuple[str, ...] = ()) -> None:
+    def __init__(self, token: str = TOKEN, hosts: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.app = Guard(self.app, LOOPBACK, token, hosts, open_paths=["/open"])
+        self.app = self.guard = Guard(self.app, LOOPBACK, token, hosts, open_paths=["/open"])
 
 
 @pytest.mark.parametrize(
@@ -329,3 +333,52 @@ async def test_pages_of_other_sites_are_refused_without_a_token_too(path: str, s
         answer = await talk(server, get(path, f"Sec-Fetch-Site: {site}", CLOSE))
         assert answer.startswith(b"HTTP/1.1 403")
         assert said.streaming == 0
+
+
+UNSENT = "Content-Length: 100000"
+BEARER = f"Authorization: Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize(("token", "path"), [(TOKEN, "/echo"), (TOKEN, "/open"), ("", "/")])
+async def test_bodies_that_never_come_keep_nobody_out(token: str, path: str) -> None:
+    """A place is for a request that is authorised, until it is answered."""
+    said = Guarded(token)
+    with trio.fail_after(10):
+        async with (
+            serving(said, most_connections=2, holds=said.guard.holds) as server,
+            AsyncExitStack() as stack,
+        ):
+            assert isinstance(server.address, Address)
+            place = server.address.host, server.address.port
+            for _ in range(4):
+                stream = await stack.enter_async_context(await trio.open_tcp_stream(*place))
+                await stream.send_all(get(path, UNSENT, method="POST"))
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 4")
+            assert (await talk(server, get("/", BEARER, CLOSE))).endswith(b"hello")
+
+
+async def test_a_request_with_the_token_keeps_its_place() -> None:
+    said = Guarded()
+    async with serving(said, most_connections=1, holds=said.guard.holds) as server:
+        assert isinstance(server.address, Address)
+        async with await trio.open_tcp_stream(server.address.host, server.address.port) as held:
+            await held.send_all(get("/stream", BEARER))
+            await held.receive_some()
+            assert (await talk(server, get("/", BEARER, CLOSE))).startswith(b"HTTP/1.1 503")
+
+
+async def test_a_stranger_gets_an_answer_and_no_more_time() -> None:
+    """Its connection ends at once, and the answer arrives in any case, also while its body is on the way."""
+    async with serving(Guarded()) as server:
+        with trio.fail_after(10):
+            said = await talk(server, get("/echo", UNSENT, method="POST"))
+        assert said.startswith(b"HTTP/1.1 401")
+        address = server.address
+        assert isinstance(address, Address)
+
+        def post() -> int:
+            with closing(http.client.HTTPConnection(address.host, address.port, timeout=10)) as client:
+                client.request("POST", "/echo", bytes(8 << 20))
+                return client.getresponse().status
+
+        assert [await trio.to_thread.run_sync(post) for _ in range(20)] == [401] * 20
