@@ -1,9 +1,10 @@
-"""The guard of the admin API: it wants a token, and no page of another site.
+"""The guard of the admin API and of Toxiproxy's: it wants the token, and no page of another site.
 
 A browser on the same machine reaches loopback, so that any page which it shows could try: by a name that its
 owner lets point at 127.0.0.1 (`Host` tells), or by a form or script of its own (`Origin` and `Sec-Fetch-Site`
-tell).  Browsers bring the cookie of a session instead of the token; a page on another port of the same host
-makes them bring it as well, so the two headers count for reading, too.
+tell).  Clients of Toxiproxy reach a server on another machine by a name of their network: such a name, or an
+address, is no site's.  Browsers bring the cookie of a session instead of the token; a page on another port of
+the same host makes them bring it as well, so the two headers count for reading, too.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
 
+from natsproxy.addresses import is_ip
 from natsproxy.admin.http_server import App
 from natsproxy.admin.page.sessions import Sessions
 from natsproxy.config.settings import HttpListener
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
+_PRIVATE: Final = (".internal", ".local", ".localhost")
+"""The ends of names that are in no public DNS, and so lead no browser from a page of another site."""
 _OWN: Final = ("", "none", "same-origin")
 """The values of Sec-Fetch-Site that come from no browser, from a person, and from our page."""
 _HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
@@ -37,8 +41,9 @@ _HEADERS: Final = [
 class Guard:
     """An application that asks for the token, and refuses strangers, before another one.
 
-    token: "" for none.  hosts: further names under which clients reach the listener.  open_paths: those that
-    need no token.  sessions: of browsers, which need none either.
+    token: "" for none.  hosts: further names under which clients reach the listener.  private: so are all IP
+    addresses, and all names that are in no public DNS.  open_paths: those that need no token.  sessions: of
+    browsers, which need none either.
     """
 
     def __init__(
@@ -49,11 +54,14 @@ class Guard:
         hosts: Iterable[str] = (),
         open_paths: Iterable[str] = (),
         sessions: Sessions | None = None,
+        *,
+        private: bool = False,
     ) -> None:
         self._app = app
         self._token = token.encode()
         self._open = frozenset(open_paths)
         self._sessions = sessions
+        self._private = private
         self._unix = isinstance(listener.address, Path)
         own = () if isinstance(listener.address, Path) else (listener.address.host,)
         self._hosts = frozenset(host.lower() for host in (*_LOCAL, *own, *hosts))
@@ -84,8 +92,8 @@ class Guard:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if not self._unix:
             host = headers.get(b"host", "").lower()
-            known = _HOST.fullmatch(host)
-            if known is None or known[1].strip("[]") not in self._hosts:
+            named = _HOST.fullmatch(host)
+            if named is None or not self._is_name(named[1].strip("[]")):
                 return 421, f"this is not {host[:80] or 'nobody'}: name the host with --admin-host"
             origin = headers.get(b"origin")
             if origin is not None and not self._ours(origin, headers[b"host"], scope["scheme"]):
@@ -97,6 +105,13 @@ class Guard:
         if self._token and not is_open and not self._knows(headers):
             return 401, "the token is missing or wrong: Authorization: Bearer TOKEN"
         return None
+
+    def _is_name(self, host: str) -> bool:
+        if host in self._hosts:
+            return True
+        if not (self._private and host):
+            return False
+        return is_ip(host) or "." not in host or host.endswith(_PRIVATE)
 
     @staticmethod
     def _ours(origin: str, host: str, scheme: str) -> bool:

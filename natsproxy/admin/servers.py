@@ -53,7 +53,7 @@ def http_servers(
     if settings.toxiproxy is not None:
         base = replace(managed.proxy.settings, seed=managed.proxy.seed)
         servers["toxiproxy"] = ToxiproxyServer(
-            settings.toxiproxy, base, proxies, managed.report, main=managed
+            settings.toxiproxy, base, proxies, managed.report, main=managed, hosts=settings.hosts
         )
     return servers
 

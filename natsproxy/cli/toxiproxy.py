@@ -17,7 +17,9 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
+from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import log_proxy
+from natsproxy.config.admin import ADMIN_HOST
 from natsproxy.config.build import read_text
 from natsproxy.config.settings import HttpListener, ProxySettings
 from natsproxy.errors import ConfigError
@@ -37,18 +39,32 @@ if TYPE_CHECKING:  # it needs packages of an extra
 @click.option("-seed", "--seed", type=int, help="The seed of all chances; the log has it.")
 @click.option("-proxy-metrics", "--proxy-metrics", is_flag=True, help="Serve GET /metrics, for Prometheus.")
 @click.option(
+    "-admin-host",
+    "--admin-host",
+    type=OptionType(ADMIN_HOST),
+    multiple=True,
+    help="A further name under which the API is reached.  (repeatable)",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["auto", "console", "json"]),
     default="auto",
     help="The form of the log.",
 )
 def toxiproxy(
-    host: str, port: int, config: Path | None, seed: int | None, proxy_metrics: bool, log_format: str
+    host: str,
+    port: int,
+    config: Path | None,
+    seed: int | None,
+    proxy_metrics: bool,
+    admin_host: tuple[str, ...],
+    log_format: str,
 ) -> None:
     """Serve Toxiproxy's HTTP API, whose proxies are proxies for NATS.
 
     Any client of Toxiproxy makes proxies and toxics: those of Toxiproxy, and each kind of rule as
-    nats_<kind> (see natsproxy rules list).  The API has no authentication.
+    nats_<kind> (see natsproxy rules list).  The API has no authentication.  Requests that name a foreign
+    host or page are refused.
 
     \b
     natsproxy toxiproxy
@@ -65,7 +81,7 @@ def toxiproxy(
         def report(text: str, *, level: str) -> None:
             getattr(log, level)(text)
 
-        server = make(listener, base, proxies, report, config=body, metrics=proxy_metrics)
+        server = make(listener, base, proxies, report, config=body, metrics=proxy_metrics, hosts=admin_host)
 
         async def main(signals: AsyncIterator[int]) -> None:
             async with trio.open_nursery() as nursery:

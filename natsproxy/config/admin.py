@@ -24,6 +24,14 @@ def http_listener(value: Any) -> HttpListener:
     return HttpListener(parse_address(text, host="127.0.0.1", port=None, schemes=("http",)))
 
 
+ADMIN_HOST: Final = Option(
+    "admin-host",
+    host,
+    None,
+    "A further name under which the admin API, or Toxiproxy's, is reached.",
+    many=True,
+    metavar="HOST",
+)
 ADMIN_OPTIONS: Final = (
     Option(
         "monitor",
@@ -48,14 +56,7 @@ ADMIN_OPTIONS: Final = (
     ),
     Option("admin-tls-cert", path, None, "The certificate (chain) of the admin API, PEM.", metavar="FILE"),
     Option("admin-tls-key", path, None, "Its private key; without it, in the same file.", metavar="FILE"),
-    Option(
-        "admin-host",
-        host,
-        None,
-        "A further name under which the admin API is reached.",
-        many=True,
-        metavar="HOST",
-    ),
+    ADMIN_HOST,
     Option(
         "admin-captures",
         path,
@@ -82,7 +83,7 @@ def admin_settings(o: Mapping[str, Any]) -> AdminSettings:
     token = "" if o["admin_token"] is None else read_secret(o["admin_token"], "admin_token", _token)
     if admin is None:
         for name in ("admin_token", "admin_tls_cert", "admin_tls_key", "admin_host", "admin_captures"):
-            if o[name]:
+            if o[name] and not (name == "admin_host" and o["toxiproxy"]):
                 raise ConfigError(f"{name.replace('_', '-')} is for the admin API: it needs admin")
     elif not admin.local and not (token and o["admin_tls_cert"]):
         raise ConfigError("admin beyond loopback needs admin-token and admin-tls-cert")

@@ -93,8 +93,9 @@ class HttpListener:
 class AdminSettings:
     """The HTTP servers beside a proxy; None for none.
 
-    token: that requests to the admin API must bring, "" for none.  hosts: further names of the admin API.
-    captures: the folder of the captures that it begins, None for none.  toxiproxy: of Toxiproxy's API.
+    token: that requests to the admin API must bring, "" for none.  hosts: further names of the admin API and
+    of Toxiproxy's.  captures: the folder of the captures that it begins, None for none.  toxiproxy: of
+    Toxiproxy's API.
     """
 
     monitor: HttpListener | None = None

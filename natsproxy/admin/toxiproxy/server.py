@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Final, Protocol
 
 import trio
 
 from natsproxy.admin.collection import ProxyCollection
+from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.toxiproxy.app import ToxiproxyApp
@@ -32,7 +34,8 @@ class ToxiproxyServer(HttpServer):
 
     base: settings of the proxies that the API does not know.  collection: gets those that run.  report: takes
     a sentence and its level in the log.  config: the proxies to begin with, as for /populate.
-    main: a proxy that is there in any case; the API changes its toxics only.
+    main: a proxy that is there in any case; the API changes its toxics only.  hosts: further names under
+    which clients reach the API.
     """
 
     def __init__(
@@ -45,10 +48,12 @@ class ToxiproxyServer(HttpServer):
         main: ManagedProxy | None = None,
         config: bytes | None = None,
         metrics: bool = False,
+        hosts: Iterable[str] = (),
     ) -> None:
         self._proxies = Proxies(base, collection, None if main is None else MainProxy(main))
         app = ToxiproxyApp(self._proxies, metrics=metrics)
-        super().__init__(app, listener, partial(report, level="error"))
+        guard = Guard(app, listener, hosts=hosts, private=not listener.local)
+        super().__init__(guard, listener, partial(report, level="error"), holds=guard.holds)
         self._say = report
         self._config = config
         self._local = listener.local

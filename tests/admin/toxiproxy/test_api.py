@@ -352,6 +352,47 @@ def test_browsers_are_refused(toxi: Toxi) -> None:
     assert toxi.call("GET", "/proxies", User_Agent="toxiproxy-cli/2 Mozilla/5.0").status == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost:8474"}, 200),
+        ({"Host": "[::1]:8474"}, 200),
+        ({"Host": "toxi.example"}, 200),
+        ({"Host": "rebound.example:8474"}, 421),
+        ({"Host": "10.0.0.1:8474"}, 421),
+        ({"Host": "toxiproxy:8474"}, 421),
+        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
+        ({"Host": "localhost", "Origin": "null"}, 403),
+        ({"Host": "localhost", "Sec_Fetch_Site": "same-site"}, 403),
+    ],
+)
+def test_pages_of_other_sites_are_refused(headers: dict[str, str], status: int) -> None:
+    """By the names that they bring, whatever browser they say that they are."""
+    with Toxi(hosts=["toxi.example"]) as server:
+        answer = server.call("POST", "/reset", **headers)
+        assert answer.status == (204 if status == 200 else status)
+        assert server.call("GET", "/version", **headers).status == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("toxiproxy:8474", 200),
+        ("172.17.0.1:8474", 200),
+        ("[fd00::1]:8474", 200),
+        ("host.docker.internal:8474", 200),
+        ("toxiproxy.ci.svc.cluster.local", 200),
+        ("localhost.evil.example", 421),
+        ("rebound.example:8474", 421),
+        ("10.0.0.1.evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_a_server_for_a_network_has_the_names_of_one(host: str, status: int) -> None:
+    with Toxi(listener=HttpListener(Address("0.0.0.0", 0))) as server:
+        assert server.call("GET", "/version", Host=host).status == status
+
+
 def test_each_answer_has_a_request_id(toxi: Toxi) -> None:
     calls = [("GET", "/proxies"), ("GET", "/none"), ("POST", "/version"), ("POST", "/proxies")]
     found = {toxi.call(*call).headers["x-toxiproxy-request-id"] for call in calls}
