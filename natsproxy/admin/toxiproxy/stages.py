@@ -1,21 +1,32 @@
 """The toxics of Toxiproxy as stages of a chain: bytes and time in, bytes out.
 
 Theory
-1. A stage queues chunks, and `release` returns those that may go now, in order.  The end of the stream is a
-   chunk too (`END`), so that it keeps its place behind the bytes before it.
+1. A stage queues chunks, and `release` returns those that may go now, in order: the one at the head waits for
+   its time.  The end of the stream is a chunk too (`END`), so that it keeps its place behind the bytes before
+   it.
 2. A stage that closes a connection emits an END of its own; what comes to it later is lost.
 3. A toxic acts on a share of the connections (its toxicity).  On the others its stage lets all pass.
-4. When a toxic is changed, the chunk that waits at the head goes at once, and the others wait anew.
+4. When a toxic is changed, the chunk that waits at the head goes at once, and the others wait anew.  When it
+   is removed, all that it holds goes at once.
 
 Attributes and their effects are Toxiproxy's, its odd ones included: `timeout` counts from the last chunk,
 `slicer` has its delay in microseconds, and `bandwidth` with rate 0 keeps everything and loses nothing.
+
+Why these are no link rules, although there are rules of nearly the same names (as toxics, `nats_latency` and
+so on)
+- `timeout`, `reset_peer` and `limit_data` lose bytes in the middle of a frame.  Behind a rule the stream is
+  still one of whole frames.  So toxics act below the session, and all of them do: each on what the one
+  created before it lets go, where the conditions of a link are a sum.
+- What `latency` and `slow_close` hold goes when they are changed or removed, and what a rule holds keeps its
+  time.
+- `latency` draws a delay for each chunk, `bandwidth` lets bytes wait before they go and saves up no idle
+  time, and `slicer` varies its sizes.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final, NamedTuple
 
@@ -35,25 +46,27 @@ END: Final = Chunk(b"", 0)
 """The end of a stream; compared by identity."""
 
 
-class Stage(ABC):
-    """One toxic on one direction of one connection.
+class Stage:
+    """One toxic on one direction of one connection; by itself it is `noop`, which lets all pass.
 
-    active: it acts on this connection.  over: its END is out.  bytes: that it holds.  room: more of them keep
-    their sender from sending.  closes: it emitted an END of its own.  resets: such an END is a reset.
+    active: it acts on this connection.  fresh: the connection is younger than the toxic.  over: its END is
+    out.  bytes: that it holds.  room: more of them keep their sender from sending.  closes: it emitted an END
+    of its own.  resets: such an END is a reset.
     """
 
     ATTRIBUTES: tuple[str, ...] = ()
     """Names of the attributes, which are whole numbers and 0 by default."""
     room = _FEW
+    _at: int | None = None  # the time (ns) at which it does something next
 
     def __init__(self, attributes: Mapping[str, int], random: Random, now: int) -> None:
         self.attributes = attributes
         self.active = True
-        self.over = self.closes = self.resets = False
+        self.fresh = self.over = self.closes = self.resets = False
         self.bytes = 0
         self._random = random
         self._queue: deque[Chunk] = deque()
-        self._pieces: deque[Chunk] = deque()  # of a chunk that was taken from the queue
+        self._hurried = False  # the chunk at the head goes at once
         self._begin(now)
 
     def put(self, chunk: Chunk) -> None:
@@ -65,7 +78,11 @@ class Stage(ABC):
     def release(self, now: int) -> list[Chunk]:
         """Return the chunks that go now."""
         out: list[Chunk] = []
-        while not self.over and (chunk := self._next(now) if self.active else self._take()) is not None:
+        while not self.over:
+            chunk = self._next(now) if self.active and not self._hurried else self._take()
+            self._hurried = False
+            if chunk is None:
+                break
             out.append(chunk)
             self.bytes -= len(chunk.data)
             if chunk is END:
@@ -73,228 +90,124 @@ class Stage(ABC):
                 self._queue.clear()
         return out
 
+    @property
     def due(self) -> int | None:
-        """Return the time (ns) at which `release` may have something new; None for none."""
-        return None if self.over or not self.active else self._due()
+        """The time (ns) at which `release` may have something new; None for none."""
+        return None if self.over or not self.active else self._at
 
     def change(self, attributes: Mapping[str, int], active: bool, now: int) -> None:
         """Go on with other attributes: the chunk at the head goes at once."""
-        if active:
-            self._hurry(now)
-        else:  # all goes
-            self._forget()
+        self._hurried = bool(self._queue) and self._queue[0] is not END
         self.attributes, self.active = attributes, active
         self._begin(now)
 
     def drain(self) -> list[Chunk]:
-        """Take out all that it holds, when the toxic is removed; `closes` where that ends the connection."""
-        left = [*self._pieces, *self._queue]
-        self._pieces.clear()
-        self._queue.clear()
-        self.bytes = 0
-        return left
+        """Return what goes on when the toxic is removed; an END of its own where that ends the connection."""
+        return list(self._queue)
 
     # -- for the toxics
 
-    @abstractmethod
+    def _begin(self, now: int) -> None:
+        """Begin to act, from the start or with other attributes."""
+        self._at = None
+
     def _next(self, now: int) -> Chunk | None:
         """Return the next chunk that goes now, None for none yet."""
+        if self._queue and self._at is None:
+            self._at = self._time(self._queue[0], now)
+        if self._at is None or now < self._at:
+            return None
+        at, self._at, head = self._at, None, self._queue.popleft()
+        return END if head is END else self._let_go(head, at, now)
 
-    def _due(self) -> int | None:
-        return None
+    def _time(self, head: Chunk, now: int) -> int | None:
+        """Return the time (ns) at which the chunk at the head may go; None where it may not."""
+        return now
 
-    def _begin(self, now: int) -> None:
-        """Begin to act."""
-        return
-
-    def _hurry(self, now: int) -> None:
-        """Let the chunk at the head go at the next `release`."""
-        return
-
-    def _forget(self) -> None:
-        """Forget the times of what waits."""
-        return
+    def _let_go(self, head: Chunk, at: int, now: int) -> Chunk:
+        """Return what goes of the chunk that was at the head, and whose time was `at`."""
+        return head
 
     def _take(self) -> Chunk | None:
-        waiting = self._pieces or self._queue
-        return waiting.popleft() if waiting else None
+        return self._queue.popleft() if self._queue else None
 
-    def _close(self, *, reset: bool = False) -> Chunk:
-        self.closes, self.resets = True, reset
+    def _close(self) -> Chunk:
+        self.closes = True
         return END
 
 
-class Noop(Stage):
-    """Lets all pass."""
-
-    def _next(self, now: int) -> Chunk | None:
-        return self._take()
-
-
-class _Waiting(Stage):
-    """A stage whose head waits for a time.  at: that time (ns), None where it is not known yet."""
-
-    at: int | None = None
-
-    def _due(self) -> int | None:
-        return self.at
-
-    def _hurry(self, now: int) -> None:
-        if self.at is not None:
-            self.at = now
-
-    def _forget(self) -> None:
-        self.at = None
-
-
-class Latency(_Waiting):
+class Latency(Stage):
     """Delays chunks, counted from their arrival."""
 
     ATTRIBUTES = ("latency", "jitter")
     room = 8 * 1024 * 1024
 
-    def _next(self, now: int) -> Chunk | None:
-        if not self._queue:
-            return None
-        head = self._queue[0]
-        if head is not END:
-            if self.at is None:
-                self.at = head.t + self._delay()
-            if now < self.at:
-                return None
-            head = Chunk(head.data, self.at)  # the delays of two toxics add up
-            self.at = None
-        self._queue.popleft()
-        return head
-
-    def _delay(self) -> int:
+    def _time(self, head: Chunk, now: int) -> int:
         delay, jitter = self.attributes["latency"] * _MS, self.attributes["jitter"] * _MS
-        return delay + self._random.randrange(-jitter, jitter) if jitter > 0 else delay
+        if head is END:
+            return now
+        return head.t + delay + (self._random.randrange(-jitter, jitter) if jitter > 0 else 0)
+
+    def _let_go(self, head: Chunk, at: int, now: int) -> Chunk:
+        return Chunk(head.data, at)  # the delays of two toxics add up
 
 
-class Bandwidth(_Waiting):
+class Bandwidth(Stage):
     """Lets bytes go at a rate, in kilobytes of 1000 bytes per second; none at rate 0."""
 
     ATTRIBUTES = ("rate",)
 
     def _begin(self, now: int) -> None:
+        super()._begin(now)
         self._free = now  # when the line has sent what it took
-        self._all = False
 
-    def _next(self, now: int) -> Chunk | None:
-        if not self._queue:
-            return None
-        head, rate = self._queue[0], self.attributes["rate"]
-        if head is END or self._all:
-            self._all, self.at = False, None
-            return self._queue.popleft()
-        if rate <= 0:
-            return None
-        size = min(len(head.data), rate * 100)  # pieces of 100 ms
-        if self.at is None:
-            self.at = max(self._free, now) + size * _MS // rate
-        if now < self.at:
-            return None
-        self._free, self.at = self.at, None
-        self._queue.popleft()
+    def _time(self, head: Chunk, now: int) -> int | None:
+        rate = self.attributes["rate"]
+        if head is END:
+            return now
+        return max(self._free, now) + self._size(head) * _MS // rate if rate > 0 else None
+
+    def _let_go(self, head: Chunk, at: int, now: int) -> Chunk:
+        self._free, size = at, self._size(head)
         if size < len(head.data):
             self._queue.appendleft(Chunk(head.data[size:], head.t))
         return Chunk(head.data[:size], head.t)
 
-    def change(self, attributes: Mapping[str, int], active: bool, now: int) -> None:
-        """Go on at another rate; the chunk at the head goes at once."""
-        super().change(attributes, active, now)
-        self.at = None
-        self._all = active and bool(self._queue)
+    def _size(self, head: Chunk) -> int:
+        return min(len(head.data), self.attributes["rate"] * 100)  # pieces of 100 ms
 
 
-class SlowClose(_Waiting):
+class SlowClose(Stage):
     """Keeps the end of the stream back."""
 
     ATTRIBUTES = ("delay",)
 
-    def _begin(self, now: int) -> None:
-        self.at = None
-
-    def _next(self, now: int) -> Chunk | None:
-        if self._queue and self._queue[0] is END:
-            if self.at is None:
-                self.at = now + self.attributes["delay"] * _MS
-            if now < self.at:
-                return None
-        return self._take()
+    def _time(self, head: Chunk, now: int) -> int:
+        return now + self.attributes["delay"] * _MS if head is END else now
 
 
-class Timeout(_Waiting):
-    """Loses all bytes, and closes when none has come for a time; at 0 it never does."""
-
-    ATTRIBUTES = ("timeout",)
-
-    def _begin(self, now: int) -> None:
-        limit = self.attributes["timeout"]
-        self.at = now + limit * _MS if limit > 0 else None
-
-    def _next(self, now: int) -> Chunk | None:
-        if any(chunk is not END for chunk in self._queue):
-            self._begin(now)
-        self._queue.clear()
-        self.bytes = 0
-        return self._close() if self.at is not None and self.at <= now else None
-
-    def drain(self) -> list[Chunk]:
-        """Take out what it holds; bytes are missing where it acted, so that the connection has to end."""
-        self.closes = self.active
-        return super().drain()
-
-
-class ResetPeer(_Waiting):
-    """Resets the connection some time after its first bytes, which are lost.
-
-    fresh: the connection is younger than the toxic; others are only closed.
-    """
-
-    ATTRIBUTES = ("timeout",)
-    fresh = False
-
-    def _next(self, now: int) -> Chunk | None:
-        if self._queue and self.at is None:
-            self.at = now + self.attributes["timeout"] * _MS
-        if self.at is None:
-            return None
-        self._queue.clear()
-        self.bytes = 0
-        return self._close(reset=self.fresh) if self.at <= now else None
-
-    def _hurry(self, now: int) -> None:
-        """Do nothing: once it has begun, its time is set."""
-
-    def drain(self) -> list[Chunk]:
-        """Take out what it holds; a connection of which it lost bytes has to end."""
-        self.closes, self.resets = self.active and self.at is not None, self.fresh
-        return super().drain()
-
-
-class Slicer(_Waiting):
+class Slicer(Stage):
     """Cuts chunks into pieces, with a pause behind each."""
 
     ATTRIBUTES = ("average_size", "size_variation", "delay")
+    _pieces = 0  # how many there are of the chunk at the head, which is cut
 
     def _begin(self, now: int) -> None:
-        self.at = now
+        super()._begin(now)
+        self._free = now  # when the pause is over
 
-    def _next(self, now: int) -> Chunk | None:
-        if self.at is not None and now < self.at:
-            return None
-        if not self._pieces:
-            chunk = self._take()
-            if chunk is None or chunk is END:
-                return chunk
-            self._pieces.extend(Chunk(piece, chunk.t) for piece in self._cut(chunk.data))
-        self.at = now + self.attributes["delay"] * _US
-        return self._pieces.popleft()
+    def _time(self, head: Chunk, now: int) -> int:
+        return max(self._free, now)
 
-    def _due(self) -> int | None:
-        return self.at if self._pieces or self._queue else None
+    def _let_go(self, head: Chunk, at: int, now: int) -> Chunk:
+        self._free = now + self.attributes["delay"] * _US
+        if self._pieces:
+            self._pieces -= 1
+            return head
+        first, *others = (Chunk(piece, head.t) for piece in self._cut(head.data))
+        self._queue.extendleft(reversed(others))
+        self._pieces = len(others)
+        return first
 
     def _cut(self, data: bytes) -> list[bytes]:
         average, variation = max(1, self.attributes["average_size"]), self.attributes["size_variation"]
@@ -310,10 +223,13 @@ class Slicer(_Waiting):
                 left += [piece[half:], piece[:half]]
         return pieces
 
-    def _hurry(self, now: int) -> None:
-        if self._pieces:
-            rest = b"".join(piece.data for piece in self._pieces)
-            self._pieces = deque([Chunk(rest, self._pieces[0].t)])
+    def change(self, attributes: Mapping[str, int], active: bool, now: int) -> None:
+        """Go on with other attributes: the rest of a chunk that it has cut goes at once."""
+        rest = [self._queue.popleft() for _ in range(self._pieces)]
+        super().change(attributes, active, now)
+        self._pieces, self._hurried = 0, bool(rest)
+        if rest:
+            self._queue.appendleft(Chunk(b"".join(piece.data for piece in rest), rest[0].t))
 
 
 class LimitData(Stage):
@@ -324,16 +240,68 @@ class LimitData(Stage):
     _reached = False
 
     def _next(self, now: int) -> Chunk | None:
-        if self._reached:
-            return self._close()
-        chunk = self._take()
-        if chunk is None or chunk is END:
-            return chunk
-        piece = chunk.data[: max(0, self.attributes["bytes"] - self._passed)]
-        self.bytes -= len(chunk.data) - len(piece)
+        return self._close() if self._reached else super()._next(now)
+
+    def _let_go(self, head: Chunk, at: int, now: int) -> Chunk:
+        piece = head.data[: max(0, self.attributes["bytes"] - self._passed)]
+        self.bytes -= len(head.data) - len(piece)
         self._passed += len(piece)
         self._reached = self._passed >= self.attributes["bytes"]
-        return Chunk(piece, chunk.t)
+        return Chunk(piece, head.t)
+
+
+class _Losing(Stage):
+    """Loses all bytes, and closes at a time."""
+
+    def _next(self, now: int) -> Chunk | None:
+        if self._queue:
+            self._lose(now)
+            self._queue.clear()
+            self.bytes = 0
+        return None if self._at is None or now < self._at else self._close()
+
+    def _lose(self, now: int) -> None:
+        """Set the time, now that something comes."""
+
+
+class Timeout(_Losing):
+    """Loses all bytes, and closes when none has come for a time; at 0 it never does."""
+
+    ATTRIBUTES = ("timeout",)
+
+    def _begin(self, now: int) -> None:
+        limit = self.attributes["timeout"]
+        self._at = now + limit * _MS if limit > 0 else None
+
+    def _lose(self, now: int) -> None:
+        if any(chunk is not END for chunk in self._queue):
+            self._begin(now)
+
+    def drain(self) -> list[Chunk]:
+        """End the connection where it acted: bytes are missing."""
+        return [self._close()] if self.active else super().drain()
+
+
+class ResetPeer(_Losing):
+    """Resets the connection some time after its first bytes, which are lost; closes one that is not fresh."""
+
+    ATTRIBUTES = ("timeout",)
+
+    def _begin(self, now: int) -> None:
+        if not self.active:  # else its time stays, once it is set
+            self._at = None
+
+    def _lose(self, now: int) -> None:
+        if self._at is None:
+            self._at = now + self.attributes["timeout"] * _MS
+
+    def _close(self) -> Chunk:
+        self.resets = self.fresh
+        return super()._close()
+
+    def drain(self) -> list[Chunk]:
+        """End a connection of which it lost bytes."""
+        return [self._close()] if self.active and self._at is not None else super().drain()
 
 
 STAGES: Final[dict[str, type[Stage]]] = {
@@ -344,6 +312,95 @@ STAGES: Final[dict[str, type[Stage]]] = {
     "reset_peer": ResetPeer,
     "slicer": Slicer,
     "limit_data": LimitData,
-    "noop": Noop,
+    "noop": Stage,
 }
 """The types of toxics that act on bytes."""
+
+
+class Chain:
+    """The toxics on one direction of one connection, in the order in which they were added.
+
+    It knows neither sockets nor a clock.  Bytes are put in at one end; `step` moves what may move now, and
+    returns what comes out at the other.
+    done: the end of the stream has come out.  closed_by: the toxic whose doing that was, "" for none.
+    resets: it is a reset.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self.closed_by = ""
+        self.resets = False
+        self._stages: dict[str, Stage] = {}
+        self._came: list[Chunk] = []
+
+    # -- the toxics
+
+    def add(self, name: str, stage: Stage) -> None:
+        """Add a stage at the end, for what comes after it was added."""
+        self._stages[name] = stage
+
+    def get(self, name: str) -> Stage:
+        """Return a stage."""
+        return self._stages[name]
+
+    def remove(self, name: str, now: int) -> list[Chunk]:
+        """Remove a stage; return what comes out, as `step` does: the chunks that it held go on at once."""
+        out = self._move(now)
+        place, stage = list(self._stages).index(name), self._stages.pop(name)
+        left = [] if stage.over else stage.drain()
+        self._note(name, stage, left)
+        return self._out(out + self._through(list(self._stages.items())[place:], left, now))
+
+    # -- bytes
+
+    def put(self, data: bytes, now: int) -> None:
+        """Put bytes in."""
+        self._came.append(Chunk(data, now))
+
+    def end(self) -> None:
+        """Put the end of the stream in."""
+        self._came.append(END)
+
+    def step(self, now: int) -> list[Chunk]:
+        """Return the chunks that come out now; the last one may be END."""
+        return self._out(self._move(now))
+
+    def _move(self, now: int) -> list[Chunk]:
+        came, self._came = self._came, []
+        return self._through(self._stages.items(), came, now)
+
+    def _through(self, stages: Iterable[tuple[str, Stage]], chunks: list[Chunk], now: int) -> list[Chunk]:
+        for name, stage in stages:
+            for chunk in chunks:
+                stage.put(chunk)
+            chunks = stage.release(now)
+            self._note(name, stage, chunks)
+        return chunks
+
+    def _note(self, name: str, stage: Stage, out: list[Chunk]) -> None:
+        """Note who closes, where the end that has come out of a stage is its own."""
+        if stage.closes and out and out[-1] is END:
+            self.closed_by, self.resets = name, stage.resets
+
+    def _out(self, chunks: list[Chunk]) -> list[Chunk]:
+        if self.done:
+            return []
+        self.done = bool(chunks) and chunks[-1] is END
+        return chunks
+
+    @property
+    def due(self) -> int | None:
+        """The time (ns) at which `step` has something to do next; None for none."""
+        if self.done:
+            return None
+        return min((due for stage in self._stages.values() if (due := stage.due) is not None), default=None)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds."""
+        return sum(stage.bytes for stage in self._stages.values())
+
+    @property
+    def full(self) -> bool:
+        """True if the sender must wait."""
+        return not self.done and any(stage.bytes > stage.room for stage in self._stages.values())

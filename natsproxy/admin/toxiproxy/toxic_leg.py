@@ -13,8 +13,7 @@ from math import inf
 
 import trio
 
-from natsproxy.admin.toxiproxy.chain import Chain
-from natsproxy.admin.toxiproxy.stages import END, Chunk
+from natsproxy.admin.toxiproxy.stages import END, Chain, Chunk
 from natsproxy.net.clock import now_ns
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
@@ -30,20 +29,21 @@ class Traffic:
 class Flow:
     """One direction of one connection: its chain, and the leg that it goes to.
 
-    ended: the sender's stream is over.  released: its end may be known.  closed: called when a toxic ends the
-    connection.
+    traffic: counts its bytes.  ended: the sender's stream is over.  released: its end may be known.  moved:
+    wakes those who wait for room in the chain.  closed: called when a toxic ends the connection.
+    The loss of the receiver's leg is an error of `put` alone; whoever reads that leg sees it in any case.
     """
 
     def __init__(self, target: AnyLeg, traffic: Traffic, closed: Callable[[Chain], None]) -> None:
         self.chain = Chain()
+        self.traffic = traffic
         self.ended = False
         self.released = trio.Event()
+        self.moved = trio.lowlevel.ParkingLot()
         self._target = target
-        self._traffic = traffic
         self._closed = closed
         self._finishing = False
         self._woken = trio.Event()
-        self.moved = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
         """Move what becomes due, until cancelled."""
@@ -52,18 +52,15 @@ class Flow:
             due = self.chain.due
             with trio.move_on_at(inf if due is None else due / 1e9):
                 await self._woken.wait()
-            with suppress(LegLost):  # the end of what it sends is read soon
-                self.step()
+            self.step()
+            with suppress(LegLost):
                 await self._target.flush()
-
-    def received(self, size: int) -> None:
-        """Count bytes that came from the sender."""
-        self._traffic.received += size
 
     def put(self, data: bytes) -> None:
         """Send bytes.  Raises LegLost."""
-        self.chain.put(data, now_ns())
-        self.step()
+        now = now_ns()
+        self.chain.put(data, now)
+        self._send(self.chain.step(now))
 
     def end(self) -> None:
         """Take the end of the sender's stream."""
@@ -78,22 +75,26 @@ class Flow:
             self._target.finish()
         else:
             self.chain.end()
-            with suppress(LegLost):
-                self.step()
+            self.step()
 
     def step(self) -> None:
-        """Send what may go now.  Raises LegLost."""
-        self.emit(self.chain.step(now_ns()))
+        """Send what may go now."""
+        with suppress(LegLost):
+            self._send(self.chain.step(now_ns()))
 
-    def emit(self, chunks: list[Chunk]) -> None:
-        """Send what has come out of the chain.  Raises LegLost."""
+    def remove(self, toxic: str) -> None:
+        """Remove a toxic, and send what it held."""
+        with suppress(LegLost):
+            self._send(self.chain.remove(toxic, now_ns()))
+
+    def _send(self, chunks: list[Chunk]) -> None:
         if self.chain.due is not None:
             self._woken.set()
         self.moved.unpark_all()
         try:
             for chunk in chunks:
                 if chunk.data:  # one by one: a slicer cuts in vain where the kernel gets all at once
-                    self._traffic.sent += len(chunk.data)
+                    self.traffic.sent += len(chunk.data)
                     self._target.write_all([chunk.data])
         finally:
             if chunks and chunks[-1] is END:
@@ -120,10 +121,9 @@ class ToxicLeg(LayeredLeg):
 
     def _decode(self, data: bytes) -> bytes | None:
         if data:
-            self._incoming.received(len(data))
+            self._incoming.traffic.received += len(data)
             return data
-        with suppress(LegLost):  # of the other leg, which says so itself
-            self._incoming.end()
+        self._incoming.end()
         if self._outgoing.ended:  # both peers have left, and nobody waits for anything
             self._outgoing.released.set()
             self._incoming.released.set()
@@ -134,15 +134,11 @@ class ToxicLeg(LayeredLeg):
         return b"" if self._ended else None
 
     def _encode(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
-        self._outgoing.put(b"".join(parts))
-        return []
-
-    def write_all(self, parts: list[bytes | memoryview]) -> None:
-        """Send several pieces through the chain.  Raises LegLost."""
         try:
-            super().write_all(parts)
+            self._outgoing.put(b"".join(parts))
         except LegLost as lost:
             raise LegLost(self, str(lost)) from None
+        return []  # the flow sends them
 
     def try_receive(self) -> bytes | None:
         """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""

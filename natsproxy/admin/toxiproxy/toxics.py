@@ -7,7 +7,7 @@ again when the toxic is changed; the seed of the proxy decides.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
@@ -15,7 +15,6 @@ from typing import Any, Final
 import trio
 
 from natsproxy.admin.toxiproxy import nats_toxics
-from natsproxy.admin.toxiproxy.chain import Chain
 from natsproxy.admin.toxiproxy.go_json import (
     ApiError,
     Read,
@@ -27,11 +26,11 @@ from natsproxy.admin.toxiproxy.go_json import (
     text,
     whole,
 )
-from natsproxy.admin.toxiproxy.stages import STAGES, ResetPeer, Stage
+from natsproxy.admin.toxiproxy.stages import STAGES, Chain, Stage
 from natsproxy.admin.toxiproxy.toxic_leg import Flow, ToxicLeg, Traffic
 from natsproxy.errors import ConfigError
 from natsproxy.net.clock import now_ns
-from natsproxy.net.leg import AnyLeg, LegLost
+from natsproxy.net.leg import AnyLeg
 from natsproxy.net.rule_book import RuleBook
 from natsproxy.protocol.gojson import fold
 from natsproxy.rules.model.rule import Rule
@@ -62,6 +61,11 @@ class Toxic:
         """True if it acts on what clients send."""
         return self.stream.lower() == "upstream"
 
+    @property
+    def on_bytes(self) -> bool:
+        """True if it is a stage of chains; else it is a rule."""
+        return self.type in STAGES
+
     def as_json(self) -> dict[str, Any]:
         """Return it as the API shows it."""
         toxicity = int(self.toxicity) if self.toxicity == int(self.toxicity) else self.toxicity
@@ -75,7 +79,7 @@ class Toxic:
 
     def rule(self) -> Rule | None:
         """Return it as a rule; None for one that acts on bytes.  Raises ApiError."""
-        if self.type in STAGES:
+        if self.on_bytes:
             return None
         try:
             stream = self.stream.lower()
@@ -137,10 +141,9 @@ class Toxics:
                 raise ApiError(409, "toxic already exists")
         toxic = Toxic(name, kind, stream, toxicity, attributes)
         self._put(toxic)
-        if kind in STAGES:
-            for (conn, _), flow in self._flows_of(toxic):
-                self._add_stage(toxic, conn, flow.chain)
-                _step(flow)
+        for conn, flow in self._flows_of(toxic):
+            flow.chain.add(name, self._stage(toxic, conn))
+            flow.step()
         return toxic
 
     def change(self, name: str, body: bytes) -> Toxic:
@@ -150,25 +153,20 @@ class Toxics:
         attributes = _attributes(old.type, given.get("attributes", {}), old.attributes)
         toxic = replace(old, toxicity=given.get("toxicity", old.toxicity), attributes=attributes)
         self._put(toxic)
-        if toxic.type in STAGES:
-            for (conn, _), flow in self._flows_of(toxic):
-                acts = self._acts(toxic, self._random(toxic, conn))
-                flow.chain.get(name).change(attributes, acts, now_ns())
-                _step(flow)
+        for conn, flow in self._flows_of(toxic):
+            acts = self._random(toxic, conn).random() < toxic.toxicity
+            flow.chain.get(name).change(attributes, acts, now_ns())
+            flow.step()
         return toxic
 
     def remove(self, name: str) -> None:
         """Remove a toxic; what it holds goes on.  Raises ApiError."""
-        toxic = self.get(name)
+        toxic, book = self.get(name), self._book()
         del self._toxics[name]
-        if toxic.type not in STAGES:
-            book = self._book()
-            if book is not None and name in book.entries:  # else it was removed there
-                book.remove(name)
-            return
+        if not toxic.on_bytes and book is not None and name in book.entries:  # else it was removed there
+            book.remove(name)
         for _, flow in self._flows_of(toxic):
-            with suppress(LegLost):  # its own end says so
-                flow.emit(flow.chain.remove(name, now_ns()))
+            flow.remove(name)
 
     def reset(self) -> None:
         """Remove all toxics."""
@@ -207,8 +205,9 @@ class Toxics:
             Flow(client, self.traffic[1], closed),
         )
         for toxic in self._toxics.values():
-            if toxic.type in STAGES:
-                self._add_stage(toxic, conn, (upward if toxic.upstream else downward).chain, fresh=True)
+            if toxic.on_bytes:
+                stage = self._stage(toxic, conn, fresh=True)
+                (upward if toxic.upstream else downward).chain.add(toxic.name, stage)
         self._flows |= {(conn, True): upward, (conn, False): downward}
         try:
             async with trio.open_nursery() as nursery:
@@ -219,28 +218,19 @@ class Toxics:
         finally:
             del self._flows[conn, True], self._flows[conn, False]
 
-    def _flows_of(self, toxic: Toxic) -> list[tuple[tuple[int, bool], Flow]]:
-        return [(key, flow) for key, flow in self._flows.items() if key[1] == toxic.upstream]
+    def _flows_of(self, toxic: Toxic) -> list[tuple[int, Flow]]:
+        """Return the flows of open connections in which a toxic is a stage, and their connections."""
+        flows = self._flows.items() if toxic.on_bytes else ()
+        return [(conn, flow) for (conn, upstream), flow in flows if upstream == toxic.upstream]
 
-    def _add_stage(self, toxic: Toxic, conn: int, chain: Chain, *, fresh: bool = False) -> None:
+    def _stage(self, toxic: Toxic, conn: int, *, fresh: bool = False) -> Stage:
         random = self._random(toxic, conn)
         stage: Stage = STAGES[toxic.type](toxic.attributes, random, now_ns())
-        stage.active = self._acts(toxic, random)
-        if isinstance(stage, ResetPeer):
-            stage.fresh = fresh
-        chain.add(toxic.name, stage)
+        stage.active, stage.fresh = random.random() < toxic.toxicity, fresh
+        return stage
 
     def _random(self, toxic: Toxic, conn: int) -> Random:
         return Random(f"{self._seed} {toxic} {conn}")  # noqa: S311 (a fault is no secret)
-
-    @staticmethod
-    def _acts(toxic: Toxic, random: Random) -> bool:
-        return random.random() < toxic.toxicity
-
-
-def _step(flow: Flow) -> None:
-    with suppress(LegLost):  # its own end says so
-        flow.step()
 
 
 def _attributes(

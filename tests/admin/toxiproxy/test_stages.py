@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.admin.toxiproxy.chain import Chain
-from natsproxy.admin.toxiproxy.stages import END, STAGES, Chunk, ResetPeer, Stage
+from natsproxy.admin.toxiproxy.stages import END, STAGES, Chain, Chunk, ResetPeer, Stage
 
 MS = 1_000_000
 
@@ -73,6 +72,16 @@ def test_a_change_lets_the_head_go_and_the_others_wait_anew() -> None:
     line.get("slow").change({"latency": 10, "jitter": 0}, True, 2 * MS)
     assert out(line.step(2 * MS)) == [b"a"]
     assert out(line.step(10 * MS)) == [b"b"]
+
+
+def test_a_chunk_that_a_change_lets_go_has_not_been_delayed() -> None:
+    """A second latency counts from when it came."""
+    line = chain(one=stage("latency", latency=100), two=stage("latency", latency=50))
+    line.put(b"a", 0)
+    assert out(line.step(0)) == []
+    line.get("one").change({"latency": 10, "jitter": 0}, True, 20 * MS)
+    assert out(line.step(20 * MS)) == []
+    assert line.due == 50 * MS
 
 
 def test_bandwidth_sends_pieces() -> None:
@@ -199,6 +208,15 @@ def test_slicer_that_is_changed_sends_the_rest() -> None:
     assert out(line.step(0)) == [b"a"]
     line.get("cut").change({"average_size": 1, "size_variation": 0, "delay": 0}, True, 0)
     assert out(line.step(0)) == [b"bcdef"]
+
+
+def test_no_pause_follows_the_rest_of_a_chunk() -> None:
+    line = chain(cut=stage("slicer", average_size=1, delay=1_000_000))
+    line.put(b"abc", 0)
+    line.put(b"d", 0)
+    assert out(line.step(0)) == [b"a"]
+    line.get("cut").change({"average_size": 1, "size_variation": 0, "delay": 1_000_000}, True, 0)
+    assert out(line.step(0)) == [b"bc", b"d"]
 
 
 def test_a_toxic_that_does_not_act_lets_all_pass() -> None:
