@@ -64,11 +64,11 @@ def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes:
     return rule
 
 
-def stream_of(name: str, type_name: str, toxicity: float, attributes: Mapping[str, Any]) -> str:
+def stream_of(type_name: str, toxicity: float, attributes: Mapping[str, Any]) -> str:
     """Return the stream of a toxic whose request names none; `rule_of` has the reason against both."""
     for stream in DIRECTIONS:
         try:
-            rule_of(name, type_name, stream, toxicity, attributes)
+            rule_of(type_name, type_name, stream, toxicity, attributes)
         except ConfigError:
             continue
         return stream

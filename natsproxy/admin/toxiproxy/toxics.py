@@ -127,19 +127,16 @@ class Toxics:
         kind, stream = given.get("type", ""), given.get("stream", "downstream")
         if stream.lower() not in STREAMS:
             raise ApiError(400, "stream was invalid, can be either upstream or downstream")
+        toxicity, attributes = given.get("toxicity", 1), given.get("attributes", {})
+        if kind not in STAGES:
+            if nats_toxics.kind_of(kind) is None:
+                raise ApiError(400, "invalid toxic type")
+            if "stream" not in given:
+                stream = nats_toxics.stream_of(kind, toxicity, _attributes(kind, attributes))
         name = given.get("name") or f"{kind}_{stream}"
-        if kind not in STAGES and nats_toxics.kind_of(kind) is None:
-            raise ApiError(400, "invalid toxic type")
         if name in self._toxics:
             raise ApiError(409, "toxic already exists")
-        toxicity = given.get("toxicity", 1)
-        attributes = _attributes(kind, given.get("attributes", {}))
-        if "stream" not in given and kind not in STAGES:
-            stream = nats_toxics.stream_of(name, kind, toxicity, attributes)
-            name = given.get("name") or f"{kind}_{stream}"
-            if name in self._toxics:
-                raise ApiError(409, "toxic already exists")
-        toxic = Toxic(name, kind, stream, toxicity, attributes)
+        toxic = Toxic(name, kind, stream, toxicity, _attributes(kind, attributes))
         self._put(toxic)
         for conn, flow in self._flows_of(toxic):
             flow.chain.add(name, self._stage(toxic, conn))

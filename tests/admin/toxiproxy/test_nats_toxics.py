@@ -133,6 +133,9 @@ def test_a_lost_publish_ack(toxi: Toxi) -> None:
 def test_a_toxic_goes_the_only_way_that_it_can(toxi: Toxi) -> None:
     toxic = toxi.call("POST", PATH, {"type": "nats_drop", "attributes": {"op": "PUB"}}).json
     assert (toxic["name"], toxic["stream"]) == ("nats_drop_upstream", "upstream")
+    assert toxi.call("DELETE", f"{PATH}/nats_drop_upstream").status == 204
+    assert toxi.call("POST", PATH, {"type": "nats_drop"}).json["name"] == "nats_drop_downstream"
+    assert toxi.call("POST", PATH, {"type": "nats_drop", "attributes": {"op": "PUB"}}).status == 200
     code, text = toxi.call(
         "POST", PATH, {"name": "x", "type": "nats_drop", "stream": "downstream", "attributes": {"op": "PUB"}}
     ).error
