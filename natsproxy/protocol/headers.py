@@ -20,6 +20,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from natsproxy.protocol.subjects import has_wildcard, is_valid_strict
+
 VERSION_LINE: Final = b"NATS/1.0"
 CRLF: Final = b"\r\n"
 BLANKS: Final = b" \t"
@@ -163,6 +165,17 @@ def trace_span(block: bytes) -> tuple[int, int] | None:
         if stop > start and block[at:colon] == TRACE_DEST:
             return start, stop
         at = end + 2
+
+
+def trace_subject(block: bytes) -> bytes:
+    """Return the subject to which the server publishes the trace of a message, `b""` for none.
+
+    The server checks this subject before the message's own.  To one that is not valid it publishes nothing,
+    and then it neither checks nor traces.
+    """
+    found = trace_span(block)
+    subject = b"" if found is None else block[found[0] : found[1]]
+    return subject if is_valid_strict(subject) and not has_wildcard(subject) else b""
 
 
 def build(

@@ -8,9 +8,10 @@
 2. A pattern is matched by the server's table, which takes wildcards in the tested subject for ordinary
    tokens: allow `foo.*` admits `SUB foo.>`, deny `foo.*` refuses it (see `subjects`).
 3. A SUB may be wider than a deny entry: it is accepted, and the denied messages are filtered at delivery.
-   The first wildcard or queue SUB that collides with a deny entry arms that filter.  From then on it holds
-   for all subscriptions of the connection, also after the end of that SUB.  It looks at the subject in the
-   MSG line: for JetStream deliveries that is the stream's subject, not the one that routed the message.
+   The first wildcard or queue SUB that collides with a deny entry arms that filter (`arms_filter`; for many
+   maps at once it is looked up in a `CollisionSet`).  From then on it holds for all subscriptions of the
+   connection, also after the end of that SUB.  It looks at the subject in the MSG line: for JetStream
+   deliveries that is the stream's subject, not the one that routed the message.
 4. An entry `"subject queue"` is about queue subscriptions only.  In an allow list the entries with a queue
    that match the subject decide alone for a queue SUB: another queue is refused, even where a plain entry
    admits it.  In a deny list a plain entry catches every SUB, and an entry with a queue the SUBs of that
@@ -46,13 +47,6 @@ ALIASES: Final = {
 }
 DEFAULT_MAX: Final = 1
 DEFAULT_EXPIRES: Final = 120 * SECOND
-
-
-class SubDecision(NamedTuple):
-    """A decision on a SUB.  allowed: the server accepts it.  filter_needed: it arms the delivery filter."""
-
-    allowed: bool
-    filter_needed: bool = False
 
 
 class Entry(NamedTuple):
@@ -134,6 +128,24 @@ class Permissions:
         return allowed, tuple(entry.pattern for entry in self._publish_deny.entries)
 
     @property
+    def limits_publishing(self) -> bool:
+        """True if some publish is denied."""
+        return self._publish_allow is not None or bool(self._publish_deny.entries)
+
+    @property
+    def subscribe_patterns(self) -> tuple[tuple[bytes, ...] | None, tuple[bytes, ...]]:
+        """The patterns whose SUBs are admitted by the allow list (None: all), and those that may be denied.
+
+        An allow list with queues has no patterns of the first kind: a queue may decide otherwise.
+        """
+        allow = self._subscribe_allow
+        if allow is not None and len(allow.queued):
+            allowed: tuple[bytes, ...] | None = ()
+        else:
+            allowed = None if allow is None else tuple(entry.pattern for entry in allow.entries)
+        return allowed, self.delivery_patterns
+
+    @property
     def delivery_patterns(self) -> tuple[bytes, ...]:
         """The patterns that an armed delivery filter looks for."""
         return tuple(entry.pattern for entry in self._subscribe_deny.entries)
@@ -144,15 +156,16 @@ class Permissions:
             return False
         return not self._publish_deny.plain.matches(subject)
 
-    def can_subscribe(self, subject: bytes, queue: bytes = b"") -> SubDecision:
-        """Decide on a SUB; an allowed one may need the delivery filter."""
+    def can_subscribe(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Tell whether the server accepts a SUB."""
         if self._subscribe_allow is not None and not self._subscribe_allow.admits(subject, queue):
-            return SubDecision(False)
-        if self._subscribe_deny.catches(subject, queue):
-            return SubDecision(False)
-        if not queue and not has_wildcard(subject):  # a literal plain SUB never arms the filter
-            return SubDecision(True)
-        return SubDecision(True, any(collide(e.pattern, subject) for e in self._subscribe_deny.entries))
+            return False
+        return not self._subscribe_deny.catches(subject, queue)
+
+    def arms_filter(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Tell whether an accepted SUB arms the delivery filter."""
+        wider = may_arm(subject, queue)
+        return wider and any(collide(pattern, subject) for pattern in self.delivery_patterns)
 
     def delivery_denied(self, subject: bytes, queue: bytes | None = b"") -> bool:
         """Tell whether an armed filter keeps a message from a subscription.
@@ -161,6 +174,11 @@ class Permissions:
         None where it is not known: then an entry of any queue denies.
         """
         return self._subscribe_deny.catches(subject, queue)
+
+
+def may_arm(subject: bytes, queue: bytes) -> bool:
+    """Tell whether a SUB may arm a delivery filter: a literal plain one never does."""
+    return bool(queue) or has_wildcard(subject)
 
 
 class ResponsePermissions:

@@ -55,32 +55,37 @@ QUEUES = {"subscribe": {"allow": ["q.b grp", "q.c", "q.c g.*", "y.>"], "deny": [
 
 
 @pytest.mark.parametrize(
-    ("subject", "queue", "decision"),
+    ("subject", "queue", "allowed", "arms"),
     [
-        (b"q.b", b"", (False, False)),
-        (b"q.b", b"grp", (True, False)),
-        (b"q.b", b"other", (False, False)),
-        (b"q.c", b"", (True, False)),
-        (b"q.c", b"g.x", (True, False)),
-        (b"q.c", b"h.x", (False, False)),
-        (b"y.1", b"", (True, False)),
-        (b"y.1", b"qg", (False, False)),
-        (b"y.1", b"zz", (True, True)),
-        (b"y.>", b"", (True, True)),
+        (b"q.b", b"", False, False),
+        (b"q.b", b"grp", True, False),
+        (b"q.b", b"other", False, False),
+        (b"q.c", b"", True, False),
+        (b"q.c", b"g.x", True, False),
+        (b"q.c", b"h.x", False, False),
+        (b"y.1", b"", True, False),
+        (b"y.1", b"qg", False, True),
+        (b"y.1", b"zz", True, True),
+        (b"y.>", b"", True, True),
     ],
 )
-def test_queue_entries(subject: bytes, queue: bytes, decision: tuple[bool, bool]) -> None:
+def test_queue_entries(subject: bytes, queue: bytes, allowed: bool, arms: bool) -> None:
     """An entry with a queue speaks of queue subscriptions only."""
-    assert parse_permissions(QUEUES).can_subscribe(subject, queue) == decision
+    permissions = parse_permissions(QUEUES)
+    assert permissions.can_subscribe(subject, queue) is allowed
+    assert permissions.arms_filter(subject, queue) is arms
 
 
 def test_delivery_filter() -> None:
     """A wide SUB is taken, arms the filter, and the denied messages are filtered."""
     permissions = parse_permissions({"subscribe": {"deny": ["foo.bar", "x.*"]}})
-    assert permissions.can_subscribe(b"foo.*") == (True, True)
-    assert permissions.can_subscribe(b"foo.baz") == (True, False)
-    assert permissions.can_subscribe(b"bar.*") == (True, False)
-    assert permissions.can_subscribe(b"x.>") == (False, False)
+    assert permissions.can_subscribe(b"foo.*")
+    assert permissions.arms_filter(b"foo.*")
+    assert permissions.can_subscribe(b"foo.baz")
+    assert not permissions.arms_filter(b"foo.baz")
+    assert permissions.can_subscribe(b"bar.*")
+    assert not permissions.arms_filter(b"bar.*")
+    assert not permissions.can_subscribe(b"x.>")
     assert permissions.delivery_denied(b"foo.bar")
     assert not permissions.delivery_denied(b"foo.baz")
 
@@ -88,9 +93,10 @@ def test_delivery_filter() -> None:
 def test_delivery_filter_and_queues() -> None:
     """A plain deny entry catches queues too, one with a queue only that queue."""
     permissions = parse_permissions({"subscribe": {"deny": ["> q", "b.a"]}})
-    assert permissions.can_subscribe(b"b.a", b"h") == (False, False)
-    assert permissions.can_subscribe(b"b.*", b"h") == (True, True)
-    assert permissions.can_subscribe(b"b.a", b"q") == (False, False)
+    assert not permissions.can_subscribe(b"b.a", b"h")
+    assert permissions.can_subscribe(b"b.*", b"h")
+    assert permissions.arms_filter(b"b.*", b"h")
+    assert not permissions.can_subscribe(b"b.a", b"q")
     assert permissions.delivery_denied(b"b.a", b"h")
     assert permissions.delivery_denied(b"c", b"q")
     assert not permissions.delivery_denied(b"c", b"h")
@@ -243,18 +249,16 @@ def check_subscribe(client: Client, admin: Client, permissions: Permissions, rng
     lines = [b"SUB %s %s %d\r\n" % (*sub, sid) for sid, sub in enumerate(wanted)]
     decisions = [permissions.can_subscribe(*sub) for sub in wanted]
     answer = client.exchange(b"".join(lines))
-    assert denied(answer) == [
-        sub for sub, decision in zip(wanted, decisions, strict=True) if not decision.allowed
-    ]
-    armed = any(decision.filter_needed for decision in decisions)
+    assert denied(answer) == [sub for sub, allowed in zip(wanted, decisions, strict=True) if not allowed]
+    armed = any(permissions.can_subscribe(*sub) and permissions.arms_filter(*sub) for sub in wanted)
     admin.exchange(b"".join(b"PUB %s 0\r\n\r\n" % subject for subject in LITERALS))
     came = client.exchange(b"".join(b"UNSUB %d\r\n" % sid for sid in range(len(wanted))))
     got = {tuple(line.split()[1:3]) for line in came.split(b"\r\n") if line.startswith(b"MSG")}
     expected = set()
-    for sid, ((pattern, queue), decision) in enumerate(zip(wanted, decisions, strict=True)):
+    for sid, ((pattern, queue), allowed) in enumerate(zip(wanted, decisions, strict=True)):
         listening = parse_permissions({"subscribe": pattern.decode()})
         for subject in LITERALS:
-            matched = decision.allowed and listening.can_subscribe(subject).allowed
+            matched = allowed and listening.can_subscribe(subject)
             if matched and not (armed and permissions.delivery_denied(subject, queue)):
                 expected.add((subject, b"%d" % sid))
     assert got == expected

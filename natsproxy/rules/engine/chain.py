@@ -21,6 +21,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import is_subset
 from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.engine.rule_index import RuleIndex
+from natsproxy.rules.engine.subscription_check import SubscriptionCheck
 from natsproxy.rules.file.serialize import to_toml
 from natsproxy.rules.interface import ConnectionRules, View
 from natsproxy.rules.model.rule import Rule
@@ -47,13 +48,20 @@ class RuleChain:
         self.seed = seed
         self._begun = False
         self.guards = any(rule.action.guards for rule in self.rules)
+        peers = [rule.selector.peer for rule in self.rules]
+        self._general = [place for place, peer in enumerate(peers) if peer == ANYBODY]
+        self._selective = [place for place, peer in enumerate(peers) if peer != ANYBODY]
+        self._by_account = [rule for rule in self.rules if rule.selector.peer.account is not None]
         self._indexes: dict[tuple[int, ...], RuleIndex] = {}
+        self._text: str | None = None
         refuse_hidden(self.rules)
 
     @property
     def text(self) -> str:
         """The rules as a rules file, for captures, passwords in URLs hidden; empty where there are none."""
-        return mask_urls(to_toml(rule.table for rule in self.rules)) if self.rules else ""
+        if self._text is None:
+            self._text = mask_urls(to_toml(rule.table for rule in self.rules)) if self.rules else ""
+        return self._text
 
     def begin(self, now: int) -> None:
         """Come into force: rules that are new count their time from here."""
@@ -62,7 +70,9 @@ class RuleChain:
             if rule.shared.since < 0:
                 rule.shared.since = now
 
-    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> RuleEngine:
+    def bind(
+        self, view: View, previous: ConnectionRules | None, now: int, check: SubscriptionCheck | None = None
+    ) -> RuleEngine:
         """Return the rules that apply to a connection.
 
         The first connection brings the time where nobody has called `begin`.  Raises ConfigError when a rule
@@ -71,32 +81,53 @@ class RuleChain:
         self._refuse_unknown_account(view)
         if not self._begun:
             self.begin(now)
-        places = tuple(place for place, rule in enumerate(self.rules) if rule.selector.peer.admits(view))
-        return RuleEngine(self.seed, self.index(places), view, previous, now)
+        before, index = previous if isinstance(previous, RuleEngine) else None, self._index_for(view)
+        if before is not None and before.index is index:
+            before.rebind()
+            return before
+        known = None if before is None else before.index
+        if check is None or not check.holds(index, known):
+            check = SubscriptionCheck(index, known, view)
+        return RuleEngine(self.seed, index, view, before, now, check)
 
-    def index(self, places: tuple[int, ...]) -> RuleIndex:
-        """Return the compiled form of some of the rules."""
-        index = self._indexes.get(places)
+    def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:
+        """Return the check of the live subscriptions that comes before `bind` at a swap; None for none."""
+        self._refuse_unknown_account(view)
+        before, index = previous.index if isinstance(previous, RuleEngine) else None, self._index_for(view)
+        return None if before is index else SubscriptionCheck(index, before, view)
+
+    def compile(self, views: Iterable[View] = ()) -> None:
+        """Do now what would be done when connections, such as these, are bound and the rules are recorded."""
+        for view in views:
+            self._index_for(view)
+        self.index(())
+        _ = self.text
+
+    def _index_for(self, view: View) -> RuleIndex:
+        return self.index(tuple(p for p in self._selective if self.rules[p].selector.peer.admits(view)))
+
+    def index(self, selected: tuple[int, ...]) -> RuleIndex:
+        """Return the compiled form of the rules that are for all clients, and of these of the others."""
+        index = self._indexes.get(selected)
         if index is None:
             # Rules that select by client name make a set for each name, and clients choose names.
             if len(self._indexes) >= MAX_INDEXES:
                 self._indexes.clear()
-            rules = tuple(self.rules[place] for place in places)
+            rules = tuple(self.rules[place] for place in sorted([*self._general, *selected]))
             rewriting = [rule for rule in rules if isinstance(rule.action, Rewriting)]
             rewriter = FrameRewriter(rewriting) if rewriting else None
-            index = self._indexes[places] = RuleIndex(rules, rewriter)
+            index = self._indexes[selected] = RuleIndex(rules, rewriter)
         return index
 
     def _refuse_unknown_account(self, view: View) -> None:
         version = view.info.version
-        if not version or parse_version(version) >= ACCOUNT_IN_INFO:
+        if not (version and self._by_account) or parse_version(version) >= ACCOUNT_IN_INFO:
             return
-        for rule in self.rules:
-            if rule.selector.peer.account is not None:
-                raise ConfigError(
-                    f"{rule.where}: rule {rule.name!r} selects by account, which nats-server {version} does "
-                    f"not tell its clients (2.12 is the first that does)"
-                )
+        rule = self._by_account[0]
+        raise ConfigError(
+            f"{rule.where}: rule {rule.name!r} selects by account, which nats-server {version} does not tell "
+            f"its clients (2.12 is the first that does)"
+        )
 
 
 def refuse_hidden(rules: tuple[Rule, ...]) -> None:

@@ -20,10 +20,11 @@ from natsproxy.rules.engine.explain_rewriting import explain_rewriting
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.engine.sample import Explanation, Sample, SampleView, when
 from natsproxy.rules.interface import Subscription
+from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.roles import MSGS
 from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
 from natsproxy.rules.model.seeded_random import Draws, SeededRandom
-from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.selector import ANYBODY, Selector
 from natsproxy.rules.model.verdicts import Deny, Drop
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Op
@@ -43,7 +44,13 @@ _HEADERS: Final = "it has headers"
 def explain(chain: RuleChain, view: SampleView, sample: Sample) -> list[Explanation]:
     """Return one explanation per rule, in the order of the stages."""
     peers = {rule: view.conditions(rule.selector.peer) for rule in chain.rules}
-    index = chain.index(tuple(place for place, rule in enumerate(chain.rules) if peers[rule] is not None))
+    index = chain.index(
+        tuple(
+            place
+            for place, rule in enumerate(chain.rules)
+            if peers[rule] is not None and rule.selector.peer != ANYBODY
+        )
+    )
     found = [
         Explanation(rule, False, "", "it is about other connections")
         for rule, conditions in peers.items()
@@ -73,12 +80,24 @@ def _candidates(index: RuleIndex, subjects: dict[bytes, str], sample: Sample) ->
             for rule in rules:
                 open_subject = subjects[subject] if any(rule not in others for others in chosen) else ""
                 found.setdefault(rule, [text for text in (headers, open_subject) if text])
+    if direction == C2S:
+        _add_judging(index, ops, found)
     if direction == S2C and (MSGS >> frame.op) & 1:
         for rule in index.requesting:
             answered = _answers(index, rule, sample)
             if answered is not None:
                 found[rule] = answered
     return {rule: conditions for rule, conditions in found.items() if _on_its_side(index, rule, sample)}
+
+
+def _add_judging(index: RuleIndex, ops: dict[Op, str], found: dict[Rule, list[str]]) -> None:
+    """Add the permission rules that op and subject do not select: they admit the frame, or deny its trace."""
+    for rule in index.rules[C2S]:
+        if rule.action.stage == Stage.PERMISSION and rule not in found:
+            if Op.SUB in ops:
+                found[rule] = []
+            elif Op.HPUB in ops and rule.action.traced:
+                found[rule] = [text for text in (ops[Op.HPUB],) if text]
 
 
 def _client_subjects(
@@ -183,7 +202,9 @@ def _explain_permission(rule: Rule, conditions: list[str], sample: Sample, view:
         # The widest subscription: the filter of deliveries is at its strictest.
         view = replace(view, subs={frame.sid: Subscription(frame.sid, b">", certain=False)})
     hit = Hit(direction, 0, 1, Draws(SeededRandom(0, rule.name, view.key, direction), 1), view)
-    verdict = rule.action.bind(view).act(frame, hit)
+    deliveries = DeliveryFilter()
+    deliveries.arm(frozenset([rule.action]))
+    verdict = rule.action.bind(view, deliveries).act(frame, hit)
     if isinstance(verdict, Deny):
         return Explanation(rule, True, when(rule, conditions), f"-ERR '{verdict.text}'")
     if isinstance(verdict, Drop):

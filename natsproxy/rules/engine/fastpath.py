@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from natsproxy.events import Firing
+from natsproxy.protocol.headers import TRACE_DEST
 from natsproxy.rules.engine.batch import Batch
 from natsproxy.rules.engine.cached_decision import (
     REWRITE_CAUSE,
@@ -283,14 +284,13 @@ class FastPath:
     def _without_rewriting(self, direction: Direction, frame: Frame, subject: bytes) -> CachedDecision:
         """Return the decision of the rules other than rewriting on the frames of a subject."""
         acting: Batch | None = None
-        unless, admits = b"", None
+        traced = direction == C2S and frame.op == Op.HPUB and self._index.traced
+        unless, admits = TRACE_DEST if traced else b"", None
         for place in self._index.candidates(direction, frame.op, subject):
             state = self._states[self._index.rules[direction][place]]
             static = state.action.static_decision(frame.op, subject, frame.sid, self._view)
             if static is None or state.dynamic or state.rule.selector.side == "server":
                 return None
-            if frame.op in _WITH_HEADERS:
-                unless = unless or static.unless
             if state.action.stage == Stage.PERMISSION:  # a permission rule counts only the frames it denies
                 if static.admits is not None and admits is not None:
                     return None

@@ -7,17 +7,21 @@ subject, selector, gate, action, and the verdict goes into a `DecisionBuilder`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from natsproxy.events import PASSED, Firing
-from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame, subscription_revoked
+from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
+from natsproxy.protocol.headers import trace_subject
+from natsproxy.protocol.permissions import may_arm
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.engine.decision_builder import DecisionBuilder
 from natsproxy.rules.engine.fastpath import FastPath
 from natsproxy.rules.engine.link_rules import LinkRules
 from natsproxy.rules.engine.rule_index import RuleIndex
-from natsproxy.rules.interface import ConnectionRules, Decision, FastPathFunction, LinkConditions, View
+from natsproxy.rules.engine.subscription_check import SubscriptionCheck
+from natsproxy.rules.interface import Decision, FastPathFunction, LinkConditions, View
+from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.gate import Count
 from natsproxy.rules.model.roles import PUBS, TRANSLATION, OpenRequests
 from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
@@ -25,7 +29,6 @@ from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.seeded_random import Draws
 from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
 from natsproxy.rules.rewriting.frames import FrameRewriter
-from natsproxy.rules.rewriting.subjects import Refused
 from natsproxy.rules.rewriting.trace import RewriteTrace
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -45,78 +48,97 @@ class _Context(NamedTuple):
         return DecisionBuilder(self.frame, self.direction, self.now, rewritten)
 
 
+class _States(dict[Rule, RuleState]):
+    """The states of the rules of one connection; each is made when it is first asked for."""
+
+    def __init__(self, make: Callable[[Rule], RuleState]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, rule: Rule) -> RuleState:
+        made = self[rule] = self._make(rule)
+        return made
+
+
 class RuleEngine:
-    """The rules of one connection at work; see `interface.ConnectionRules`."""
+    """The rules of one connection at work; see `interface.ConnectionRules`.
+
+    index: the rules.  check: that of the live subscriptions under them.
+    """
 
     def __init__(
-        self, seed: int, index: RuleIndex, view: View, previous: ConnectionRules | None, now: int
+        self,
+        seed: int,
+        index: RuleIndex,
+        view: View,
+        before: RuleEngine | None,
+        now: int,
+        check: SubscriptionCheck,
     ) -> None:
-        before = previous if isinstance(previous, RuleEngine) else None
+        self.index = index
         self._view = view
-        self._index = index
         self._seed = seed
-        self._states: dict[Rule, RuleState] = {}
-        self.revoked = [
-            found
-            for rule in index.everything
-            if rule.gate.open and (before is None or rule not in before._states)
-            for found in rule.action.revokes(view)
-        ]
-        self.resubscribed = self._resubscribed({sid for sid, _ in self.revoked})
-        # After `revokes` and before any part is made: both read the states.
-        for rule in index.everything:
-            self._states[rule] = self._adopt(rule, before, now)
-        self._by_place: tuple[Sequence[RuleState], Sequence[RuleState]] = (
-            [self._states[rule] for rule in index.rules[C2S]],
-            [self._states[rule] for rule in index.rules[S2C]],
-        )
+        self._bound_at = now
+        self.revoked = check.step()
+        gone = {sid for sid, _ in self.revoked}
+        self.resubscribed = [(sid, subject) for sid, subject in check.resubscribed if sid not in gone]
+        self._deliveries: DeliveryFilter = before._deliveries if before is not None else DeliveryFilter()
+        self._deliveries.keep(index.still)
+        for filters in check.filters:
+            self._deliveries.arm(filters)
+        for sid, queue in check.queues.items():
+            self._deliveries.subscribed(sid, queue)
+        self._states = _States(self._new_state)
+        if before is not None:
+            self._states.update(
+                (rule, state) for rule, state in before._states.items() if rule in index.present
+            )
+        self._rebind_states()
+        for rule in index.timed:
+            self._states[rule]  # its time counts from here
         self._requests: OpenRequests = before._requests if before is not None else OpenRequests()
-        self._requests.keep({*self._states, TRANSLATION})
+        self._requests.keep({*index.requesting, TRANSLATION})
         self._fired: list[Firing] = before.fired if before is not None else []
-        self._fastpath = FastPath(index, view, self._states, self._requests)
-        self.fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (
-            self._fastpath.function(C2S),
-            self._fastpath.function(S2C),
-        )
+        self._make_fastpath()
         windows = before._links if before is not None else None
         self._links: LinkRules = LinkRules(index.links, self._states, self._fired, windows, now)
         self.interest = index.interest
         self.alters_delivery = index.alters_delivery
         self.opening = self._links.opening
 
-    def _resubscribed(self, gone: set[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return the subscriptions that these rules map to another subject; revoke those they cannot map."""
-        found: list[tuple[bytes, bytes]] = []
-        rewriter = self._index.rewriter
-        for sub in self._view.subs.values():
-            to = rewriter.subscribe(sub.subject) if rewriter is not None else None
-            subject = sub.subject if to is None or isinstance(to, Refused) else to.subject
-            if sub.sid in gone or (subject == sub.upstream and not isinstance(to, Refused)):
-                continue
-            if isinstance(to, Refused) or not sub.certain:
-                self.revoked.append((sub.sid, subscription_revoked(sub.subject, sub.sid, sub.queue)))
-            else:
-                found.append((sub.sid, subject))
-        return found
+    def rebind(self) -> None:
+        """Go on with the same rules: the connection is known better."""
+        self.revoked, self.resubscribed = [], []
+        self._rebind_states()
+        self._fired += self._fastpath.take_firings()
+        self._make_fastpath()  # what it has decided depends on the client's options
 
-    def _adopt(self, rule: Rule, before: RuleEngine | None, now: int) -> RuleState:
-        """Return the state that a rule had on this connection, or a new one."""
-        found = before._states.get(rule) if before is not None else None
-        if found is not None:
-            found.rebind(self._view, self._seed)
-            return found
-        action, window = rule.action, rule.gate.between
+    def _make_fastpath(self) -> None:
+        self._fastpath = FastPath(self.index, self._view, self._states, self._requests)
+        self.fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (
+            self._fastpath.function(C2S),
+            self._fastpath.function(S2C),
+        )
+
+    def _rebind_states(self) -> None:
+        for state in self._states.values():
+            state.rebind(self._view, self._seed)
+
+    def _new_state(self, rule: Rule) -> RuleState:
+        """Return the state of a rule that had none on this connection."""
+        action, window, now = rule.action, rule.gate.between, self._bound_at
         # A connection that a rule may turn away has no age yet.
         opening = isinstance(action, LinkAction) and action.opening
         since = rule.shared.since if opening or (window is not None and window.since_rule) else now
         counts = (Count(since=since), Count(since=since))
-        return RuleState(rule, action.bind(self._view), counts, self._view, self._seed)
+        bound = action.bind(self._view, self._deliveries)
+        return RuleState(rule, bound, counts, self._view, self._seed)
 
     # -- for the session
 
     def renamed(self, subject: bytes) -> bytes | None:
         """See `ConnectionRules`."""
-        rewriter = self._index.rewriter
+        rewriter = self.index.rewriter
         found = rewriter.destination(subject) if rewriter is not None else None
         if isinstance(found, Rule):
             return None
@@ -128,12 +150,14 @@ class RuleEngine:
         return None if builder is None else builder.decision()
 
     def _c2s(self, frame: Frame, now: int) -> DecisionBuilder | None:
-        index, rewriter = self._index, self._index.rewriter
+        index, rewriter = self.index, self.index.rewriter
         if frame.op == Op.SUB and self.alters_delivery:
             self._view.count_sid(frame.sid)
         if rewriter is not None or index.request_need:
             self._open_request(frame)
         builder = self._evaluate(C2S, frame, now)
+        if frame.op == Op.SUB and index.filters:
+            self._subscribed(frame, passes=builder is None or not builder.over)
         if rewriter is None or (builder is not None and builder.over):
             return builder
         self._fastpath.count_rewritten()
@@ -145,8 +169,21 @@ class RuleEngine:
             builder.rewrite(result, trace.firings())
         return builder
 
+    def _subscribed(self, frame: Frame, *, passes: bool) -> None:
+        """Arm the filters of a SUB, whether the server gets it or not, and note its queue."""
+        subject, queue = frame.subject, frame.queue
+        if may_arm(subject, queue):
+            filters = self.index.armed_by(subject)
+            # A rule that does not take it is not armed, even where its gate lets it pass.
+            if filters and (refusing := self.index.refusing(subject, queue)):
+                filters -= {rule.action for rule in refusing}
+            self._deliveries.arm(filters)
+        sub = self._view.subs.get(frame.sid)
+        if passes and sub is not None and sub.queue == queue:  # else the server ignores it: the sid is in use
+            self._deliveries.subscribed(frame.sid, queue)
+
     def _s2c(self, frame: Frame, now: int) -> DecisionBuilder | None:
-        rewriter = self._index.rewriter
+        rewriter = self.index.rewriter
         if rewriter is None:
             return self._evaluate(S2C, frame, now, frame)
         self._fastpath.count_rewritten()
@@ -189,7 +226,7 @@ class RuleEngine:
         """Open a request whose answers a rule, or the rewriting of API answers, waits for."""
         if not frame.reply or not PUBS >> frame.op & 1:
             return
-        index, rewriter = self._index, self._index.rewriter
+        index, rewriter = self.index, self.index.rewriter
         waiters = index.request_rules(frame.subject)
         need = index.request_need if waiters else Need.NONE
         if rewriter is not None and rewriter.translates_answer(frame.subject):
@@ -202,19 +239,29 @@ class RuleEngine:
         self, direction: Direction, frame: Frame, now: int, raw: Frame | None = None
     ) -> DecisionBuilder | None:
         """Run the rules over a frame; None when none of them acted."""
-        states = self._by_place[direction]
-        places: Iterable[int] = self._index.candidates(direction, frame.op, frame.subject)
+        rules = self.index.rules[direction]
+        places: Iterable[int] = self.index.candidates(direction, frame.op, frame.subject)
+        if direction == C2S and frame.op == Op.HPUB and self.index.traced:
+            places = self._judging(frame, places)
         # Rules about answers are found by the open request: the index knows no reply subjects.
         if direction == S2C and len(self._requests):
             waiters = self._requests.waiters(frame.subject)
             if waiters:
-                waiting = {place for place, state in enumerate(states) if state.rule in waiters}
+                waiting = {place for place, rule in enumerate(rules) if rule in waiters}
                 places = sorted({*places, *waiting})
         context = _Context(direction, frame, raw, now)
         builder: DecisionBuilder | None = None
         for place in places:
-            builder = self._run_rule(states[place], context, builder)
+            builder = self._run_rule(self._states[rules[place]], context, builder)
         return builder
+
+    def _judging(self, frame: Frame, places: Iterable[int]) -> Iterable[int]:
+        """Add the rules that judge the subject of the trace that a publish asks for."""
+        headers = frame.headers
+        if len(headers) < frame.header_size:
+            return sorted({*places, *self.index.traced})
+        traced = trace_subject(headers)
+        return sorted({*places, *self.index.tracing(traced)}) if traced else places
 
     def _run_rule(
         self, state: RuleState, context: _Context, builder: DecisionBuilder | None
@@ -260,7 +307,7 @@ class RuleEngine:
 
     def _selects_on_server_side(self, rule: Rule, context: _Context) -> bool:
         """Tell whether a `side = "server"` rule selects the server's subject of a frame."""
-        rewriter: FrameRewriter | None = self._index.rewriter
+        rewriter: FrameRewriter | None = self.index.rewriter
         if rewriter is None:
             return True
         if context.direction == C2S:

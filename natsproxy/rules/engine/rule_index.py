@@ -13,14 +13,17 @@ Theory
    clauses want all frames that may have been rewritten, at the greatest need of any rule.
 5. Where a rule drops or adds deliveries, the session must count toward UNSUB max itself: from the SUB on, and
    messages of any subject, since JetStream delivers messages of other subjects to a subscription.
+6. What permission rules make of a SUB is looked up, not asked of each: those that may deny it are found by
+   its subject as for any frame, and the filters that it arms by `armed_by`.
 """
 
 from __future__ import annotations
 
+from natsproxy.protocol.collisions import CollisionSet
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.rules.bounded_cache import store
 from natsproxy.rules.model.roles import MSGS, PUBS
-from natsproxy.rules.model.rule import LinkAction, Rule
+from natsproxy.rules.model.rule import LinkAction, Rule, Stage
 from natsproxy.rules.rewriting.frames import FrameRewriter
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
@@ -68,12 +71,16 @@ def _set(patterns: tuple[bytes, ...]) -> PatternSet[None]:
 class RuleIndex:
     """The compiled rules of some connections.  Immutable but for its caches.
 
-    requesting: the rules about answers, which an earlier request selects.
+    everything, present: all of them, in order and as a set.  requesting: the rules about answers, which an
+    earlier request selects.  timed: those with a time that counts from when they come into force on a
+    connection.  traced: the places (c2s) of those that judge the subjects of traces.
     """
 
     def __init__(self, rules: tuple[Rule, ...], rewriter: FrameRewriter | None) -> None:
         self.rewriter = rewriter
         self.everything = rules
+        self.present = frozenset(rules)
+        self.timed = tuple(rule for rule in rules if rule.gate.between is not None)
         self.links = tuple(rule for rule in rules if isinstance(rule.action, LinkAction))
         framed = [rule for rule in rules if rule.selector.ops]
         self.rules = (
@@ -99,10 +106,23 @@ class RuleIndex:
             ]
             for found in per_rule
         )
+        self._judges_subscriptions = any(
+            rule.action.stage == Stage.PERMISSION and clause.ops >> Op.SUB & 1
+            for rule, clauses in zip(self.rules[C2S], per_rule[C2S], strict=True)
+            for clause in clauses
+        )
         self.alters_delivery = any(self._may_alter(rule) for rule in rules)
         self._request_table = _OpTable(
             [(place, _request_clause(rule)) for place, rule in enumerate(self.requesting)]
         )
+        self.traced = tuple(place for place, rule in enumerate(self.rules[C2S]) if rule.action.traced)
+        filters = [rule.action for rule in rules if rule.action.filtered]
+        self._filters: frozenset[object] = frozenset(filters)
+        self._collisions = CollisionSet[object](
+            (pattern, action) for action in filters for pattern in action.filtered
+        )
+        self._armed_cache: dict[bytes, frozenset[object]] = {}
+        self._still_cache: dict[frozenset[object], frozenset[object]] = {}
         self._caches: tuple[dict[tuple[Op, bytes], tuple[int, ...]], ...] = ({}, {})
         self._request_cache: dict[bytes, frozenset[object]] = {}
         self.interest = (self._compile(C2S, per_rule[C2S]), self._compile(S2C, per_rule[S2C]))
@@ -114,6 +134,45 @@ class RuleIndex:
         if found is None:
             found = store(cache, (op, subject), self._tables[direction][op].find(subject), len(subject))
         return found
+
+    @property
+    def filters(self) -> bool:
+        """True if some rule filters deliveries once it is armed."""
+        return bool(self._filters)
+
+    @property
+    def minds_subscriptions(self) -> bool:
+        """True if it is not all the same to these rules which subscriptions are live."""
+        return self.filters or self.rewriter is not None or self._judges_subscriptions
+
+    def armed_by(self, subject: bytes) -> frozenset[object]:
+        """Return the actions whose filter a SUB arms that is no literal plain one."""
+        found = self._armed_cache.get(subject)
+        if found is None:
+            found = store(self._armed_cache, subject, self._collisions.find(subject), len(subject))
+        return found
+
+    def still(self, filters: frozenset[object]) -> frozenset[object]:
+        """Return those of some actions whose filters are here."""
+        if filters <= self._filters:
+            return filters
+        # Kept: connections share such sets.  A set knows its hash once it was computed.
+        return self._still_cache.get(filters) or store(self._still_cache, filters, filters & self._filters, 0)
+
+    def refusing(self, subject: bytes, queue: bytes) -> list[Rule]:
+        """Return the rules that do not take a subscription."""
+        rules = self.rules[C2S]
+        return [
+            rules[place]
+            for place in self.candidates(C2S, Op.SUB, subject)
+            if rules[place].action.stage == Stage.PERMISSION
+            and not rules[place].action.admits_sub(subject, queue)
+        ]
+
+    def tracing(self, subject: bytes) -> list[int]:
+        """Return the places of the rules that may deny a trace to a subject."""
+        rules = self.rules[C2S]
+        return [place for place in self.candidates(C2S, Op.HPUB, subject) if rules[place].action.traced]
 
     def request_rules(self, subject: bytes) -> frozenset[object]:
         """Return the rules for which a PUB of this subject opens a request."""
@@ -152,6 +211,8 @@ class RuleIndex:
         clauses = [clause for group in found for clause in group]
         if direction == C2S:
             clauses += [_request_clause(rule) for rule in self.requesting]
+        if direction == C2S and self.traced:
+            clauses.append(Clause(op_mask(Op.HPUB), Need.HEADERS))
         if direction == C2S and self.alters_delivery:
             clauses.append(Clause(op_mask(Op.SUB), Need.LINE))
         if self.rewriter is not None:

@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.errors import publish_denied, subscribe_denied, subscription_revoked
-from natsproxy.protocol.headers import TRACE_DEST, trace_span
+from natsproxy.protocol.errors import publish_denied, subscribe_denied
+from natsproxy.protocol.headers import trace_subject
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
-from natsproxy.protocol.subjects import has_wildcard, is_valid_strict
 from natsproxy.rules.interface import View
+from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.roles import MSGS, PUBS
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting, Stage, StaticDecision
 from natsproxy.rules.model.selector import Selector
@@ -36,8 +36,6 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 SUBS: Final = op_mask(Op.SUB)
-MAX_QUEUES: Final = 1024
-"""Sids of a connection whose queue is remembered; the queue of any other ended sid is unknown."""
 
 
 class PermissionMap(Action):
@@ -49,19 +47,18 @@ class PermissionMap(Action):
 
     def __init__(self, permissions: Permissions) -> None:
         self.permissions = permissions
-        self.alters_delivery = bool(permissions.delivery_patterns)
+        self.filtered = permissions.delivery_patterns
+        self.alters_delivery = bool(self.filtered)
+        self.traced = permissions.limits_publishing
         self.responses: ResponsePermissions | None = None
-        self.filtering = False  # armed by the first SUB that collides with a deny entry
-        self.queues: dict[bytes, bytes] = {}  # by the sids of queue subscriptions, ended ones too
+        self._unbound: Action = self
+        self._deliveries = DeliveryFilter()
 
-    def bind(self, view: View) -> Action:
+    def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
         """Return the map with the open replies and the filter of one connection."""
         active = PermissionMap(self.permissions)
         active.responses = ResponsePermissions(self.permissions)
-        active.filtering = any(
-            self.permissions.can_subscribe(sub.subject, sub.queue).filter_needed for sub in view.subs.values()
-        )
-        active.queues = {sub.sid: sub.queue for sub in view.subs.values() if sub.queue}
+        active._unbound, active._deliveries = self, deliveries
         return active
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
@@ -69,7 +66,7 @@ class PermissionMap(Action):
         if PUBS >> frame.op & 1:
             return self._publish(frame, hit)
         if frame.op == Op.SUB:
-            return self._subscribe(frame, hit.view)
+            return self._subscribe(frame)
         return self._deliver(frame, hit)
 
     def _publish(self, frame: Frame, hit: Hit) -> Verdict | None:
@@ -77,7 +74,7 @@ class PermissionMap(Action):
         if len(headers) < frame.header_size:
             return Close("permissions cannot judge headers that are larger than the rule buffer")
         traced = trace_subject(headers) if headers else b""
-        if is_traceable(traced) and not self._may_publish(traced, hit.now):
+        if traced and not self._may_publish(traced, hit.now):
             return Deny(publish_denied(traced))
         return None if self._may_publish(frame.subject, hit.now) else Deny(publish_denied(frame.subject))
 
@@ -86,42 +83,30 @@ class PermissionMap(Action):
             return self.permissions.can_publish(subject)
         return self.responses.can_publish(subject, now)
 
-    def _subscribe(self, frame: Frame, view: View) -> Verdict | None:
-        decision = self.permissions.can_subscribe(frame.subject, frame.queue)
-        if not decision.allowed:
-            return Deny(subscribe_denied(frame.subject, frame.queue))
-        self.filtering = self.filtering or decision.filter_needed
-        sub = view.subs.get(frame.sid)
-        if sub is not None and sub.queue == frame.queue:  # else the server ignores it: the sid is in use
-            self.queues.pop(frame.sid, None)
-            if frame.queue and len(self.queues) < MAX_QUEUES:
-                self.queues[frame.sid] = frame.queue
-        return None
+    def _subscribe(self, frame: Frame) -> Verdict | None:
+        if self.permissions.can_subscribe(frame.subject, frame.queue):
+            return None
+        return Deny(subscribe_denied(frame.subject, frame.queue))
 
     def _deliver(self, frame: Frame, hit: Hit) -> Verdict | None:
-        if self.filtering and self._deniable(frame.subject, frame.sid, hit.view):
+        if self._deliveries.armed(self._unbound) and self._deniable(frame.subject, frame.sid, hit.view):
             return Drop()
         self._open_reply(frame, hit.now)
         return None
 
     def _deniable(self, subject: bytes, sid: bytes, view: View) -> bool:
         """Tell whether an armed filter keeps a message from a subscription, live or just ended."""
-        sub = view.subs.get(sid)
-        if sub is None:
-            queue = self.queues.get(sid, b"" if len(self.queues) < MAX_QUEUES else None)
-        else:
-            queue = sub.queue if sub.certain else None
-        return self.permissions.delivery_denied(subject, queue)
+        return self.permissions.delivery_denied(subject, self._deliveries.queue_of(sid, view.subs.get(sid)))
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
-        """Leave alone the subjects that the map admits; headers may still name a denied one."""
+        """Leave alone the subjects that the map admits."""
         responds = self.permissions.responses is not None
         if PUBS >> op & 1:
             if self.permissions.can_publish(subject):
-                return StaticDecision(unless=TRACE_DEST)
-            return StaticDecision(unless=TRACE_DEST, admits=self._use_reply) if responds else None
-        # `filtering` does not count here: this answer holds until a subscription comes or goes; a SUB that
-        # the server refuses may arm the filter without a change of the subscriptions.
+                return StaticDecision()
+            return StaticDecision(admits=self._use_reply) if responds else None
+        # It does not count here whether it is armed: this answer holds until a subscription comes or goes; a
+        # SUB that the server refuses may arm the filter without a change of the subscriptions.
         if self._deniable(subject, sid, view):
             return None
         return StaticDecision(admits=self._open_reply if responds else None)
@@ -134,47 +119,32 @@ class PermissionMap(Action):
             self.responses.delivered(frame.reply, now)
         return True
 
-    def revokes(self, view: View) -> list[tuple[bytes, str]]:
-        """Return the subscriptions that the map does not admit."""
-        return [
-            (sub.sid, subscription_revoked(sub.subject, sub.sid, sub.queue))
-            for sub in view.subs.values()
-            if not self.permissions.can_subscribe(sub.subject, sub.queue).allowed
-        ]
+    def admits_sub(self, subject: bytes, queue: bytes) -> bool:
+        """Tell whether the map takes a subscription."""
+        return self.permissions.can_subscribe(subject, queue)
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...]:
         """Return clauses for the complement of the allowed subjects, and for the denied ones."""
         allow, deny = self.permissions.publish_patterns
-        found: list[tuple[Direction, Clause]] = [(C2S, Clause(SUBS, Need.LINE))]
+        admitted, refused = self.permissions.subscribe_patterns
+        found: list[tuple[Direction, Clause]] = []
+        if admitted is not None:
+            found.append((C2S, Clause(SUBS, Need.LINE, None, admitted)))
+        if refused:
+            found.append((C2S, Clause(SUBS, Need.LINE, refused)))
         if allow is not None:
             found.append((C2S, Clause(PUBS, Need.LINE, None, allow)))
         if deny:
             found.append((C2S, Clause(PUBS, Need.LINE, deny)))
-        if deny or allow is not None:
-            found.append((C2S, Clause(op_mask(Op.HPUB), Need.HEADERS)))
         if self.permissions.responses is not None:
             found.append((S2C, Clause(MSGS, Need.LINE)))
-        elif self.permissions.delivery_patterns:
-            found.append((S2C, Clause(MSGS, Need.LINE, self.permissions.delivery_patterns)))
+        elif self.filtered:
+            found.append((S2C, Clause(MSGS, Need.LINE, self.filtered)))
         return tuple(found)
 
     def describe(self) -> str:
         """Return its effect in a few words."""
         return "deny all that the permission map does not admit"
-
-
-def trace_subject(headers: bytes) -> bytes:
-    """Return the subject to which the server publishes the trace of a message, `b""` for none.
-
-    The server checks this subject before the message's own.
-    """
-    found = trace_span(headers)
-    return b"" if found is None else headers[found[0] : found[1]]
-
-
-def is_traceable(subject: bytes) -> bool:
-    """Tell whether the server publishes traces to a subject: if not, it neither checks nor traces."""
-    return is_valid_strict(subject) and not has_wildcard(subject)
 
 
 KEYS: Final = ("publish", "subscribe", "allow_responses")

@@ -11,6 +11,8 @@ Guarantees to an action
 4. `hit` carries the time, the number of the match and its random numbers: nothing else may decide.
 5. Link actions change the conditions of a link while they are in force; they never see bytes.
 6. A rule of the same name and content survives a reload with its counts, random numbers and instances.
+7. Its state on a connection is made when it is first asked about a frame there, or at once where a time
+   counts from then.
 
 Frames that are too large to hold (`rule_buffer`) reach no action that needs their payload: a rule that
 guards closes the connection, any other lets the frame pass and reports that.
@@ -25,6 +27,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from natsproxy.rules.interface import LinkConditions, View
+from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.gate import OPEN, Count, Gate
 from natsproxy.rules.model.seeded_random import ACTION, Draws
 from natsproxy.rules.model.selector import MESSAGES, Selector
@@ -60,14 +63,12 @@ class StaticDecision(NamedTuple):
     """An action's decision on every frame of one op and subject (s2c: and sid).
 
     drop: it drops them.  delay: it holds them for so long (ns), in order.  Neither: it leaves them alone.
-    unless: a frame with these bytes in its headers takes the general path; `b""` for none.
     admits: called with each frame that is left alone and the time (ns), in order, so that the action can take
     note of it; False sends the frame to the general path.
     """
 
     drop: bool = False
     delay: int = 0
-    unless: bytes = b""
     admits: Callable[[Frame, int], bool] | None = None
 
 
@@ -88,8 +89,13 @@ class Action:
     """It adds deliveries of its own, on reply subjects."""
     draws_random: bool = False
     """It draws random numbers of its own."""
+    filtered: tuple[bytes, ...] = ()
+    """It keeps messages on these patterns from a connection, once a subscription that collides with one of
+    them has armed it (`delivery_filter.py`)."""
+    traced: bool = False
+    """It judges the subject of a publish, and so the one to which the server would publish a trace of it."""
 
-    def bind(self, view: View) -> Action:
+    def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
         """Return the instance of one connection."""
         return self
 
@@ -105,9 +111,9 @@ class Action:
         """
         return None
 
-    def revokes(self, view: View) -> list[tuple[bytes, str]]:
-        """Return the live subscriptions (sids) that may not go on under it, with the texts of their -ERR."""
-        return []
+    def admits_sub(self, subject: bytes, queue: bytes) -> bool:
+        """Tell whether a permission rule takes a subscription; a live one that it does not take ends."""
+        return True
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...] | None:
         """Return the clauses for the scanners, None for those of the selector."""
@@ -201,12 +207,12 @@ class Rule:
     table: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     shared: Count = field(default_factory=lambda: Count(since=-1))
+    content: str = field(init=False, repr=False)
+    """The rule as JSON: equal for two rules that were written the same."""
 
-    @property
-    def content(self) -> str:
-        """The rule as JSON: equal for two rules that were written the same."""
+    def __post_init__(self) -> None:
         # Compared as written: two functions made of equal settings would not be equal.
-        return json.dumps(self.table, sort_keys=True, default=str)
+        object.__setattr__(self, "content", json.dumps(self.table, sort_keys=True, default=str))
 
     @property
     def need(self) -> Need:

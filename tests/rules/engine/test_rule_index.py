@@ -14,7 +14,7 @@ from natsproxy.wire.ops import C2S, S2C, Op
 
 def planned(*tables: dict[str, object]) -> RuleIndex:
     rules = parse_rules([{"name": f"r{n}", "kind": "drop", **table} for n, table in enumerate(tables)], KINDS)
-    return RuleChain(rules).index(tuple(range(len(rules))))
+    return RuleChain(rules).index(())
 
 
 def test_rules_are_found_in_file_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.rules.interface import LinkConditions
+from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.roles import ROLES
 from natsproxy.rules.model.rule import Action, Hit, LinkAction, Rule
 from natsproxy.rules.model.seeded_random import Draws, SeededRandom
@@ -20,7 +21,7 @@ def hit(m: int = 1) -> Hit:
 def test_an_action_by_itself_does_nothing() -> None:
     action = Action()
     assert action.act(parse(C2S, "PING"), hit()) is None
-    assert action.bind(FakeView()) is action
+    assert action.bind(FakeView(), DeliveryFilter()) is action
     assert action.clauses(Selector()) is None
 
 
